@@ -1,0 +1,52 @@
+# Siltstone's one entry for people and CI. `make` alone lists what there is.
+
+PYTHON ?= python3
+export PYTHON
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-kafka lint format bench ci clean
+
+help: ## list the commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{printf "  make %-11s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## make .venv with everything in it, see to Java, compile the kernels (done once)
+
+$(STAMP): pyproject.toml scripts/make-venv.sh scripts/ensure-java.sh
+	@bash scripts/ensure-java.sh
+	@bash scripts/make-venv.sh $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev]'
+	$(BIN)/python -m siltstone.warmup
+	@touch $@
+
+demo: setup ## clean a log directory that a real Kafka broker wrote, and show what went and why
+	$(BIN)/python -m demo
+
+test: setup ## run the tests, but for those that need a real broker
+	$(BIN)/python -m pytest --ignore=tests/kafka $(PYTEST_ARGS)
+
+test-kafka: setup ## run the tests against a real Kafka broker (needs Maven and a JDK)
+	$(BIN)/python -m pytest tests/kafka $(PYTEST_ARGS)
+
+lint: setup ## check style, types, the import picture and the structure rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src/siltstone
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/test_structure.py
+
+format: setup ## sort the imports and format the code
+	$(BIN)/ruff check --select I --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## measure the cleaner on generated logs
+	$(BIN)/python -m bench
+
+ci: ## what the CI runs
+	bash .ci/run
+
+clean: ## remove caches and the demo's output; .venv stays
+	rm -rf demo/out build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

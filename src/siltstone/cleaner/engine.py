@@ -1,0 +1,133 @@
+"""How an engine is spoken to, and the one that needs no Spark.
+
+An engine takes logs' work and hands back, log by log or wave by wave, what became of their groups. The
+in-process engine calls the pieces one after another; ``siltstone.spark`` spreads the same pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from siltstone.cleaner.keys import MERGE_BYTES, EntryBlob, Winners, merge_bucket
+from siltstone.cleaner.staging import Offsets, Rewritten, rewrite_group
+from siltstone.cleaner.work import Extracted, Group, LogWork, check_keyless, extract, winners_by_group
+
+
+@dataclass(slots=True, kw_only=True)
+class LogDone:
+    """What an engine did for one log, or for one wave of its groups.
+
+    ``winners`` and ``dirty_keys`` are the merge's totals over the whole log; ``groups`` are in order.
+    """
+
+    name: str
+    found: Extracted
+    groups: list[Rewritten] = field(default_factory=list)
+    winners: int = 0
+    dirty_keys: int = 0
+
+
+class Progress(Protocol):
+    """Told what goes on: which log, at which stage, and how much of it is done."""
+
+    def __call__(self, log: str, stage: str, done: int, total: int) -> None:
+        """``done`` of ``total`` tasks of ``stage``."""
+        ...
+
+
+class Engine(Protocol):
+    """What the cleaner asks of whoever spreads the work."""
+
+    def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
+        """Each log in one task; all of them in one job. One answer a log, in any order."""
+        ...
+
+    def clean_spread(self, work: LogWork, waves: Sequence[Sequence[Group]]) -> Iterator[LogDone]:
+        """One log over all workers; one answer a wave, in order. A wave starts when the caller asks."""
+        ...
+
+
+def bucket_count(work: LogWork, at_least: int = 1) -> int:
+    """Buckets so that the merge of one stays within ``work.memory_bytes``, whatever the number of keys.
+
+    A log's span of offsets bounds its records, hence its keys.
+    """
+    span = work.end - work.segments[0].base_offset
+    return max(at_least, -(-span * MERGE_BYTES // work.memory_bytes))
+
+
+def entry_capacity(work: LogWork) -> int:
+    """Entries that an extracting task may keep: it takes them three times while it de-duplicates."""
+    return max(1024, work.memory_bytes // (3 * 16))
+
+
+def fits_one_task(work: LogWork, byte_limit: int) -> bool:
+    """Is the log small enough for one task, by its bytes and by the memory for its keys?"""
+    return sum(segment.size for segment in work.segments) <= byte_limit and bucket_count(work) == 1
+
+
+def clean_in_one_go(work: LogWork, attempt: str) -> LogDone:
+    """Extract, merge and rewrite a whole log in this process."""
+    done = LogDone(name=work.name, found=Extracted())
+    blobs = list(extract(work, range(len(work.segments)), 1, entry_capacity(work), done.found))
+    done.found.trouble = done.found.trouble or check_keyless(work, done.found)
+    if done.found.trouble is None:
+        winners = merge_bucket(blobs, 0, 1)
+        done.winners, done.dirty_keys = len(winners.offsets), winners.dirty_keys
+        by_group = dict(winners_by_group(work, winners))
+        done.groups = rewrite_groups(work, work.groups, by_group, attempt)
+    return done
+
+
+def rewrite_groups(
+    work: LogWork, groups: Sequence[Group], winners: dict[int, Offsets], attempt: str
+) -> list[Rewritten]:
+    """Rewrite groups in order, up to the first that has trouble."""
+    reports = []
+    for group in groups:
+        mine = winners.get(group.index, np.empty(0, np.uint32))
+        reports.append(rewrite_group(work, group, mine, attempt))
+        if reports[-1].trouble is not None:
+            break
+    return reports
+
+
+class InProcessEngine:
+    """Everything here and now, one piece after another; both ways of spreading, without spreading."""
+
+    def __init__(self, buckets: int = 1) -> None:
+        self._buckets = buckets
+
+    def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
+        """Each log in one go."""
+        for work in works:
+            yield clean_in_one_go(work, "0")
+
+    def clean_spread(self, work: LogWork, waves: Sequence[Sequence[Group]]) -> Iterator[LogDone]:
+        """Segment by segment, bucket by bucket, group by group, as a cluster would."""
+        buckets, found = bucket_count(work, self._buckets), Extracted()
+        blobs: dict[int, list[EntryBlob]] = {}
+        for number in range(len(work.segments)):
+            for blob in extract(work, [number], buckets, entry_capacity(work), found):
+                blobs.setdefault(blob.bucket, []).append(blob)
+        merged = [merge_bucket(mine, bucket, buckets) for bucket, mine in blobs.items()]
+        found.trouble = found.trouble or check_keyless(work, found)
+        by_group = _gather(work, merged)
+        for wave in waves:
+            done = LogDone(name=work.name, found=found, winners=sum(len(each.offsets) for each in merged))
+            done.dirty_keys = sum(each.dirty_keys for each in merged)
+            if found.trouble is None:
+                done.groups = rewrite_groups(work, wave, by_group, "0")
+            yield done
+
+
+def _gather(work: LogWork, merged: list[Winners]) -> dict[int, Offsets]:
+    parts: dict[int, list[Offsets]] = {}
+    for winners in merged:
+        for group, offsets in winners_by_group(work, winners):
+            parts.setdefault(group, []).append(offsets)
+    return {group: np.concatenate(each) for group, each in parts.items()}

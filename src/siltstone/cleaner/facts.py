@@ -1,0 +1,253 @@
+"""From a partition directory to a plan: what planning wants to know is gathered here, and only here.
+
+``plan_log`` answers with the log's work for an engine, or with the reason why there is none.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from siltstone import files
+from siltstone.cleaner import plan, report
+from siltstone.cleaner.report import LogResult
+from siltstone.cleaner.work import Group, LogWork
+from siltstone.config import Config
+from siltstone.errors import CorruptFileError
+from siltstone.log.checkpoints import read_topic_id
+from siltstone.log.directory import Checkpoints, LogDirectory
+from siltstone.log.names import CLUSTER_METADATA, STAGING, TopicPartition
+from siltstone.log.producers import ProducerState, producer_state
+from siltstone.log.replacement import interrupted
+from siltstone.log.segments import Segment, first_batch_timestamp, largest_timestamp, list_segments
+
+NO_HIGH_WATERMARK = (
+    "no entry in replication-offset-checkpoint, so nothing says what is committed; "
+    "say --high-watermark end if the log has no other replica"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What the operator chose, as far as planning goes by it."""
+
+    now_ms: int
+    force: bool = False
+    drop_keyless: bool = False
+    high_watermark_is_end: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogState:
+    """One log of a run: where it is, and the settings that hold for it. ``config`` None: no policy known."""
+
+    where: TopicPartition
+    path: Path
+    directory: LogDirectory
+    config: Config | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A log that is to be cleaned: the work, and the result as it stands before."""
+
+    state: LogState
+    work: LogWork
+    result: LogResult
+    uncleaned: tuple[Segment, ...]
+
+
+def open_result(state: LogState) -> LogResult:
+    """A result with the log's size as it is now."""
+    segments = list_segments(state.path)
+    size = sum(segment.size for segment in segments)
+    return LogResult(
+        topic=state.where.topic,
+        partition=state.where.partition,
+        directory=str(state.path),
+        bytes_before=size,
+        bytes_after=size,
+        segments_before=len(segments),
+        segments_after=len(segments),
+        settings=state.config.settings() if state.config is not None else {},
+    )
+
+
+def refusal(state: LogState) -> str | None:
+    """Why the log is left alone whatever is in it, None when it is not."""
+    if state.where.topic == CLUSTER_METADATA:
+        return "the cluster's own metadata log is never touched"
+    if state.config is None or "compact" not in state.config.policies:
+        return "cleanup.policy=" + (",".join(state.config.policies) if state.config else "delete")
+    if state.config.flag("remote.storage.enable"):
+        return "remote.storage.enable=true: tiered logs are left alone"
+    left = interrupted(state.path)
+    if left:
+        return f"an interrupted swap is to be finished first ({left[0]}): start the broker once, or clean --in-place"
+    return None
+
+
+def plan_log(state: LogState, checkpoints: Checkpoints, choices: Choices, staging: Path | None) -> Planned | LogResult:
+    """Plan one log's cleaning. ``staging``: folder for new files, None for a dry run.
+
+    Raises CorruptFileError or OSError when the directory cannot be made sense of.
+    """
+    result = open_result(state)
+    reason = refusal(state)
+    if reason is not None:
+        return result.stop(report.SKIPPED, reason)
+    read_topic_id(state.path)
+    high_watermark = checkpoints.high_watermark.get(state.where)
+    if high_watermark is None and not choices.high_watermark_is_end:
+        return result.stop(report.SKIPPED, NO_HIGH_WATERMARK)
+    segments = list_segments(state.path)
+    if not segments:
+        return result.stop(report.NOTHING_TO_DO, "the directory holds no segments")
+    producers = producer_state(state.path, segments)
+    facts = _log_facts(state, checkpoints, segments, producers, None if choices.high_watermark_is_end else high_watermark)
+    return _decide(state, choices, staging, result, segments, producers, facts)
+
+
+def _log_facts(
+    state: LogState, checkpoints: Checkpoints, segments: Sequence[Segment], producers: ProducerState, high_watermark: int | None
+) -> plan.LogFacts:
+    bounds = [high_watermark, producers.first_open_transaction(), producers.end_offset]
+    assert state.config is not None
+    lagging = state.config.integer("min.compaction.lag.ms") > 0
+    return plan.LogFacts(
+        segments=[_segment_facts(segment, lagging) for segment in segments],
+        log_start_offset=max(checkpoints.log_start.get(state.where, 0), segments[0].base_offset),
+        log_end_offset=producers.end_offset,
+        stable_offset=min(bound for bound in bounds if bound is not None),
+        checkpoint=checkpoints.cleaner.get(state.where),
+    )
+
+
+def _segment_facts(segment: Segment, lagging: bool) -> plan.SegmentFacts:
+    return plan.SegmentFacts(
+        base_offset=segment.base_offset,
+        size=segment.size,
+        offset_index_size=segment.offset_index_size,
+        time_index_size=segment.time_index_size,
+        modified_ms=segment.modified_ms,
+        largest_timestamp=largest_timestamp(segment) if lagging else 0,
+        first_timestamp=first_batch_timestamp(segment),
+    )
+
+
+def _decide(
+    state: LogState,
+    choices: Choices,
+    staging: Path | None,
+    result: LogResult,
+    segments: Sequence[Segment],
+    producers: ProducerState,
+    facts: plan.LogFacts,
+) -> Planned | LogResult:
+    assert state.config is not None
+    lag = plan.LagLimits(
+        min_ms=state.config.integer("min.compaction.lag.ms"), max_ms=state.config.integer("max.compaction.lag.ms")
+    )
+    found = plan.cleanable_range(facts, lag, choices.now_ms)
+    result.first_dirty_offset, result.cleaned_end_offset = found.first_dirty, found.first_dirty
+    result.dirty_ratio = found.dirty_ratio
+    if found.reset:
+        result.notes.append(f"the cleaner checkpoint {facts.checkpoint} is outside the log: reset to {found.first_dirty}")
+    if found.end <= found.first_dirty or not found.cleanable_bytes:
+        return result.stop(report.NOTHING_TO_DO, "nothing that may be cleaned lies above the cleaner checkpoint")
+    ratio = state.config.number("min.cleanable.dirty.ratio")
+    if not choices.force and not plan.is_eligible(found, ratio):
+        reason = f"dirty ratio {found.dirty_ratio:.3f} is not over min.cleanable.dirty.ratio={ratio:g}; --force cleans it"
+        return result.stop(report.NOT_ELIGIBLE, reason)
+    result.cleaned_end_offset = found.end
+    work = _work(state, choices, staging, segments, facts, found, producers)
+    result.groups = len(work.groups)
+    rest = tuple(segment for segment in segments if segment.base_offset >= found.end)
+    return Planned(state=state, work=work, result=result, uncleaned=rest)
+
+
+def _work(
+    state: LogState,
+    choices: Choices,
+    staging: Path | None,
+    segments: Sequence[Segment],
+    facts: plan.LogFacts,
+    found: plan.CleanableRange,
+    producers: ProducerState,
+) -> LogWork:
+    config = state.config
+    assert config is not None
+    limits = plan.GroupLimits(
+        segment_bytes=config.integer("segment.bytes"), index_bytes=config.integer("segment.index.bytes")
+    )
+    cleaned = [each for each in facts.segments if each.base_offset < found.end]
+    alive = producers.alive(choices.now_ms, config.integer("producer.id.expiration.ms"))
+    return LogWork(
+        name=str(state.where),
+        segments=tuple(segment for segment in segments if segment.base_offset < found.end),
+        groups=tuple(_groups(plan.group_segments(cleaned, found.end, limits), found.end)),
+        first_dirty=found.first_dirty,
+        end=found.end,
+        now_ms=choices.now_ms,
+        delete_retention_ms=config.integer("delete.retention.ms"),
+        producers=tuple((entry.producer_id, entry.last_offset) for entry in alive if entry.last_offset >= 0),
+        index_interval=config.integer("index.interval.bytes"),
+        index_bytes=config.integer("segment.index.bytes"),
+        drop_keyless=choices.drop_keyless,
+        staging=None if staging is None else str(staging),
+        hash_key=(secrets.randbits(64), secrets.randbits(64)),
+        window_size=config.integer("log.cleaner.io.buffer.size"),
+        memory_bytes=config.integer("log.cleaner.dedupe.buffer.size"),
+    )
+
+
+def _groups(grouped: Sequence[Sequence[plan.SegmentFacts]], end: int) -> list[Group]:
+    groups: list[Group] = []
+    first = 0
+    for index, each in enumerate(grouped):
+        following = grouped[index + 1][0].base_offset if index + 1 < len(grouped) else end
+        groups.append(
+            Group(
+                index=index,
+                first=first,
+                last=first + len(each),
+                base_offset=each[0].base_offset,
+                end_offset=following,
+            )
+        )
+        first += len(each)
+    return groups
+
+
+def mismatched_topic_ids(states: Sequence[LogState]) -> dict[TopicPartition, str]:
+    """Partitions of one topic whose ``partition.metadata`` name different topic ids, with the reason.
+
+    Such a directory is a leftover of a topic of the same name; which one cannot be told from here.
+    """
+    ids: dict[str, dict[str, list[TopicPartition]]] = {}
+    for state in states:
+        try:
+            topic_id = read_topic_id(state.path)
+        except (CorruptFileError, OSError):
+            continue
+        if topic_id is not None:
+            ids.setdefault(state.where.topic, {}).setdefault(topic_id, []).append(state.where)
+    return {
+        where: f"its topic id is {topic_id}, but other partitions of the topic have another"
+        for by_id in ids.values()
+        if len(by_id) > 1
+        for topic_id, each in by_id.items()
+        for where in each
+    }
+
+
+def staging_folder(partition: Path, run: str) -> Path:
+    """Where a run's tasks write for one partition."""
+    return partition / STAGING / run
+
+
+def is_staged(partition: Path) -> bool:
+    """Did a run leave a staging folder behind?"""
+    return files.is_directory(partition / STAGING)

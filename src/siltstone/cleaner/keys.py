@@ -1,0 +1,392 @@
+"""The last offset of each key: hashing, de-duplicating, merging (Kafka's ``SkimpyOffsetMap``, without its limit).
+
+Keys are compared by 96 bits of SipHash-2-4 with a 128-bit output, under a key that is drawn anew for
+every run, so that nobody can make two keys meet (Kafka's map uses plain MD5). A key in transit is an
+*entry* of 16 bytes, two uint64::
+
+    word 0: hash bits 0–63      word 1: hash bits 64–95 (high half) | offset - base, uint32 (low half)
+
+Entries are spread over *buckets* by the top bits of word 0, and inside a task over radix partitions by
+the same bits, so that every table stays in the processor's cache. Two kinds go their way: *dirty* entries,
+of which only the last of each key is kept at every step, and *clean* ones, which all arrive: a clean
+record stays unless a dirty record has its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from siltstone.records.columns import RecordColumns
+from siltstone.records.kernel import kernel
+from siltstone.records.layout import Bytes, Int32, Int64
+
+Words = npt.NDArray[np.uint64]
+RADIX = 512
+"""About how many partitions a task makes: each then fits a core's cache."""
+BLOB_BYTES = 32 << 20
+"""The largest blob of entries or offsets that is handed on in one row."""
+ENTRY_BYTES = 16
+MERGE_BYTES = 56
+"""What a merge takes for an entry at its peak."""
+_PARTITION_ENTRIES = 4096
+RELATIVE_LIMIT = 1 << 32
+
+
+@kernel
+def _rotate(word: np.uint64, by: int) -> np.uint64:
+    return (word << np.uint64(by)) | (word >> np.uint64(64 - by))
+
+
+@kernel
+def _round(
+    v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64
+) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
+    v0 += v1
+    v1 = _rotate(v1, 13) ^ v0
+    v0 = _rotate(v0, 32)
+    v2 += v3
+    v3 = _rotate(v3, 16) ^ v2
+    v0 += v3
+    v3 = _rotate(v3, 21) ^ v0
+    v2 += v1
+    v1 = _rotate(v1, 17) ^ v2
+    v2 = _rotate(v2, 32)
+    return v0, v1, v2, v3
+
+
+@kernel
+def _load(data: Bytes, position: int, size: int) -> np.uint64:
+    word = np.uint64(0)
+    for i in range(size):
+        word |= np.uint64(data[position + i]) << np.uint64(8 * i)
+    return word
+
+
+@kernel
+def siphash128(data: Bytes, start: int, size: int, k0: np.uint64, k1: np.uint64) -> tuple[np.uint64, np.uint64]:
+    """SipHash-2-4 with 128 bits of output over ``data[start:start + size]``, as two uint64."""
+    v0 = k0 ^ np.uint64(0x736F6D6570736575)
+    v1 = k1 ^ np.uint64(0x646F72616E646F6D) ^ np.uint64(0xEE)
+    v2 = k0 ^ np.uint64(0x6C7967656E657261)
+    v3 = k1 ^ np.uint64(0x7465646279746573)
+    position = start
+    end = start + size
+    while end - position >= 8:
+        word = _load(data, position, 8)
+        v3 ^= word
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        v0 ^= word
+        position += 8
+    word = _load(data, position, end - position) | (np.uint64(size & 0xFF) << np.uint64(56))
+    v3 ^= word
+    v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    v0 ^= word
+    v2 ^= np.uint64(0xEE)
+    for _ in range(4):
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    low = v0 ^ v1 ^ v2 ^ v3
+    v1 ^= np.uint64(0xDD)
+    for _ in range(4):
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    return low, v0 ^ v1 ^ v2 ^ v3
+
+
+@kernel
+def _hash_keys(  # noqa: PLR0913 - a kernel
+    data: Bytes,
+    key_start: Int32,
+    key_size: Int32,
+    offset: Int64,
+    wanted: npt.NDArray[np.bool_],
+    base: int,
+    k0: np.uint64,
+    k1: np.uint64,
+    out: Words,
+    used: int,
+) -> int:
+    """Entries of the ``wanted`` records behind ``out[:used]``; returns how many are used then."""
+    for i in range(len(offset)):
+        if wanted[i]:
+            low, high = siphash128(data, key_start[i], key_size[i], k0, k1)
+            out[used, 0] = low
+            out[used, 1] = (high << np.uint64(32)) | np.uint64(offset[i] - base)
+            used += 1
+    return used
+
+
+@kernel
+def _partition_of(word: np.uint64, partitions: int) -> int:
+    """The partition (or bucket) of a hash: its top 32 bits, scaled."""
+    return np.int64(((word >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32))
+
+
+@kernel
+def _radix(entries: Words, partitions: int, out: Words, bounds: Int64) -> None:
+    """Entries in order of partition, stable; ``bounds[p]:bounds[p + 1]`` is partition p."""
+    bounds[:] = 0
+    for i in range(len(entries)):
+        bounds[_partition_of(entries[i, 0], partitions) + 1] += 1
+    for p in range(partitions):
+        bounds[p + 1] += bounds[p]
+    cursor = bounds[:-1].copy()
+    for i in range(len(entries)):
+        p = _partition_of(entries[i, 0], partitions)
+        where = cursor[p]
+        cursor[p] += 1
+        out[where, 0] = entries[i, 0]
+        out[where, 1] = entries[i, 1]
+
+
+@kernel
+def _last_of_each(entries: Words, bounds: Int64, table: Int32, out: Words, kept: Int64) -> None:
+    """In each partition keep the entry with the largest offset of each key, in order of first meeting.
+
+    ``table`` holds at least twice the largest partition, a power of two. ``kept[p]:kept[p + 1]`` of
+    ``out`` is partition p then. Offsets are compared as the low half of word 1.
+    """
+    used = 0
+    low = np.uint64(0xFFFFFFFF)
+    for p in range(len(bounds) - 1):
+        kept[p] = used
+        count = bounds[p + 1] - bounds[p]
+        size = 8
+        while size < 2 * count:
+            size *= 2
+        table[:size] = -1
+        mask = np.uint64(size - 1)
+        for i in range(bounds[p], bounds[p + 1]):
+            word = entries[i, 0]
+            rest = entries[i, 1]
+            slot = np.int64(word & mask)
+            while True:
+                found = table[slot]
+                if found < 0:
+                    table[slot] = used
+                    out[used, 0] = word
+                    out[used, 1] = rest
+                    used += 1
+                    break
+                if out[found, 0] == word and (out[found, 1] ^ rest) <= low:
+                    out[found, 1] = max(out[found, 1], rest)
+                    break
+                slot = np.int64(np.uint64(slot + 1) & mask)
+    kept[len(bounds) - 1] = used
+
+
+@kernel
+def _radix_offsets(  # noqa: PLR0913 - a kernel
+    entries: Words, base: Int64, partitions: int, first: int, words: Words, offsets: Int64, bounds: Int64
+) -> None:
+    """As ``_radix`` for a run of partitions from ``first`` on, with absolute offsets (``base[i]`` + the
+    entry's) in an array of their own."""
+    bounds[:] = 0
+    for i in range(len(entries)):
+        bounds[_partition_of(entries[i, 0], partitions) - first + 1] += 1
+    for p in range(len(bounds) - 1):
+        bounds[p + 1] += bounds[p]
+    cursor = bounds[:-1].copy()
+    for i in range(len(entries)):
+        p = _partition_of(entries[i, 0], partitions) - first
+        where = cursor[p]
+        cursor[p] += 1
+        words[where, 0] = entries[i, 0]
+        words[where, 1] = entries[i, 1] >> np.uint64(32)
+        offsets[where] = base[i] + np.int64(entries[i, 1] & np.uint64(0xFFFFFFFF))
+
+
+@kernel
+def _merge(  # noqa: PLR0913 - a kernel
+    words: Words,
+    offsets: Int64,
+    bounds: Int64,
+    clean_words: Words,
+    clean_offsets: Int64,
+    clean_bounds: Int64,
+    table: Int32,
+    winners: Int64,
+) -> tuple[int, int]:
+    """Winners of a bucket: (dirty winners, all winners); the offsets are in ``winners``, dirty ones first
+    within each partition. Dirty: the largest offset of each key. Clean: those whose key has no dirty entry."""
+    used = 0
+    distinct = 0
+    for p in range(len(bounds) - 1):
+        size = 8
+        while size < 2 * (bounds[p + 1] - bounds[p]):
+            size *= 2
+        table[:size] = -1
+        mask = np.uint64(size - 1)
+        for i in range(bounds[p], bounds[p + 1]):
+            slot = np.int64(words[i, 0] & mask)
+            while True:
+                found = table[slot]
+                if found < 0:
+                    table[slot] = i
+                    break
+                if words[found, 0] == words[i, 0] and words[found, 1] == words[i, 1]:
+                    offsets[found] = max(offsets[found], offsets[i])
+                    break
+                slot = np.int64(np.uint64(slot + 1) & mask)
+        for slot in range(size):
+            if table[slot] >= 0:
+                winners[used] = offsets[table[slot]]
+                used += 1
+                distinct += 1
+        for i in range(clean_bounds[p], clean_bounds[p + 1]):
+            slot = np.int64(clean_words[i, 0] & mask)
+            while table[slot] >= 0 and (
+                words[table[slot], 0] != clean_words[i, 0] or words[table[slot], 1] != clean_words[i, 1]
+            ):
+                slot = np.int64(np.uint64(slot + 1) & mask)
+            if table[slot] < 0:
+                winners[used] = clean_offsets[i]
+                used += 1
+    return distinct, used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryBlob:
+    """Entries of one bucket on their way: ``entries`` uint64[n, 2], offsets relative to ``base_offset``."""
+
+    bucket: int
+    dirty: bool
+    base_offset: int
+    entries: Words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Winners:
+    """What a bucket's merge found: offsets that stay (int64, unordered), and distinct dirty keys."""
+
+    offsets: Int64
+    dirty_keys: int
+
+
+def _table(bounds: Int64) -> Int32:
+    biggest = int(np.diff(bounds).max(initial=1))
+    return np.empty(max(8, 1 << (2 * biggest - 1).bit_length()), np.int32)
+
+
+def radix_partitions(buckets: int) -> int:
+    """Radix partitions for that many buckets: a multiple, so that a bucket is a run of partitions."""
+    return buckets * max(1, RADIX // buckets)
+
+
+def last_of_each_key(entries: Words, partitions: int) -> tuple[Words, Int64]:
+    """De-duplicate dirty entries: (entries in order of partition, bounds of the partitions).
+
+    Memory: as many bytes again as ``entries`` takes, twice.
+    """
+    spread, bounds = partition_entries(entries, partitions)
+    out, kept = np.empty_like(spread), np.empty_like(bounds)
+    _last_of_each(spread, bounds, _table(bounds), out, kept)
+    return out[: kept[-1]], kept
+
+
+def partition_entries(entries: Words, partitions: int) -> tuple[Words, Int64]:
+    """Entries in order of partition and the partitions' bounds (int64, one more than partitions)."""
+    out, bounds = np.empty_like(entries), np.empty(partitions + 1, np.int64)
+    _radix(entries, partitions, out, bounds)
+    return out, bounds
+
+
+def merge_bucket(blobs: list[EntryBlob], bucket: int, buckets: int) -> Winners:
+    """Merge all blobs of one of ``buckets`` buckets. Memory: about 56 bytes an entry."""
+    sides = []
+    each = max(1, min(8 * RADIX, sum(len(blob.entries) for blob in blobs) // _PARTITION_ENTRIES))
+    for dirty in (True, False):
+        mine = [blob for blob in blobs if blob.dirty is dirty]
+        entries = np.concatenate([*(blob.entries for blob in mine), np.empty((0, 2), np.uint64)])
+        base = np.repeat([blob.base_offset for blob in mine] or [0], [len(blob.entries) for blob in mine] or [0])
+        words, offsets = np.empty_like(entries), np.empty(len(entries), np.int64)
+        bounds = np.empty(each + 1, np.int64)
+        _radix_offsets(entries, base.astype(np.int64), each * buckets, bucket * each, words, offsets, bounds)
+        sides.append((words, offsets, bounds))
+    (words, offsets, bounds), (clean_words, clean_offsets, clean_bounds) = sides
+    winners = np.empty(len(offsets) + len(clean_offsets), np.int64)
+    distinct, used = _merge(
+        words, offsets, bounds, clean_words, clean_offsets, clean_bounds, _table(bounds), winners
+    )
+    return Winners(offsets=winners[:used], dirty_keys=distinct)
+
+
+class KeyCollector:
+    """Collects entries of records in log order and hands them on as blobs, within a bound of memory.
+
+    ``capacity`` entries of each kind are kept; a full buffer of dirty ones is de-duplicated in place and
+    handed on only when that freed less than half of it.
+    """
+
+    def __init__(self, *, hash_key: tuple[int, int], first_dirty: int, buckets: int, capacity: int) -> None:
+        self._key = (np.uint64(hash_key[0]), np.uint64(hash_key[1]))
+        self._first_dirty = first_dirty
+        self._buckets = buckets
+        self._capacity = capacity
+        self._entries = {True: np.empty((0, 2), np.uint64), False: np.empty((0, 2), np.uint64)}
+        self._used = {True: 0, False: 0}
+        self._base: int | None = None
+
+    def add(self, columns: RecordColumns, wanted: npt.NDArray[np.bool_]) -> Iterator[EntryBlob]:
+        """The ``wanted`` records (all with a key); yields what no longer fits."""
+        if not len(columns):
+            return
+        if self._base is not None and int(columns.offset[-1]) - self._base >= RELATIVE_LIMIT:
+            yield from self.finish()
+        if self._base is None:
+            self._base = int(columns.offset[0])
+        dirty = columns.offset >= self._first_dirty
+        for kind, mask in ((True, wanted & dirty), (False, wanted & ~dirty)):
+            count = int(np.count_nonzero(mask))
+            if count:
+                yield from self._make_room(kind, count)
+                self._used[kind] = _hash_keys(
+                    columns.data,
+                    columns.key_start,
+                    columns.key_size,
+                    columns.offset,
+                    mask,
+                    self._base,
+                    *self._key,
+                    self._entries[kind],
+                    self._used[kind],
+                )
+
+    def _make_room(self, dirty: bool, count: int) -> Iterator[EntryBlob]:
+        if self._used[dirty] + count <= len(self._entries[dirty]):
+            return
+        if dirty and self._used[dirty] + count > self._capacity:
+            entries, _ = last_of_each_key(self._entries[dirty][: self._used[dirty]], radix_partitions(self._buckets))
+            self._entries[dirty][: len(entries)] = entries
+            self._used[dirty] = len(entries)
+        if self._used[dirty] + count > self._capacity or (dirty and self._used[dirty] > self._capacity // 2):
+            yield from self._hand_on(dirty)
+        needed = self._used[dirty] + count
+        if needed > len(self._entries[dirty]):
+            grown = np.empty((max(needed, min(2 * needed, self._capacity)), 2), np.uint64)
+            grown[: self._used[dirty]] = self._entries[dirty][: self._used[dirty]]
+            self._entries[dirty] = grown
+
+    def _hand_on(self, dirty: bool) -> Iterator[EntryBlob]:
+        entries, partitions = self._entries[dirty][: self._used[dirty]], radix_partitions(self._buckets)
+        self._used[dirty] = 0
+        if not len(entries):
+            return
+        out, bounds = (last_of_each_key if dirty else partition_entries)(entries, partitions)
+        each = partitions // self._buckets
+        assert self._base is not None
+        for bucket in range(self._buckets):
+            mine = out[bounds[bucket * each] : bounds[(bucket + 1) * each]]
+            for start in range(0, len(mine), BLOB_BYTES // ENTRY_BYTES):
+                part = mine[start : start + BLOB_BYTES // ENTRY_BYTES]
+                yield EntryBlob(bucket=bucket, dirty=dirty, base_offset=self._base, entries=part)
+
+    def finish(self) -> Iterator[EntryBlob]:
+        """Hand on what is left; the collector can be used again for later offsets."""
+        yield from self._hand_on(True)
+        yield from self._hand_on(False)
+        self._base = None

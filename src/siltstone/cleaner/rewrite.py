@@ -1,0 +1,329 @@
+"""Writing what stays: one group of segments becomes one new segment (``Cleaner.cleanInto``, ``filterTo``).
+
+For every batch one of four things happens::
+
+    copied    nothing goes and nothing has to be stamped: its bytes, as they are
+    rebuilt   some records go, or its first tombstones are stamped with their delete horizon: base and
+              last offset, producer, epochs, sequence, codec and timestamp type stay; the base timestamp is
+              the first kept record's, or the horizon; the largest timestamp is computed anew
+    emptied   all records go, but the batch must stay (a live producer's last one, or the last offset of
+              the cleaned range): 61 bytes, no codec, base timestamp -1
+    dropped   all records go
+
+``judge`` decides for the records of a window, ``Window`` by window; ``emit`` writes. Both are kernels: no
+Python object a record, and a compressed batch is the only thing that costs Python anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from siltstone.records.build import RECODE_ROOM, recode_record, write_header
+from siltstone.records.checksum import patch_checksums
+from siltstone.records.codecs import Scratch, compress
+from siltstone.records.columns import RecordColumns
+from siltstone.records.kernel import kernel
+from siltstone.records.layout import (
+    BATCH_OVERHEAD,
+    CODEC_MASK,
+    DELETE_HORIZON_BIT,
+    LOG_OVERHEAD,
+    Bytes,
+    Directory,
+    Int32,
+    Int64,
+    codec_of,
+)
+
+Flags = npt.NDArray[np.bool_]
+DROPPED, COPIED, REBUILT, EMPTIED = range(4)
+SUPERSEDED, TOMBSTONES, KEYLESS = range(3)
+
+
+@kernel
+def judge(  # noqa: PLR0913 - a kernel: one array a column
+    batch: Int32,
+    offset: Int64,
+    timestamp: Int64,
+    key_size: Int32,
+    value_size: Int32,
+    expired: Flags,
+    winners: npt.NDArray[np.uint32],
+    base: int,
+    cursor: int,
+    keep: Flags,
+    kept: Int64,
+    tombstones: Int64,
+    first_time: Int64,
+    last_time: Int64,
+    gone: Int64,
+) -> int:
+    """Which records stay: fills ``keep`` a record, the four arrays after it a batch, and ``gone``.
+
+    ``winners`` are offsets less ``base``, ascending; ``cursor`` says how many were met before. Returns the
+    new cursor, or -1 when a winner was passed that is no record (the log is not what was extracted).
+    """
+    for i in range(len(offset)):
+        here = batch[i]
+        keep[i] = False
+        if key_size[i] < 0:
+            gone[2] += 1
+            continue
+        relative = offset[i] - base
+        if cursor < len(winners) and winners[cursor] < relative:
+            return -1
+        if cursor == len(winners) or winners[cursor] != relative:
+            gone[0] += 1
+            continue
+        cursor += 1
+        if value_size[i] < 0:
+            if expired[here]:
+                gone[1] += 1
+                continue
+            tombstones[here] += 1
+        keep[i] = True
+        if kept[here] == 0:
+            first_time[here] = timestamp[i]
+            last_time[here] = timestamp[i]
+        kept[here] += 1
+        last_time[here] = max(last_time[here], timestamp[i])
+    return cursor
+
+
+@kernel
+def emit(  # noqa: PLR0913 - a kernel
+    window: Bytes,
+    batches: Directory,
+    action: Int64,
+    attributes: Int64,
+    base_time: Int64,
+    max_time: Int64,
+    kept: Int64,
+    data: Bytes,
+    first: Int64,
+    record_start: Int32,
+    record_size: Int32,
+    timestamp: Int64,
+    keep: Flags,
+    out: Bytes,
+    starts: Int64,
+    sizes: Int64,
+) -> int:
+    """Write the batches that stay into ``out``, rebuilt ones uncompressed and without checksums.
+
+    ``starts`` and ``sizes`` are filled a batch (size 0: dropped). Returns the end.
+    """
+    position = 0
+    for b in range(len(batches)):
+        starts[b] = position
+        sizes[b] = 0
+        if action[b] == 0:
+            continue
+        if action[b] == 1:
+            source = batches[b].position
+            for i in range(batches[b].size):
+                out[position + i] = window[source + i]
+            position += batches[b].size
+        else:
+            end = position + 61
+            moved = base_time[b] != batches[b].base_timestamp
+            for r in range(first[b], first[b] + batches[b].count):
+                if not keep[r]:
+                    continue
+                if moved:
+                    end = recode_record(data, record_start[r], timestamp[r] - base_time[b], out, end)
+                else:
+                    for i in range(record_size[r]):
+                        out[end + i] = data[record_start[r] + i]
+                    end += record_size[r]
+            write_header(
+                out, position, end - position, batches[b], attributes[b], base_time[b], max_time[b], kept[b]
+            )
+            position = end
+        sizes[b] = position - starts[b]
+    return position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What a cleaning's rules hang on: times in ms, ``end`` the first uncleanable offset.
+
+    ``producer_ids`` ascend (int64) and ``producer_last_offsets`` are their last data offsets.
+    """
+
+    now_ms: int
+    delete_retention_ms: int
+    end: int
+    producer_ids: Int64
+    producer_last_offsets: Int64
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """What went and what stayed, summed up over a group."""
+
+    records: int = 0
+    kept: int = 0
+    gone: Int64 = field(default_factory=lambda: np.zeros(3, np.int64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """Finished batches of one window: the bytes, and a row a batch for the indexes (int64)."""
+
+    data: Bytes
+    last_offset: Int64
+    max_timestamp: Int64
+    size: Int64
+
+
+class Rewriter:
+    """Turns the windows of a group, in order, into output. One for each group."""
+
+    def __init__(self, rules: Rules, winners: npt.NDArray[np.uint32], base_offset: int) -> None:
+        self._rules = rules
+        self._winners = winners
+        self._base_offset = base_offset
+        self._cursor = 0
+        self._out = Scratch()
+        self._packed = Scratch()
+        self.tally = Tally()
+
+    @property
+    def winners_met(self) -> int:
+        """How many winners were met; all of them at the end, or something is wrong."""
+        return max(self._cursor, 0)
+
+    def rewrite(self, window: Bytes, batches: Directory, columns: RecordColumns) -> Output | None:
+        """The output for these batches and their records, None for a winner that is no record."""
+        keep = np.empty(len(columns), np.bool_)
+        kept, tombstones, first_time, last_time = np.zeros((4, len(batches)), np.int64)
+        has_horizon = (batches["attributes"] & DELETE_HORIZON_BIT) != 0
+        expired = has_horizon & (batches["base_timestamp"] <= self._rules.now_ms)
+        spans = (columns.batch, columns.offset, columns.timestamp, columns.key_size, columns.value_size)
+        self._cursor = judge(
+            *spans,
+            expired,
+            self._winners,
+            self._base_offset,
+            self._cursor,
+            keep,
+            kept,
+            tombstones,
+            first_time,
+            last_time,
+            self.tally.gone,
+        )
+        if self._cursor < 0:
+            return None
+        self.tally.records += len(columns)
+        self.tally.kept += int(kept.sum())
+        plan = _decide(self._rules, batches, kept, tombstones, has_horizon, first_time, last_time)
+        return self._write(window, batches, columns, keep, kept, plan)
+
+    def _write(
+        self, window: Bytes, batches: Directory, columns: RecordColumns, keep: Flags, kept: Int64, plan: _Plan
+    ) -> Output:
+        counts = batches["count"].astype(np.int64)
+        room = len(columns.data) + len(window) + RECODE_ROOM * len(columns) + BATCH_OVERHEAD * len(batches)
+        self._out.clear()
+        out = self._out.reserve(room)
+        starts, sizes = np.empty((2, len(batches)), np.int64)
+        records = (columns.data, np.cumsum(counts) - counts, columns.start, columns.size, columns.timestamp, keep)
+        times = (plan.attributes, plan.base_time, plan.max_time)
+        end = emit(window, batches, plan.action, *times, kept, *records, out, starts, sizes)
+        data = out[:end]
+        codecs = np.where(plan.action == REBUILT, codec_of(batches), 0)
+        if codecs.any():
+            data, starts, sizes = _compress(self._packed, data, starts, sizes, codecs)
+        new = plan.action >= REBUILT
+        patch_checksums(data, starts[new], sizes[new])
+        rows = sizes > 0
+        return Output(
+            data=data, last_offset=batches["last_offset"][rows], max_timestamp=plan.max_time[rows], size=sizes[rows]
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """A row a batch: what to do, and the header fields of what comes out (int64)."""
+
+    action: Int64
+    attributes: Int64
+    base_time: Int64
+    max_time: Int64
+
+
+def _decide(  # noqa: PLR0913 - one array a fact
+    rules: Rules,
+    batches: Directory,
+    kept: Int64,
+    tombstones: Int64,
+    has_horizon: Flags,
+    first_time: Int64,
+    last_time: Int64,
+) -> _Plan:
+    stamp = (tombstones > 0) & ~has_horizon
+    action = np.where(
+        kept == 0,
+        np.where(_must_stay(rules, batches), EMPTIED, DROPPED),
+        np.where((kept == batches["count"]) & ~stamp, COPIED, REBUILT),
+    )
+    horizon = np.where(has_horizon, batches["base_timestamp"], rules.now_ms + rules.delete_retention_ms)
+    stamped = has_horizon | stamp
+    attributes = batches["attributes"].astype(np.int64) & ~DELETE_HORIZON_BIT
+    log_append = (attributes & 8) != 0
+    emptied = action == EMPTIED
+    return _Plan(
+        action=action.astype(np.int64),
+        attributes=np.where(emptied, attributes & ~CODEC_MASK, attributes | np.where(stamped, DELETE_HORIZON_BIT, 0)),
+        base_time=np.where(emptied, -1, np.where(stamped, horizon, first_time)),
+        max_time=np.where((action == REBUILT) & ~log_append, last_time, batches["max_timestamp"]),
+    )
+
+
+def _must_stay(rules: Rules, batches: Directory) -> Flags:
+    """Batches that stay even without records."""
+    last: Flags = batches["last_offset"] + 1 == rules.end
+    if not len(rules.producer_ids):
+        return last
+    ids = batches["producer_id"]
+    where = np.searchsorted(rules.producer_ids, ids).clip(max=len(rules.producer_ids) - 1)
+    known = (ids >= 0) & (rules.producer_ids[where] == ids)
+    return last | (known & (rules.producer_last_offsets[where] == batches["last_offset"]))
+
+
+def _compress(
+    packed: Scratch, data: Bytes, starts: Int64, sizes: Int64, codecs: npt.NDArray[np.int16]
+) -> tuple[Bytes, Int64, Int64]:
+    """The same batches with the rebuilt ones compressed: (bytes, starts, sizes)."""
+    packed.clear()
+    new_starts, new_sizes = np.empty_like(starts), np.zeros_like(sizes)
+    for row, (start, size, codec) in enumerate(zip(starts.tolist(), sizes.tolist(), codecs.tolist(), strict=True)):
+        new_starts[row] = packed.used
+        if codec:
+            body = np.frombuffer(compress(codec, data[start + BATCH_OVERHEAD : start + size]), np.uint8)
+            packed.append(data[start : start + BATCH_OVERHEAD])
+            packed.append(body)
+            length = BATCH_OVERHEAD + len(body) - LOG_OVERHEAD
+            packed.array()[-len(body) - BATCH_OVERHEAD :][8:12] = np.frombuffer(length.to_bytes(4, "big"), np.uint8)
+        else:
+            packed.append(data[start : start + size])
+        new_sizes[row] = packed.used - new_starts[row]
+    return packed.array(), new_starts, new_sizes
+
+
+def pieces(batches: Directory, limit: int = 8 << 20) -> Iterator[Any]:
+    """Slices of a directory whose records, decompressed, take about ``limit`` bytes at most a slice."""
+    weight = batches["size"].astype(np.int64) * np.where(codec_of(batches) > 0, 8, 1)
+    parts = (np.cumsum(weight) - 1) // limit
+    edges = np.flatnonzero(np.diff(parts)) + 1
+    bounds = [0, *edges.tolist(), len(batches)]
+    for start, end in zip(bounds[:-1], bounds[1:], strict=True):
+        if end > start:
+            yield slice(start, end)

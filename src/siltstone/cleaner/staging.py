@@ -1,0 +1,170 @@
+"""A group's new segment: rewritten, written to a file of its own, read back and checked.
+
+A task writes only to files that carry its attempt's name, made with O_EXCL, under
+``topic-N/.siltstone/RUN/``, and makes them durable itself; an attempt that wakes up late can touch only
+its own files. The owner of the log renames what it accepts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from siltstone import files
+from siltstone.cleaner.rewrite import Output, Rewriter, pieces
+from siltstone.cleaner.work import Group, LogWork, Trouble, refuse_disorder, trouble_of
+from siltstone.errors import CheckFailedError
+from siltstone.log.indexes import IndexBuilder, Indexes
+from siltstone.log.segments import unchanged, windows
+from siltstone.records.codecs import Scratch
+from siltstone.records.columns import decode
+
+Offsets = npt.NDArray[np.uint32]
+
+
+@dataclass(slots=True, kw_only=True)
+class Rewritten:
+    """What became of one group: counts of records, bytes, and the staged files by kind."""
+
+    group: int
+    records: int = 0
+    kept: int = 0
+    superseded: int = 0
+    tombstones: int = 0
+    keyless: int = 0
+    winners: int = 0
+    size: int = 0
+    staged: dict[str, str] = field(default_factory=dict)
+    trouble: Trouble | None = None
+
+
+class _Sink:
+    """Where output goes: a new file, or nowhere (a dry run); indexes are built on the way."""
+
+    def __init__(self, work: LogWork, group: Group, writer: files.Writer | None) -> None:
+        self._writer = writer
+        self._indexes = IndexBuilder(group.base_offset, work.index_interval, work.index_bytes)
+        self.size = 0
+
+    def put(self, output: Output) -> None:
+        if self._writer is not None and len(output.data):
+            self._writer.write(output.data)
+        self.size += len(output.data)
+        self._indexes.add(output.last_offset, output.max_timestamp, output.size)
+
+    def finish(self) -> Indexes:
+        return self._indexes.finish()
+
+
+def rewrite_group(work: LogWork, group: Group, winners: Offsets, attempt: str) -> Rewritten:
+    """Write the group's new segment; ``winners`` are offsets less the group's base, in any order.
+
+    ``attempt`` names the files. Never raises for what is wrong with the log, the disk or the counts: the
+    report says so, and the files of this attempt are gone then.
+    """
+    report = Rewritten(group=group.index, winners=len(winners))
+    ordered = np.sort(winners)
+    try:
+        if work.staging is None:
+            _fill(work, group, ordered, _Sink(work, group, None), report)
+        else:
+            _stage(work, group, ordered, Path(work.staging) / f"{group.base_offset:020d}.{attempt}", report)
+    except Exception as error:  # noqa: BLE001 - a log's trouble is a row, not the job's end
+        report.trouble = trouble_of(error)
+        _remove(report)
+    return report
+
+
+def _remove(report: Rewritten) -> None:
+    for path in report.staged.values():
+        with contextlib.suppress(OSError):
+            files.unlink(path)
+    report.staged = {}
+
+
+def _stage(work: LogWork, group: Group, winners: Offsets, stem: Path, report: Rewritten) -> None:
+    log = f"{stem}.log"
+    report.staged["log"] = log
+    with files.Writer(log) as writer:
+        sink = _Sink(work, group, writer)
+        _fill(work, group, winners, sink, report)
+        indexes = sink.finish()
+        for kind, data in (("index", indexes.offset_index), ("timeindex", indexes.time_index)):
+            report.staged[kind] = f"{stem}.{kind}"
+            files.write_new(report.staged[kind], data)
+        source = work.segments[group.last - 1]
+        for path in report.staged.values():
+            files.copy_attributes(work.segments[group.first].path, path)
+            files.set_modified(path, source.modified_ns)
+        writer.sync()
+    for kind in ("index", "timeindex"):
+        files.sync_file(report.staged[kind])
+    read_back(work, group, winners, report, indexes)
+
+
+def _fill(work: LogWork, group: Group, winners: Offsets, sink: _Sink, report: Rewritten) -> None:
+    rewriter = Rewriter(work.rules(), winners, group.base_offset)
+    for number in range(group.first, group.last):
+        _fill_from(work, number, rewriter, sink)
+    tally = rewriter.tally
+    report.records, report.kept, report.size = tally.records, tally.kept, sink.size
+    report.superseded, report.tombstones, report.keyless = tally.gone.tolist()
+    if rewriter.winners_met != len(winners):
+        raise CheckFailedError(f"{work.name}: {len(winners)} winners, but {rewriter.winners_met} of them were met")
+    if report.records != report.kept + int(tally.gone.sum()):
+        raise CheckFailedError(f"{work.name}: {report.records} records read, but kept and removed do not add up to it")
+
+
+def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink) -> None:
+    segment, scratch = work.segments[number], Scratch()
+    following, end = work.offsets_of(number)
+    with unchanged(segment) as reader:
+        for window in windows(reader, window_size=work.window_size):
+            following = refuse_disorder(segment.path, window, following, end)
+            for part in pieces(window.batches):
+                batches = window.batches[part]
+                columns = decode(window.data, batches, scratch, path=segment.path, origin=window.origin)
+                output = rewriter.rewrite(window.data, batches, columns)
+                if output is None:
+                    raise CheckFailedError(f"{segment.path}: a winner is not among the records")
+                sink.put(output)
+
+
+def read_back(work: LogWork, group: Group, winners: Offsets, report: Rewritten, indexes: Indexes) -> None:
+    """Scan the staged segment from disk: checksums, order, offsets among the winners, none twice, counts.
+
+    Raises CheckFailedError or CorruptFileError.
+    """
+    path, following, kept, scratch = report.staged["log"], group.base_offset, 0, Scratch()
+    again = IndexBuilder(group.base_offset, work.index_interval, work.index_bytes)
+    last = -1
+    with files.Reader(path) as reader:
+        if reader.stat.size != report.size:
+            raise CheckFailedError(f"{path}: {reader.stat.size} bytes on disk, but {report.size} were written")
+        for window in windows(reader, window_size=work.window_size):
+            following = refuse_disorder(path, window, following, group.end_offset)
+            again.add_directory(window.batches)
+            for part in pieces(window.batches):
+                columns = decode(window.data, window.batches[part], scratch, path=path, origin=window.origin)
+                last = _check_offsets(path, columns.offset - group.base_offset, winners, last)
+                kept += len(columns)
+    if kept != report.kept:
+        raise CheckFailedError(f"{path}: {kept} records on disk, but {report.kept} were kept")
+    for kind, data in (("index", indexes.offset_index), ("timeindex", indexes.time_index)):
+        if files.read_bytes(report.staged[kind]) != data or again.finish() != indexes:
+            raise CheckFailedError(f"{report.staged[kind]}: is not the index of what was written")
+
+
+def _check_offsets(path: str, relative: npt.NDArray[np.int64], winners: Offsets, last: int) -> int:
+    if not len(relative):
+        return last
+    if int(relative[0]) <= last or (np.diff(relative) <= 0).any():
+        raise CheckFailedError(f"{path}: an offset is there twice or out of order")
+    where = np.searchsorted(winners, relative.astype(np.uint32)).clip(max=max(len(winners) - 1, 0))
+    if not len(winners) or (winners[where] != relative).any():
+        raise CheckFailedError(f"{path}: a record is there that is no winner")
+    return int(relative[-1])

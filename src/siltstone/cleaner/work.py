@@ -1,0 +1,203 @@
+"""The pieces of a cleaning that an engine spreads: plain data in, plain data out.
+
+``LogWork`` is all that a task has to know of one log. The pieces, in the order of the data's way::
+
+    extract        segments        → entries by bucket, and what was seen in them
+    merge          one bucket      → winners by group
+    rewrite_group  one group       → a staged segment, checked (see ``staging``)
+
+A piece never raises for what is wrong with a log: it reports ``Trouble``, so that one bad log does not
+stop the others of the same job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from siltstone.cleaner.keys import EntryBlob, KeyCollector, Winners
+from siltstone.cleaner.rewrite import Rules, pieces
+from siltstone.errors import CorruptFileError, SiltstoneError
+from siltstone.log.segments import Segment, Window, unchanged, windows
+from siltstone.records.codecs import Scratch
+from siltstone.records.columns import decode
+from siltstone.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Directory
+
+TRANSACTIONS = "has transactions, which this version leaves alone"
+OLD_FORMAT = "has message sets of the formats v0 or v1, which this version leaves alone"
+KEYLESS = "has {count} records without a key, which cleaning would remove; say --drop-keyless to allow it"
+GROUP_OFFSET_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Why a log is not cleaned: a status of the report (skipped, uncleanable, failed) and the reason."""
+
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Segments ``first`` up to ``last`` (not included) of ``LogWork.segments`` become one."""
+
+    index: int
+    first: int
+    last: int
+    base_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogWork:
+    """One log's cleaning: sizes in bytes, times in ms, offsets absolute.
+
+    ``staging``: folder for new files, None for a dry run. ``end``: the first uncleanable offset.
+    ``producers``: (producer id, last data offset) of those that are alive, ascending.
+    """
+
+    name: str
+    segments: tuple[Segment, ...]
+    groups: tuple[Group, ...]
+    first_dirty: int
+    end: int
+    now_ms: int
+    delete_retention_ms: int
+    producers: tuple[tuple[int, int], ...]
+    index_interval: int
+    index_bytes: int
+    drop_keyless: bool
+    staging: str | None
+    hash_key: tuple[int, int]
+    window_size: int
+    memory_bytes: int
+
+    def rules(self) -> Rules:
+        """The rules that the rewriter goes by."""
+        return Rules(
+            now_ms=self.now_ms,
+            delete_retention_ms=self.delete_retention_ms,
+            end=self.end,
+            producer_ids=np.array([each[0] for each in self.producers], np.int64),
+            producer_last_offsets=np.array([each[1] for each in self.producers], np.int64),
+        )
+
+    def offsets_of(self, segment: int) -> tuple[int, int]:
+        """The offsets that segment number ``segment`` may hold: [its base, the next one's base)."""
+        following = self.segments[segment + 1].base_offset if segment + 1 < len(self.segments) else self.end
+        return self.segments[segment].base_offset, following
+
+
+@dataclass(slots=True, kw_only=True)
+class Extracted:
+    """What was seen in some segments: counts, and the first trouble."""
+
+    records: int = 0
+    keyless: int = 0
+    trouble: Trouble | None = None
+
+    def add(self, other: Extracted) -> None:
+        """Sum up; the first trouble stays."""
+        self.records += other.records
+        self.keyless += other.keyless
+        self.trouble = self.trouble or other.trouble
+
+
+def trouble_of(error: Exception) -> Trouble:
+    """The trouble that an error means: damage is uncleanable, the environment's errors are failures."""
+    if isinstance(error, CorruptFileError):
+        return Trouble(status="uncleanable", reason=str(error))
+    if isinstance(error, SiltstoneError):
+        return Trouble(status="failed", reason=str(error))
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return Trouble(status="failed", reason=f"{where}{error.strerror or error}")
+    return Trouble(status="failed", reason=f"{type(error).__name__}: {error}")
+
+
+def extract(
+    work: LogWork, segments: Sequence[int], buckets: int, capacity: int, found: Extracted
+) -> Iterator[EntryBlob]:
+    """The keys of some segments (numbers into ``work.segments``, ascending) as blobs of entries.
+
+    ``capacity`` bounds the entries kept in memory. ``found`` is filled on the way; when it has trouble in
+    the end, the blobs are not to be used.
+    """
+    collector = KeyCollector(
+        hash_key=work.hash_key, first_dirty=work.first_dirty, buckets=buckets, capacity=capacity
+    )
+    try:
+        for number in segments:
+            yield from _extract_segment(work, number, collector, found)
+            if found.trouble is not None:
+                return
+        yield from collector.finish()
+    except Exception as error:  # noqa: BLE001 - a log's trouble is a row, not the job's end
+        found.trouble = trouble_of(error)
+
+
+def _extract_segment(work: LogWork, number: int, collector: KeyCollector, found: Extracted) -> Iterator[EntryBlob]:
+    segment, scratch = work.segments[number], Scratch()
+    following, end = work.offsets_of(number)
+    with unchanged(segment) as reader:
+        for window in windows(reader, window_size=work.window_size):
+            following = refuse_disorder(segment.path, window, following, end)
+            found.trouble = _not_for_us(window.batches)
+            if found.trouble is not None:
+                return
+            for part in pieces(window.batches):
+                columns = decode(
+                    window.data, window.batches[part], scratch, path=segment.path, origin=window.origin
+                )
+                keyed = columns.key_size >= 0
+                found.records += len(columns)
+                found.keyless += len(columns) - int(np.count_nonzero(keyed))
+                yield from collector.add(columns, keyed)
+
+
+def _not_for_us(batches: Directory) -> Trouble | None:
+    if (batches["magic"] < 2).any():  # noqa: PLR2004 - the magic number
+        return Trouble(status="skipped", reason=OLD_FORMAT)
+    if (batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)).any():
+        return Trouble(status="skipped", reason=TRANSACTIONS)
+    return None
+
+
+def refuse_disorder(path: str, window: Window, following: int, end: int) -> int:
+    """Batches must ascend inside [following, end); returns the offset after the last one.
+
+    Raises CorruptFileError for the first that does not.
+    """
+    base, last = window.batches["base_offset"], window.batches["last_offset"]
+    before = np.concatenate((np.array([following], np.int64), last[:-1] + 1))
+    bad = np.flatnonzero((base < before) | (last >= end))
+    if len(bad):
+        row = int(bad[0])
+        raise CorruptFileError(
+            path,
+            window.origin + int(window.batches["position"][row]),
+            f"offsets {base[row]} to {last[row]} are out of order or outside [{following}, {end})",
+        )
+    return int(last[-1]) + 1
+
+
+def winners_by_group(work: LogWork, winners: Winners) -> Iterator[tuple[int, np.ndarray[tuple[int], np.dtype[np.uint32]]]]:
+    """A bucket's winners as (group index, offsets relative to the group's base: uint32, unordered)."""
+    bases = np.array([group.base_offset for group in work.groups], np.int64)
+    where = np.searchsorted(bases, winners.offsets, side="right") - 1
+    order = np.argsort(where, kind="stable") if len(bases) > 1 else slice(None)
+    offsets, where = winners.offsets[order], where[order]
+    edges = np.searchsorted(where, np.arange(len(bases) + 1))
+    for group in work.groups:
+        mine = offsets[edges[group.index] : edges[group.index + 1]]
+        if len(mine):
+            yield group.index, (mine - group.base_offset).astype(np.uint32)
+
+
+def check_keyless(work: LogWork, found: Extracted) -> Trouble | None:
+    """Records without a key go only when that is allowed."""
+    if found.keyless and not work.drop_keyless:
+        return Trouble(status="skipped", reason=KEYLESS.format(count=found.keyless))
+    return None

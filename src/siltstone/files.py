@@ -1,0 +1,383 @@
+"""The only door to the file system.
+
+Every read, write, fsync, rename and unlink of Siltstone happens in this file, so that one place shows
+what is durable when, and the crash tests can stand in the way of each step: ``observe`` installs a
+function that is called before every operation that changes something.
+
+Rules that the callers keep: a new file is written, fsynced, then its directory is synced; a file is
+replaced through a temporary file, fsync, rename, directory sync; a pointer is written only after what
+it points to is durable. A failed fsync is never tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+Operation = tuple[str, str, str]
+"""What is about to happen: (verb, path, second path or empty)."""
+
+_observer: Callable[[Operation], None] | None = None
+
+
+@contextlib.contextmanager
+def observe(observer: Callable[[Operation], None]) -> Iterator[None]:
+    """Within the block, call ``observer`` before every changing operation; it may raise to stop it."""
+    global _observer  # noqa: PLW0603 - one seam for the crash tests
+    previous, _observer = _observer, observer
+    try:
+        yield
+    finally:
+        _observer = previous
+
+
+def _about_to(verb: str, path: str | os.PathLike[str], other: str | os.PathLike[str] = "") -> None:
+    if _observer is not None:
+        _observer((verb, os.fspath(path), os.fspath(other)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileStat:
+    """What identifies and describes a file: sizes in bytes, times in ns, links as a count."""
+
+    size: int
+    modified_ns: int
+    inode: int
+    device: int
+    owner: int
+    group: int
+    mode: int
+    links: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One name in a directory. A symbolic link is neither ``is_file`` nor ``is_directory``."""
+
+    name: str
+    is_file: bool
+    is_directory: bool
+    is_link: bool
+
+
+def stat(path: str | os.PathLike[str]) -> FileStat:
+    """The file's own facts, links followed. Raises OSError."""
+    return _facts(os.stat(path))
+
+
+def _facts(found: os.stat_result) -> FileStat:
+    return FileStat(
+        size=found.st_size,
+        modified_ns=found.st_mtime_ns,
+        inode=found.st_ino,
+        device=found.st_dev,
+        owner=found.st_uid,
+        group=found.st_gid,
+        mode=found.st_mode & 0o7777,
+        links=found.st_nlink,
+    )
+
+
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Is there such a name, be it a broken link?"""
+    return os.path.lexists(path)
+
+
+def is_directory(path: str | os.PathLike[str]) -> bool:
+    """Is it a directory, links followed?"""
+    return os.path.isdir(path)
+
+
+def entries(directory: str | os.PathLike[str]) -> list[Entry]:
+    """The directory's names in order of name. Raises OSError."""
+    with os.scandir(directory) as found:
+        rows = [
+            Entry(
+                name=item.name,
+                is_file=item.is_file(follow_symlinks=False),
+                is_directory=item.is_dir(follow_symlinks=False),
+                is_link=item.is_symlink(),
+            )
+            for item in found
+        ]
+    return sorted(rows, key=lambda row: row.name)
+
+
+def read_bytes(path: str | os.PathLike[str], limit: int = 1 << 30) -> bytes:
+    """A small file's bytes, at most ``limit``. Raises OSError."""
+    with open(path, "rb") as file:
+        return file.read(limit)
+
+
+def sha256(path: str | os.PathLike[str]) -> str:
+    """The file's SHA-256 in hex."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Reader:
+    """An open file that is read at positions; readers outlive renames and unlinks of the file."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.stat = _facts(os.fstat(self._descriptor))
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+    def read_into(self, buffer: np.ndarray[Any, np.dtype[np.uint8]], position: int) -> int:
+        """Fill ``buffer`` (uint8) from ``position``; returns the bytes read, fewer only at the end."""
+        view, done = memoryview(buffer), 0
+        while done < len(view):
+            got = os.preadv(self._descriptor, [view[done:]], position + done)
+            if got == 0:
+                break
+            done += got
+        return done
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._descriptor)
+
+
+class Writer:
+    """A new file, made with O_EXCL; ``size`` is what was written so far."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        _about_to("create", path)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self.size = 0
+
+    def write(self, data: Any) -> None:
+        """Append bytes; a partial write is gone on with. Raises OSError (the disk is full, …)."""
+        view = memoryview(data).cast("B")
+        _about_to("write", self.path)
+        while len(view):
+            done = os.write(self._descriptor, view)
+            self.size += done
+            view = view[done:]
+
+    def sync(self) -> None:
+        """Make the contents durable."""
+        _about_to("fsync", self.path)
+        os.fsync(self._descriptor)
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._descriptor)
+
+
+def write_new(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write and fsync a new file; the directory is the caller's to sync. Raises FileExistsError."""
+    with Writer(path) as writer:
+        writer.write(data)
+        writer.sync()
+
+
+def replace(path: str | os.PathLike[str], data: bytes) -> None:
+    """Put ``data`` in the place of ``path``, durably: temporary file, fsync, rename, directory sync.
+
+    Owner, group, mode and extended attributes are those of the old file, else the directory's owner.
+    """
+    target = Path(path)
+    temporary = target.with_name(target.name + ".tmp")
+    with contextlib.suppress(FileNotFoundError):
+        unlink(temporary)
+    write_new(temporary, data)
+    if exists(target):
+        copy_attributes(target, temporary)
+    else:
+        inherit_owner(temporary)
+    rename(temporary, target)
+    sync_directory(target.parent)
+
+
+def rename(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Rename, replacing ``target``."""
+    _about_to("rename", source, target)
+    os.rename(source, target)
+
+
+def unlink(path: str | os.PathLike[str]) -> None:
+    """Remove one name. Raises FileNotFoundError."""
+    _about_to("unlink", path)
+    os.unlink(path)
+
+
+def link(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """A second name for the same file. Raises OSError across file systems."""
+    _about_to("link", source, target)
+    os.link(source, target)
+
+
+def make_directory(path: str | os.PathLike[str], *, parents: bool = False) -> None:
+    """Make a directory if it is not there, owned as its parent is."""
+    target = Path(path)
+    if parents and not target.parent.exists():
+        make_directory(target.parent, parents=True)
+    if not target.is_dir():
+        _about_to("mkdir", path)
+        os.mkdir(path, 0o755)
+        inherit_owner(path)
+
+
+def remove_directory(path: str | os.PathLike[str]) -> None:
+    """Remove an empty directory. Raises OSError when it is not empty."""
+    _about_to("rmdir", path)
+    os.rmdir(path)
+
+
+def remove_tree(path: str | os.PathLike[str]) -> None:
+    """Remove a directory of our own making and all in it; links are removed, not followed."""
+    for entry in entries(path):
+        inside = Path(path) / entry.name
+        if entry.is_directory:
+            remove_tree(inside)
+        else:
+            unlink(inside)
+    remove_directory(path)
+
+
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """Make the directory's names durable."""
+    _about_to("fsync", path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file(path: str | os.PathLike[str]) -> None:
+    """Make an existing file's contents and attributes durable."""
+    _about_to("fsync", path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def set_modified(path: str | os.PathLike[str], modified_ns: int) -> None:
+    """Set the modification time (ns)."""
+    _about_to("utime", path)
+    os.utime(path, ns=(modified_ns, modified_ns))
+
+
+def copy_attributes(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Give ``target`` the owner, group, mode, ACL and extended attributes of ``source``, not its times."""
+    _about_to("attributes", target, source)
+    found = os.stat(source)
+    mine = os.stat(target)
+    if (found.st_uid, found.st_gid) != (mine.st_uid, mine.st_gid):
+        os.chown(target, found.st_uid, found.st_gid)
+    os.chmod(target, found.st_mode & 0o7777)
+    try:
+        names = os.listxattr(source)
+    except OSError as error:
+        if error.errno in (errno.ENOTSUP, errno.ENODATA):
+            return
+        raise
+    for name in names:
+        os.setxattr(target, name, os.getxattr(source, name))
+
+
+def inherit_owner(path: str | os.PathLike[str]) -> None:
+    """Give a new file or directory the owner and group of the directory that it is in."""
+    parent, mine = os.stat(Path(path).absolute().parent), os.stat(path)
+    if (parent.st_uid, parent.st_gid) != (mine.st_uid, mine.st_gid):
+        os.chown(path, parent.st_uid, parent.st_gid)
+
+
+def copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """A durable copy with attributes and modification time; ``target`` must not be there."""
+    with Reader(source) as reader, Writer(target) as writer:
+        buffer = np.empty(1 << 22, np.uint8)
+        position = 0
+        while got := reader.read_into(buffer, position):
+            writer.write(buffer[:got])
+            position += got
+        writer.sync()
+    copy_attributes(source, target)
+    set_modified(target, reader.stat.modified_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What a file system has left for us: bytes and inodes."""
+
+    free_bytes: int
+    free_inodes: int | None
+
+
+def space(path: str | os.PathLike[str]) -> Space:
+    """Free space where ``path`` is; inodes None where the file system does not count them."""
+    found = os.statvfs(path)
+    return Space(free_bytes=found.f_bavail * found.f_frsize, free_inodes=found.f_favail if found.f_files else None)
+
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "fuse.s3fs", "ceph", "glusterfs", "lustre", "afs")
+)
+
+
+def file_system(path: str | os.PathLike[str]) -> str:
+    """The name of the file system that holds ``path`` ("ext4", "nfs4"…), "" where it cannot be told."""
+    real = os.path.realpath(path)
+    try:
+        lines = read_bytes("/proc/self/mountinfo").decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    best, kind = "", ""
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        mount = left.split()[4].encode().decode("unicode_escape")
+        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, right.split()[0]
+    return kind
+
+
+class Lock:
+    """An exclusive POSIX lock on one file, held on one descriptor until ``release``.
+
+    ``lockf`` and not ``flock``: Java's ``FileChannel.lock`` is a POSIX record lock. Closing any other
+    descriptor of the same file in this process would drop it, so nothing else may open the file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self.made = not os.path.lexists(path)
+        if self.made:
+            _about_to("create", path)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._descriptor)
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                raise BlockingIOError(error.errno, "locked by another process", self.path) from None
+            raise
+        if self.made:
+            inherit_owner(path)
+
+    def release(self) -> None:
+        """Let go, once; the file stays, as Kafka leaves it."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

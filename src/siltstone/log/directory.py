@@ -1,0 +1,173 @@
+"""A log directory: its lock, its checkpoints, and which of its folders are partitions.
+
+``LogDirectory.open`` is the one way in. It takes the directory's ``.lock`` as a broker does and keeps it
+until ``close``; a live broker's lock is respected. A single partition directory can be opened too: its
+parent is then the log directory, and only that partition is looked at.
+
+Everything that is no legal ``topic-N`` directory, and every symbolic link, is passed over and listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from siltstone import files
+from siltstone.errors import DirectoryLockedError, DirectoryRefusedError, NotALogDirectoryError
+from siltstone.log import names
+from siltstone.log.checkpoints import read_checkpoint, read_properties, write_checkpoint
+from siltstone.log.names import TopicPartition, parse_partition, parse_segment_file, why_not_a_partition
+
+_CHECKPOINTS = (
+    names.CLEANER_CHECKPOINT,
+    names.RECOVERY_CHECKPOINT,
+    names.LOG_START_CHECKPOINT,
+    names.REPLICATION_CHECKPOINT,
+)
+_MARKS_OF_A_LOG_DIRECTORY = (names.META_PROPERTIES, names.CLEAN_SHUTDOWN, *_CHECKPOINTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassedOver:
+    """Something in a log directory that is left alone, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    """A log directory's four offset checkpoints, by partition."""
+
+    cleaner: Mapping[TopicPartition, int]
+    recovery_point: Mapping[TopicPartition, int]
+    log_start: Mapping[TopicPartition, int]
+    high_watermark: Mapping[TopicPartition, int]
+
+
+class LogDirectory:
+    """An opened, locked log directory. Use ``open``; close it, or use it as a context."""
+
+    def __init__(self, path: Path, partitions: Mapping[TopicPartition, Path], passed_over: list[PassedOver]) -> None:
+        self.path = path
+        self.partitions = dict(partitions)
+        self.passed_over = passed_over
+        self._lock: files.Lock | None = None
+
+    @classmethod
+    def open(cls, path: Path, *, lock: bool = True) -> LogDirectory:
+        """Open a log directory or one partition directory.
+
+        Raises NotALogDirectoryError, DirectoryLockedError, OSError.
+        """
+        if not files.is_directory(path):
+            raise NotALogDirectoryError(f"{path}: no such directory; give a Kafka log directory (log.dirs)")
+        real = path.absolute()
+        where = parse_partition(real.name)
+        if where is not None and _has_segments(real):
+            directory = cls(real.parent, {where: real}, [])
+        else:
+            directory = cls(real, *_find_partitions(real))
+            directory._refuse_other_directories()
+        if lock:
+            directory._take_lock()
+        return directory
+
+    def _refuse_other_directories(self) -> None:
+        marked = any(files.exists(self.path / name) for name in _MARKS_OF_A_LOG_DIRECTORY)
+        if not marked and not self.partitions:
+            raise NotALogDirectoryError(
+                f"{self.path}: no Kafka log directory (no meta.properties, no checkpoint, no topic-N directory with segments)"
+            )
+
+    def _take_lock(self) -> None:
+        try:
+            self._lock = files.Lock(self.path / names.LOCK)
+        except BlockingIOError:
+            raise DirectoryLockedError(
+                f"{self.path}: a live process holds {names.LOCK}; stop the broker (or wait for the other run) and try again"
+            ) from None
+
+    @property
+    def is_marked(self) -> bool:
+        """Is it a broker's log directory, and not just a folder that holds a partition?"""
+        return any(files.exists(self.path / name) for name in _MARKS_OF_A_LOG_DIRECTORY)
+
+    @property
+    def was_stopped_cleanly(self) -> bool:
+        """Is Kafka's clean-shutdown marker there?"""
+        return files.exists(self.path / names.CLEAN_SHUTDOWN)
+
+    def properties(self) -> dict[str, str]:
+        """``meta.properties``, empty where there is none."""
+        try:
+            return read_properties(self.path / names.META_PROPERTIES)
+        except FileNotFoundError:
+            return {}
+
+    def checkpoints(self) -> Checkpoints:
+        """Read the four checkpoints. Raises CorruptFileError."""
+        cleaner, recovery, start, replication = (read_checkpoint(self.path / name) for name in _CHECKPOINTS)
+        return Checkpoints(cleaner=cleaner, recovery_point=recovery, log_start=start, high_watermark=replication)
+
+    def write_cleaner_checkpoint(self, where: TopicPartition, offset: int | None) -> None:
+        """Set one partition's entry (None removes it), durably."""
+        path = self.path / names.CLEANER_CHECKPOINT
+        offsets = read_checkpoint(path)
+        if offset is None:
+            offsets.pop(where, None)
+        else:
+            offsets[where] = offset
+        write_checkpoint(path, offsets)
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def __enter__(self) -> LogDirectory:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def refuse_strangers(directories: list[LogDirectory]) -> None:
+    """Several log directories must be one broker's: one cluster, one node, no partition twice.
+
+    Raises DirectoryRefusedError.
+    """
+    facts = [directory.properties() for directory in directories]
+    for key in ("cluster.id", "node.id", "broker.id"):
+        values = {found[key] for found in facts if key in found}
+        if len(values) > 1:
+            raise DirectoryRefusedError(f"the directories are not one broker's: {key} is {' and '.join(sorted(values))}")
+    seen: dict[TopicPartition, Path] = {}
+    for directory in directories:
+        for where, path in directory.partitions.items():
+            if where in seen:
+                raise DirectoryRefusedError(f"{where} is in {seen[where]} and in {path}; remove the stray one")
+            seen[where] = path
+
+
+def _has_segments(directory: Path) -> bool:
+    named = (parse_segment_file(entry.name) for entry in files.entries(directory) if entry.is_file)
+    return any(name is not None and name.kind == "log" for name in named)
+
+
+def _find_partitions(directory: Path) -> tuple[dict[TopicPartition, Path], list[PassedOver]]:
+    found, passed_over = {}, []
+    for entry in files.entries(directory):
+        path = directory / entry.name
+        if entry.is_link:
+            passed_over.append(PassedOver(path=str(path), reason="a symbolic link"))
+        elif entry.is_directory:
+            where = parse_partition(entry.name)
+            if where is None:
+                passed_over.append(PassedOver(path=str(path), reason=why_not_a_partition(entry.name)))
+            else:
+                found[where] = path
+    return found, passed_over

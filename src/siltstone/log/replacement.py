@@ -1,0 +1,175 @@
+"""Swapping new segments in for old ones, and finishing what a crash interrupted.
+
+The protocol is Kafka's (``LocalLog.replaceSegments``, ``LogLoader``), so that a broker that starts on an
+interrupted directory finishes or drops the swap as we would::
+
+    staged files ── rename ──► BASE.*.cleaned      sync; until here a start drops them
+    .cleaned     ── rename ──► BASE.*.swap         descending bases; sync; from here a start finishes
+    (each .swap log's checksums are read back before any original goes)
+    originals    ── rename ──► OLD.*.deleted       ascending, each log after its indexes; sync
+    .swap        ── rename ──► BASE.*              sync
+    .deleted     ── unlink
+
+On start: any ``.cleaned`` goes, and with it every ``.swap`` at or above the lowest ``.cleaned``; the
+``.swap`` that are left are finished, the segments in their range going; ``.deleted`` are unlinked.
+A ``.snapshot`` goes with its segment unless a new segment has its base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from siltstone import files
+from siltstone.errors import CorruptRecordError
+from siltstone.log.names import CLEANED, DELETED, SEGMENT_KINDS, SNAPSHOT, SWAP, SegmentFile, parse_segment_file, segment_file
+from siltstone.log.segments import windows
+
+
+def adopt(directory: Path, staged: Mapping[int, Mapping[str, Path]]) -> None:
+    """Rename staged files (by base offset and kind) to ``.cleaned``; the directory is synced."""
+    for base_offset, kinds in staged.items():
+        for kind, path in kinds.items():
+            files.rename(path, directory / segment_file(base_offset, kind, CLEANED))
+    files.sync_directory(directory)
+
+
+def replace_segments(directory: Path, new: Sequence[int], old: Sequence[int]) -> None:
+    """Swap the ``.cleaned`` segments with base offsets ``new`` in for the segments ``old``.
+
+    Raises CorruptRecordError when a new segment does not read back; nothing old is gone then.
+    """
+    for base_offset in sorted(new, reverse=True):
+        _change_suffix(directory, base_offset, CLEANED, SWAP)
+    files.sync_directory(directory)
+    for base_offset in new:
+        _check(directory / segment_file(base_offset, "log", SWAP))
+    _retire(directory, old, keep_snapshots_of=new)
+    _promote(directory, new)
+    remove_deleted(directory)
+
+
+def interrupted(directory: Path) -> list[str]:
+    """Names of files that an interrupted swap left, in order."""
+    return [entry.name for entry, name in _files(directory) if name.suffix]
+
+
+def finish_replacement(directory: Path) -> list[str]:
+    """Do what a broker does at start with an interrupted swap; returns what was done, one line each.
+
+    Raises CorruptRecordError when a ``.swap`` does not read back and its originals are not all there.
+    """
+    done = _drop_cleaned(directory)
+    swapped = sorted({name.base_offset for _, name in _files(directory) if name.suffix == SWAP})
+    logs = [base for base in swapped if files.exists(directory / segment_file(base, "log", SWAP))]
+    usable = [base for base in logs if _usable(directory, base)]
+    for base in sorted(set(logs) - set(usable)):
+        done += _remove(directory, base, SWAP)
+    if usable:
+        low, high = min(usable), max(_next_offset(directory, base) for base in usable)
+        going = {name.base_offset for _, name in _files(directory) if not name.suffix and name.kind != SNAPSHOT}
+        old = sorted(base for base in going if low <= base < high or base in usable)
+        _retire(directory, old, keep_snapshots_of=usable, replaced=usable)
+    if swapped:
+        _promote(directory, swapped)
+        done += [f"finished the swap of {segment_file(base, 'log')}" for base in usable]
+    return done + [f"removed {name}" for name in remove_deleted(directory)]
+
+
+def remove_deleted(directory: Path) -> list[str]:
+    """Unlink every ``.deleted`` file; returns their names. The directory is synced if there were any."""
+    names = [entry.name for entry, name in _files(directory) if name.suffix == DELETED]
+    for name in names:
+        files.unlink(directory / name)
+    if names:
+        files.sync_directory(directory)
+    return names
+
+
+def _files(directory: Path) -> list[tuple[files.Entry, SegmentFile]]:
+    named = ((entry, parse_segment_file(entry.name)) for entry in files.entries(directory) if entry.is_file)
+    return [(entry, name) for entry, name in named if name is not None]
+
+
+def _change_suffix(directory: Path, base_offset: int, before: str, after: str) -> None:
+    for kind in SEGMENT_KINDS:
+        source = directory / segment_file(base_offset, kind, before)
+        if files.exists(source):
+            files.rename(source, directory / segment_file(base_offset, kind, after))
+
+
+def _retire(
+    directory: Path, old: Sequence[int], *, keep_snapshots_of: Sequence[int], replaced: Sequence[int] = ()
+) -> None:
+    """Rename old segments to ``.deleted``, the log last: while it is there, its indexes are the old ones.
+
+    ``replaced``: bases of new segments whose originals may be gone; an index without a log and without a
+    ``.swap`` of its own is then the new one, promoted already.
+    """
+    for base_offset in sorted(old):
+        original = files.exists(directory / segment_file(base_offset, "log"))
+        for kind in reversed(SEGMENT_KINDS):
+            path = directory / segment_file(base_offset, kind)
+            waiting = files.exists(directory / segment_file(base_offset, kind, SWAP))
+            final = base_offset in replaced and not original and not waiting
+            if files.exists(path) and not final:
+                files.rename(path, directory / segment_file(base_offset, kind, DELETED))
+        snapshot = directory / segment_file(base_offset, SNAPSHOT)
+        if base_offset not in keep_snapshots_of and files.exists(snapshot):
+            files.rename(snapshot, directory / segment_file(base_offset, SNAPSHOT, DELETED))
+    files.sync_directory(directory)
+
+
+def _promote(directory: Path, new: Sequence[int]) -> None:
+    for base_offset in sorted(new):
+        _change_suffix(directory, base_offset, SWAP, "")
+    files.sync_directory(directory)
+
+
+def _check(path: Path) -> int:
+    """Read a segment back, checksums and all; returns the offset after its last batch, -1 when empty."""
+    last = -2
+    with files.Reader(path) as reader:
+        for window in windows(reader):
+            last = int(window.batches["last_offset"][-1])
+    return last + 1
+
+
+def _next_offset(directory: Path, base_offset: int) -> int:
+    return max(_check(directory / segment_file(base_offset, "log", SWAP)), base_offset)
+
+
+def _usable(directory: Path, base_offset: int) -> bool:
+    """Does the ``.swap`` read back? If it does not, its originals must all be there still."""
+    try:
+        _check(directory / segment_file(base_offset, "log", SWAP))
+        return True
+    except CorruptRecordError:
+        retired = any(name.suffix == DELETED and name.base_offset >= base_offset for _, name in _files(directory))
+        if retired or not files.exists(directory / segment_file(base_offset, "log")):
+            raise
+        return False
+
+
+def _remove(directory: Path, base_offset: int, suffix: str) -> list[str]:
+    removed = []
+    for kind in (*SEGMENT_KINDS, SNAPSHOT):
+        path = directory / segment_file(base_offset, kind, suffix)
+        if files.exists(path):
+            files.unlink(path)
+            removed.append(f"removed {path.name}")
+    return removed
+
+
+def _drop_cleaned(directory: Path) -> list[str]:
+    cleaned = sorted({name.base_offset for _, name in _files(directory) if name.suffix == CLEANED})
+    if not cleaned:
+        return []
+    done = []
+    for base in sorted({name.base_offset for _, name in _files(directory) if name.suffix == SWAP}):
+        if base >= cleaned[0]:
+            done += _remove(directory, base, SWAP)
+    for base in cleaned:
+        done += _remove(directory, base, CLEANED)
+    files.sync_directory(directory)
+    return done

@@ -1,0 +1,201 @@
+"""Segments of a partition directory: listing them, and reading one in windows.
+
+A segment is a ``.log`` file and its indexes; its base offset is its name. The last one is the active
+segment, which a broker appends to. Closed segments never change: ``Segment`` keeps the inode, size and
+modification time that were seen, and ``windows`` refuses a file that is not that one any more.
+
+A window is a run of whole batches in one buffer that the next window uses again, so memory is bounded by
+the window's size, or by the largest batch where that is larger.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from siltstone import files
+from siltstone.errors import CorruptFileError, CorruptRecordError, SourceChangedError
+from siltstone.log.indexes import read_entries
+from siltstone.log.names import SEGMENT_KINDS, parse_segment_file, segment_file
+from siltstone.records.checksum import first_bad_checksum
+from siltstone.records.layout import Bytes, Directory
+from siltstone.records.scan import SCAN_REASON, Scan, ScanEnd, scan_batches
+
+DEFAULT_WINDOW_SIZE = 4 << 20
+LARGEST_BATCH = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """One segment as it was found: sizes in bytes, times in ns or ms, 0-size indexes where missing."""
+
+    directory: str
+    base_offset: int
+    size: int
+    modified_ns: int
+    inode: int
+    device: int
+    offset_index_size: int
+    time_index_size: int
+    transaction_index_size: int
+
+    @property
+    def path(self) -> str:
+        """The ``.log`` file."""
+        return str(Path(self.directory) / segment_file(self.base_offset, "log"))
+
+    @property
+    def modified_ms(self) -> int:
+        """Modification time in ms, as Kafka counts it."""
+        return self.modified_ns // 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Whole batches: ``data`` uint8, ``batches`` with positions in ``data``, ``origin`` the file position
+    of ``data[0]``. ``data`` is used again by the next window."""
+
+    data: Bytes
+    batches: Directory
+    origin: int
+
+
+def list_segments(directory: Path) -> list[Segment]:
+    """The directory's segments by base offset; files in the middle of a swap are not among them."""
+    sizes: dict[int, dict[str, int]] = {}
+    for entry in files.entries(directory):
+        name = parse_segment_file(entry.name)
+        if name is not None and entry.is_file and not name.suffix and name.kind in SEGMENT_KINDS[1:]:
+            sizes.setdefault(name.base_offset, {})[name.kind] = files.stat(directory / entry.name).size
+    found = []
+    for entry in files.entries(directory):
+        name = parse_segment_file(entry.name)
+        if name is not None and entry.is_file and not name.suffix and name.kind == "log":
+            found.append(_segment(directory, name.base_offset, sizes.get(name.base_offset, {})))
+    return sorted(found, key=lambda segment: segment.base_offset)
+
+
+def _segment(directory: Path, base_offset: int, sizes: dict[str, int]) -> Segment:
+    facts = files.stat(directory / segment_file(base_offset, "log"))
+    return Segment(
+        directory=str(directory),
+        base_offset=base_offset,
+        size=facts.size,
+        modified_ns=facts.modified_ns,
+        inode=facts.inode,
+        device=facts.device,
+        offset_index_size=sizes.get("index", 0),
+        time_index_size=sizes.get("timeindex", 0),
+        transaction_index_size=sizes.get("txnindex", 0),
+    )
+
+
+def segment_holding(segments: list[Segment], offset: int) -> int:
+    """Index of the last segment with a base at or below ``offset``, -1 when all are above."""
+    return bisect.bisect_right([segment.base_offset for segment in segments], offset) - 1
+
+
+def unchanged(segment: Segment) -> files.Reader:
+    """Open the segment's log, sure that it is the file that was listed. Raises SourceChangedError."""
+    reader = files.Reader(segment.path)
+    found = reader.stat
+    if (found.inode, found.device, found.size, found.modified_ns) != (
+        segment.inode,
+        segment.device,
+        segment.size,
+        segment.modified_ns,
+    ):
+        with reader:
+            raise SourceChangedError(f"{segment.path}: changed since it was planned with; nothing was swapped, run again")
+    return reader
+
+
+def windows(
+    reader: files.Reader, *, size: int | None = None, window_size: int = DEFAULT_WINDOW_SIZE, verify: bool = True
+) -> Iterator[Window]:
+    """The file's batches from its start, window by window, up to ``size`` bytes.
+
+    With ``verify`` every batch's checksum is checked. Raises CorruptRecordError with the path, the
+    position and the reason at the first batch that is not whole and sound: what came before was yielded.
+    """
+    limit = reader.stat.size if size is None else size
+    buffer = np.empty(min(window_size, max(limit, 1)), np.uint8)
+    origin, kept = 0, 0
+    while origin + kept < limit or kept:
+        got = reader.read_into(buffer[kept : min(len(buffer), limit - origin)], origin + kept)
+        data = buffer[: kept + got]
+        scan = scan_batches(data)
+        at_end = origin + len(data) >= limit or got == 0
+        if len(scan.batches):
+            if verify:
+                _refuse_bad_checksum(reader.path, origin, data, scan.batches)
+            yield Window(data=data, batches=scan.batches, origin=origin)
+        rest = data[scan.end :]
+        _refuse_damage(reader.path, origin, scan, at_end)
+        if at_end:
+            return
+        if not len(scan.batches):
+            buffer = _grown(buffer, max(scan.needed, 2 * len(buffer)), limit - origin)
+        buffer[: len(rest)] = rest.copy()
+        origin, kept = origin + scan.end, len(rest)
+
+
+def _grown(buffer: Bytes, size: int, most: int) -> Bytes:
+    return np.empty(min(size, most, LARGEST_BATCH), np.uint8) if size > len(buffer) else buffer
+
+
+def _refuse_bad_checksum(path: str, origin: int, data: Bytes, batches: Directory) -> None:
+    bad = first_bad_checksum(data, batches)
+    if bad is not None:
+        raise CorruptRecordError(path, origin + int(batches["position"][bad]), "checksum does not match")
+
+
+def _refuse_damage(path: str, origin: int, scan: Scan, at_end: bool) -> None:
+    if scan.outcome == ScanEnd.CLEAN or (scan.outcome == ScanEnd.TRUNCATED and not at_end):
+        return
+    raise CorruptRecordError(path, origin + scan.end, SCAN_REASON[scan.outcome])
+
+
+def largest_timestamp(segment: Segment) -> int:
+    """Largest record timestamp in ms: the time index's last entry if over 0, else the modification time.
+
+    (Kafka's ``LogSegment.largestTimestamp``.) A missing or senseless time index is made up for by a scan.
+    """
+    path = Path(segment.directory) / segment_file(segment.base_offset, "timeindex")
+    try:
+        entries = read_entries(files.read_bytes(path), "timeindex", str(path))
+        largest = int(entries["timestamp"][-1]) if len(entries) else -1
+    except (FileNotFoundError, CorruptFileError):
+        with files.Reader(segment.path) as reader:
+            each = [int(part.batches["max_timestamp"].max()) for part in windows(reader, verify=False)]
+        largest = max(each, default=-1)
+    return largest if largest > 0 else segment.modified_ms
+
+
+def first_batch_timestamp(segment: Segment) -> int | None:
+    """Largest timestamp of the segment's first batch in ms, None where there is no batch or no time."""
+    with files.Reader(segment.path) as reader:
+        head = np.empty(min(segment.size, 4096), np.uint8)
+        got = reader.read_into(head, 0)
+        scan = scan_batches(head[:got])
+        if scan.outcome == ScanEnd.TRUNCATED and not len(scan.batches):
+            head = np.empty(min(segment.size, max(scan.needed, 1)), np.uint8)
+            scan = scan_batches(head[: reader.read_into(head, 0)])
+    if not len(scan.batches) or int(scan.batches["max_timestamp"][0]) <= 0:
+        return None
+    return int(scan.batches["max_timestamp"][0])
+
+
+def count_records(segment: Segment) -> int | None:
+    """Records that the batch headers claim, None where a message set (v0, v1) does not say."""
+    total = 0
+    with files.Reader(segment.path) as reader:
+        for window in windows(reader, verify=False):
+            if (window.batches["magic"] < 2).any():  # noqa: PLR2004 - the magic number
+                return None
+            total += int(window.batches["count"].sum())
+    return total

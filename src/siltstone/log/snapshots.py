@@ -1,0 +1,85 @@
+"""Producer snapshots: ``BASE.snapshot`` (Kafka's ``ProducerStateManager``).
+
+All integers big-endian::
+
+    version 2 (1) | CRC32C of what follows 4 | entry count 4 | per entry 46:
+    producer id 8 | epoch 2 | last sequence 4 | last offset 8 | offset delta 4 | timestamp 8
+    | coordinator epoch 4 | first offset of its open transaction 8 (-1: none)
+
+The cleaner asks one thing of it: which batch is the last of each producer that is still alive, since
+an emptied batch stays for that one (its sequence numbers would be lost otherwise).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from siltstone.errors import CorruptFileError
+
+_HEAD = struct.Struct(">hII")
+_ENTRY = struct.Struct(">qhiqiqiq")
+_VERSION = 1
+_CHECKED_FROM = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerEntry:
+    """One producer's last batch. ``last_offset`` and ``last_sequence`` are -1 when it has no data left."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+    coordinator_epoch: int
+    open_transaction_offset: int
+
+
+def read_snapshot(data: bytes, path: str = "") -> list[ProducerEntry]:
+    """Decode a snapshot file's bytes. Raises CorruptFileError for anything but a whole, sound one."""
+    if len(data) < _HEAD.size:
+        raise CorruptFileError(path, 0, "shorter than a snapshot's header")
+    version, checksum, count = _HEAD.unpack_from(data)
+    if version != _VERSION:
+        raise CorruptFileError(path, 0, f"snapshot version {version}; only {_VERSION} is known")
+    if crc32c(data[_CHECKED_FROM:]) != checksum:
+        raise CorruptFileError(path, 2, "snapshot checksum does not match")
+    if len(data) != _HEAD.size + count * _ENTRY.size:
+        raise CorruptFileError(path, 6, f"no room for exactly {count} producers")
+    return [
+        ProducerEntry(
+            producer_id=fields[0],
+            producer_epoch=fields[1],
+            last_sequence=fields[2],
+            last_offset=fields[3],
+            offset_delta=fields[4],
+            timestamp_ms=fields[5],
+            coordinator_epoch=fields[6],
+            open_transaction_offset=fields[7],
+        )
+        for fields in _ENTRY.iter_unpack(data[_HEAD.size :])
+    ]
+
+
+def write_snapshot(producers: Iterable[ProducerEntry]) -> bytes:
+    """Encode a snapshot file's bytes."""
+    rows = [
+        _ENTRY.pack(
+            p.producer_id,
+            p.producer_epoch,
+            p.last_sequence,
+            p.last_offset,
+            p.offset_delta,
+            p.timestamp_ms,
+            p.coordinator_epoch,
+            p.open_transaction_offset,
+        )
+        for p in producers
+    ]
+    body = len(rows).to_bytes(4, "big") + b"".join(rows)
+    return _VERSION.to_bytes(2, "big") + crc32c(body).to_bytes(4, "big") + body

@@ -1,0 +1,113 @@
+"""Are the batches the bytes that were written? CRC32C for batches, CRC32 for message sets.
+
+Large batches go through the ``crc32c`` library; for small ones a call each would cost more than the
+sum itself, so one kernel (slicing by eight) does them all.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from siltstone.records.kernel import kernel
+from siltstone.records.layout import (
+    CHECKED_FROM,
+    CRC_POSITION,
+    LOG_OVERHEAD,
+    MAGIC_POSITION,
+    Bytes,
+    Directory,
+    Int64,
+)
+
+Sums = npt.NDArray[np.uint32]
+_SMALL_BATCH_SIZE = 2048
+_POLYNOMIAL = 0x82F63B78
+
+
+def _tables() -> Sums:
+    """The eight tables of slicing-by-8: uint32[8, 256]."""
+    tables = np.zeros((8, 256), np.uint32)
+    for byte in range(256):
+        value = byte
+        for _ in range(8):
+            value = (value >> 1) ^ (_POLYNOMIAL if value & 1 else 0)
+        tables[0, byte] = value
+    for step in range(1, 8):
+        previous = tables[step - 1]
+        tables[step] = (previous >> 8) ^ tables[0][previous & 0xFF]
+    return tables
+
+
+TABLES = _tables()
+
+
+@kernel
+def crc32c_each(data: Bytes, starts: Int64, ends: Int64, tables: Sums, out: Sums) -> None:
+    """CRC32C of each ``data[starts[i]:ends[i]]`` into ``out`` (uint32)."""
+    for i in range(len(starts)):
+        crc = np.uint32(0xFFFFFFFF)
+        position = starts[i]
+        end = ends[i]
+        while end - position >= 8:
+            a = crc ^ (
+                np.uint32(data[position])
+                | (np.uint32(data[position + 1]) << np.uint32(8))
+                | (np.uint32(data[position + 2]) << np.uint32(16))
+                | (np.uint32(data[position + 3]) << np.uint32(24))
+            )
+            crc = (
+                tables[7, a & np.uint32(0xFF)]
+                ^ tables[6, (a >> np.uint32(8)) & np.uint32(0xFF)]
+                ^ tables[5, (a >> np.uint32(16)) & np.uint32(0xFF)]
+                ^ tables[4, a >> np.uint32(24)]
+                ^ tables[3, data[position + 4]]
+                ^ tables[2, data[position + 5]]
+                ^ tables[1, data[position + 6]]
+                ^ tables[0, data[position + 7]]
+            )
+            position += 8
+        while position < end:
+            crc = tables[0, (crc ^ np.uint32(data[position])) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
+            position += 1
+        out[i] = crc ^ np.uint32(0xFFFFFFFF)
+
+
+def batch_checksums(data: Bytes, starts: Int64, sizes: Int64) -> Sums:
+    """CRC32C of whole v2 batches, each from its attributes on: uint32, one a batch.
+
+    ``starts`` and ``sizes`` (int64) are the batches' positions in ``data`` and their whole sizes.
+    """
+    out = np.empty(len(starts), np.uint32)
+    if len(starts) and int(sizes.sum()) < _SMALL_BATCH_SIZE * len(starts):
+        crc32c_each(data, starts + CHECKED_FROM, starts + sizes, TABLES, out)
+        return out
+    view = data.data
+    for i, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
+        out[i] = crc32c(view[start + CHECKED_FROM : start + size])
+    return out
+
+
+def patch_checksums(data: Bytes, starts: Int64, sizes: Int64) -> None:
+    """Write each v2 batch's CRC32C into its header, in place."""
+    big_endian = batch_checksums(data, starts, sizes).astype(">u4").view(np.uint8).reshape(-1, 4)
+    for byte in range(4):
+        data[starts + (CRC_POSITION + byte)] = big_endian[:, byte]
+
+
+def first_bad_checksum(data: Bytes, batches: Directory) -> int | None:
+    """Row of the first batch in ``batches`` whose stored checksum is not its bytes', or None."""
+    modern = batches["magic"] == 2
+    computed = np.empty(len(batches), np.uint32)
+    starts = batches["position"][modern]
+    computed[modern] = batch_checksums(data, starts, batches["size"][modern].astype(np.int64))
+    view = data.data
+    for row in np.flatnonzero(~modern).tolist():
+        start = int(batches["position"][row])
+        assert start + LOG_OVERHEAD <= len(data)
+        computed[row] = zlib.crc32(view[start + MAGIC_POSITION : start + int(batches["size"][row])])
+    bad = np.flatnonzero(computed != batches["crc"])
+    return int(bad[0]) if len(bad) else None

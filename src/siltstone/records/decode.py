@@ -1,0 +1,80 @@
+"""From batches of any age to record columns: the entry point for everybody who reads records.
+
+A log that lived through an upgrade holds message sets (magic 0 and 1) first and record batches (magic 2)
+behind them. ``columns`` decodes the one, ``legacy`` the other; here it is decided which, and the two are
+put together where a window holds both. Nobody else calls those decoders.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from siltstone.errors import CorruptRecordError
+from siltstone.records.codecs import DEFAULT_LIMIT, Scratch
+from siltstone.records.columns import RecordColumns, decode
+from siltstone.records.layout import Bytes, Directory, Int64
+from siltstone.records.legacy import decode_legacy
+
+_POSITIONS = ("start", "key_start", "value_start", "headers_start")
+
+
+def decode_records(
+    window: Bytes,
+    batches: Directory,
+    scratch: Scratch | None = None,
+    *,
+    limit: int = DEFAULT_LIMIT,
+    path: str = "",
+    origin: int = 0,
+) -> RecordColumns:
+    """Decode every record of ``batches`` (rows of a scan over ``window``, any magic) in log order.
+
+    ``scratch`` takes decompressed bytes and may be used again once the columns are done with. ``limit``
+    bounds what one batch may decompress to, in bytes. ``path`` and ``origin`` (the file position of
+    ``window[0]``) are for messages. Control batches are decoded like others. Raises CorruptRecordError
+    with the position of a batch that makes no sense.
+    """
+    modern = batches["magic"] == 2
+    if modern.all():
+        return decode(window, batches, scratch, limit=limit, path=path, origin=origin)
+    if not modern.any():
+        return decode_legacy(window, batches, scratch, limit=limit, path=path, origin=origin)
+    return _decode_mixed(window, batches, modern, scratch, limit, path, origin)
+
+
+def _decode_mixed(
+    window: Bytes,
+    batches: Directory,
+    modern: npt.NDArray[np.bool_],
+    scratch: Scratch | None,
+    limit: int,
+    path: str,
+    origin: int,
+) -> RecordColumns:
+    """Both kinds in one window. Happens once a log, at its upgrade: clarity before speed."""
+    old_rows, new_rows = np.flatnonzero(~modern), np.flatnonzero(modern)
+    old = decode_legacy(window, batches[old_rows], scratch, limit=limit, path=path, origin=origin)
+    new = decode(window, batches[new_rows], Scratch(), limit=limit, path=path, origin=origin)
+    shift = 0 if new.data is old.data else len(old.data)
+    data = new.data if shift == 0 else np.concatenate((old.data, new.data))
+    if len(data) > DEFAULT_LIMIT:
+        position = origin + int(batches["position"][0])
+        raise CorruptRecordError(path, position, "more than 2 GiB of records in one window")
+    return _interleave(data, old, new, old_rows, new_rows, shift)
+
+
+def _interleave(
+    data: Bytes, old: RecordColumns, new: RecordColumns, old_rows: Int64, new_rows: Int64, shift: int
+) -> RecordColumns:
+    """The records of both in the order of their batches; ``new``'s spans lie ``shift`` further on."""
+    batch = np.concatenate((old_rows[old.batch], new_rows[new.batch]))
+    order = np.argsort(batch, kind="stable")
+    arrays: dict[str, Any] = {"batch": batch[order].astype(np.int32)}
+    for name in (field.name for field in fields(RecordColumns) if field.name not in ("data", "batch")):
+        behind = getattr(new, name) + np.int32(shift) if name in _POSITIONS else getattr(new, name)
+        arrays[name] = np.concatenate((getattr(old, name), behind))[order]
+    return RecordColumns(data=data, **arrays)

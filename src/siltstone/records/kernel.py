@@ -1,0 +1,25 @@
+"""The one door to numba: how Siltstone compiles its kernels.
+
+A kernel is a leaf: arrays in, arrays out, no I/O and no Python object. It is compiled once for each
+signature and kept on disk, beside the package where that is writable, else in the user's cache, else
+in ``NUMBA_CACHE_DIR``; where none of them can be written it is compiled in each process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from numba import njit
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def kernel(function: Function) -> Function:
+    """Compile ``function`` with numba: cached on disk where possible, without the GIL."""
+    try:
+        compiled: Any = njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # "cannot cache function …: no locator available"
+        compiled = njit(nogil=True)(function)
+    wrapped: Function = compiled
+    return wrapped

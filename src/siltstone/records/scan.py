@@ -1,0 +1,151 @@
+"""Finding batches in bytes: the one scanner (Kafka's ``FileLogInputStream``, ``RecordBatchIterator``).
+
+The scanner reads headers only. It checks that sizes and magic bytes are possible and stops at the
+first that is not; checksums are ``checksum``'s, records are ``columns``'s. How a scan ends matters, so
+it has three different outcomes: a clean end, a truncated tail (the last entry goes on beyond the
+buffer), and damage.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from siltstone.records.kernel import kernel
+from siltstone.records.layout import BATCH, Bytes, Directory
+
+
+class ScanEnd(enum.IntEnum):
+    """How a scan ended."""
+
+    CLEAN = 0
+    TRUNCATED = 1
+    BAD_SIZE = 2
+    BAD_MAGIC = 3
+    BAD_COUNT = 4
+    DIRECTORY_FULL = 5
+
+
+SCAN_REASON = {
+    ScanEnd.TRUNCATED: "the last batch goes on beyond the end of the data",
+    ScanEnd.BAD_SIZE: "impossible batch size",
+    ScanEnd.BAD_MAGIC: "unknown magic byte",
+    ScanEnd.BAD_COUNT: "negative record count or offset delta",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """What a scan found: the batch directory, how far it came, how it ended."""
+
+    batches: Directory
+    end: int
+    """Position after the last whole batch; where the trouble starts when there is some."""
+    outcome: ScanEnd
+    needed: int
+    """Bytes that the entry at ``end`` takes where its size is known (TRUNCATED), else 0."""
+
+
+@kernel
+def _int64(data: Bytes, position: int) -> int:
+    value = 0
+    for i in range(8):
+        value = (value << 8) | int(data[position + i])
+    return value
+
+
+@kernel
+def _int32(data: Bytes, position: int) -> int:
+    value = 0
+    for i in range(4):
+        value = (value << 8) | int(data[position + i])
+    return value - ((value & 0x80000000) << 1)
+
+
+@kernel
+def _int16(data: Bytes, position: int) -> int:
+    value = (int(data[position]) << 8) | int(data[position + 1])
+    return value - ((value & 0x8000) << 1)
+
+
+@kernel
+def _fill_v2(data: Bytes, position: int, size: int, row: Any) -> bool:
+    row.leader_epoch = _int32(data, position + 12)
+    row.crc = _int32(data, position + 17) & 0xFFFFFFFF
+    row.attributes = _int16(data, position + 21)
+    delta = _int32(data, position + 23)
+    row.last_offset = row.base_offset + delta
+    row.base_timestamp = _int64(data, position + 27)
+    row.max_timestamp = _int64(data, position + 35)
+    row.producer_id = _int64(data, position + 43)
+    row.producer_epoch = _int16(data, position + 51)
+    row.base_sequence = _int32(data, position + 53)
+    row.count = _int32(data, position + 57)
+    return row.count >= 0 and delta >= 0 and row.count <= size
+
+
+@kernel
+def _fill_legacy(data: Bytes, position: int, magic: int, row: Any) -> None:
+    row.leader_epoch = -1
+    row.crc = _int32(data, position + 12) & 0xFFFFFFFF
+    row.attributes = int(data[position + 17])
+    row.last_offset = row.base_offset
+    row.base_timestamp = _int64(data, position + 18) if magic == 1 else -1
+    row.max_timestamp = row.base_timestamp
+    row.producer_id = -1
+    row.producer_epoch = -1
+    row.base_sequence = -1
+    row.count = -1
+
+
+@kernel
+def _scan(data: Bytes, position: int, limit: int, out: Directory) -> tuple[int, int, int, int]:
+    rows = 0
+    while position < limit:
+        if limit - position < 17:
+            return rows, position, 1, 0
+        size = _int32(data, position + 8)
+        magic = int(data[position + 16])
+        if magic > 2:
+            return rows, position, 3 if size > 0 else 2, 0
+        if size < (14 if magic == 0 else (22 if magic == 1 else 49)):
+            return rows, position, 2, 0
+        if size + 12 > limit - position:
+            return rows, position, 1, size + 12
+        if rows == len(out):
+            return rows, position, 5, 0
+        row = out[rows]
+        row.position = position
+        row.size = size + 12
+        row.magic = magic
+        row.base_offset = _int64(data, position)
+        if magic == 2:
+            if not _fill_v2(data, position, size, row):
+                return rows, position, 4, 0
+        else:
+            _fill_legacy(data, position, magic, row)
+        rows += 1
+        position += size + 12
+    return rows, position, 0, 0
+
+
+def scan_batches(data: Bytes, start: int = 0, limit: int | None = None) -> Scan:
+    """Scan ``data[start:limit]`` (uint8, contiguous) from a batch boundary on.
+
+    Returns the whole batches found, in file order, whatever the outcome; positions count from
+    ``data[0]``. Raises nothing: damage is an outcome.
+    """
+    end = len(data) if limit is None else limit
+    parts: list[Directory] = []
+    position, capacity = start, 1024
+    while True:
+        out = np.empty(capacity, BATCH)
+        rows, position, outcome, needed = _scan(data, position, end, out)
+        parts.append(out[:rows])
+        if outcome != ScanEnd.DIRECTORY_FULL:
+            batches = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            return Scan(batches=batches, end=position, outcome=ScanEnd(outcome), needed=needed)
+        capacity *= 8

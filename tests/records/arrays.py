@@ -1,0 +1,44 @@
+"""Between the product's arrays and the twin's Python objects."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from siltstone.records.columns import RecordColumns
+from siltstone.records.decode import decode_records
+from siltstone.records.layout import Bytes, Directory
+from siltstone.records.scan import ScanEnd, scan_batches
+from tests.records.twin import Record
+
+
+def array(data: bytes) -> Bytes:
+    """A writable uint8 array, the kind that readers hand to the kernels."""
+    return np.frombuffer(bytearray(data), np.uint8)
+
+
+def directory(data: bytes) -> tuple[Bytes, Directory]:
+    """The window and its batches; the data must be whole batches."""
+    window = array(data)
+    scan = scan_batches(window)
+    assert scan.outcome == ScanEnd.CLEAN, scan
+    return window, scan.batches
+
+
+def records_of(columns: RecordColumns) -> list[Record]:
+    """The columns' rows as the twin's records."""
+    return [
+        Record(
+            offset=int(columns.offset[row]),
+            timestamp=int(columns.timestamp[row]),
+            key=columns.key(row),
+            value=columns.value(row),
+            headers=tuple(columns.headers(row)),
+            size=int(columns.size[row]),
+        )
+        for row in range(len(columns))
+    ]
+
+
+def decoded(data: bytes) -> list[Record]:
+    """Scan and decode whole batches."""
+    return records_of(decode_records(*directory(data)))

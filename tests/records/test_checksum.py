@@ -1,0 +1,102 @@
+"""Checksums: library, kernel and twin are one function; every damaged byte is noticed."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from crc32c import crc32c
+
+from siltstone.records import checksum
+from siltstone.records.checksum import batch_checksums, crc32c_each, first_bad_checksum, patch_checksums
+from tests.records import twin
+from tests.records.arrays import array, directory
+
+INT64 = np.int64
+
+
+def each(data: bytes, spans: list[tuple[int, int]]) -> list[int]:
+    """The kernel's sums of ``data[start:end]``."""
+    starts, ends = (np.array(side, INT64) for side in zip(*spans, strict=True))
+    out = np.empty(len(spans), np.uint32)
+    crc32c_each(array(data), starts, ends, checksum.TABLES, out)
+    sums: list[int] = out.tolist()
+    return sums
+
+
+def test_the_check_value() -> None:
+    assert twin.crc32c(b"123456789") == 0xE3069283
+    assert each(b"123456789", [(0, 9)]) == [0xE3069283]
+
+
+def test_kernel_library_and_twin_agree_at_every_length_and_start() -> None:
+    data = random.Random(7).randbytes(80)
+    spans = [(start, start + length) for start in range(9) for length in range(66)]
+    want = [twin.crc32c(data[start:end]) for start, end in spans]
+    assert each(data, spans) == want
+    assert [crc32c(data[start:end]) for start, end in spans] == want
+
+
+def test_small_and_large_batches_take_different_ways_to_the_same_sums(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = random.Random(8).randbytes(9000)
+    starts, sizes = np.array([0, 100, 4000], INT64), np.array([61, 3000, 5000], INT64)
+    want = [crc32c(data[start + 21 : start + size]) for start, size in zip(starts, sizes, strict=True)]
+    for threshold in (0, 1 << 20):
+        monkeypatch.setattr(checksum, "_SMALL_BATCH_SIZE", threshold)
+        assert batch_checksums(array(data), starts, sizes).tolist() == want
+
+
+def test_no_batches() -> None:
+    none = np.empty(0, INT64)
+    assert batch_checksums(array(b""), none, none).tolist() == []
+    assert first_bad_checksum(*directory(b"")) is None
+
+
+@pytest.mark.parametrize("value_size", [1, 5000])
+def test_patching_makes_right_sums(value_size: int) -> None:
+    one = twin.batch([twin.record(0, 0, b"k", bytes(value_size))])
+    window, batches = directory(one * 3)
+    window[len(one) - 1] ^= 1
+    assert first_bad_checksum(window, batches) == 0
+    sizes = batches["size"].astype(INT64)
+    patch_checksums(window, batches["position"], sizes)
+    again = directory(window.tobytes())
+    assert first_bad_checksum(*again) is None
+    changed = again[1]["crc"]
+    assert changed[0] != batches["crc"][0]
+    assert changed[1:].tolist() == batches["crc"][1:].tolist()
+
+
+def mixed_log() -> bytes:
+    """Magic 0, 1 and 2, twice each."""
+    entries = (
+        twin.message(0, b"a", b"1", magic=0),
+        twin.message(1, b"b", b"2", magic=1),
+        twin.batch([twin.record(0, 0, b"c", b"3")], base_offset=2),
+    )
+    return b"".join(entries * 2)
+
+
+def test_a_right_log_of_all_versions() -> None:
+    assert first_bad_checksum(*directory(mixed_log())) is None
+
+
+@pytest.mark.parametrize("row", range(6))
+def test_the_first_bad_row_is_told_in_every_version(row: int) -> None:
+    window, batches = directory(mixed_log())
+    for damaged in {row, 5}:
+        window[batches["position"][damaged] + batches["size"][damaged] - 1] ^= 0x10
+    assert first_bad_checksum(window, batches) == row
+
+
+@pytest.mark.parametrize("row", range(3))
+def test_every_byte_behind_the_checksum_is_covered(row: int) -> None:
+    window, batches = directory(mixed_log())
+    start, size = int(batches["position"][row]), int(batches["size"][row])
+    for position in range(start + (21 if batches["magic"][row] == 2 else 17), start + size):
+        window[position] ^= 0x04
+        assert first_bad_checksum(window, batches) == row
+        window[position] ^= 0x04

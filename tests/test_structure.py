@@ -1,0 +1,375 @@
+"""The structure rules of the code base, as tests over src/siltstone.
+
+Each rule reads one parsed module and yields its offences; the rules are themselves tested on small snippets,
+so that a rule which can no longer fail is noticed.
+"""
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "src" / "siltstone"
+
+FUNCTION_LINES_MAX = 50
+FILE_LINES_MAX = 400
+
+VAGUE_NAMES = {"util", "utils", "helper", "helpers", "misc", "common"}
+
+# Calls that reach the file system, by their full name. Pure questions about names (os.path.join) are free.
+FILE_CALLS = {
+    "open",
+    "io.open",
+    "io.FileIO",
+    "numpy.fromfile",
+    "numpy.memmap",
+    "numpy.load",
+    "numpy.save",
+} | {
+    f"os.{name}"
+    for name in (
+        "access chmod chown close copy_file_range fchmod fchown fdatasync fstat fstatvfs fsync ftruncate "
+        "getxattr lchown link listdir listxattr lockf lseek lstat makedirs mkdir mkfifo open pread preadv "
+        "pwrite pwritev read readlink remove removedirs rename renames replace rmdir scandir sendfile "
+        "setxattr stat statvfs symlink sync truncate unlink utime walk write writev"
+    ).split()
+}
+FILE_CALLS |= {
+    f"os.path.{name}"
+    for name in (
+        "exists getatime getctime getmtime getsize isdir isfile islink ismount lexists realpath samefile"
+    ).split()
+}
+FILE_MODULES = {"fcntl", "glob", "mmap", "shutil", "tempfile"}
+
+# Methods of pathlib.Path that reach the file system and that nothing else in the package is called.
+PATH_METHODS = set(
+    "chmod exists hardlink_to is_dir is_file is_symlink iterdir lstat mkdir read_bytes read_text readlink "
+    "rglob rmdir samefile stat symlink_to touch unlink write_bytes write_text".split()
+)
+# Those that other types have too: they count where the receiver is a Path by its construction or its name.
+PATH_METHODS_OF_OTHERS = {"glob", "open", "rename", "replace"}
+PATH_NAMES = ("path", "dir", "directory", "folder")
+
+WALL_CLOCKS = {
+    "time.time",
+    "time.time_ns",
+    "time.localtime",
+    "time.gmtime",
+    "time.ctime",
+    "datetime.datetime.now",
+    "datetime.datetime.utcnow",
+    "datetime.datetime.today",
+    "datetime.date.today",
+}
+STOPWATCHES = {
+    f"time.{name}{unit}" for name in ("monotonic", "perf_counter", "process_time") for unit in ("", "_ns")
+}
+STOPWATCH_ROOMS = {"app", "cli", "spark", "cleaner"}
+
+CODE_FROM_DATA_MODULES = {"cPickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
+CODE_FROM_DATA_CALLS = {"eval", "exec", "compile", "__import__"}
+
+LATE_IMPORT_ROOMS = {"app", "cli"}
+NUMBA_OVERLOADS = {"overload", "overload_method", "overload_attribute", "intrinsic"}
+
+Offence = tuple[int, str]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """One source file: `parts` is its path below the package without `.py`, `tree` its syntax tree."""
+
+    parts: tuple[str, ...]
+    source: str
+    tree: ast.Module
+    origins: dict[str, str]
+
+    @property
+    def room(self) -> str:
+        """The module or package right below siltstone that the file is in."""
+        return self.parts[0]
+
+    def full_name(self, node: ast.expr) -> str | None:
+        """What a dotted expression refers to, imports resolved: `np.load` is `numpy.load`."""
+        if isinstance(node, ast.Name):
+            return self.origins.get(node.id, node.id)
+        if isinstance(node, ast.Attribute):
+            owner = self.full_name(node.value)
+            return None if owner is None else f"{owner}.{node.attr}"
+        return None
+
+    def references(self) -> Iterator[tuple[ast.expr, str]]:
+        """Every name and dotted name in the file, with what it refers to; called or only handed on."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Name | ast.Attribute):
+                name = self.full_name(node)
+                if name is not None:
+                    yield node, name
+
+
+Rule = Callable[[Module], Iterator[Offence]]
+
+
+def parse(relative_path: str, source: str) -> Module:
+    """A module from its path below the package and its text."""
+    tree = ast.parse(source)
+    parts = Path(relative_path).with_suffix("").parts
+    return Module(parts=parts, source=source, tree=tree, origins=import_origins(tree))
+
+
+def import_origins(tree: ast.Module) -> dict[str, str]:
+    """Local name → full name, for every import in the file."""
+    origins: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.partition(".")[0]
+                origins[alias.asname or top] = alias.name if alias.asname else top
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                origins[alias.asname or alias.name] = f"{'.' * node.level}{node.module or ''}.{alias.name}"
+    return origins
+
+
+def imported_modules(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, module) of every import in the file, however deep."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.lineno, node.module
+
+
+def functions_are_short(module: Module) -> Iterator[Offence]:
+    """From `def` to the last line, docstring included, decorators not."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, Function):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                yield node.lineno, f"function {node.name} has {lines} lines, over {FUNCTION_LINES_MAX}"
+
+
+def files_are_short(module: Module) -> Iterator[Offence]:
+    """Counts every line, blank ones too."""
+    lines = len(module.source.splitlines())
+    if lines > FILE_LINES_MAX:
+        yield lines, f"file has {lines} lines, over {FILE_LINES_MAX}"
+
+
+def modules_have_docstrings(module: Module) -> Iterator[Offence]:
+    """Packages' __init__ files too."""
+    if not ast.get_docstring(module.tree):
+        yield 1, "module has no docstring"
+
+
+def public_functions_have_docstrings(module: Module) -> Iterator[Offence]:
+    """Functions at module level without a leading underscore."""
+    for node in module.tree.body:
+        if isinstance(node, Function) and not node.name.startswith("_") and not ast.get_docstring(node):
+            yield node.lineno, f"public function {node.name} has no docstring"
+
+
+def names_say_something(module: Module) -> Iterator[Offence]:
+    """No module or package named after nothing in particular."""
+    for part in module.parts:
+        if part.strip("_0123456789") in VAGUE_NAMES:
+            yield 1, f"module name {part!r} says nothing"
+
+
+def files_go_through_one_door(module: Module) -> Iterator[Offence]:
+    """Only files.py touches the file system."""
+    if module.parts == ("files",):
+        return
+    for line, name in imported_modules(module.tree):
+        if name.partition(".")[0] in FILE_MODULES:
+            yield line, f"file access outside files.py: import {name}"
+    for node, name in module.references():
+        if name in FILE_CALLS:
+            yield node.lineno, f"file access outside files.py: {name}"
+    for call in (node for node in ast.walk(module.tree) if isinstance(node, ast.Call)):
+        if isinstance(call.func, ast.Attribute) and is_path_access(module, call.func):
+            yield call.lineno, f"file access outside files.py: .{call.func.attr}()"
+
+
+def is_path_access(module: Module, method: ast.Attribute) -> bool:
+    """Whether a method call reads or changes the file system through a Path."""
+    receiver = (module.full_name(method.value) or "").rpartition(".")[2]
+    if receiver.endswith("files"):
+        return False
+    if method.attr in PATH_METHODS or method.attr == "tofile":
+        return True
+    if method.attr not in PATH_METHODS_OF_OTHERS:
+        return False
+    made = module.full_name(method.value.func) if isinstance(method.value, ast.Call) else None
+    return made in ("pathlib.Path", "pathlib.PosixPath") or receiver.lower().endswith(PATH_NAMES)
+
+
+def time_comes_from_the_clock(module: Module) -> Iterator[Offence]:
+    """The wall clock only in clock.py; stopwatches only where durations are reported."""
+    if module.parts == ("clock",):
+        return
+    for node, name in module.references():
+        if name in WALL_CLOCKS:
+            yield node.lineno, f"wall clock outside clock.py: {name}"
+        elif name in STOPWATCHES and module.room not in STOPWATCH_ROOMS:
+            yield node.lineno, f"stopwatch in {module.room}: {name}"
+
+
+def spark_stays_in_its_room(module: Module) -> Iterator[Offence]:
+    """pyspark and py4j are imported in siltstone/spark only."""
+    for line, name in imported_modules(module.tree):
+        if name.partition(".")[0] in ("pyspark", "py4j") and module.room != "spark":
+            yield line, f"import {name} outside siltstone.spark"
+
+
+def data_is_never_code(module: Module) -> Iterator[Offence]:
+    """Nothing that turns bytes into code or arbitrary objects."""
+    for line, name in imported_modules(module.tree):
+        if name.partition(".")[0] in CODE_FROM_DATA_MODULES:
+            yield line, f"code from data: import {name}"
+    for node, name in module.references():
+        if name in CODE_FROM_DATA_CALLS or name.removeprefix("builtins.") in CODE_FROM_DATA_CALLS:
+            yield node.lineno, f"code from data: {name}"
+
+
+def imports_are_at_the_top(module: Module) -> Iterator[Offence]:
+    """Imports inside functions only in app and cli (start-up time) and in numba's overloads."""
+    if module.room in LATE_IMPORT_ROOMS:
+        return
+    late: dict[int, None] = {}
+    for function in ast.walk(module.tree):
+        if isinstance(function, Function) and not is_numba_overload(function):
+            late |= dict.fromkeys(import_lines(function))
+    for line in late:
+        yield line, "import inside a function"
+
+
+def import_lines(function: Function) -> Iterator[int]:
+    """The lines of the import statements inside a function."""
+    return (node.lineno for node in ast.walk(function) if isinstance(node, ast.Import | ast.ImportFrom))
+
+
+def is_numba_overload(function: Function) -> bool:
+    """Whether a function is an implementation that numba looks up, by its decorator."""
+    calls = [node.func if isinstance(node, ast.Call) else node for node in function.decorator_list]
+    return any(
+        (node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")) in NUMBA_OVERLOADS
+        for node in calls
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    functions_are_short,
+    files_are_short,
+    modules_have_docstrings,
+    public_functions_have_docstrings,
+    names_say_something,
+    files_go_through_one_door,
+    time_comes_from_the_clock,
+    spark_stays_in_its_room,
+    data_is_never_code,
+    imports_are_at_the_top,
+)
+
+
+def package_modules() -> list[Module]:
+    """Every source file of the package, parsed."""
+    return [
+        parse(str(path.relative_to(PACKAGE)), path.read_text(encoding="utf-8"))
+        for path in sorted(PACKAGE.rglob("*.py"))
+    ]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_package_keeps_the_rule(rule: Rule) -> None:
+    modules = package_modules()
+    assert modules, f"no source found in {PACKAGE}"
+    offences = [
+        f"src/siltstone/{'/'.join(module.parts)}.py:{line}: {text}"
+        for module in modules
+        for line, text in rule(module)
+    ]
+    assert not offences, "\n" + "\n".join(offences)
+
+
+LONG_FUNCTION = '"""Doc."""\ndef _f():\n' + "    x = 1\n" * FUNCTION_LINES_MAX
+LONG_FILE = '"""Doc."""\n' + "x = 1\n" * FILE_LINES_MAX
+
+BAD_SNIPPETS: list[tuple[Rule, str, str]] = [
+    (functions_are_short, "log/a.py", LONG_FUNCTION),
+    (functions_are_short, "log/a.py", LONG_FUNCTION.replace("def", "async def")),
+    (files_are_short, "log/a.py", LONG_FILE),
+    (modules_have_docstrings, "log/__init__.py", ""),
+    (modules_have_docstrings, "log/a.py", "x = 1\n"),
+    (public_functions_have_docstrings, "log/a.py", "def f() -> None:\n    pass\n"),
+    (names_say_something, "log/utils.py", ""),
+    (names_say_something, "helpers/log.py", ""),
+    (names_say_something, "log/_common2.py", ""),
+    (files_go_through_one_door, "log/a.py", "open('x')"),
+    (files_go_through_one_door, "log/files.py", "open('x')"),
+    (files_go_through_one_door, "log/a.py", "import os\nos.open('x', 0)"),
+    (files_go_through_one_door, "log/a.py", "import os as system\nsystem.rename('x', 'y')"),
+    (files_go_through_one_door, "log/a.py", "from os import unlink as drop\ndrop('x')"),
+    (files_go_through_one_door, "log/a.py", "import os\nremove = os.remove"),
+    (files_go_through_one_door, "log/a.py", "import os\nos.path.exists('x')"),
+    (files_go_through_one_door, "log/a.py", "import shutil"),
+    (files_go_through_one_door, "log/a.py", "from tempfile import mkdtemp"),
+    (files_go_through_one_door, "log/a.py", "import numpy as np\nnp.fromfile('x')"),
+    (files_go_through_one_door, "log/a.py", "array.tofile('x')"),
+    (files_go_through_one_door, "log/a.py", "segment.write_bytes(b'')"),
+    (files_go_through_one_door, "log/a.py", "checkpoint.read_text()"),
+    (files_go_through_one_door, "log/a.py", "from pathlib import Path\nPath('x').open()"),
+    (files_go_through_one_door, "log/a.py", "self.log_path.rename(target)"),
+    (time_comes_from_the_clock, "log/a.py", "import time\ntime.time()"),
+    (time_comes_from_the_clock, "cli/a.py", "from time import time as now\nnow()"),
+    (time_comes_from_the_clock, "cleaner/clock.py", "import time\ntime.time_ns()"),
+    (time_comes_from_the_clock, "log/a.py", "import datetime\ndatetime.datetime.now()"),
+    (time_comes_from_the_clock, "log/a.py", "from datetime import datetime\nclock = datetime.now"),
+    (time_comes_from_the_clock, "log/a.py", "import time\ntime.perf_counter()"),
+    (time_comes_from_the_clock, "records/a.py", "from time import monotonic_ns\nmonotonic_ns()"),
+    (spark_stays_in_its_room, "cleaner/a.py", "import pyspark"),
+    (spark_stays_in_its_room, "app.py", "def f():\n    from pyspark.sql import SparkSession"),
+    (data_is_never_code, "log/a.py", "import pickle"),
+    (data_is_never_code, "log/a.py", "from marshal import loads"),
+    (data_is_never_code, "log/a.py", "eval('1')"),
+    (data_is_never_code, "log/a.py", "import builtins\nbuiltins.exec('1')"),
+    (imports_are_at_the_top, "log/a.py", "def f():\n    import json"),
+    (imports_are_at_the_top, "log/a.py", "class C:\n    def f(self):\n        from json import loads"),
+]
+
+GOOD_SNIPPETS = {
+    "log/a.py": '"""Doc."""\nimport os\nname = os.path.join("a", "b".replace("a", "b"))\npid = os.getpid()\n',
+    "log/b.py": '"""Doc."""\nfrom siltstone import files\nfiles.unlink("x")\nself._files.exists("x")\n',
+    "log/d.py": '"""Doc."""\nlog.open()\nname.replace("a", "b")\n',
+    "log/c.py": '"""Doc."""\ndef _f():\n    pass\n\ndef g():\n    """Doc."""\n    re.compile("x")\n',
+    "files.py": '"""Doc."""\nimport os\nos.rename("x", "y")\nopen("x")\n',
+    "clock.py": '"""Doc."""\nimport time\ntime.time_ns()\n',
+    "cleaner/a.py": '"""Doc."""\nimport time\ntime.perf_counter()\n',
+    "spark/a.py": '"""Doc."""\nfrom pyspark.sql import SparkSession\n',
+    "app.py": '"""Doc."""\ndef f():\n    """Doc."""\n    from siltstone.spark import clean\n',
+    "records/a.py": '"""Doc."""\n@overload(crc)\ndef _crc(data):\n    import llvmlite\n',
+}
+
+
+@pytest.mark.parametrize(("rule", "path", "source"), BAD_SNIPPETS)
+def test_the_rule_finds_the_offence(rule: Rule, path: str, source: str) -> None:
+    assert list(rule(parse(path, source)))
+
+
+@pytest.mark.parametrize("path", GOOD_SNIPPETS)
+def test_no_rule_finds_an_offence_in_good_code(path: str) -> None:
+    module = parse(path, GOOD_SNIPPETS[path])
+    assert [offence for rule in RULES for offence in rule(module)] == []
+
+
+def test_every_rule_is_shown_to_fail() -> None:
+    assert {rule for rule, _, _ in BAD_SNIPPETS} == set(RULES)
+
+
+def test_functions_and_files_at_the_limit_pass() -> None:
+    assert not list(functions_are_short(parse("a.py", LONG_FUNCTION.removesuffix("    x = 1\n"))))
+    assert not list(files_are_short(parse("a.py", LONG_FILE.removesuffix("x = 1\n"))))
