@@ -65,11 +65,16 @@ def listed_segments(path: Path) -> dict[str, Segment]:
 
 
 def golden_segments(golden: Path) -> Iterator[tuple[Path, Segment]]:
-    """Every listed segment file of every set, with its listing."""
-    for listing in sorted([*golden.rglob("records_*.jsonl"), *golden.rglob("records_*.jsonl.gz")]):
-        directory = listing.parent / listing.name.removeprefix("records_").split(".")[0]
-        for name, segment in listed_segments(listing).items():
-            yield directory / name, segment
+    """Every listed segment file of every set, with its listing.
+
+    ``records_after.jsonl`` lists ``after``; of a whole broker ``records_after/data0/topic-0.jsonl`` lists
+    ``after/data0/topic-0``.
+    """
+    for listing in sorted(golden.rglob("*.jsonl")):
+        parts = [part.removeprefix("records_") for part in listing.relative_to(golden).with_suffix("").parts]
+        directory = golden.joinpath(*parts)
+        if directory.is_dir():  # the whole broker's `before` is packed elsewhere
+            yield from ((directory / name, found) for name, found in listed_segments(listing).items())
 
 
 def check_batches(path: Path, segment: Segment, data: Bytes) -> Directory:

@@ -127,6 +127,20 @@ def test_messages_of_the_other_magic_inside_a_wrapper() -> None:
         assert records_of(columns) == wanted(log)
 
 
+def test_magic_0_knows_no_log_append_time() -> None:
+    inner = twin.message(0, b"a", b"1", magic=1, timestamp=9)
+    log = twin.wrapper(0, inner, twin.GZIP, magic=0, attributes=twin.LOG_APPEND)
+    columns = decode_legacy(*directory(log))
+    assert columns.timestamp.tolist() == [9]
+    assert records_of(columns) == wanted(log)
+
+
+@pytest.mark.parametrize("codec", [*CODECS, 4, 7])
+def test_any_codec_inside_a_wrapper_is_nested(codec: int) -> None:
+    inner = twin.message(0, None, b"data", magic=1, attributes=codec)
+    check_refused(twin.wrapper(0, inner, twin.LZ4, magic=1), plain(1), LEGACY_REASON[5])
+
+
 def long_log() -> bytes:
     """Plain entries and wrappers of both magics and all codecs in turn."""
     parts, offset = [], 0

@@ -21,13 +21,14 @@ from siltstone.cleaner.work import Extracted, Group, LogWork, check_keyless, ext
 class LogDone:
     """What an engine did for one log, or for one wave of its groups.
 
-    ``winners`` and ``dirty_keys`` are the merge's totals over the whole log; ``groups`` are in order.
+    ``winners`` (by group) and ``dirty_keys`` are the merge's totals over the whole log; ``groups`` are in
+    order.
     """
 
     name: str
     found: Extracted
     groups: list[Rewritten] = field(default_factory=list)
-    winners: int = 0
+    winners: dict[int, int] = field(default_factory=dict)
     dirty_keys: int = 0
 
 
@@ -77,8 +78,9 @@ def clean_in_one_go(work: LogWork, attempt: str) -> LogDone:
     done.found.trouble = done.found.trouble or check_keyless(work, done.found)
     if done.found.trouble is None:
         winners = merge_bucket(blobs, 0, 1)
-        done.winners, done.dirty_keys = len(winners.offsets), winners.dirty_keys
         by_group = dict(winners_by_group(work, winners))
+        done.dirty_keys = winners.dirty_keys
+        done.winners = {group: len(offsets) for group, offsets in by_group.items()}
         done.groups = rewrite_groups(work, work.groups, by_group, attempt)
     return done
 
@@ -118,8 +120,8 @@ class InProcessEngine:
         found.trouble = found.trouble or check_keyless(work, found)
         by_group = _gather(work, merged)
         for wave in waves:
-            done = LogDone(name=work.name, found=found, winners=sum(len(each.offsets) for each in merged))
-            done.dirty_keys = sum(each.dirty_keys for each in merged)
+            done = LogDone(name=work.name, found=found, dirty_keys=sum(each.dirty_keys for each in merged))
+            done.winners = {group: len(offsets) for group, offsets in by_group.items()}
             if found.trouble is None:
                 done.groups = rewrite_groups(work, wave, by_group, "0")
             yield done

@@ -54,6 +54,7 @@ class LogDirectory:
         self.path = path
         self.partitions = dict(partitions)
         self.passed_over = passed_over
+        self.is_single_partition = False
         self._lock: files.Lock | None = None
 
     @classmethod
@@ -68,6 +69,7 @@ class LogDirectory:
         where = parse_partition(real.name)
         if where is not None and _has_segments(real):
             directory = cls(real.parent, {where: real}, [])
+            directory.is_single_partition = True
         else:
             directory = cls(real, *_find_partitions(real))
             directory._refuse_other_directories()

@@ -1,0 +1,247 @@
+"""Where a cleaning's result goes: into the directory itself, into a cleaned copy, or nowhere.
+
+A destination names the folder that tasks write to, takes over checked groups in ascending order, and
+finishes or gives up a log. In place, each group is fully swapped and synced before the next, so that a
+tombstone never goes before the value it hides, and the checkpoint moves last.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from siltstone import files
+from siltstone.cleaner.facts import LogState, Planned, staging_folder
+from siltstone.cleaner.originals import Originals
+from siltstone.cleaner.staging import Rewritten
+from siltstone.errors import CheckFailedError
+from siltstone.log import names
+from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
+from siltstone.log.directory import LogDirectory
+from siltstone.log.names import STAGING, TopicPartition, segment_file
+from siltstone.log.replacement import adopt, finish_replacement, interrupted, replace_segments
+
+
+class Destination(Protocol):
+    """What the cleaner asks of the place where results go."""
+
+    def tidy(self, state: LogState) -> list[str]:
+        """Before planning: finish what an earlier run or broker left; what was done, a line each."""
+        ...
+
+    def staging(self, state: LogState) -> Path | None:
+        """The folder for new files, by name; None when nothing is written."""
+        ...
+
+    def prepare(self, planned: Planned) -> None:
+        """Make the folder: the log is about to be worked on."""
+        ...
+
+    def accept(self, planned: Planned, group: Rewritten) -> None:
+        """Take over one checked group."""
+        ...
+
+    def finish(self, planned: Planned) -> None:
+        """All groups are in: move the checkpoint, clear away."""
+        ...
+
+    def give_up(self, planned: Planned) -> None:
+        """The log is not gone on with: clear away what is only staged."""
+        ...
+
+    def close(self, states: list[LogState]) -> None:
+        """The run is over."""
+        ...
+
+    def discard(self) -> None:
+        """The run broke off: leave nothing half-done that is ours to clear."""
+        ...
+
+
+def check_sizes(group: Rewritten) -> None:
+    """The staged files are what the task said that it wrote. Raises CheckFailedError, OSError."""
+    size = files.stat(group.staged["log"]).size
+    if size != group.size:
+        raise CheckFailedError(f"{group.staged['log']}: {size} bytes, but its task reported {group.size}")
+
+
+class Nowhere:
+    """A dry run: everything is computed, nothing is written."""
+
+    def tidy(self, state: LogState) -> list[str]:
+        """Nothing is finished in a dry run; such a log is reported as skipped."""
+        return []
+
+    def staging(self, state: LogState) -> Path | None:
+        """No folder."""
+        return None
+
+    def prepare(self, planned: Planned) -> None:
+        """Nothing to make."""
+
+    def accept(self, planned: Planned, group: Rewritten) -> None:
+        """Nothing to take over."""
+
+    def finish(self, planned: Planned) -> None:
+        """Nothing to move."""
+
+    def give_up(self, planned: Planned) -> None:
+        """Nothing to clear away."""
+
+    def close(self, states: list[LogState]) -> None:
+        """Nothing to close."""
+
+    def discard(self) -> None:
+        """Nothing to clear."""
+
+
+class InPlace:
+    """Into the log directory itself, by Kafka's swap."""
+
+    def __init__(self, run: str, originals: Originals | None = None) -> None:
+        self._run = run
+        self._originals = originals
+
+    def tidy(self, state: LogState) -> list[str]:
+        """Finish an interrupted swap as a broker would, and drop an earlier run's staged files."""
+        done = finish_replacement(state.path) if interrupted(state.path) else []
+        if files.exists(state.path / STAGING):
+            files.remove_tree(state.path / STAGING)
+            done.append(f"removed staged files of an earlier run ({STAGING})")
+        return done
+
+    def staging(self, state: LogState) -> Path | None:
+        """``topic-N/.siltstone/RUN``."""
+        return staging_folder(state.path, self._run)
+
+    def prepare(self, planned: Planned) -> None:
+        """Make the staging folder."""
+        files.make_directory(staging_folder(planned.state.path, self._run), parents=True)
+
+    def accept(self, planned: Planned, group: Rewritten) -> None:
+        """Swap one group in; its originals are kept first where that was asked for."""
+        check_sizes(group)
+        plan = planned.work.groups[group.group]
+        sources = planned.work.segments[plan.first : plan.last]
+        if self._originals is not None:
+            self._originals.keep(planned, plan, group.size)
+        adopt(planned.state.path, {plan.base_offset: {kind: Path(path) for kind, path in group.staged.items()}})
+        replace_segments(planned.state.path, [plan.base_offset], [source.base_offset for source in sources])
+
+    def finish(self, planned: Planned) -> None:
+        """Move the cleaner checkpoint to the end of the cleaned range."""
+        planned.state.directory.write_cleaner_checkpoint(planned.state.where, planned.work.end)
+        self.give_up(planned)
+
+    def give_up(self, planned: Planned) -> None:
+        """Remove the staging folder, and its parent when no other run uses it."""
+        folder = planned.state.path / STAGING
+        if files.exists(folder):
+            files.remove_tree(folder)
+            files.sync_directory(planned.state.path)
+
+    def close(self, states: list[LogState]) -> None:
+        """Nothing is open."""
+
+    def discard(self) -> None:
+        """Staged files stay for the next run to remove: a task may still be writing them."""
+
+
+class CleanedCopy:
+    """Into a new log directory, which appears under its name only when it is whole.
+
+    Everything of the source is copied but its lock: cleaned logs as cleaned, all others as they are.
+    """
+
+    def __init__(self, run: str, source: LogDirectory, target: Path) -> None:
+        self._run = run
+        self._source = source
+        self._target = target
+        self._partial = target.with_name(f"{target.name}.partial-{run}")
+        self._accepted: dict[TopicPartition, dict[int, Rewritten]] = {}
+        self._finished: dict[TopicPartition, Planned] = {}
+
+    def tidy(self, state: LogState) -> list[str]:
+        """The source is never changed."""
+        return []
+
+    def _folder(self, state: LogState) -> Path:
+        return self._partial / state.path.name
+
+    def staging(self, state: LogState) -> Path | None:
+        """A staging folder in the copy."""
+        return staging_folder(self._folder(state), self._run)
+
+    def prepare(self, planned: Planned) -> None:
+        """Make the staging folder in the copy."""
+        files.make_directory(staging_folder(self._folder(planned.state), self._run), parents=True)
+
+    def accept(self, planned: Planned, group: Rewritten) -> None:
+        """Remember the group; it is moved when the log is whole."""
+        check_sizes(group)
+        self._accepted.setdefault(planned.state.where, {})[group.group] = group
+
+    def finish(self, planned: Planned) -> None:
+        """Move the new segments to their names in the copy."""
+        for group in self._accepted[planned.state.where].values():
+            base = planned.work.groups[group.group].base_offset
+            for kind, path in group.staged.items():
+                files.rename(path, self._folder(planned.state) / segment_file(base, kind))
+        self._finished[planned.state.where] = planned
+        files.remove_tree(self._folder(planned.state) / STAGING)
+
+    def give_up(self, planned: Planned) -> None:
+        """Drop what was staged; the originals are copied in the end."""
+        if files.exists(self._folder(planned.state)):
+            files.remove_tree(self._folder(planned.state))
+
+    def close(self, states: list[LogState]) -> None:
+        """Copy all the rest, write the checkpoints, and give the copy its name."""
+        files.make_directory(self._partial, parents=True)
+        files.copy_attributes(self._source.path, self._partial)
+        finished = {planned.state.path.name: planned for planned in self._finished.values()}
+        for name in self._names():
+            if files.is_directory(self._source.path / name):
+                self._copy_partition(self._source.path / name, self._partial / name, finished.get(name))
+            else:
+                files.copy(self._source.path / name, self._partial / name)
+        self._write_checkpoint()
+        files.sync_directory(self._partial)
+        files.rename(self._partial, self._target)
+        files.sync_directory(self._target.parent)
+
+    def _names(self) -> list[str]:
+        """What is copied: all files and folders but the lock, or the one partition that was opened."""
+        if self._source.is_single_partition:
+            return [path.name for path in self._source.partitions.values()]
+        left_out = (names.LOCK, names.CLEANER_CHECKPOINT)
+        found = files.entries(self._source.path)
+        return [each.name for each in found if not each.is_link and each.name not in left_out]
+
+    def _write_checkpoint(self) -> None:
+        offsets = read_checkpoint(self._source.path / names.CLEANER_CHECKPOINT)
+        if self._source.is_single_partition:
+            offsets = {where: offset for where, offset in offsets.items() if where in self._source.partitions}
+        offsets |= {where: planned.work.end for where, planned in self._finished.items()}
+        if offsets:
+            write_checkpoint(self._partial / names.CLEANER_CHECKPOINT, offsets)
+
+    def discard(self) -> None:
+        """The run failed as a whole: nothing of the copy stays."""
+        if files.exists(self._partial):
+            files.remove_tree(self._partial)
+
+    def _copy_partition(self, source: Path, target: Path, cleaned: Planned | None) -> None:
+        files.make_directory(target)
+        files.copy_attributes(source, target)
+        replaced = {segment.base_offset for segment in cleaned.work.segments} if cleaned else set()
+        bases = {group.base_offset for group in cleaned.work.groups} if cleaned else set()
+        for entry in files.entries(source):
+            name = names.parse_segment_file(entry.name)
+            if name is not None and name.base_offset in replaced and (
+                name.kind != names.SNAPSHOT or name.base_offset not in bases
+            ):
+                continue
+            if entry.is_file:
+                files.copy(source / entry.name, target / entry.name)
+        files.sync_directory(target)

@@ -1,0 +1,264 @@
+"""The cleaner's pipeline on Spark: DataFrames, three stages, the pieces of ``siltstone.cleaner``.
+
+::
+
+    spark.range(tasks) ─ extract ─► entries ─ by bucket ─► merge ─► winners ─ by group ─► rewrite ─► reports
+
+A small log goes through one task, all small logs of a run in one job; a large one through the stages
+above. Inputs reach the tasks as plain data in the function itself, so nothing is shuffled but entries and
+winners. Reports travel as rows beside them. Where the groups of a log go in several waves, the winners are
+kept on disk between the waves; every task makes sure that the segments it reads are those that were
+planned with, so nothing computed anew can mix with what was swapped already.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from siltstone.cleaner.engine import LogDone, Progress, bucket_count, clean_in_one_go, entry_capacity
+from siltstone.cleaner.keys import EntryBlob, merge_bucket
+from siltstone.cleaner.staging import rewrite_group
+from siltstone.cleaner.work import Extracted, Group, LogWork, check_keyless, extract, winners_by_group
+from siltstone.errors import EngineError
+from siltstone.spark import rows
+from siltstone.spark.rows import Row, rows_of
+
+Batches = Iterable[pa.RecordBatch]
+_TASK_BYTES = 1 << 30
+
+
+def _attempt() -> str:
+    """A name that no other attempt of any task has."""
+    return secrets.token_hex(8)
+
+
+def _task_numbers(batches: Batches) -> Iterator[int]:
+    for batch in batches:
+        yield from batch.column("id").to_pylist()
+
+
+def clean_whole_task(works: Sequence[LogWork], batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Each row names a log of ``works``: extracted, merged and rewritten here."""
+    for number in _task_numbers(batches):
+        done = clean_in_one_go(works[number], _attempt())
+        yield rows.report_row(rows.REWRITTEN, asdict(done)).batch()
+
+
+def extract_task(
+    work: LogWork, parts: Sequence[Sequence[int]], buckets: int, batches: Batches
+) -> Iterator[pa.RecordBatch]:
+    """Each row names a run of segments: their entries, and a report of what was in them."""
+    for number in _task_numbers(batches):
+        found = Extracted()
+        for blob in extract(work, parts[number], buckets, entry_capacity(work), found):
+            yield rows.entries_row(blob).batch()
+        yield rows.report_row(rows.FOUND, found, number % buckets).batch()
+
+
+def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """A bucket's entries become winners by group; reports pass through."""
+    blobs: dict[int, list[EntryBlob]] = {}
+    kept: list[pa.RecordBatch] = []
+    for batch in batches:
+        kept.append(batch)
+        for row in rows_of(batch):
+            if row.kind == rows.FOUND:
+                yield Row(target=0, kind=rows.FOUND, report=row.report).batch()
+                continue
+            blob = rows.entries_of(row, buckets)
+            blobs.setdefault(blob.bucket, []).append(blob)
+    for bucket in sorted(blobs):
+        winners = merge_bucket(blobs.pop(bucket), bucket, buckets)
+        counts: dict[int, int] = {}
+        for group, offsets in winners_by_group(work, winners):
+            counts[group] = len(offsets)
+            for row in rows.winners_rows(group, offsets):
+                yield row.batch()
+        merged = {"dirty_keys": winners.dirty_keys, "winners": counts}
+        yield rows.report_row(rows.MERGED, merged).batch()
+
+
+def rewrite_task(work: LogWork, groups: Sequence[int], batches: Batches) -> Iterator[pa.RecordBatch]:
+    """The winners of one group, or of several, become staged segments; reports pass through.
+
+    A group without any winner still has to be rewritten: its first row comes from ``_group_heads``.
+    """
+    winners: dict[int, list[np.ndarray[tuple[int], np.dtype[np.uint32]]]] = {}
+    for batch in batches:
+        for row in rows_of(batch):
+            if row.kind == rows.WINNERS:
+                winners.setdefault(row.target, []).append(rows.winners_of(row).copy())
+            else:
+                yield row.batch()
+    wanted = set(groups)
+    for group, parts in sorted(winners.items()):
+        if group in wanted:
+            report = rewrite_group(work, work.groups[group], np.concatenate(parts), _attempt())
+            yield rows.report_row(rows.REWRITTEN, report).batch()
+
+
+def _stage(frame: DataFrame, function: Callable[..., Iterator[pa.RecordBatch]], *given: object) -> DataFrame:
+    return frame.mapInArrow(functools.partial(function, *given), rows.SCHEMA)
+
+
+class SparkEngine:
+    """Spreads the cleaner's pieces over a session's workers."""
+
+    def __init__(
+        self, session: SparkSession, *, progress: Progress | None = None, buckets: int = 1, tasks: int | None = None
+    ) -> None:
+        self._session = session
+        self._progress = progress
+        self._least_buckets = buckets
+        self._parallelism = tasks or session.sparkContext.defaultParallelism
+
+    def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
+        """All logs in one job, one task each; the largest first, so that no core waits long at the end."""
+        ordered = sorted(works, key=lambda work: -sum(segment.size for segment in work.segments))
+        frame = self._session.range(0, len(ordered), 1, len(ordered))
+        title = f"{len(ordered)} logs" if len(ordered) > 1 else ordered[0].name
+        for row in self._collect(_stage(frame, clean_whole_task, ordered), title):
+            yield _done_of(row.report)
+
+    def clean_spread(self, work: LogWork, waves: Sequence[Sequence[Group]]) -> Iterator[LogDone]:
+        """One log over all workers."""
+        buckets = bucket_count(work, max(self._least_buckets, self._parallelism))
+        parts = self._parts(work)
+        entries = _stage(self._session.range(0, len(parts), 1, len(parts)), extract_task, work, parts, buckets)
+        merged = _stage(entries.repartitionById(buckets, "target"), merge_task, work, buckets)
+        if len(waves) == 1:
+            yield self._wave(work, merged, waves[0], LogDone(name=work.name, found=Extracted()))
+            return
+        merged = merged.persist(StorageLevel.DISK_ONLY)
+        try:
+            totals = LogDone(name=work.name, found=Extracted())
+            _add_reports(work, totals, self._collect(merged.filter(F.col("kind") != rows.WINNERS), work.name))
+            for wave in waves:
+                base = LogDone(
+                    name=work.name, found=totals.found, winners=totals.winners, dirty_keys=totals.dirty_keys
+                )
+                winners = merged.filter((F.col("kind") == rows.WINNERS) & F.col("target").isin([g.index for g in wave]))
+                yield self._wave(work, winners, wave, base) if totals.found.trouble is None else base
+        finally:
+            merged.unpersist()
+
+    def _parts(self, work: LogWork) -> list[list[int]]:
+        """Runs of neighbouring segments of about the same size, one for each extracting task."""
+        total = sum(segment.size for segment in work.segments)
+        tasks = min(len(work.segments), max(self._parallelism, math.ceil(total / _TASK_BYTES)))
+        parts: list[list[int]] = [[] for _ in range(tasks)]
+        passed = 0
+        for number, segment in enumerate(work.segments):
+            parts[min(tasks - 1, (passed + segment.size // 2) * tasks // max(total, 1))].append(number)
+            passed += segment.size
+        return [part for part in parts if part]
+
+    def _wave(self, work: LogWork, winners: DataFrame, wave: Sequence[Group], done: LogDone) -> LogDone:
+        groups = [group.index for group in wave]
+        heads = _stage(self._session.range(0, 1, 1, 1), _group_heads, groups)
+        first, count = groups[0], len(groups)
+        spread = winners.unionAll(heads).repartitionById(count, F.pmod(F.col("target") - first, F.lit(count)).cast("int"))
+        _add_reports(work, done, self._collect(_stage(spread, rewrite_task, work, groups), work.name))
+        done.groups.sort(key=lambda group: group.group)
+        return done
+
+    def _collect(self, frame: DataFrame, title: str) -> list[Row]:
+        """Run a job; its rows are reports, small ones. Raises EngineError when Spark gives up."""
+        try:
+            with _Watcher(self._session, self._progress, title):
+                table = frame.toArrow()
+        except (PySparkException, OSError, RuntimeError) as error:
+            raise EngineError(f"{title}: the Spark job failed: {_first_line(error)}") from error
+        except Exception as error:
+            if type(error).__module__.startswith("py4j"):
+                raise EngineError(f"{title}: the Spark job failed: {_first_line(error)}") from error
+            raise
+        return [row for batch in table.to_batches() for row in rows_of(batch)]
+
+
+def _group_heads(groups: Sequence[int], batches: Batches) -> Iterator[pa.RecordBatch]:
+    """An empty row of winners for each group, so that a group without winners has a task too."""
+    for _ in _task_numbers(batches):
+        for group in groups:
+            yield Row(target=group, kind=rows.WINNERS).batch()
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    causes = [line.strip() for line in text.splitlines() if "Error" in line or "Exception" in line]
+    return (causes[-1] if causes else text.splitlines()[0] if text else type(error).__name__)[:300]
+
+
+def _add_reports(work: LogWork, done: LogDone, found: Iterable[Row]) -> None:
+    for row in found:
+        if row.kind == rows.FOUND:
+            done.found.add(rows.extracted_of(row.report))
+        elif row.kind == rows.MERGED:
+            merged = json.loads(row.report)
+            done.dirty_keys += merged["dirty_keys"]
+            for group, count in merged["winners"].items():
+                done.winners[int(group)] = done.winners.get(int(group), 0) + count
+        else:
+            done.groups.append(rows.rewritten_of(row.report))
+    done.found.trouble = done.found.trouble or check_keyless(work, done.found)
+
+
+def _done_of(text: str) -> LogDone:
+    raw: dict[str, Any] = json.loads(text)
+    return LogDone(
+        name=raw["name"],
+        found=rows.extracted_of(json.dumps(raw["found"])),
+        groups=[rows.rewritten_of(json.dumps(group)) for group in raw["groups"]],
+        winners={int(group): count for group, count in raw["winners"].items()},
+        dirty_keys=raw["dirty_keys"],
+    )
+
+
+class _Watcher:
+    """Tells the progress of a running job, by asking Spark now and then."""
+
+    def __init__(self, session: SparkSession, progress: Progress | None, title: str) -> None:
+        self._tracker = session.sparkContext.statusTracker() if progress is not None else None
+        self._progress = progress
+        self._title = title
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.2):
+            try:
+                self._tell()
+            except Exception:  # noqa: BLE001 - a progress bar never stops a job
+                return
+
+    def _tell(self) -> None:
+        assert self._tracker is not None and self._progress is not None
+        for stage in self._tracker.getActiveStageIds():
+            info = self._tracker.getStageInfo(stage)
+            if info is not None:
+                self._progress(self._title, f"stage {stage}", info.numCompletedTasks, info.numTasks)
+
+    def __enter__(self) -> None:
+        if self._tracker is not None:
+            self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        if self._tracker is not None:
+            self._thread.join(2.0)
+
+

@@ -1,0 +1,140 @@
+"""The Spark session: Java checked, Spark kept quiet and on loopback, the package shipped.
+
+``local[*]`` is the default. On any other master the executors are processes of their own, possibly on
+other machines: the package is shipped to them as a zip, and a probe shows whether they see the same files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession
+
+import siltstone
+from siltstone.errors import EngineError
+
+OLDEST_JAVA = 17
+TASK_ATTEMPTS = 3
+_SPARK_HOME = Path(pyspark.__file__).parent
+
+
+def java_command() -> str:
+    """The java that Spark would start. Raises EngineError with what to install."""
+    home = os.environ.get("JAVA_HOME")
+    command = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if command is None or shutil.which(command) is None:
+        raise EngineError("Java is missing; Spark needs Java 17 or 21 (install a JRE, or set JAVA_HOME)")
+    return command
+
+
+def refuse_old_java() -> None:
+    """Raises EngineError for a Java that Spark 4 does not run on."""
+    done = subprocess.run([java_command(), "-version"], capture_output=True, text=True, check=False)
+    found = re.search(r'version "(\d+)', done.stderr + done.stdout)
+    if done.returncode or found is None or int(found[1]) < OLDEST_JAVA:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise EngineError(
+            f"Spark needs Java 17 or 21, but {java_command()} says: {said[0] if said else 'nothing'}; install one, or set JAVA_HOME"
+        )
+
+
+def is_local(master: str) -> bool:
+    """Do tasks run in processes of this machine that see what we see?"""
+    return master.startswith("local[") or master == "local"
+
+
+def start_session(master: str, *, spill_folder: str | None = None, settings: dict[str, str] | None = None) -> SparkSession:
+    """A session on ``master``. Raises EngineError when Spark does not start, with what it said."""
+    refuse_old_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if not is_local(master):
+        os.environ.setdefault("SPARK_HOME", str(_SPARK_HOME))
+    builder = SparkSession.builder.master(_with_retries(master)).appName("siltstone")
+    for name, value in {**_settings(master, spill_folder), **(settings or {})}.items():
+        builder = builder.config(name, value)
+    said = tempfile.TemporaryFile()  # noqa: SIM115 - the JVM keeps writing to it as long as it lives
+    try:
+        with _errors_into(said.fileno()):
+            session = builder.getOrCreate()
+    except Exception as error:
+        said.seek(0)
+        lines = [line for line in said.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        last = next((line for line in reversed(lines) if "rror" in line or "xception" in line), "")
+        raise EngineError(f"Spark did not start on {master}: {last or error}".splitlines()[0]) from None
+    session.sparkContext.setLogLevel("ERROR")
+    if not is_local(master):
+        session.sparkContext.addPyFile(package_zip())
+    return session
+
+
+def _with_retries(master: str) -> str:
+    """Local masters try a task once unless told otherwise: let a killed worker's task go again."""
+    found = re.fullmatch(r"local(?:\[([^,\]]+)\])?", master)
+    return f"local[{found[1] or 1},{TASK_ATTEMPTS}]" if found else master
+
+
+def _settings(master: str, spill_folder: str | None) -> dict[str, str]:
+    quiet = (Path(__file__).parent / "log4j2.properties").as_uri()
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "2g",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet}",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "16",
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
+        "spark.shuffle.compress": "false",
+        "spark.shuffle.spill.compress": "false",
+        "spark.broadcast.compress": "false",
+        "spark.python.worker.reuse": "true",
+        "spark.speculation": "false",
+        "spark.authenticate": "true",
+    }
+    if is_local(master) or master.startswith("local-cluster"):
+        settings |= {
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.authenticate.secret": secrets.token_hex(32),
+        }
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if "NUMBA_CACHE_DIR" in os.environ:
+        settings["spark.executorEnv.NUMBA_CACHE_DIR"] = os.environ["NUMBA_CACHE_DIR"]
+    if spill_folder is not None:
+        settings["spark.local.dir"] = spill_folder
+    return settings
+
+
+@contextlib.contextmanager
+def _errors_into(descriptor: int) -> Iterator[None]:
+    """While the JVM starts, let its standard error be a file: it inherits it for good."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    os.dup2(descriptor, 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+def package_zip() -> str:
+    """The package as a zip that executors can import from; kept for as long as the process lives."""
+    root = Path(siltstone.__file__).parent
+    folder = tempfile.mkdtemp(prefix="siltstone-package-")
+    path = Path(folder) / "siltstone.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for source in sorted(root.rglob("*")):
+            if source.suffix in (".py", ".properties"):
+                archive.write(source, Path("siltstone") / source.relative_to(root))
+    return str(path)
