@@ -368,16 +368,21 @@ class Lock:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(self._descriptor), os.stat(path)):
+                raise FileNotFoundError(errno.ENOENT, "was removed by the process that held it", self.path)
         except OSError as error:
             os.close(self._descriptor)
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                raise BlockingIOError(error.errno, "locked by another process", self.path) from None
+            if error.errno in (errno.EACCES, errno.EAGAIN, errno.ENOENT):
+                raise BlockingIOError(errno.EAGAIN, "locked by another process", self.path) from None
             raise
         if self.made:
             inherit_owner(path)
 
     def release(self) -> None:
-        """Let go, once; the file stays, as Kafka leaves it."""
+        """Let go, once. A file that was not there before is removed first, as a broker does."""
         if self._descriptor >= 0:
+            if self.made:
+                with contextlib.suppress(FileNotFoundError):
+                    unlink(self.path)
             os.close(self._descriptor)
             self._descriptor = -1

@@ -88,8 +88,19 @@ class Cleaner:
             if isinstance(found, Planned):
                 planned.append(found)
         planned.sort(key=lambda each: -(each.result.dirty_ratio or 0.0))
-        self._clean_all(planned)
+        try:
+            self._clean_all(planned)
+        except BaseException:
+            self._leave(planned)
+            raise
         return [results[state] for state in states]
+
+    def _leave(self, planned: Sequence[Planned]) -> None:
+        """Interrupted: clear away what is only staged. What was swapped stays; each log is whole."""
+        with self._critical():
+            for each in planned:
+                with contextlib.suppress(OSError):
+                    self._destination.give_up(each)
 
     def _plan(self, state: LogState, choices: Choices, stranger: str | None) -> Planned | LogResult:
         try:

@@ -1,0 +1,314 @@
+"""The composition root: the only place that wires engine, clock, files and cleaner together.
+
+The command line, and later the broker, call these functions. Spark is imported only when an engine is
+really needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from siltstone import files
+from siltstone.cleaner.audit import audit, concerned, fingerprints
+from siltstone.cleaner.cleaner import Cleaner, RunLimits
+from siltstone.cleaner.destination import CleanedCopy, Destination, InPlace, Nowhere
+from siltstone.cleaner.engine import Engine, Progress
+from siltstone.cleaner.facts import Choices, LogState
+from siltstone.cleaner.originals import Originals, read_run, refuse_changed, refuse_other_file_system, undo_log
+from siltstone.cleaner.report import LogResult
+from siltstone.clock import Clock, SystemClock
+from siltstone.config import Config, Setting, parse_assignments, parse_config_file
+from siltstone.errors import DirectoryRefusedError, UsageError
+from siltstone.log.directory import LogDirectory, PassedOver, refuse_strangers
+from siltstone.log.names import CLUSTER_METADATA, LOCK, TopicPartition
+
+DEFAULT_MASTER = "local[*]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanRequest:
+    """What ``siltstone clean`` was asked to do; the fields are its flags."""
+
+    directories: Sequence[Path]
+    in_place: bool = False
+    out: Path | None = None
+    topics: Sequence[str] = ()
+    config: Sequence[str] = ()
+    config_file: Path | None = None
+    now_ms: int | None = None
+    force: bool = False
+    drop_keyless: bool = False
+    keep_originals: Path | None = None
+    high_watermark: str | None = None
+    max_extra_bytes: int | None = None
+    stop_after_minutes: float | None = None
+    report: Path | None = None
+    dry_run: bool = False
+    master: str = DEFAULT_MASTER
+    spill_dir: Path | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class CleanReport:
+    """What came of it: a result a log, what was passed over, and the run's name."""
+
+    run: str
+    results: list[LogResult]
+    passed_over: list[PassedOver] = field(default_factory=list)
+    kept: Path | None = None
+
+
+EngineFactory = Callable[[CleanRequest, Progress | None], Engine]
+
+
+def spark_engine(request: CleanRequest, progress: Progress | None) -> Engine:
+    """A Spark engine on the master that was asked for. Raises EngineError."""
+    from siltstone.spark.clean import SparkEngine
+    from siltstone.spark.probe import refuse_strange_executors
+    from siltstone.spark.session import is_local, start_session
+
+    spill = None if request.spill_dir is None else str(request.spill_dir)
+    if progress is not None:
+        progress("Spark", "starting", 0, 1)
+    session = start_session(request.master, spill_folder=spill)
+    if not is_local(request.master):
+        for folder in [request.out.parent] if request.out else request.directories:
+            refuse_strange_executors(session, folder)
+    return SparkEngine(session, progress=progress)
+
+
+def clean(
+    request: CleanRequest,
+    *,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+    engine: EngineFactory = spark_engine,
+) -> CleanReport:
+    """Clean log directories. Raises SiltstoneError for what concerns the run as a whole; what is wrong
+    with one log is in its result."""
+    _refuse_contradictions(request)
+    clock = clock or SystemClock()
+    started = clock.now_ms()
+    run = f"{datetime.fromtimestamp(started / 1000, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+    with contextlib.ExitStack() as stack:
+        directories = [stack.enter_context(_open(path, request)) for path in request.directories]
+        for directory in directories:
+            _refuse_state(directory, request)
+        refuse_strangers(directories)
+        states = _states(directories, request)
+        before = fingerprints(concerned(states)) if request.report else {}
+        report = _run(request, run, directories, states, progress, engine, clock)
+        if request.report:
+            _write_audit(request, report, started, before, _partitions_after(request, states))
+        return report
+
+
+def _run(
+    request: CleanRequest,
+    run: str,
+    directories: Sequence[LogDirectory],
+    states: Sequence[LogState],
+    progress: Progress | None,
+    engine: EngineFactory,
+    clock: Clock,
+) -> CleanReport:
+    kept = None if request.keep_originals is None else request.keep_originals.absolute() / run
+    destination = _destination(request, run, directories, states, kept)
+    stop_after = None if request.stop_after_minutes is None else request.stop_after_minutes * 60
+    limits = RunLimits(max_extra_bytes=request.max_extra_bytes, stop_after_seconds=stop_after)
+    started: list[Engine] = []
+
+    def engine_once() -> Engine:
+        if not started:
+            started.append(engine(request, progress))
+        return started[0]
+
+    choices = Choices(
+        now_ms=clock.now_ms() if request.now_ms is None else request.now_ms,
+        force=request.force,
+        drop_keyless=request.drop_keyless,
+        high_watermark_is_end=request.high_watermark == "end",
+    )
+    try:
+        results = Cleaner(engine_once, destination, limits, critical=uninterrupted).run(states, choices)
+        destination.close(list(states))
+    except BaseException:
+        destination.discard()
+        raise
+    passed_over = [each for directory in directories for each in directory.passed_over]
+    swapped = kept if kept is not None and files.exists(kept) else None
+    return CleanReport(run=run, results=results, passed_over=passed_over, kept=swapped)
+
+
+def _destination(
+    request: CleanRequest,
+    run: str,
+    directories: Sequence[LogDirectory],
+    states: Sequence[LogState],
+    kept: Path | None,
+) -> Destination:
+    if request.dry_run or not (request.in_place or request.out):
+        return Nowhere()
+    if request.out is not None:
+        return CleanedCopy(run, directories[0], request.out.absolute())
+    if kept is None:
+        return InPlace(run)
+    files.make_directory(kept.parent, parents=True)
+    for state in states:
+        refuse_other_file_system(kept.parent, state.path)
+    return InPlace(run, Originals(kept))
+
+
+def _refuse_contradictions(request: CleanRequest) -> None:
+    if request.in_place and request.out is not None:
+        raise UsageError("choose one of --in-place and --out NEW")
+    if not (request.in_place or request.out or request.dry_run):
+        raise UsageError("choose --in-place (swap the result in) or --out NEW (a cleaned copy), or try --dry-run first")
+    if request.high_watermark not in (None, "end"):
+        raise UsageError(f"--high-watermark {request.high_watermark}: only 'end' is known")
+    if request.out is not None:
+        _refuse_out(request, request.out.absolute())
+    if request.keep_originals is not None:
+        if not request.in_place:
+            raise UsageError("--keep-originals goes with --in-place: --out leaves the originals where they are")
+        _refuse_inside(request, request.keep_originals, "--keep-originals")
+    if request.report is not None:
+        _refuse_inside(request, request.report, "--report")
+        if files.exists(request.report):
+            raise UsageError(f"--report {request.report}: is there already; name a new file")
+
+
+def _refuse_out(request: CleanRequest, out: Path) -> None:
+    if len(request.directories) != 1:
+        raise UsageError("--out takes one DIR; clean several log directories --in-place, or one after the other")
+    if files.exists(out):
+        raise UsageError(f"--out {out}: is there already; name a directory that is not")
+    if not files.is_directory(out.parent):
+        raise UsageError(f"--out {out}: {out.parent} is no directory")
+    _refuse_inside(request, out, "--out")
+
+
+def _refuse_inside(request: CleanRequest, path: Path, flag: str) -> None:
+    for directory in request.directories:
+        if path.absolute().is_relative_to(directory.absolute()):
+            raise UsageError(f"{flag} {path}: inside {directory}, where a broker would stumble over it; name another place")
+
+
+def _open(path: Path, request: CleanRequest) -> LogDirectory:
+    """Open and lock; a dry run makes no lock file where there is none."""
+    if request.dry_run:
+        directory = LogDirectory.open(path, lock=False)
+        if files.exists(directory.path / LOCK):
+            directory.close()
+            directory = LogDirectory.open(path)
+        return directory
+    return LogDirectory.open(path, lock=True)
+
+
+def _refuse_state(directory: LogDirectory, request: CleanRequest) -> None:
+    if directory.is_marked and not directory.was_stopped_cleanly:
+        raise DirectoryRefusedError(
+            f"{directory.path}: was not stopped cleanly (no .kafka_cleanshutdown); "
+            "start the broker on it once, stop it, and clean then"
+        )
+    if request.in_place and files.file_system(directory.path) in files.NETWORK_FILE_SYSTEMS:
+        raise DirectoryRefusedError(
+            f"{directory.path}: on a network file system ({files.file_system(directory.path)}), where locks and renames "
+            "cannot be trusted; clean a copy with --out"
+        )
+
+
+def _states(directories: Sequence[LogDirectory], request: CleanRequest) -> list[LogState]:
+    """The logs that are meant, each with its settings. Raises UsageError."""
+    single = all(directory.is_single_partition for directory in directories)
+    if request.config and not request.topics and not single:
+        raise UsageError("--config needs --topic: say which topics the settings are for")
+    given = parse_assignments(request.config, "--config")
+    by_topic: dict[str, dict[str, Setting]] = {}
+    if request.config_file is not None:
+        text = files.read_bytes(request.config_file).decode("utf-8", "replace")
+        by_topic = parse_config_file(text, str(request.config_file))
+    states = [
+        LogState(where=where, path=path, directory=directory, config=_config(where, given, by_topic))
+        for directory in directories
+        for where, path in sorted(directory.partitions.items())
+        if not request.topics or where.topic in request.topics
+    ]
+    missing = set(request.topics) - {state.where.topic for state in states}
+    if missing:
+        places = ", ".join(str(directory.path) for directory in directories)
+        raise UsageError(f"--topic {sorted(missing)[0]}: no partition of it in {places}")
+    return states
+
+
+def _config(where: TopicPartition, given: dict[str, Setting], by_topic: dict[str, dict[str, Setting]]) -> Config | None:
+    settings = {**by_topic.get(where.topic, {}), **given}
+    return Config(settings) if settings and where.topic != CLUSTER_METADATA else None
+
+
+def _partitions_after(request: CleanRequest, states: Sequence[LogState]) -> list[Path]:
+    places = concerned(states)
+    return places if request.out is None else [request.out.absolute() / place.name for place in places]
+
+
+def _write_audit(
+    request: CleanRequest, report: CleanReport, started: int, before: dict[str, dict[str, str]], after: list[Path]
+) -> None:
+    assert request.report is not None
+    shown = {name: str(getattr(request, name)) for name in CleanRequest.__dataclass_fields__}
+    found = audit(
+        run=report.run,
+        started_ms=started,
+        options=dict(shown),
+        results=report.results,
+        before=before,
+        after=fingerprints(after),
+    )
+    files.write_new(request.report, json.dumps(found, indent=1).encode())
+
+
+def undo(folder: Path) -> dict[str, list[str]]:
+    """Put back what a run kept: {partition directory: restored files}. Raises SiltstoneError."""
+    kept = read_run(folder)
+    by_directory: dict[Path, list[Path]] = {}
+    for _, log in kept:
+        by_directory.setdefault(Path(log.path).parent, []).append(Path(log.path))
+    with contextlib.ExitStack() as stack:
+        directories = {path: stack.enter_context(LogDirectory.open(path)) for path in by_directory}
+        for directory in directories.values():
+            _refuse_state(directory, replace(_UNDO, in_place=True))
+        for _, log in kept:
+            refuse_changed(log)
+        done = {}
+        for place, log in kept:
+            with uninterrupted():
+                done[log.path] = undo_log(place, log, directories[Path(log.path).parent])
+        return done
+
+
+_UNDO = CleanRequest(directories=())
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Within the block, Ctrl-C and SIGTERM wait for its end. Only in the main thread; elsewhere nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting: list[int] = []
+    before = {number: signal.signal(number, lambda got, _: waiting.append(got)) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if waiting:
+            raise KeyboardInterrupt

@@ -1,0 +1,218 @@
+"""``siltstone clean``: clean the compacted topics of Kafka log directories."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from siltstone import app
+from siltstone.cleaner import report as status
+from siltstone.cleaner.report import LogResult, failures
+from siltstone.errors import UsageError
+
+_STYLE = {
+    status.CLEANED: "green",
+    status.UNCLEANABLE: "red",
+    status.FAILED: "red",
+    status.SKIPPED: "yellow",
+}
+_MANY = Parameter(negative=(), consume_multiple=False)
+_FLAG = Parameter(negative=())
+
+
+def clean(
+    directories: Annotated[list[Path], Parameter(negative=())],
+    /,
+    *,
+    in_place: Annotated[bool, _FLAG] = False,
+    out: Path | None = None,
+    topic: Annotated[list[str] | None, _MANY] = None,
+    config: Annotated[list[str] | None, _MANY] = None,
+    config_file: Path | None = None,
+    now_ms: int | None = None,
+    force: Annotated[bool, _FLAG] = False,
+    drop_keyless: Annotated[bool, _FLAG] = False,
+    keep_originals: Path | None = None,
+    high_watermark: str | None = None,
+    max_extra_bytes: int | None = None,
+    stop_after: float | None = None,
+    report: Path | None = None,
+    dry_run: Annotated[bool, _FLAG] = False,
+    master: str = app.DEFAULT_MASTER,
+    spill_dir: Path | None = None,
+    json_: Annotated[bool, Parameter(name="--json", negative=())] = False,
+) -> int:
+    """Clean the compacted topics of stopped Kafka log directories, as a Spark job.
+
+    Choose --in-place (the result is swapped in, crash-safe) or --out NEW (a cleaned copy); --dry-run shows
+    what would come of it and changes nothing.
+
+    Parameters
+    ----------
+    directories
+        Kafka log directories (all log.dirs of one broker together), or one partition directory.
+    in_place
+        Swap the cleaned segments in.
+    out
+        Write a cleaned copy of DIR to this new directory instead.
+    topic
+        Only this topic; may be given several times.
+    config
+        A topic setting, key=value; may be given several times; needs --topic.
+    config_file
+        A file of lines topic:key=value.
+    now_ms
+        The clock for lags, horizons and producer expiry, in ms; default: the wall clock.
+    force
+        Clean what is cleanable, whatever the dirty ratio.
+    drop_keyless
+        Allow that records without a key are removed.
+    keep_originals
+        Keep hard links of everything that is replaced, below this directory; undone with: siltstone undo.
+    high_watermark
+        "end": logs without an entry in replication-offset-checkpoint have no other replica; clean them.
+    max_extra_bytes
+        Most bytes of new files at one time; default: a quarter of what is free.
+    stop_after
+        Start nothing new after so many minutes.
+    report
+        Write an audit (settings with sources, reasons, SHA-256 of every file before and after) to this file.
+    dry_run
+        Compute everything, change nothing.
+    master
+        The Spark master.
+    spill_dir
+        Where Spark puts what does not fit in memory.
+    json_
+        Print one JSON document instead of the table.
+    """
+    if max_extra_bytes is not None and max_extra_bytes <= 0:
+        raise UsageError(f"--max-extra-bytes {max_extra_bytes}: must be over 0")
+    request = app.CleanRequest(
+        directories=directories,
+        in_place=in_place,
+        out=out,
+        topics=topic or (),
+        config=config or (),
+        config_file=config_file,
+        now_ms=now_ms,
+        force=force,
+        drop_keyless=drop_keyless,
+        keep_originals=keep_originals,
+        high_watermark=high_watermark,
+        max_extra_bytes=max_extra_bytes,
+        stop_after_minutes=stop_after,
+        report=report,
+        dry_run=dry_run,
+        master=master,
+        spill_dir=spill_dir,
+    )
+    with _Bars() as bars:
+        done = app.clean(request, progress=bars)
+    if json_:
+        sys.stdout.write(json.dumps(_document(request, done)) + "\n")
+    else:
+        _show(request, done)
+    return 1 if failures(done.results) else 0
+
+
+class _Bars:
+    """A progress bar a stage, on standard error; plain silence where that is no terminal."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._tasks: dict[tuple[str, str], TaskID] = {}
+
+    def __enter__(self) -> _Bars:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def __call__(self, log: str, stage: str, done: int, total: int) -> None:
+        """Show that ``done`` of ``total`` tasks of a stage are done."""
+        key = (log, stage)
+        if key not in self._tasks:
+            self._tasks[key] = self._progress.add_task(f"{log} {stage}", total=total)
+        self._progress.update(self._tasks[key], completed=done, total=total)
+
+
+def _document(request: app.CleanRequest, done: app.CleanReport) -> dict[str, object]:
+    return {
+        "run": done.run,
+        "dry_run": request.dry_run,
+        "logs": [result.to_json() for result in done.results],
+        "passed_over": [{"path": each.path, "reason": each.reason} for each in done.passed_over],
+        "kept_originals": None if done.kept is None else str(done.kept),
+    }
+
+
+def _bytes(size: int) -> str:
+    amount = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
+
+
+def _change(before: str, after: str) -> str:
+    return before if before == after else f"{before} → {after}"
+
+
+def _row(result: LogResult) -> list[str]:
+    records = ["" if count is None else f"{count:,}" for count in (result.records_before, result.records_after)]
+    gone = result.removed
+    counts = [f"{n:,}" if n else "" for n in (gone.superseded, gone.tombstones, gone.keyless)]
+    return [
+        str(result.where),
+        f"[{_STYLE.get(result.status, 'dim')}]{result.status}[/]",
+        _change(str(result.segments_before), str(result.segments_after)),
+        _change(_bytes(result.bytes_before), _bytes(result.bytes_after)),
+        _change(*records),
+        *counts,
+        f"{result.seconds:.2f}" if result.seconds else "",
+    ]
+
+
+def _show(request: app.CleanRequest, done: app.CleanReport) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)
+    title = "what would be cleaned (dry run: nothing was changed)" if request.dry_run else "cleaned"
+    table = Table(title=title, title_justify="left", header_style="bold")
+    names = ("log", "status", "segments", "bytes", "records", "superseded", "tombstones", "keyless", "seconds")
+    for name in names:
+        table.add_column(name, justify="left" if name in ("log", "status") else "right", overflow="fold")
+    for result in done.results:
+        table.add_row(*_row(result))
+    console.print(table)
+    _show_reasons(console, done.results)
+    for each in done.passed_over:
+        console.print(f"passed over: {each.path} ({each.reason})", style="dim", markup=False, highlight=False)
+    if done.kept is not None:
+        console.print(f"originals kept; to put them back: siltstone undo {done.kept}", markup=False, highlight=False)
+
+
+def _show_reasons(console: Console, results: Sequence[LogResult]) -> None:
+    """Why logs were not cleaned, the same reason once."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for result in results:
+        if result.reason:
+            by_reason.setdefault((result.status, result.reason), []).append(str(result.where))
+        for note in result.notes:
+            console.print(f"{result.where}: {note}", markup=False, highlight=False)
+    for (state, reason), logs in by_reason.items():
+        shown = ", ".join(logs[:4]) + (f" and {len(logs) - 4} more" if len(logs) > 4 else "")
+        console.print(f"{state}: {shown}: {reason}", markup=False, highlight=False, soft_wrap=True)
