@@ -146,7 +146,7 @@ def _refuse_out_of_bounds(key: Key, value: float, text: str, source: str) -> Non
 
 
 def _kind(key: Key) -> str:
-    return {int: "whole number", float: "number", _boolean: "true or false"}.get(key.parse, "value")  # type: ignore[call-overload,no-any-return]
+    return {int: "whole number", float: "number", _boolean: "true or false"}.get(key.parse, "value")
 
 
 class Config:

@@ -137,7 +137,7 @@ class Reader:
 
     def read_into(self, buffer: np.ndarray[Any, np.dtype[np.uint8]], position: int) -> int:
         """Fill ``buffer`` (uint8) from ``position``; returns the bytes read, fewer only at the end."""
-        view, done = memoryview(buffer), 0
+        view, done = memoryview(buffer.data), 0
         while done < len(view):
             got = os.preadv(self._descriptor, [view[done:]], position + done)
             if got == 0:

@@ -54,7 +54,7 @@ class _Progressing:
     """A planned log on its way: what its waves have said so far."""
 
     planned: Planned
-    began: float
+    began: float = 0.0
     groups: list[Rewritten] = field(default_factory=list)
     winners: int = 0
 
@@ -117,7 +117,8 @@ class Cleaner:
             return _blank(state).stop(trouble.status, trouble.reason)
 
     def _clean_all(self, planned: Sequence[Planned]) -> None:
-        small, large = [], []
+        small: list[Planned] = []
+        large: list[Planned] = []
         for each in planned:
             room = self._room(each)
             if room is None:
@@ -180,11 +181,13 @@ class Cleaner:
     def _clean_small(self, batch: Sequence[Planned]) -> None:
         if self._stopped(batch):
             return
-        left = {each.work.name: _Progressing(planned=each, began=time.perf_counter()) for each in batch}
+        left = {each.work.name: _Progressing(planned=each) for each in batch}
         try:
+            engine = self._engine()
             for each in batch:
                 self._destination.prepare(each)
-            for done in self._engine().clean_whole([each.work for each in batch]):
+            for done in engine.clean_whole([each.work for each in batch]):
+                left[done.name].began = time.perf_counter() - done.seconds
                 self._settle(left.pop(done.name), done, last=True)
         except (SiltstoneError, OSError) as error:
             for progressing in left.values():
@@ -194,14 +197,16 @@ class Cleaner:
     def _clean_large(self, planned: Planned) -> None:
         if self._stopped([planned]):
             return
-        progressing = _Progressing(planned=planned, began=time.perf_counter())
+        progressing = _Progressing(planned=planned)
         room = self._room(planned)
         if room is None:
             return
         waves = list(_waves(planned.work, room))
         try:
+            engine = self._engine()
+            progressing.began = time.perf_counter()
             self._destination.prepare(planned)
-            for number, done in enumerate(self._engine().clean_spread(planned.work, waves)):
+            for number, done in enumerate(engine.clean_spread(planned.work, waves)):
                 if not self._settle(progressing, done, last=number + 1 == len(waves)):
                     return
                 if number + 1 < len(waves) and self._stopped([planned]):
@@ -245,7 +250,8 @@ class Cleaner:
         planned.result.stop(trouble.status, trouble.reason)
         planned.result.cleaned_end_offset = planned.result.first_dirty_offset
         _fill_sizes(progressing)
-        planned.result.seconds = time.perf_counter() - progressing.began
+        if progressing.began:
+            planned.result.seconds = time.perf_counter() - progressing.began
         with contextlib.suppress(OSError):
             self._destination.give_up(planned)
 

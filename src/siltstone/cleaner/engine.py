@@ -6,6 +6,7 @@ in-process engine calls the pieces one after another; ``siltstone.spark`` spread
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -22,7 +23,7 @@ class LogDone:
     """What an engine did for one log, or for one wave of its groups.
 
     ``winners`` (by group) and ``dirty_keys`` are the merge's totals over the whole log; ``groups`` are in
-    order.
+    order; ``seconds`` is what the work itself took, where one task did it all.
     """
 
     name: str
@@ -30,6 +31,7 @@ class LogDone:
     groups: list[Rewritten] = field(default_factory=list)
     winners: dict[int, int] = field(default_factory=dict)
     dirty_keys: int = 0
+    seconds: float = 0.0
 
 
 class Progress(Protocol):
@@ -73,7 +75,7 @@ def fits_one_task(work: LogWork, byte_limit: int) -> bool:
 
 def clean_in_one_go(work: LogWork, attempt: str) -> LogDone:
     """Extract, merge and rewrite a whole log in this process."""
-    done = LogDone(name=work.name, found=Extracted())
+    done, began = LogDone(name=work.name, found=Extracted()), time.perf_counter()
     blobs = list(extract(work, range(len(work.segments)), 1, entry_capacity(work), done.found))
     done.found.trouble = done.found.trouble or check_keyless(work, done.found)
     if done.found.trouble is None:
@@ -82,6 +84,7 @@ def clean_in_one_go(work: LogWork, attempt: str) -> LogDone:
         done.dirty_keys = winners.dirty_keys
         done.winners = {group: len(offsets) for group, offsets in by_group.items()}
         done.groups = rewrite_groups(work, work.groups, by_group, attempt)
+    done.seconds = time.perf_counter() - began
     return done
 
 

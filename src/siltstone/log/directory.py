@@ -78,8 +78,9 @@ class LogDirectory:
         return directory
 
     def _refuse_other_directories(self) -> None:
-        marked = any(files.exists(self.path / name) for name in _MARKS_OF_A_LOG_DIRECTORY)
-        if not marked and not self.partitions:
+        if not self.is_marked:
+            self.partitions = {where: path for where, path in self.partitions.items() if _has_segments(path)}
+        if not self.is_marked and not self.partitions:
             raise NotALogDirectoryError(
                 f"{self.path}: no Kafka log directory (no meta.properties, no checkpoint, no topic-N directory with segments)"
             )

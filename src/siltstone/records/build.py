@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -164,7 +165,7 @@ def write_header(  # noqa: PLR0913 - a kernel: one field an argument
     out: Bytes,
     position: int,
     size: int,
-    source: np.void,
+    source: Any,
     attributes: int,
     base_timestamp: int,
     max_timestamp: int,
@@ -223,7 +224,7 @@ def build_batch(
     room = sum(int(np.maximum(part.size, 0).sum()) for part in (keys, values, spans)) + RECORD_ROOM * count
     plain = np.empty(room, np.uint8)
     deltas = (offset - shape.base_offset, times - base)
-    columns = [array for part in (keys, values, spans) for array in (part.data, part.start, part.size)]
+    columns: list[Any] = [array for part in (keys, values, spans) for array in (part.data, part.start, part.size)]
     end = encode_records(*deltas, *columns, plain, 0)
     final = int(offset[-1]) if last_offset is None else last_offset
     return assemble(shape, plain[:end], final, base, biggest, count)

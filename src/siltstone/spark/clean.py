@@ -225,6 +225,7 @@ def _done_of(text: str) -> LogDone:
         groups=[rows.rewritten_of(json.dumps(group)) for group in raw["groups"]],
         winners={int(group): count for group, count in raw["winners"].items()},
         dirty_keys=raw["dirty_keys"],
+        seconds=raw["seconds"],
     )
 
 

@@ -82,7 +82,7 @@ def entries_row(blob: EntryBlob) -> Row:
         kind=DIRTY if blob.dirty else CLEAN,
         base_offset=blob.base_offset,
         count=len(blob.entries),
-        blob=memoryview(np.ascontiguousarray(blob.entries)).cast("B"),
+        blob=np.ascontiguousarray(blob.entries).data.cast("B"),
     )
 
 
@@ -101,7 +101,7 @@ def winners_rows(group: int, offsets: npt.NDArray[np.uint32]) -> Iterator[Row]:
     step = BLOB_BYTES // offsets.itemsize
     for start in range(0, len(offsets), step):
         part = np.ascontiguousarray(offsets[start : start + step])
-        yield Row(target=group, kind=WINNERS, count=len(part), blob=memoryview(part).cast("B"))
+        yield Row(target=group, kind=WINNERS, count=len(part), blob=part.data.cast("B"))
 
 
 def winners_of(row: Row) -> npt.NDArray[np.uint32]:

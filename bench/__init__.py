@@ -1,0 +1,1 @@
+"""How fast the cleaner is, on logs that are generated for it: ``make bench``."""
