@@ -138,7 +138,8 @@ def _run(
         high_watermark_is_end=request.high_watermark == "end",
     )
     try:
-        results = Cleaner(engine_once, destination, limits, critical=uninterrupted).run(states, choices)
+        cleaner = Cleaner(engine_once, destination, limits, critical=uninterrupted, progress=progress)
+        results = cleaner.run(states, choices)
         destination.close(list(states))
     except BaseException:
         destination.discard()
@@ -158,7 +159,9 @@ def _destination(
     if request.dry_run or not (request.in_place or request.out):
         return Nowhere()
     if request.out is not None:
-        return CleanedCopy(run, directories[0], request.out.absolute())
+        copy = CleanedCopy(run, directories[0], request.out.absolute())
+        copy.refuse_little_room()
+        return copy
     if kept is None:
         return InPlace(run)
     files.make_directory(kept.parent, parents=True)

@@ -15,10 +15,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from siltstone import files
 from siltstone.cleaner import report
 from siltstone.cleaner.destination import Destination
-from siltstone.cleaner.engine import Engine, LogDone, fits_one_task
+from siltstone.cleaner.engine import Engine, LogDone, Progress, fits_one_task
 from siltstone.cleaner.facts import Choices, LogState, Planned, mismatched_topic_ids, open_result, plan_log
 from siltstone.cleaner.keys import ENTRY_BYTES
 from siltstone.cleaner.plan import kafka_map_keys, kafka_passes
@@ -69,11 +68,14 @@ class Cleaner:
         limits: RunLimits,
         *,
         critical: Critical = contextlib.nullcontext,
+        progress: Progress | None = None,
     ) -> None:
         self._engine = engine
         self._destination = destination
         self._limits = limits
         self._critical = critical
+        self._progress = progress or (lambda log, stage, done, total: None)
+        self._total, self._done = 0, 0
         self._deadline = None if limits.stop_after_seconds is None else time.monotonic() + limits.stop_after_seconds
 
     def run(self, states: Sequence[LogState], choices: Choices) -> list[LogResult]:
@@ -111,12 +113,15 @@ class Cleaner:
                 notes = self._destination.tidy(state) if wanted else []
             found = plan_log(state, state.directory.checkpoints(), choices, self._destination.staging(state))
             (found.result if isinstance(found, Planned) else found).notes += notes
+            if isinstance(found, LogResult) and found.checkpoint_reset is not None:
+                self._destination.reset_checkpoint(state, found.checkpoint_reset)
             return found
         except (SiltstoneError, OSError) as error:
             trouble = trouble_of(error)
             return _blank(state).stop(trouble.status, trouble.reason)
 
     def _clean_all(self, planned: Sequence[Planned]) -> None:
+        self._total, self._done = len(planned), 0
         small: list[Planned] = []
         large: list[Planned] = []
         for each in planned:
@@ -132,28 +137,23 @@ class Cleaner:
 
     def _room(self, planned: Planned) -> int | None:
         """Bytes that the log's new files may take at one time; None when there is no room, and said so."""
-        if planned.work.staging is None:
-            return 1 << 62
+        work, where = planned.work, planned.state.path
         try:
-            space = files.space(planned.state.path)
+            room = self._destination.room(planned.state, self._limits.max_extra_bytes)
         except OSError as error:
             planned.result.stop(report.FAILED, trouble_of(error).reason)
             return None
-        allowed = self._limits.max_extra_bytes
-        room = min(space.free_bytes // 4 if allowed is None else allowed, space.free_bytes)
-        spill = 0 if fits_one_task(planned.work, self._limits.whole_log_bytes) else _spill(planned.work)
-        biggest = max(_extra(planned.work.segments[g.first : g.last]) for g in planned.work.groups)
-        if biggest + spill > room:
-            planned.result.stop(
-                report.FAILED,
-                f"{planned.state.path}: needs up to {biggest + spill} bytes more on disk, but only {room} are allowed; "
-                "free some, or raise --max-extra-bytes",
-            )
+        spill = 0 if fits_one_task(work, self._limits.whole_log_bytes) else _spill(work)
+        at_once = [work.segments[g.first : g.last] for g in work.groups] if room.frees_sources else [work.segments]
+        need = max(_extra(segments) for segments in at_once) + spill
+        if need > room.size:
+            reason = f"{where}: needs up to {need} bytes more on disk, but only {max(room.size, 0)} are allowed"
+            planned.result.stop(report.FAILED, f"{reason}; free some, or raise --max-extra-bytes")
             return None
-        if space.free_inodes is not None and space.free_inodes < FILES_PER_GROUP * len(planned.work.groups):
-            planned.result.stop(report.FAILED, f"{planned.state.path}: too few free inodes ({space.free_inodes})")
+        if room.inodes is not None and room.inodes < FILES_PER_GROUP * len(work.groups):
+            planned.result.stop(report.FAILED, f"{where}: too few free inodes ({room.inodes})")
             return None
-        return room - spill
+        return room.size - spill
 
     def _batches(self, small: Sequence[Planned]) -> Iterator[list[Planned]]:
         """Small logs in jobs whose new files together stay within the room there is."""
@@ -243,6 +243,7 @@ class Cleaner:
             return False
         if last:
             _fill(progressing, done)
+            self._tell()
         return True
 
     def _fail(self, progressing: _Progressing, trouble: Trouble) -> None:
@@ -254,6 +255,11 @@ class Cleaner:
             planned.result.seconds = time.perf_counter() - progressing.began
         with contextlib.suppress(OSError):
             self._destination.give_up(planned)
+        self._tell()
+
+    def _tell(self) -> None:
+        self._done += 1
+        self._progress("logs", "done", self._done, self._total)
 
 
 def _blank(state: LogState) -> LogResult:

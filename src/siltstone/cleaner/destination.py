@@ -7,6 +7,7 @@ tombstone never goes before the value it hides, and the checkpoint moves last.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -14,12 +15,24 @@ from siltstone import files
 from siltstone.cleaner.facts import LogState, Planned, staging_folder
 from siltstone.cleaner.originals import Originals
 from siltstone.cleaner.staging import Rewritten
-from siltstone.errors import CheckFailedError
+from siltstone.errors import CheckFailedError, DirectoryRefusedError
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import STAGING, TopicPartition, segment_file
 from siltstone.log.replacement import adopt, finish_replacement, interrupted, replace_segments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Bytes that new files may take, and free inodes (None: not counted).
+
+    ``frees_sources``: a swapped group's originals are gone, so that waves need room one after another.
+    """
+
+    size: int
+    inodes: int | None
+    frees_sources: bool
 
 
 class Destination(Protocol):
@@ -31,6 +44,14 @@ class Destination(Protocol):
 
     def staging(self, state: LogState) -> Path | None:
         """The folder for new files, by name; None when nothing is written."""
+        ...
+
+    def room(self, state: LogState, allowed: int | None) -> Room:
+        """What new files may take; ``allowed`` is ``--max-extra-bytes``."""
+        ...
+
+    def reset_checkpoint(self, state: LogState, offset: int) -> None:
+        """The checkpoint was outside the log and nothing is cleaned: write it anew."""
         ...
 
     def prepare(self, planned: Planned) -> None:
@@ -76,6 +97,13 @@ class Nowhere:
         """No folder."""
         return None
 
+    def room(self, state: LogState, allowed: int | None) -> Room:
+        """As much as one likes."""
+        return Room(size=1 << 62, inodes=None, frees_sources=True)
+
+    def reset_checkpoint(self, state: LogState, offset: int) -> None:
+        """Nothing to write."""
+
     def prepare(self, planned: Planned) -> None:
         """Nothing to make."""
 
@@ -101,6 +129,7 @@ class InPlace:
     def __init__(self, run: str, originals: Originals | None = None) -> None:
         self._run = run
         self._originals = originals
+        self._kept_bytes = 0
 
     def tidy(self, state: LogState) -> list[str]:
         """Finish an interrupted swap as a broker would, and drop an earlier run's staged files."""
@@ -114,6 +143,16 @@ class InPlace:
         """``topic-N/.siltstone/RUN``."""
         return staging_folder(state.path, self._run)
 
+    def room(self, state: LogState, allowed: int | None) -> Room:
+        """What is allowed, by default a quarter of what is free; kept originals take their part of it."""
+        space = files.space(state.path)
+        most = space.free_bytes // 4 if allowed is None else min(allowed, space.free_bytes)
+        return Room(size=most - self._kept_bytes, inodes=space.free_inodes, frees_sources=self._originals is None)
+
+    def reset_checkpoint(self, state: LogState, offset: int) -> None:
+        """Write the checkpoint anew."""
+        state.directory.write_cleaner_checkpoint(state.where, offset)
+
     def prepare(self, planned: Planned) -> None:
         """Make the staging folder."""
         files.make_directory(staging_folder(planned.state.path, self._run), parents=True)
@@ -125,6 +164,7 @@ class InPlace:
         sources = planned.work.segments[plan.first : plan.last]
         if self._originals is not None:
             self._originals.keep(planned, plan, group.size)
+            self._kept_bytes += group.size
         adopt(planned.state.path, {plan.base_offset: {kind: Path(path) for kind, path in group.staged.items()}})
         replace_segments(planned.state.path, [plan.base_offset], [source.base_offset for source in sources])
 
@@ -160,6 +200,7 @@ class CleanedCopy:
         self._partial = target.with_name(f"{target.name}.partial-{run}")
         self._accepted: dict[TopicPartition, dict[int, Rewritten]] = {}
         self._finished: dict[TopicPartition, Planned] = {}
+        self._resets: dict[TopicPartition, int] = {}
 
     def tidy(self, state: LogState) -> list[str]:
         """The source is never changed."""
@@ -171,6 +212,22 @@ class CleanedCopy:
     def staging(self, state: LogState) -> Path | None:
         """A staging folder in the copy."""
         return staging_folder(self._folder(state), self._run)
+
+    def room(self, state: LogState, allowed: int | None) -> Room:
+        """What is free where the copy goes: the whole of it is asked for before it is begun."""
+        space = files.space(self._target.parent)
+        return Room(size=space.free_bytes, inodes=space.free_inodes, frees_sources=False)
+
+    def refuse_little_room(self) -> None:
+        """Raises DirectoryRefusedError where a copy of everything would not fit."""
+        need = sum(files.tree_size(self._source.path / name) for name in self._names())
+        free = files.space(self._target.parent).free_bytes
+        if need > free:
+            raise DirectoryRefusedError(f"--out {self._target}: needs up to {need} bytes, but only {free} are free there")
+
+    def reset_checkpoint(self, state: LogState, offset: int) -> None:
+        """Remember it for the copy's checkpoint."""
+        self._resets[state.where] = offset
 
     def prepare(self, planned: Planned) -> None:
         """Make the staging folder in the copy."""
@@ -222,6 +279,7 @@ class CleanedCopy:
         offsets = read_checkpoint(self._source.path / names.CLEANER_CHECKPOINT)
         if self._source.is_single_partition:
             offsets = {where: offset for where, offset in offsets.items() if where in self._source.partitions}
+        offsets |= self._resets
         offsets |= {where: planned.work.end for where, planned in self._finished.items()}
         if offsets:
             write_checkpoint(self._partial / names.CLEANER_CHECKPOINT, offsets)

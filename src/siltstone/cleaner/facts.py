@@ -14,7 +14,7 @@ from siltstone import files
 from siltstone.cleaner import plan, report
 from siltstone.cleaner.report import LogResult
 from siltstone.cleaner.work import Group, LogWork
-from siltstone.config import Config
+from siltstone.config import LONG_MAX, Config
 from siltstone.errors import CorruptFileError
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import Checkpoints, LogDirectory
@@ -116,8 +116,9 @@ def _log_facts(
     bounds = [high_watermark, producers.first_open_transaction(), producers.end_offset]
     assert state.config is not None
     lagging = state.config.integer("min.compaction.lag.ms") > 0
+    hurried = state.config.setting("max.compaction.lag.ms").value != LONG_MAX
     return plan.LogFacts(
-        segments=[_segment_facts(segment, lagging) for segment in segments],
+        segments=[_segment_facts(segment, lagging, hurried) for segment in segments],
         log_start_offset=max(checkpoints.log_start.get(state.where, 0), segments[0].base_offset),
         log_end_offset=producers.end_offset,
         stable_offset=min(bound for bound in bounds if bound is not None),
@@ -125,7 +126,7 @@ def _log_facts(
     )
 
 
-def _segment_facts(segment: Segment, lagging: bool) -> plan.SegmentFacts:
+def _segment_facts(segment: Segment, lagging: bool, hurried: bool) -> plan.SegmentFacts:
     return plan.SegmentFacts(
         base_offset=segment.base_offset,
         size=segment.size,
@@ -133,7 +134,7 @@ def _segment_facts(segment: Segment, lagging: bool) -> plan.SegmentFacts:
         time_index_size=segment.time_index_size,
         modified_ms=segment.modified_ms,
         largest_timestamp=largest_timestamp(segment) if lagging else 0,
-        first_timestamp=first_batch_timestamp(segment),
+        first_timestamp=first_batch_timestamp(segment) if hurried else None,
     )
 
 
@@ -154,6 +155,7 @@ def _decide(
     result.first_dirty_offset, result.cleaned_end_offset = found.first_dirty, found.first_dirty
     result.dirty_ratio = found.dirty_ratio
     if found.reset:
+        result.checkpoint_reset = found.first_dirty
         result.notes.append(f"the cleaner checkpoint {facts.checkpoint} is outside the log: reset to {found.first_dirty}")
     if found.end <= found.first_dirty or not found.cleanable_bytes:
         return result.stop(report.NOTHING_TO_DO, "nothing that may be cleaned lies above the cleaner checkpoint")

@@ -57,6 +57,7 @@ class LogResult:
     distinct_dirty_keys: int | None = None
     kafka_passes: int | None = None
     dirty_ratio: float | None = None
+    checkpoint_reset: int | None = None
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     settings: Mapping[str, Setting] = field(default_factory=dict)

@@ -199,10 +199,26 @@ def _show(request: app.CleanRequest, done: app.CleanReport) -> None:
         table.add_row(*_row(result))
     console.print(table)
     _show_reasons(console, done.results)
+    _show_settings(console, done.results)
     for each in done.passed_over:
         console.print(f"passed over: {each.path} ({each.reason})", style="dim", markup=False, highlight=False)
     if done.kept is not None:
         console.print(f"originals kept; to put them back: siltstone undo {done.kept}", markup=False, highlight=False)
+
+
+def _show_settings(console: Console, results: Sequence[LogResult]) -> None:
+    """What was set, and where; the rest are Kafka's defaults."""
+    by_settings: dict[str, list[str]] = {}
+    for result in results:
+        chosen = [
+            f"{name}={','.join(s.value) if isinstance(s.value, tuple) else s.value} ({s.source})"
+            for name, s in result.settings.items()
+            if s.source != "default"
+        ]
+        if chosen and result.status not in (status.SKIPPED, status.NOTHING_TO_DO):
+            by_settings.setdefault(", ".join(chosen), []).append(str(result.where))
+    for text, logs in by_settings.items():
+        console.print(f"settings of {', '.join(logs)}: {text}", style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_reasons(console: Console, results: Sequence[LogResult]) -> None:

@@ -103,12 +103,7 @@ def unchanged(segment: Segment) -> files.Reader:
     """Open the segment's log, sure that it is the file that was listed. Raises SourceChangedError."""
     reader = files.Reader(segment.path)
     found = reader.stat
-    if (found.inode, found.device, found.size, found.modified_ns) != (
-        segment.inode,
-        segment.device,
-        segment.size,
-        segment.modified_ns,
-    ):
+    if (found.inode, found.size, found.modified_ns) != (segment.inode, segment.size, segment.modified_ns):
         with reader:
             raise SourceChangedError(f"{segment.path}: changed since it was planned with; nothing was swapped, run again")
     return reader

@@ -223,9 +223,9 @@ def build_batch(
     base = shape.delete_horizon_ms if shape.delete_horizon_ms is not None else (int(times[0]) if count else -1)
     room = sum(int(np.maximum(part.size, 0).sum()) for part in (keys, values, spans)) + RECORD_ROOM * count
     plain = np.empty(room, np.uint8)
-    deltas = (offset - shape.base_offset, times - base)
-    columns: list[Any] = [array for part in (keys, values, spans) for array in (part.data, part.start, part.size)]
-    end = encode_records(*deltas, *columns, plain, 0)
+    columns: list[Any] = [offset - shape.base_offset, times - base]
+    columns += [array for part in (keys, values, spans) for array in (part.data, part.start, part.size)]
+    end = encode_records(*columns, plain, 0)
     final = int(offset[-1]) if last_offset is None else last_offset
     return assemble(shape, plain[:end], final, base, biggest, count)
 

@@ -1,0 +1,107 @@
+"""``python -m bench``: generate the logs, measure, show a table. Exits with 1 when a result is wrong.
+
+The product is imported where it is used, so that ``--help`` needs nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import measure
+from bench.generate import Generated, generate
+from bench.measure import Times, WrongResultError
+from siltstone.cleaner.engine import Engine
+from siltstone.spark.clean import SparkEngine
+from siltstone.spark.session import start_session
+
+OUT = Path(__file__).parent / "out"
+WARM_UP_BYTES = 80_000_000
+
+Measured = dict[str, Times]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the cleaner on generated logs.")
+    parser.add_argument("--size-mb", type=int, default=1000, help="size of the log before compression (1000)")
+    parser.add_argument("--codecs", default="none,lz4,zstd", help="codecs, separated by commas")
+    parser.add_argument("--cold", type=int, default=3, help="repetitions as a process of its own (3)")
+    parser.add_argument("--warm", type=int, default=7, help="repetitions on a running session (7)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
+    return parser.parse_args()
+
+
+def _engine() -> Engine:
+    """A session that has started, and has cleaned a small log."""
+    engine = SparkEngine(start_session("local[*]"))
+    folder = OUT / "none-warm-up"
+    measure.clean_once(engine, folder, generate(folder, WARM_UP_BYTES, "none"))
+    return engine
+
+
+def _measure(engine: Engine, folder: Path, made: Generated, arguments: argparse.Namespace) -> Measured:
+    found: Measured = {}
+    if arguments.warm:
+        found["warm"] = measure.warm(engine, folder, made, arguments.warm)
+    if arguments.cold:
+        found["cold"] = measure.cold(folder, made, arguments.cold)
+    found |= measure.pieces(folder, made)
+    return found | measure.machine(folder, made)
+
+
+def _table(made: Generated, found: Mapping[str, Times]) -> Table:
+    title = (
+        f"{made.codec}: {made.closed_size / 1e6:,.0f} MB in {made.segments} segments "
+        f"({made.plain_size / 1e6:,.0f} MB of records), {made.cleaned_records:,} records, {made.distinct_keys:,} keys"
+    )
+    table = Table(title=title, title_justify="left", header_style="bold")
+    table.add_column("what")
+    for name in ("times", "median s", "min–max s", "GB/s", "GB/s of records"):
+        table.add_column(name, justify="right")
+    for name, times in found.items():
+        speed = times.size / times.median / 1e9
+        whole = times.size == made.closed_size
+        table.add_row(
+            name,
+            str(len(times.seconds)),
+            f"{times.median:.3f}",
+            f"{min(times.seconds):.3f}–{max(times.seconds):.3f}",
+            f"{speed:.2f}",
+            f"{made.plain_size / times.median / 1e9:.2f}" if whole else "",
+        )
+    return table
+
+
+def main() -> int:
+    """Measure every codec; the exit status."""
+    arguments = _arguments()
+    console, document = Console(width=120), {}
+    try:
+        engine = _engine()
+        for codec in arguments.codecs.split(","):
+            folder = OUT / f"{codec}-{arguments.size_mb}"
+            made = generate(folder, arguments.size_mb * 1_000_000, codec)
+            found = _measure(engine, folder, made, arguments)
+            document[codec] = {name: times.to_json() for name, times in found.items()}
+            if not arguments.json:
+                console.print(_table(made, found))
+    except WrongResultError as error:
+        sys.stderr.write(f"bench: wrong result: {error}\n")
+        return 1
+    if arguments.json:
+        about = {"cores": os.cpu_count(), "python": platform.python_version(), "machine": platform.machine()}
+        print(json.dumps({"when": datetime.now(UTC).isoformat(timespec="seconds"), **about, "codecs": document}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,256 @@
+"""What is timed: whole processes (cold), jobs on a session that runs (warm), pieces, and the machine.
+
+Every cleaning works on a copy of the generated directory whose closed segments are hard links: the swap
+renames and unlinks names, and writes only new files. Making and dropping copies is never timed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from bench.generate import SEGMENT_BYTES, WHERE, Generated
+from siltstone import files
+from siltstone.cleaner.cleaner import Cleaner, RunLimits
+from siltstone.cleaner.destination import InPlace
+from siltstone.cleaner.engine import Engine, bucket_count, entry_capacity
+from siltstone.cleaner.facts import Choices, LogState, Planned, plan_log, staging_folder
+from siltstone.cleaner.keys import EntryBlob, KeyCollector, last_of_each_key, merge_bucket, radix_partitions
+from siltstone.cleaner.staging import Rewritten, rewrite_group
+from siltstone.cleaner.work import Extracted, extract, winners_by_group
+from siltstone.config import Config, parse_assignments
+from siltstone.log.directory import LogDirectory
+from siltstone.log.segments import count_records, list_segments, windows
+from siltstone.records.codecs import Scratch
+from siltstone.records.columns import decode
+
+SETTINGS = ("cleanup.policy=compact", "min.cleanable.dirty.ratio=0.0", f"segment.bytes={SEGMENT_BYTES}")
+NOW_MS = 1_710_000_000_000
+
+
+class WrongResultError(Exception):
+    """A cleaning did not leave what it should have left."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Times:
+    """Seconds of the repetitions of one thing, and the bytes it went through."""
+
+    size: int
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        """Median of the seconds."""
+        return statistics.median(self.seconds)
+
+    def to_json(self) -> dict[str, object]:
+        """Numbers for machines."""
+        return {
+            "bytes": self.size,
+            "seconds": [round(each, 4) for each in self.seconds],
+            "median_seconds": round(self.median, 4),
+            "median_gb_per_second": round(self.size / self.median / 1e9, 4),
+        }
+
+
+@contextlib.contextmanager
+def fresh_copy(folder: Path) -> Iterator[Path]:
+    """A copy of ``folder``/log to clean, gone afterwards; what is dirty on the disk is settled first."""
+    copy = folder / "copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    (copy / str(WHERE)).mkdir(parents=True)
+    active = max(path.name for path in (folder / "log" / str(WHERE)).glob("*.log")).removesuffix(".log")
+    for source in (folder / "log").rglob("*"):
+        target = copy / source.relative_to(folder / "log")
+        if source.is_file() and source.suffix and not source.name.startswith((active, ".")):
+            os.link(source, target)
+        elif source.is_file():
+            shutil.copy2(source, target)
+    os.sync()
+    try:
+        yield copy
+    finally:
+        shutil.rmtree(copy)
+
+
+def check(directory: Path, made: Generated) -> None:
+    """Are there as many records as there must be? Raises WrongResultError."""
+    counts = [count_records(segment) for segment in list_segments(directory / str(WHERE))]
+    found = sum(count or 0 for count in counts)
+    if found != made.expected_records:
+        raise WrongResultError(f"{found} records after cleaning, {made.expected_records} expected")
+
+
+def cold(folder: Path, made: Generated, repetitions: int) -> Times:
+    """The command as a process of its own, Python, Java and Spark started for it."""
+    times = Times(size=made.closed_size)
+    for _ in range(repetitions):
+        with fresh_copy(folder) as copy:
+            command = [str(Path(sys.executable).with_name("siltstone")), "clean", str(copy), "--in-place"]
+            command += ["--topic", WHERE.topic, "--now-ms", str(NOW_MS), "--json"]
+            command += [part for setting in SETTINGS for part in ("--config", setting)]
+            began = time.perf_counter()
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            times.seconds.append(time.perf_counter() - began)
+            _check_report(done)
+            check(copy, made)
+    return times
+
+
+def _check_report(done: subprocess.CompletedProcess[str]) -> None:
+    if done.returncode:
+        raise WrongResultError(f"siltstone clean ended with {done.returncode}: {done.stderr.strip()}")
+    (log,) = json.loads(done.stdout)["logs"]
+    if log["status"] != "cleaned":
+        raise WrongResultError(f"{log['status']}: {log['reason']}")
+
+
+def state_of(directory: LogDirectory) -> LogState:
+    """The one log of a generated directory, to be compacted."""
+    config = Config(parse_assignments(SETTINGS, "bench"))
+    return LogState(where=WHERE, path=directory.partitions[WHERE], directory=directory, config=config)
+
+
+def clean_once(engine: Engine, folder: Path, made: Generated) -> float:
+    """One cleaning in place of a fresh copy: seconds, from the lock to the checkpoint."""
+    with fresh_copy(folder) as copy:
+        began = time.perf_counter()
+        with LogDirectory.open(copy) as directory:
+            cleaner = Cleaner(lambda: engine, InPlace("bench"), RunLimits(whole_log_bytes=1))
+            (result,) = cleaner.run([state_of(directory)], Choices(now_ms=NOW_MS))
+        seconds = time.perf_counter() - began
+        if result.status != "cleaned":
+            raise WrongResultError(f"{result.status}: {result.reason}")
+        check(copy, made)
+    return seconds
+
+
+def warm(engine: Engine, folder: Path, made: Generated, repetitions: int) -> Times:
+    """Cleanings on a session that runs already."""
+    return Times(
+        size=made.closed_size, seconds=[clean_once(engine, folder, made) for _ in range(repetitions)]
+    )
+
+
+@contextlib.contextmanager
+def _planned(folder: Path) -> Iterator[tuple[Planned, InPlace]]:
+    with fresh_copy(folder) as copy, LogDirectory.open(copy) as directory:
+        state = state_of(directory)
+        planned = plan_log(
+            state, directory.checkpoints(), Choices(now_ms=NOW_MS), staging_folder(state.path, "bench")
+        )
+        assert isinstance(planned, Planned)
+        destination = InPlace("bench")
+        destination.prepare(planned)
+        yield planned, destination
+
+
+def pieces(folder: Path, made: Generated) -> dict[str, Times]:
+    """The stages one after another on one core, without Spark; the kernels by themselves."""
+    times: dict[str, Times] = {}
+    timed = _timed(times, made.closed_size)
+    with _planned(folder) as (planned, destination):
+        work, found = planned.work, Extracted()
+        numbers = range(len(work.segments))
+        buckets = bucket_count(work, 2)
+        blobs: list[EntryBlob] = timed(
+            "extract", lambda: list(extract(work, numbers, buckets, entry_capacity(work), found))
+        )
+        merged = timed("merge", lambda: [_merge(blobs, bucket, buckets) for bucket in range(buckets)])
+        winners: dict[int, list[np.ndarray[tuple[int], np.dtype[np.uint32]]]] = {}
+        for each in merged:
+            for group, offsets in winners_by_group(work, each):
+                winners.setdefault(group, []).append(offsets)
+        groups: list[Rewritten] = timed(
+            "rewrite, fsync, check",
+            lambda: [rewrite_group(work, group, np.concatenate(winners[group.index]), "0") for group in work.groups],
+        )
+        timed("swap, checkpoint", lambda: _swap(destination, planned, groups))
+    with _planned(folder) as (planned, _):
+        _kernels(planned, times)
+    return times
+
+
+def _timed(times: dict[str, Times], size: int) -> Callable[..., object]:
+    def run(name: str, action: Callable[[], object]) -> object:
+        began = time.perf_counter()
+        result = action()
+        times[name] = Times(size=size, seconds=[time.perf_counter() - began])
+        return result
+
+    return run
+
+
+def _merge(blobs: list[EntryBlob], bucket: int, buckets: int):
+    return merge_bucket([blob for blob in blobs if blob.bucket == bucket], bucket, buckets)
+
+
+def _swap(destination: InPlace, planned: Planned, groups: list[Rewritten]) -> None:
+    for group in groups:
+        destination.accept(planned, group)
+    destination.finish(planned)
+
+
+def _kernels(planned: Planned, times: dict[str, Times]) -> None:
+    """On the first segment: checksums with reading, decoding, hashing, and de-duplication."""
+    segment, scratch = planned.work.segments[0], Scratch()
+    collector = KeyCollector(hash_key=planned.work.hash_key, first_dirty=0, buckets=1, capacity=1 << 30)
+    spent = dict.fromkeys(("read, checksums", "decode", "hash"), 0.0)
+    with files.Reader(segment.path) as reader:
+        began = time.perf_counter()
+        for window in windows(reader, window_size=planned.work.window_size):
+            read = time.perf_counter()
+            columns = decode(window.data, window.batches, scratch)
+            decoded = time.perf_counter()
+            list(collector.add(columns, columns.key_size >= 0))
+            hashed = time.perf_counter()
+            spent["read, checksums"] += read - began
+            spent["decode"] += decoded - read
+            spent["hash"] += hashed - decoded
+            began = hashed
+    for name, seconds in spent.items():
+        times[f"one segment: {name}"] = Times(size=segment.size, seconds=[seconds])
+    entries = np.concatenate([blob.entries for blob in collector.finish()])
+    began = time.perf_counter()
+    last_of_each_key(entries, radix_partitions(2))
+    times["one segment: de-duplicate entries"] = Times(
+        size=entries.nbytes, seconds=[time.perf_counter() - began]
+    )
+
+
+def machine(folder: Path, made: Generated) -> dict[str, Times]:
+    """Plain reading of the closed segments, and writing what is left of them with fsync; one core."""
+    buffer = np.zeros(4 << 20, np.uint8)
+    read = Times(size=made.closed_size)
+    for _ in range(3):
+        began = time.perf_counter()
+        for path in sorted((folder / "log" / str(WHERE)).glob("*.log")):
+            with files.Reader(path) as reader:
+                position = 0
+                while got := reader.read_into(buffer, position):
+                    position += got
+        read.seconds.append(time.perf_counter() - began)
+    size = made.closed_size * made.distinct_keys // made.cleaned_records
+    write = Times(size=size)
+    for _ in range(3):
+        path = folder / "plain"
+        began = time.perf_counter()
+        with files.Writer(path) as writer:
+            for start in range(0, size, len(buffer)):
+                writer.write(buffer[: min(len(buffer), size - start)])
+            writer.sync()
+        write.seconds.append(time.perf_counter() - began)
+        path.unlink()
+    return {"read (page cache)": read, "write + fsync of the output's size": write}
