@@ -22,13 +22,20 @@ from siltstone.cleaner.cleaner import Cleaner, RunLimits
 from siltstone.cleaner.destination import CleanedCopy, Destination, InPlace, Nowhere
 from siltstone.cleaner.engine import Engine, Progress
 from siltstone.cleaner.facts import Choices, LogState
-from siltstone.cleaner.originals import Originals, read_run, refuse_changed, refuse_other_file_system, undo_log
+from siltstone.cleaner.originals import (
+    Originals,
+    read_run,
+    refuse_changed,
+    refuse_other_file_system,
+    undo_log,
+)
 from siltstone.cleaner.report import LogResult
 from siltstone.clock import Clock, SystemClock
 from siltstone.config import Config, Setting, parse_assignments, parse_config_file
 from siltstone.errors import DirectoryRefusedError, UsageError
 from siltstone.log.directory import LogDirectory, PassedOver, refuse_strangers
 from siltstone.log.names import CLUSTER_METADATA, LOCK, TopicPartition
+from siltstone.log.replacement import finish_replacement
 
 DEFAULT_MASTER = "local[*]"
 
@@ -99,7 +106,8 @@ def clean(
     started = clock.now_ms()
     run = f"{datetime.fromtimestamp(started / 1000, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     with contextlib.ExitStack() as stack:
-        directories = [stack.enter_context(_open(path, request)) for path in request.directories]
+        directories = [stack.enter_context(each) for each in _open_all(request)]
+        _refuse_outputs_inside(request, directories)
         for directory in directories:
             _refuse_state(directory, request)
         refuse_strangers(directories)
@@ -174,46 +182,62 @@ def _refuse_contradictions(request: CleanRequest) -> None:
     if request.in_place and request.out is not None:
         raise UsageError("choose one of --in-place and --out NEW")
     if not (request.in_place or request.out or request.dry_run):
-        raise UsageError("choose --in-place (swap the result in) or --out NEW (a cleaned copy), or try --dry-run first")
+        raise UsageError(
+            "choose --in-place (swap the result in) or --out NEW (a cleaned copy), or try --dry-run first"
+        )
     if request.high_watermark not in (None, "end"):
         raise UsageError(f"--high-watermark {request.high_watermark}: only 'end' is known")
     if request.out is not None:
         _refuse_out(request, request.out.absolute())
     if request.keep_originals is not None:
         if not request.in_place:
-            raise UsageError("--keep-originals goes with --in-place: --out leaves the originals where they are")
-        _refuse_inside(request, request.keep_originals, "--keep-originals")
+            raise UsageError(
+                "--keep-originals goes with --in-place: --out leaves the originals where they are"
+            )
     if request.report is not None:
-        _refuse_inside(request, request.report, "--report")
         if files.exists(request.report):
             raise UsageError(f"--report {request.report}: is there already; name a new file")
+        if not files.is_directory(request.report.absolute().parent):
+            raise UsageError(f"--report {request.report}: {request.report.parent} is no directory")
 
 
 def _refuse_out(request: CleanRequest, out: Path) -> None:
     if len(request.directories) != 1:
-        raise UsageError("--out takes one DIR; clean several log directories --in-place, or one after the other")
+        raise UsageError(
+            "--out takes one DIR; clean several log directories --in-place, or one after the other"
+        )
     if files.exists(out):
         raise UsageError(f"--out {out}: is there already; name a directory that is not")
     if not files.is_directory(out.parent):
         raise UsageError(f"--out {out}: {out.parent} is no directory")
-    _refuse_inside(request, out, "--out")
 
 
-def _refuse_inside(request: CleanRequest, path: Path, flag: str) -> None:
-    for directory in request.directories:
-        if path.absolute().is_relative_to(directory.absolute()):
-            raise UsageError(f"{flag} {path}: inside {directory}, where a broker would stumble over it; name another place")
+def _refuse_outputs_inside(request: CleanRequest, directories: Sequence[LogDirectory]) -> None:
+    outputs = {"--out": request.out, "--keep-originals": request.keep_originals, "--report": request.report}
+    for flag, path in outputs.items():
+        for directory in directories:
+            if path is not None and path.resolve().is_relative_to(directory.path.resolve()):
+                raise UsageError(
+                    f"{flag} {path}: inside {directory.path}, where a broker would stumble over it; "
+                    "name another place"
+                )
 
 
-def _open(path: Path, request: CleanRequest) -> LogDirectory:
-    """Open and lock; a dry run makes no lock file where there is none."""
-    if request.dry_run:
+def _open_all(request: CleanRequest) -> Iterator[LogDirectory]:
+    """Open and lock, one after the other; two partitions of one log directory share its one lock.
+
+    A dry run makes no lock file where there is none.
+    """
+    locked: set[tuple[int, int]] = set()
+    for path in request.directories:
         directory = LogDirectory.open(path, lock=False)
-        if files.exists(directory.path / LOCK):
-            directory.close()
+        facts = files.stat(directory.path)
+        if (facts.device, facts.inode) not in locked and not (
+            request.dry_run and not files.exists(directory.path / LOCK)
+        ):
             directory = LogDirectory.open(path)
-        return directory
-    return LogDirectory.open(path, lock=True)
+            locked.add((facts.device, facts.inode))
+        yield directory
 
 
 def _refuse_state(directory: LogDirectory, request: CleanRequest) -> None:
@@ -224,8 +248,8 @@ def _refuse_state(directory: LogDirectory, request: CleanRequest) -> None:
         )
     if request.in_place and files.file_system(directory.path) in files.NETWORK_FILE_SYSTEMS:
         raise DirectoryRefusedError(
-            f"{directory.path}: on a network file system ({files.file_system(directory.path)}), where locks and renames "
-            "cannot be trusted; clean a copy with --out"
+            f"{directory.path}: on a network file system ({files.file_system(directory.path)}), "
+            "where locks and renames cannot be trusted; clean a copy with --out"
         )
 
 
@@ -252,7 +276,9 @@ def _states(directories: Sequence[LogDirectory], request: CleanRequest) -> list[
     return states
 
 
-def _config(where: TopicPartition, given: dict[str, Setting], by_topic: dict[str, dict[str, Setting]]) -> Config | None:
+def _config(
+    where: TopicPartition, given: dict[str, Setting], by_topic: dict[str, dict[str, Setting]]
+) -> Config | None:
     settings = {**by_topic.get(where.topic, {}), **given}
     return Config(settings) if settings and where.topic != CLUSTER_METADATA else None
 
@@ -263,7 +289,11 @@ def _partitions_after(request: CleanRequest, states: Sequence[LogState]) -> list
 
 
 def _write_audit(
-    request: CleanRequest, report: CleanReport, started: int, before: dict[str, dict[str, str]], after: list[Path]
+    request: CleanRequest,
+    report: CleanReport,
+    started: int,
+    before: dict[str, dict[str, str]],
+    after: list[Path],
 ) -> None:
     assert request.report is not None
     shown = {name: str(getattr(request, name)) for name in CleanRequest.__dataclass_fields__}
@@ -290,6 +320,8 @@ def undo(folder: Path) -> dict[str, list[str]]:
             _refuse_state(directory, replace(_UNDO, in_place=True))
         for _, log in kept:
             refuse_changed(log)
+            with uninterrupted():
+                finish_replacement(Path(log.path))
         done = {}
         for place, log in kept:
             with uninterrupted():
@@ -307,7 +339,10 @@ def uninterrupted() -> Iterator[None]:
         yield
         return
     waiting: list[int] = []
-    before = {number: signal.signal(number, lambda got, _: waiting.append(got)) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, lambda got, _: waiting.append(got))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:

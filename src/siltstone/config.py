@@ -41,7 +41,7 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _key(  # noqa: PLR0913 - a row of the table
+def _key(
     name: str,
     parse: Callable[[str], object],
     default: object,
@@ -52,7 +52,14 @@ def _key(  # noqa: PLR0913 - a row of the table
     choices: tuple[str, ...] = (),
 ) -> Key:
     return Key(
-        name=name, parse=parse, default=default, doc=doc, synonyms=synonyms, least=least, most=most, choices=choices
+        name=name,
+        parse=parse,
+        default=default,
+        doc=doc,
+        synonyms=synonyms,
+        least=least,
+        most=most,
+        choices=choices,
     )
 
 

@@ -5,7 +5,6 @@ A small log is built and cleaned in memory and on a temporary directory, both wa
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +37,7 @@ def _log() -> bytes:
 
 def main() -> None:
     """Compile everything that a cleaning calls."""
-    with tempfile.TemporaryDirectory(prefix="siltstone-warmup-") as folder:
+    with files.temporary_directory("siltstone-warmup-") as folder:
         directory = Path(folder)
         files.write_new(directory / segment_file(0, "log"), _log())
         end = 20 * len(CODECS)

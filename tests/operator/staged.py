@@ -17,7 +17,6 @@ from siltstone.records.columns import decode
 from tests.golden_sets import Case, load_case, stage_round
 
 Listing = dict[str, tuple[bytes, int, int]]
-KILLED = -9
 
 
 def in_process(request: app.CleanRequest, progress: Progress | None) -> Engine:
@@ -134,17 +133,10 @@ def records(partition: Path, below: int | None = None) -> Iterator[Record]:
         with files.Reader(segment.path) as reader:
             for window in windows(reader):
                 columns = decode(window.data, window.batches, scratch, path=segment.path, origin=window.origin)
-                for i in range(len(columns)):
-                    offset = int(columns.offset[i])
+                for row in range(len(columns)):
+                    offset = int(columns.offset[row])
                     if below is None or offset < below:
-                        key = part(columns.data, int(columns.key_at[i]), int(columns.key_size[i]))
-                        value = part(columns.data, int(columns.value_at[i]), int(columns.value_size[i]))
-                        yield offset, key, value
-
-
-def part(data: Any, position: int, size: int) -> bytes | None:
-    """A field's bytes, None where its size says null."""
-    return None if size < 0 else bytes(data[position : position + size])
+                        yield offset, columns.key(row), columns.value(row)
 
 
 def last_values(partition: Path, below: int | None = None) -> dict[bytes | None, tuple[int, bytes | None]]:

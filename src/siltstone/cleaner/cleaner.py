@@ -76,7 +76,9 @@ class Cleaner:
         self._critical = critical
         self._progress = progress or (lambda log, stage, done, total: None)
         self._total, self._done = 0, 0
-        self._deadline = None if limits.stop_after_seconds is None else time.monotonic() + limits.stop_after_seconds
+        self._deadline = (
+            None if limits.stop_after_seconds is None else time.monotonic() + limits.stop_after_seconds
+        )
 
     def run(self, states: Sequence[LogState], choices: Choices) -> list[LogResult]:
         """Clean what is to be cleaned; one result a log, in the order given. Raises EngineError only when
@@ -128,7 +130,9 @@ class Cleaner:
             room = self._room(each)
             if room is None:
                 continue
-            fits = fits_one_task(each.work, self._limits.whole_log_bytes) and _extra(each.work.segments) <= room
+            fits = (
+                fits_one_task(each.work, self._limits.whole_log_bytes) and _extra(each.work.segments) <= room
+            )
             (small if fits else large).append(each)
         for batch in self._batches(small):
             self._clean_small(batch)
@@ -144,10 +148,14 @@ class Cleaner:
             planned.result.stop(report.FAILED, trouble_of(error).reason)
             return None
         spill = 0 if fits_one_task(work, self._limits.whole_log_bytes) else _spill(work)
-        at_once = [work.segments[g.first : g.last] for g in work.groups] if room.frees_sources else [work.segments]
+        at_once = (
+            [work.segments[g.first : g.last] for g in work.groups] if room.frees_sources else [work.segments]
+        )
         need = max(_extra(segments) for segments in at_once) + spill
         if need > room.size:
-            reason = f"{where}: needs up to {need} bytes more on disk, but only {max(room.size, 0)} are allowed"
+            reason = (
+                f"{where}: needs up to {need} bytes more on disk, but only {max(room.size, 0)} are allowed"
+            )
             planned.result.stop(report.FAILED, f"{reason}; free some, or raise --max-extra-bytes")
             return None
         if room.inodes is not None and room.inodes < FILES_PER_GROUP * len(work.groups):
@@ -210,7 +218,9 @@ class Cleaner:
                 if not self._settle(progressing, done, last=number + 1 == len(waves)):
                     return
                 if number + 1 < len(waves) and self._stopped([planned]):
-                    self._fail(progressing, Trouble(status=report.SKIPPED, reason=_partly(number + 1, len(waves))))
+                    self._fail(
+                        progressing, Trouble(status=report.SKIPPED, reason=_partly(number + 1, len(waves)))
+                    )
                     return
         except (SiltstoneError, OSError) as error:
             self._fail(progressing, trouble_of(error))
@@ -224,7 +234,9 @@ class Cleaner:
         """Check and take over what an engine hands back; False when the log is not to be gone on with."""
         planned = progressing.planned
         try:
-            trouble = done.found.trouble or next((g.trouble for g in done.groups if g.trouble is not None), None)
+            trouble = done.found.trouble or next(
+                (g.trouble for g in done.groups if g.trouble is not None), None
+            )
             if trouble is None:
                 _check_counts(progressing, done, last=last)
                 if last and planned.result.records_before is None:
@@ -309,9 +321,13 @@ def _check_counts(progressing: _Progressing, done: LogDone, *, last: bool) -> No
             )
     groups = [*progressing.groups, *done.groups]
     if last and len(groups) != len(progressing.planned.work.groups):
-        raise CheckFailedError(f"{name}: {len(groups)} groups came back, not {len(progressing.planned.work.groups)}")
+        raise CheckFailedError(
+            f"{name}: {len(groups)} groups came back, not {len(progressing.planned.work.groups)}"
+        )
     if last and sum(group.records for group in groups) != done.found.records:
-        raise CheckFailedError(f"{name}: the groups' records are not the {done.found.records} that were extracted")
+        raise CheckFailedError(
+            f"{name}: the groups' records are not the {done.found.records} that were extracted"
+        )
 
 
 def _count_all(planned: Planned, done: LogDone) -> None:

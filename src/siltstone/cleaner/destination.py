@@ -147,7 +147,9 @@ class InPlace:
         """What is allowed, by default a quarter of what is free; kept originals take their part of it."""
         space = files.space(state.path)
         most = space.free_bytes // 4 if allowed is None else min(allowed, space.free_bytes)
-        return Room(size=most - self._kept_bytes, inodes=space.free_inodes, frees_sources=self._originals is None)
+        return Room(
+            size=most - self._kept_bytes, inodes=space.free_inodes, frees_sources=self._originals is None
+        )
 
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
         """Write the checkpoint anew."""
@@ -165,7 +167,9 @@ class InPlace:
         if self._originals is not None:
             self._originals.keep(planned, plan, group.size)
             self._kept_bytes += group.size
-        adopt(planned.state.path, {plan.base_offset: {kind: Path(path) for kind, path in group.staged.items()}})
+        adopt(
+            planned.state.path, {plan.base_offset: {kind: Path(path) for kind, path in group.staged.items()}}
+        )
         replace_segments(planned.state.path, [plan.base_offset], [source.base_offset for source in sources])
 
     def finish(self, planned: Planned) -> None:
@@ -223,7 +227,9 @@ class CleanedCopy:
         need = sum(files.tree_size(self._source.path / name) for name in self._names())
         free = files.space(self._target.parent).free_bytes
         if need > free:
-            raise DirectoryRefusedError(f"--out {self._target}: needs up to {need} bytes, but only {free} are free there")
+            raise DirectoryRefusedError(
+                f"--out {self._target}: needs up to {need} bytes, but only {free} are free there"
+            )
 
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
         """Remember it for the copy's checkpoint."""
@@ -296,8 +302,10 @@ class CleanedCopy:
         bases = {group.base_offset for group in cleaned.work.groups} if cleaned else set()
         for entry in files.entries(source):
             name = names.parse_segment_file(entry.name)
-            if name is not None and name.base_offset in replaced and (
-                name.kind != names.SNAPSHOT or name.base_offset not in bases
+            if (
+                name is not None
+                and name.base_offset in replaced
+                and (name.kind != names.SNAPSHOT or name.base_offset not in bases)
             ):
                 continue
             if entry.is_file:

@@ -85,11 +85,13 @@ def refusal(state: LogState) -> str | None:
         return "remote.storage.enable=true: tiered logs are left alone"
     left = interrupted(state.path)
     if left:
-        return f"an interrupted swap is to be finished first ({left[0]}): start the broker once, or clean --in-place"
+        return f"an interrupted swap is unfinished ({left[0]}): start the broker, or clean --in-place"
     return None
 
 
-def plan_log(state: LogState, checkpoints: Checkpoints, choices: Choices, staging: Path | None) -> Planned | LogResult:
+def plan_log(
+    state: LogState, checkpoints: Checkpoints, choices: Choices, staging: Path | None
+) -> Planned | LogResult:
     """Plan one log's cleaning. ``staging``: folder for new files, None for a dry run.
 
     Raises CorruptFileError or OSError when the directory cannot be made sense of.
@@ -106,12 +108,18 @@ def plan_log(state: LogState, checkpoints: Checkpoints, choices: Choices, stagin
     if not segments:
         return result.stop(report.NOTHING_TO_DO, "the directory holds no segments")
     producers = producer_state(state.path, segments)
-    facts = _log_facts(state, checkpoints, segments, producers, None if choices.high_watermark_is_end else high_watermark)
+    facts = _log_facts(
+        state, checkpoints, segments, producers, None if choices.high_watermark_is_end else high_watermark
+    )
     return _decide(state, choices, staging, result, segments, producers, facts)
 
 
 def _log_facts(
-    state: LogState, checkpoints: Checkpoints, segments: Sequence[Segment], producers: ProducerState, high_watermark: int | None
+    state: LogState,
+    checkpoints: Checkpoints,
+    segments: Sequence[Segment],
+    producers: ProducerState,
+    high_watermark: int | None,
 ) -> plan.LogFacts:
     bounds = [high_watermark, producers.first_open_transaction(), producers.end_offset]
     assert state.config is not None
@@ -149,20 +157,25 @@ def _decide(
 ) -> Planned | LogResult:
     assert state.config is not None
     lag = plan.LagLimits(
-        min_ms=state.config.integer("min.compaction.lag.ms"), max_ms=state.config.integer("max.compaction.lag.ms")
+        min_ms=state.config.integer("min.compaction.lag.ms"),
+        max_ms=state.config.integer("max.compaction.lag.ms"),
     )
     found = plan.cleanable_range(facts, lag, choices.now_ms)
     result.first_dirty_offset, result.cleaned_end_offset = found.first_dirty, found.first_dirty
     result.dirty_ratio = found.dirty_ratio
     if found.reset:
         result.checkpoint_reset = found.first_dirty
-        result.notes.append(f"the cleaner checkpoint {facts.checkpoint} is outside the log: reset to {found.first_dirty}")
+        result.notes.append(
+            f"the cleaner checkpoint {facts.checkpoint} is outside the log: reset to {found.first_dirty}"
+        )
     if found.end <= found.first_dirty or not found.cleanable_bytes:
-        return result.stop(report.NOTHING_TO_DO, "nothing that may be cleaned lies above the cleaner checkpoint")
+        return result.stop(
+            report.NOTHING_TO_DO, "nothing that may be cleaned lies above the cleaner checkpoint"
+        )
     ratio = state.config.number("min.cleanable.dirty.ratio")
     if not choices.force and not plan.is_eligible(found, ratio):
-        reason = f"dirty ratio {found.dirty_ratio:.3f} is not over min.cleanable.dirty.ratio={ratio:g}; --force cleans it"
-        return result.stop(report.NOT_ELIGIBLE, reason)
+        reason = f"dirty ratio {found.dirty_ratio:.3f} is not over min.cleanable.dirty.ratio={ratio:g}"
+        return result.stop(report.NOT_ELIGIBLE, f"{reason}; --force cleans it")
     result.cleaned_end_offset = found.end
     work = _work(state, choices, staging, segments, facts, found, producers)
     result.groups = len(work.groups)

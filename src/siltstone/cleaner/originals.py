@@ -74,7 +74,9 @@ class Originals:
                 if files.exists(state.path / name):
                     files.link(state.path / name, place / name)
                     kept.append(name)
-        log.groups.append(KeptGroup(base_offset=group.base_offset, size=new_size, originals=sources, names=kept))
+        log.groups.append(
+            KeptGroup(base_offset=group.base_offset, size=new_size, originals=sources, names=kept)
+        )
         files.replace(place / UNDO_FILE, json.dumps(asdict(log), indent=1).encode())
         for folder in (self.folder, self.folder.parent):
             files.sync_directory(folder)
@@ -93,7 +95,9 @@ def _kept_log(planned: Planned) -> KeptLog:
 def refuse_other_file_system(folder: Path, partition: Path) -> None:
     """Hard links need one file system. Raises UsageError."""
     if files.stat(folder).device != files.stat(partition).device:
-        raise UsageError(f"--keep-originals {folder}: not on the file system of {partition}, so nothing can be linked there")
+        raise UsageError(
+            f"--keep-originals {folder}: not on the file system of {partition}; no hard link can be made"
+        )
 
 
 def read_run(folder: Path) -> list[tuple[Path, KeptLog]]:
@@ -105,7 +109,9 @@ def read_run(folder: Path) -> list[tuple[Path, KeptLog]]:
             if entry.is_directory and files.exists(path):
                 found.append((folder / entry.name, _read(path)))
     if not found:
-        raise UsageError(f"{folder}: no run kept its originals here; give KEEP/RUN as clean --keep-originals printed it")
+        raise UsageError(
+            f"{folder}: no run kept its originals here; give KEEP/RUN as clean --keep-originals printed it"
+        )
     return found
 
 
@@ -115,7 +121,9 @@ def _read(path: Path) -> KeptLog:
         groups = [KeptGroup(**group) for group in raw.pop("groups")]
         return KeptLog(**raw, groups=groups)
     except (ValueError, TypeError, KeyError):
-        raise DirectoryRefusedError(f"{path}: not what clean --keep-originals writes; nothing was changed") from None
+        raise DirectoryRefusedError(
+            f"{path}: not what clean --keep-originals writes; nothing was changed"
+        ) from None
 
 
 def refuse_changed(log: KeptLog) -> None:
@@ -137,7 +145,8 @@ def undo_log(place: Path, log: KeptLog, directory: LogDirectory) -> list[str]:
     for group in todo:
         if sizes.get(group.base_offset) != group.size:
             raise DirectoryRefusedError(
-                f"{partition / segment_file(group.base_offset, 'log')}: is not what the run left; nothing was changed"
+                f"{partition / segment_file(group.base_offset, 'log')}: is not what the run left; "
+                "nothing was changed"
             )
     where = parse_partition(partition.name)
     assert where is not None
@@ -150,7 +159,10 @@ def undo_log(place: Path, log: KeptLog, directory: LogDirectory) -> list[str]:
 def _is_there(place: Path, partition: Path, group: KeptGroup) -> bool:
     """Are the originals themselves in the partition (the swap never happened, or was undone)?"""
     name = segment_file(group.originals[0], "log")
-    return files.exists(partition / name) and files.stat(partition / name).inode == files.stat(place / name).inode
+    return (
+        files.exists(partition / name)
+        and files.stat(partition / name).inode == files.stat(place / name).inode
+    )
 
 
 def _restore(place: Path, partition: Path, group: KeptGroup) -> None:

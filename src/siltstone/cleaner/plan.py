@@ -175,7 +175,9 @@ def _fits(group: Sequence[SegmentFacts], last_offset: int, limits: GroupLimits) 
     )
 
 
-def legacy_delete_horizon(segments: Sequence[SegmentFacts], first_dirty: int, delete_retention_ms: int) -> int:
+def legacy_delete_horizon(
+    segments: Sequence[SegmentFacts], first_dirty: int, delete_retention_ms: int
+) -> int:
     """For message sets (v0, v1): a tombstone stays in segments modified later than this, in ms.
 
     The last clean segment's modification time less the retention; 0 when there is no clean segment.

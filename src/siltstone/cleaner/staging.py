@@ -73,7 +73,7 @@ def rewrite_group(work: LogWork, group: Group, winners: Offsets, attempt: str) -
             _fill(work, group, ordered, _Sink(work, group, None), report)
         else:
             _stage(work, group, ordered, Path(work.staging) / f"{group.base_offset:020d}.{attempt}", report)
-    except Exception as error:  # noqa: BLE001 - a log's trouble is a row, not the job's end
+    except Exception as error:
         report.trouble = trouble_of(error)
         _remove(report)
     return report
@@ -114,9 +114,13 @@ def _fill(work: LogWork, group: Group, winners: Offsets, sink: _Sink, report: Re
     report.records, report.kept, report.size = tally.records, tally.kept, sink.size
     report.superseded, report.tombstones, report.keyless = tally.gone.tolist()
     if rewriter.winners_met != len(winners):
-        raise CheckFailedError(f"{work.name}: {len(winners)} winners, but {rewriter.winners_met} of them were met")
+        raise CheckFailedError(
+            f"{work.name}: {len(winners)} winners, but {rewriter.winners_met} of them were met"
+        )
     if report.records != report.kept + int(tally.gone.sum()):
-        raise CheckFailedError(f"{work.name}: {report.records} records read, but kept and removed do not add up to it")
+        raise CheckFailedError(
+            f"{work.name}: {report.records} records read, but kept and removed do not add up to it"
+        )
 
 
 def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink) -> None:
@@ -144,7 +148,9 @@ def read_back(work: LogWork, group: Group, winners: Offsets, report: Rewritten, 
     last = -1
     with files.Reader(path) as reader:
         if reader.stat.size != report.size:
-            raise CheckFailedError(f"{path}: {reader.stat.size} bytes on disk, but {report.size} were written")
+            raise CheckFailedError(
+                f"{path}: {reader.stat.size} bytes on disk, but {report.size} were written"
+            )
         for window in windows(reader, window_size=work.window_size):
             following = refuse_disorder(path, window, following, group.end_offset)
             again.add_directory(window.batches)

@@ -134,11 +134,13 @@ def extract(
             if found.trouble is not None:
                 return
         yield from collector.finish()
-    except Exception as error:  # noqa: BLE001 - a log's trouble is a row, not the job's end
+    except Exception as error:
         found.trouble = trouble_of(error)
 
 
-def _extract_segment(work: LogWork, number: int, collector: KeyCollector, found: Extracted) -> Iterator[EntryBlob]:
+def _extract_segment(
+    work: LogWork, number: int, collector: KeyCollector, found: Extracted
+) -> Iterator[EntryBlob]:
     segment, scratch = work.segments[number], Scratch()
     following, end = work.offsets_of(number)
     with unchanged(segment) as reader:
@@ -158,7 +160,7 @@ def _extract_segment(work: LogWork, number: int, collector: KeyCollector, found:
 
 
 def _not_for_us(batches: Directory) -> Trouble | None:
-    if (batches["magic"] < 2).any():  # noqa: PLR2004 - the magic number
+    if (batches["magic"] < 2).any():
         return Trouble(status="skipped", reason=OLD_FORMAT)
     if (batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)).any():
         return Trouble(status="skipped", reason=TRANSACTIONS)
@@ -183,7 +185,9 @@ def refuse_disorder(path: str, window: Window, following: int, end: int) -> int:
     return int(last[-1]) + 1
 
 
-def winners_by_group(work: LogWork, winners: Winners) -> Iterator[tuple[int, np.ndarray[tuple[int], np.dtype[np.uint32]]]]:
+def winners_by_group(
+    work: LogWork, winners: Winners
+) -> Iterator[tuple[int, np.ndarray[tuple[int], np.dtype[np.uint32]]]]:
     """A bucket's winners as (group index, offsets relative to the group's base: uint32, unordered)."""
     bases = np.array([group.base_offset for group in work.groups], np.int64)
     where = np.searchsorted(bases, winners.offsets, side="right") - 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -28,37 +29,13 @@ _MANY = Parameter(negative=(), consume_multiple=False)
 _FLAG = Parameter(negative=())
 
 
-def clean(
-    directories: Annotated[list[Path], Parameter(negative=())],
-    /,
-    *,
-    in_place: Annotated[bool, _FLAG] = False,
-    out: Path | None = None,
-    topic: Annotated[list[str] | None, _MANY] = None,
-    config: Annotated[list[str] | None, _MANY] = None,
-    config_file: Path | None = None,
-    now_ms: int | None = None,
-    force: Annotated[bool, _FLAG] = False,
-    drop_keyless: Annotated[bool, _FLAG] = False,
-    keep_originals: Path | None = None,
-    high_watermark: str | None = None,
-    max_extra_bytes: int | None = None,
-    stop_after: float | None = None,
-    report: Path | None = None,
-    dry_run: Annotated[bool, _FLAG] = False,
-    master: str = app.DEFAULT_MASTER,
-    spill_dir: Path | None = None,
-    json_: Annotated[bool, Parameter(name="--json", negative=())] = False,
-) -> int:
-    """Clean the compacted topics of stopped Kafka log directories, as a Spark job.
-
-    Choose --in-place (the result is swapped in, crash-safe) or --out NEW (a cleaned copy); --dry-run shows
-    what would come of it and changes nothing.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class CleanFlags:
+    """The flags of ``siltstone clean``.
 
     Parameters
     ----------
-    directories
-        Kafka log directories (all log.dirs of one broker together), or one partition directory.
     in_place
         Swap the cleaned segments in.
     out
@@ -76,7 +53,7 @@ def clean(
     drop_keyless
         Allow that records without a key are removed.
     keep_originals
-        Keep hard links of everything that is replaced, below this directory; undone with: siltstone undo.
+        Keep hard links of all that is replaced, below this directory; undone with: siltstone undo.
     high_watermark
         "end": logs without an entry in replication-offset-checkpoint have no other replica; clean them.
     max_extra_bytes
@@ -84,37 +61,61 @@ def clean(
     stop_after
         Start nothing new after so many minutes.
     report
-        Write an audit (settings with sources, reasons, SHA-256 of every file before and after) to this file.
+        Write an audit (settings with sources, reasons, SHA-256 of every file before and after) here.
     dry_run
         Compute everything, change nothing.
     master
         The Spark master.
     spill_dir
         Where Spark puts what does not fit in memory.
+    """
+
+    in_place: Annotated[bool, _FLAG] = False
+    out: Path | None = None
+    topic: Annotated[tuple[str, ...], _MANY] = ()
+    config: Annotated[tuple[str, ...], _MANY] = ()
+    config_file: Path | None = None
+    now_ms: int | None = None
+    force: Annotated[bool, _FLAG] = False
+    drop_keyless: Annotated[bool, _FLAG] = False
+    keep_originals: Path | None = None
+    high_watermark: str | None = None
+    max_extra_bytes: int | None = None
+    stop_after: float | None = None
+    report: Path | None = None
+    dry_run: Annotated[bool, _FLAG] = False
+    master: str = app.DEFAULT_MASTER
+    spill_dir: Path | None = None
+
+    def request(self, directories: Sequence[Path]) -> app.CleanRequest:
+        """What is asked of the application. Raises UsageError."""
+        if self.max_extra_bytes is not None and self.max_extra_bytes <= 0:
+            raise UsageError(f"--max-extra-bytes {self.max_extra_bytes}: must be over 0")
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        topics, minutes = given.pop("topic"), given.pop("stop_after")
+        return app.CleanRequest(directories=directories, topics=topics, stop_after_minutes=minutes, **given)
+
+
+def clean(
+    directories: Annotated[list[Path], Parameter(negative=())],
+    /,
+    *,
+    flags: CleanFlags | None = None,
+    json_: Annotated[bool, Parameter(name="--json", negative=())] = False,
+) -> int:
+    """Clean the compacted topics of stopped Kafka log directories, as a Spark job.
+
+    Choose --in-place (the result is swapped in, crash-safe) or --out NEW (a cleaned copy); --dry-run shows
+    what would come of it and changes nothing.
+
+    Parameters
+    ----------
+    directories
+        Kafka log directories (all log.dirs of one broker together), or one partition directory.
     json_
         Print one JSON document instead of the table.
     """
-    if max_extra_bytes is not None and max_extra_bytes <= 0:
-        raise UsageError(f"--max-extra-bytes {max_extra_bytes}: must be over 0")
-    request = app.CleanRequest(
-        directories=directories,
-        in_place=in_place,
-        out=out,
-        topics=topic or (),
-        config=config or (),
-        config_file=config_file,
-        now_ms=now_ms,
-        force=force,
-        drop_keyless=drop_keyless,
-        keep_originals=keep_originals,
-        high_watermark=high_watermark,
-        max_extra_bytes=max_extra_bytes,
-        stop_after_minutes=stop_after,
-        report=report,
-        dry_run=dry_run,
-        master=master,
-        spill_dir=spill_dir,
-    )
+    request = (flags or CleanFlags()).request(directories)
     with _Bars() as bars:
         done = app.clean(request, progress=bars)
     if json_:
@@ -172,7 +173,9 @@ def _change(before: str, after: str) -> str:
 
 
 def _row(result: LogResult) -> list[str]:
-    records = ["" if count is None else f"{count:,}" for count in (result.records_before, result.records_after)]
+    records = [
+        "" if count is None else f"{count:,}" for count in (result.records_before, result.records_after)
+    ]
     gone = result.removed
     counts = [f"{n:,}" if n else "" for n in (gone.superseded, gone.tombstones, gone.keyless)]
     return [
@@ -192,7 +195,17 @@ def _show(request: app.CleanRequest, done: app.CleanReport) -> None:
         console = Console(width=140)
     title = "what would be cleaned (dry run: nothing was changed)" if request.dry_run else "cleaned"
     table = Table(title=title, title_justify="left", header_style="bold")
-    names = ("log", "status", "segments", "bytes", "records", "superseded", "tombstones", "keyless", "seconds")
+    names = (
+        "log",
+        "status",
+        "segments",
+        "bytes",
+        "records",
+        "superseded",
+        "tombstones",
+        "keyless",
+        "seconds",
+    )
     for name in names:
         table.add_column(name, justify="left" if name in ("log", "status") else "right", overflow="fold")
     for result in done.results:
@@ -203,7 +216,9 @@ def _show(request: app.CleanRequest, done: app.CleanReport) -> None:
     for each in done.passed_over:
         console.print(f"passed over: {each.path} ({each.reason})", style="dim", markup=False, highlight=False)
     if done.kept is not None:
-        console.print(f"originals kept; to put them back: siltstone undo {done.kept}", markup=False, highlight=False)
+        console.print(
+            f"originals kept; to put them back: siltstone undo {done.kept}", markup=False, highlight=False
+        )
 
 
 def _show_settings(console: Console, results: Sequence[LogResult]) -> None:
@@ -218,7 +233,13 @@ def _show_settings(console: Console, results: Sequence[LogResult]) -> None:
         if chosen and result.status not in (status.SKIPPED, status.NOTHING_TO_DO):
             by_settings.setdefault(", ".join(chosen), []).append(str(result.where))
     for text, logs in by_settings.items():
-        console.print(f"settings of {', '.join(logs)}: {text}", style="dim", markup=False, highlight=False, soft_wrap=True)
+        console.print(
+            f"settings of {', '.join(logs)}: {text}",
+            style="dim",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _show_reasons(console: Console, results: Sequence[LogResult]) -> None:

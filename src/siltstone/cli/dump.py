@@ -1,7 +1,147 @@
-"""``siltstone dump``: placeholder until the command lands."""
+"""``siltstone dump``: what is in a log directory's files, read without a broker."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
 from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+from cyclopts import Parameter
+
+from siltstone.errors import UsageError
+from siltstone.log.dump import DumpFile, dump_file, identify
+from siltstone.log.inspect_rows import Decoder, DumpOptions, Finding, Row
+from siltstone.log.inspect_text import printable, render
+
+_FLAG = Parameter(negative=())
 
 
-def dump(files: list[Path]) -> int:
-    """Dump files."""
-    return 2
+def dump(
+    files: list[Path],
+    *,
+    print_data_log: Annotated[bool, _FLAG] = False,
+    deep_iteration: Annotated[bool, _FLAG] = False,
+    verify_index_only: Annotated[bool, _FLAG] = False,
+    index_sanity_check: Annotated[bool, _FLAG] = False,
+    max_bytes: int | None = None,
+    offsets_decoder: Annotated[bool, _FLAG] = False,
+    transaction_log_decoder: Annotated[bool, _FLAG] = False,
+    json_: Annotated[bool, Parameter(name="--json", negative=())] = False,
+) -> int:
+    """Show what is in files of a Kafka log directory, as kafka-dump-log does, and check them.
+
+    Reads .log, .index, .timeindex, .txnindex and .snapshot files (also .cleaned, .swap, .deleted ones), the
+    offset checkpoints, leader-epoch-checkpoint, partition.metadata and meta.properties. Exit status 1 when
+    something is wrong with a file (said on standard error with path, position and reason), 2 for a file of
+    an unknown kind.
+
+    Parameters
+    ----------
+    files
+        The files, one or more.
+    print_data_log
+        Of a .log: print the records with their keys, values and headers.
+    deep_iteration
+        Of a .log: print the records, the messages in compressed message sets too, without their contents.
+    verify_index_only
+        Check .index and .timeindex against their .log, print no entries.
+    index_sanity_check
+        Check only that an index file is in itself well-formed.
+    max_bytes
+        Read no more of a .log than so many bytes.
+    offsets_decoder
+        Print keys and values as those of __consumer_offsets.
+    transaction_log_decoder
+        Print keys and values as those of __transaction_state.
+    json_
+        Print one JSON object a line; keys and values are base64.
+    """
+    options = _options(
+        print_data_log=print_data_log,
+        deep_iteration=deep_iteration,
+        verify_index_only=verify_index_only,
+        index_sanity_check=index_sanity_check,
+        max_bytes=max_bytes,
+        offsets_decoder=offsets_decoder,
+        transaction_log_decoder=transaction_log_decoder,
+    )
+    findings = [_dump_one(file, options, json_) for file in _identified(files)]
+    return 1 if any(findings) else 0
+
+
+def _options(*, offsets_decoder: bool, transaction_log_decoder: bool, **chosen: Any) -> DumpOptions:
+    """The options that the flags mean. Raises UsageError for flags that contradict each other."""
+    if offsets_decoder and transaction_log_decoder:
+        raise UsageError("--offsets-decoder and --transaction-log-decoder: choose one")
+    options = DumpOptions(decoder=_decoder(offsets_decoder, transaction_log_decoder), **chosen)
+    if options.verify_index_only and options.index_sanity_check:
+        raise UsageError("--verify-index-only and --index-sanity-check: choose one")
+    if options.max_bytes is not None and options.max_bytes <= 0:
+        raise UsageError(f"--max-bytes {options.max_bytes}: must be over 0")
+    return options
+
+
+def _decoder(offsets: bool, transactions: bool) -> Decoder | None:
+    if offsets:
+        return "offsets"
+    return "transactions" if transactions else None
+
+
+def _identified(files: list[Path]) -> list[DumpFile]:
+    """What the files are, before anything is printed. Raises UsageError."""
+    if not files:
+        raise UsageError("no file is given")
+    try:
+        return [identify(os.fspath(file)) for file in files]
+    except UsageError as error:
+        raise UsageError(printable(str(error))) from None
+
+
+def _dump_one(file: DumpFile, options: DumpOptions, as_json: bool) -> int:
+    """Print one file; returns how many things are wrong with it."""
+    findings = 0
+    try:
+        for part in dump_file(file, options):
+            if not isinstance(part, Finding):
+                _write(sys.stdout, _json(part) if as_json else render(part))
+                continue
+            findings += 1
+            if as_json:
+                _write(sys.stdout, _json(_finding_row(part)))
+            _complain(str(part))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        findings += 1
+        _complain(f"{file.path}: {error.strerror or error}")
+    return findings
+
+
+def _finding_row(finding: Finding) -> Row:
+    return {"type": "finding", "file": finding.path, "position": finding.position, "reason": finding.reason}
+
+
+def _complain(message: str) -> None:
+    """One line on standard error, behind everything that was printed before it."""
+    sys.stdout.flush()
+    _write(sys.stderr, f"siltstone: {printable(message)}")
+
+
+def _json(row: Row) -> str:
+    return json.dumps(row, default=_base64)
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")
+
+
+def _write(stream: TextIO, line: str) -> None:
+    """A line; characters that the stream's encoding lacks are escaped."""
+    try:
+        stream.write(f"{line}\n")
+    except UnicodeEncodeError:
+        encoding = stream.encoding or "ascii"
+        stream.write(f"{line.encode(encoding, 'backslashreplace').decode(encoding)}\n")

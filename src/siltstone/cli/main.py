@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 from typing import Any, NoReturn
@@ -14,6 +13,7 @@ from typing import Any, NoReturn
 import cyclopts
 
 import siltstone
+from siltstone import files
 from siltstone.cli.clean import clean
 from siltstone.cli.dump import dump
 from siltstone.cli.undo import undo
@@ -60,14 +60,17 @@ def run(arguments: list[str] | None = None) -> int:
         say(str(error))
         return FOUND
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        files.silence_output()
         return FOUND
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         say(f"{where}{error.strerror or error}")
         return FOUND
     except ModuleNotFoundError as error:
-        say(f"{error.name} is not installed; this command needs siltstone[spark] (pip install 'siltstone[spark]')")
+        say(
+            f"{error.name} is not installed; this command needs siltstone[spark] "
+            "(pip install 'siltstone[spark]')"
+        )
         return FOUND
     except KeyboardInterrupt:
         say("interrupted; every log is whole, run the command again to go on")

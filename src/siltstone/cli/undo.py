@@ -30,5 +30,7 @@ def undo(run: Path, /, *, json_: Annotated[bool, Parameter(name="--json", negati
         sys.stdout.write(json.dumps({"logs": logs}) + "\n")
         return 0
     for path, names in restored.items():
-        sys.stdout.write(f"{path}: {len(names)} segments restored\n" if names else f"{path}: nothing to undo\n")
+        sys.stdout.write(
+            f"{path}: {len(names)} segments restored\n" if names else f"{path}: nothing to undo\n"
+        )
     return 0

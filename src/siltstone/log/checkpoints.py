@@ -31,7 +31,9 @@ def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
         raise CorruptFileError(str(path), 0, f"checkpoint version {lines[0]!r}; only 0 is known")
     rows = [line for line in lines[2:] if line.strip()]
     if len(lines) < 2 or not lines[1].strip().isdigit() or int(lines[1]) != len(rows):
-        raise CorruptFileError(str(path), len(lines[0]) + 1, f"the entry count does not match {len(rows)} entries")
+        raise CorruptFileError(
+            str(path), len(lines[0]) + 1, f"the entry count does not match {len(rows)} entries"
+        )
     return dict(_entry(path, row) for row in rows)
 
 

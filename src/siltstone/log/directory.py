@@ -50,7 +50,9 @@ class Checkpoints:
 class LogDirectory:
     """An opened, locked log directory. Use ``open``; close it, or use it as a context."""
 
-    def __init__(self, path: Path, partitions: Mapping[TopicPartition, Path], passed_over: list[PassedOver]) -> None:
+    def __init__(
+        self, path: Path, partitions: Mapping[TopicPartition, Path], passed_over: list[PassedOver]
+    ) -> None:
         self.path = path
         self.partitions = dict(partitions)
         self.passed_over = passed_over
@@ -82,7 +84,8 @@ class LogDirectory:
             self.partitions = {where: path for where, path in self.partitions.items() if _has_segments(path)}
         if not self.is_marked and not self.partitions:
             raise NotALogDirectoryError(
-                f"{self.path}: no Kafka log directory (no meta.properties, no checkpoint, no topic-N directory with segments)"
+                f"{self.path}: no Kafka log directory "
+                "(no meta.properties, no checkpoint, no topic-N directory with segments)"
             )
 
     def _take_lock(self) -> None:
@@ -90,7 +93,8 @@ class LogDirectory:
             self._lock = files.Lock(self.path / names.LOCK)
         except BlockingIOError:
             raise DirectoryLockedError(
-                f"{self.path}: a live process holds {names.LOCK}; stop the broker (or wait for the other run) and try again"
+                f"{self.path}: a live process holds {names.LOCK}; "
+                "stop the broker (or wait for the other run) and try again"
             ) from None
 
     @property
@@ -113,7 +117,9 @@ class LogDirectory:
     def checkpoints(self) -> Checkpoints:
         """Read the four checkpoints. Raises CorruptFileError."""
         cleaner, recovery, start, replication = (read_checkpoint(self.path / name) for name in _CHECKPOINTS)
-        return Checkpoints(cleaner=cleaner, recovery_point=recovery, log_start=start, high_watermark=replication)
+        return Checkpoints(
+            cleaner=cleaner, recovery_point=recovery, log_start=start, high_watermark=replication
+        )
 
     def write_cleaner_checkpoint(self, where: TopicPartition, offset: int | None) -> None:
         """Set one partition's entry (None removes it), durably."""
@@ -134,7 +140,9 @@ class LogDirectory:
     def __enter__(self) -> LogDirectory:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -147,12 +155,16 @@ def refuse_strangers(directories: list[LogDirectory]) -> None:
     for key in ("cluster.id", "node.id", "broker.id"):
         values = {found[key] for found in facts if key in found}
         if len(values) > 1:
-            raise DirectoryRefusedError(f"the directories are not one broker's: {key} is {' and '.join(sorted(values))}")
+            raise DirectoryRefusedError(
+                f"the directories are not one broker's: {key} is {' and '.join(sorted(values))}"
+            )
     seen: dict[TopicPartition, Path] = {}
     for directory in directories:
         for where, path in directory.partitions.items():
             if where in seen:
-                raise DirectoryRefusedError(f"{where} is in {seen[where]} and in {path}; remove the stray one")
+                raise DirectoryRefusedError(
+                    f"{where} is in {seen[where]} and in {path}; remove the stray one"
+                )
             seen[where] = path
 
 

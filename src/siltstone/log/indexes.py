@@ -1,4 +1,6 @@
-"""A segment's indexes: offset, time and aborted transactions (``OffsetIndex``, ``TimeIndex``, ``TransactionIndex``).
+"""A segment's indexes: offset, time and aborted transactions.
+
+Kafka's ``OffsetIndex``, ``TimeIndex`` and ``TransactionIndex``.
 
 ::
 
@@ -48,7 +50,7 @@ class Indexes:
 
 
 @kernel
-def _index_batches(  # noqa: PLR0913 - a kernel
+def _index_batches(
     base_offset: int,
     last_offset: Int64,
     max_timestamp: Int64,
@@ -108,7 +110,15 @@ class IndexBuilder:
         room = self._room - self._count
         self._state[[_OFFSETS, _TIMES]] = 0
         _index_batches(
-            self._base_offset, last_offset, max_timestamp, size, self._interval, room, self._state, offsets, times
+            self._base_offset,
+            last_offset,
+            max_timestamp,
+            size,
+            self._interval,
+            room,
+            self._state,
+            offsets,
+            times,
         )
         self._offsets.append(offsets[: self._state[_OFFSETS]].copy())
         self._times.append(times[: self._state[_TIMES]].copy())

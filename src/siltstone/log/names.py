@@ -30,7 +30,9 @@ STAGING = ".siltstone"
 """Our own folder inside a partition directory; Kafka's loader passes folders over."""
 CLUSTER_METADATA = "__cluster_metadata"
 
-_SEGMENT_FILE = re.compile(r"^(\d{20})\.(log|index|timeindex|txnindex|snapshot)(\.cleaned|\.swap|\.deleted)?$")
+_SEGMENT_FILE = re.compile(
+    r"^(\d{20})\.(log|index|timeindex|txnindex|snapshot)(\.cleaned|\.swap|\.deleted)?$"
+)
 _PARTITION = re.compile(r"^([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})$")
 _LEFTOVER = re.compile(r"-(delete|future|stray)$")
 

@@ -39,7 +39,10 @@ class ProducerState:
 
     def first_open_transaction(self) -> int | None:
         """The least first offset of an open transaction, None when there is none."""
-        return min((e.open_transaction_offset for e in self.producers.values() if e.open_transaction_offset >= 0), default=None)
+        return min(
+            (e.open_transaction_offset for e in self.producers.values() if e.open_transaction_offset >= 0),
+            default=None,
+        )
 
 
 def producer_state(directory: Path, segments: Sequence[Segment]) -> ProducerState:
@@ -58,7 +61,9 @@ def producer_state(directory: Path, segments: Sequence[Segment]) -> ProducerStat
 
 def _newest_snapshot(directory: Path) -> tuple[int, list[ProducerEntry]]:
     named = (parse_segment_file(entry.name) for entry in files.entries(directory))
-    offsets = sorted((n.base_offset for n in named if n and n.kind == SNAPSHOT and not n.suffix), reverse=True)
+    offsets = sorted(
+        (n.base_offset for n in named if n and n.kind == SNAPSHOT and not n.suffix), reverse=True
+    )
     for offset in offsets:
         path = directory / segment_file(offset, SNAPSHOT)
         try:
@@ -78,12 +83,16 @@ def _update(producers: dict[int, ProducerEntry], tail: Directory) -> None:
         if control[row]:
             producers[int(batch["producer_id"])] = _after_marker(known, batch)
             continue
-        began = known.open_transaction_offset if known and known.producer_epoch == batch["producer_epoch"] else -1
+        began = (
+            known.open_transaction_offset if known and known.producer_epoch == batch["producer_epoch"] else -1
+        )
         first = int(batch["base_offset"]) if began < 0 else began
         producers[int(batch["producer_id"])] = ProducerEntry(
             producer_id=int(batch["producer_id"]),
             producer_epoch=int(batch["producer_epoch"]),
-            last_sequence=_last_sequence(int(batch["base_sequence"]), int(batch["last_offset"] - batch["base_offset"])),
+            last_sequence=_last_sequence(
+                int(batch["base_sequence"]), int(batch["last_offset"] - batch["base_offset"])
+            ),
             last_offset=int(batch["last_offset"]),
             offset_delta=int(batch["last_offset"] - batch["base_offset"]),
             timestamp_ms=int(batch["max_timestamp"]),

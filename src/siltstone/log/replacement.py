@@ -22,7 +22,16 @@ from pathlib import Path
 
 from siltstone import files
 from siltstone.errors import CorruptRecordError
-from siltstone.log.names import CLEANED, DELETED, SEGMENT_KINDS, SNAPSHOT, SWAP, SegmentFile, parse_segment_file, segment_file
+from siltstone.log.names import (
+    CLEANED,
+    DELETED,
+    SEGMENT_KINDS,
+    SNAPSHOT,
+    SWAP,
+    SegmentFile,
+    parse_segment_file,
+    segment_file,
+)
 from siltstone.log.segments import windows
 
 
@@ -67,7 +76,9 @@ def finish_replacement(directory: Path) -> list[str]:
         done += _remove(directory, base, SWAP)
     if usable:
         low, high = min(usable), max(_next_offset(directory, base) for base in usable)
-        going = {name.base_offset for _, name in _files(directory) if not name.suffix and name.kind != SNAPSHOT}
+        going = {
+            name.base_offset for _, name in _files(directory) if not name.suffix and name.kind != SNAPSHOT
+        }
         old = sorted(base for base in going if low <= base < high or base in usable)
         _retire(directory, old, keep_snapshots_of=usable, replaced=usable)
     if swapped:
@@ -145,7 +156,9 @@ def _usable(directory: Path, base_offset: int) -> bool:
         _check(directory / segment_file(base_offset, "log", SWAP))
         return True
     except CorruptRecordError:
-        retired = any(name.suffix == DELETED and name.base_offset >= base_offset for _, name in _files(directory))
+        retired = any(
+            name.suffix == DELETED and name.base_offset >= base_offset for _, name in _files(directory)
+        )
         if retired or not files.exists(directory / segment_file(base_offset, "log")):
             raise
         return False

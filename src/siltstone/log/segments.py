@@ -105,12 +105,18 @@ def unchanged(segment: Segment) -> files.Reader:
     found = reader.stat
     if (found.inode, found.size, found.modified_ns) != (segment.inode, segment.size, segment.modified_ns):
         with reader:
-            raise SourceChangedError(f"{segment.path}: changed since it was planned with; nothing was swapped, run again")
+            raise SourceChangedError(
+                f"{segment.path}: changed since it was planned with; nothing was swapped, run again"
+            )
     return reader
 
 
 def windows(
-    reader: files.Reader, *, size: int | None = None, window_size: int = DEFAULT_WINDOW_SIZE, verify: bool = True
+    reader: files.Reader,
+    *,
+    size: int | None = None,
+    window_size: int = DEFAULT_WINDOW_SIZE,
+    verify: bool = True,
 ) -> Iterator[Window]:
     """The file's batches from its start, window by window, up to ``size`` bytes.
 
@@ -190,7 +196,7 @@ def count_records(segment: Segment) -> int | None:
     total = 0
     with files.Reader(segment.path) as reader:
         for window in windows(reader, verify=False):
-            if (window.batches["magic"] < 2).any():  # noqa: PLR2004 - the magic number
+            if (window.batches["magic"] < 2).any():
                 return None
             total += int(window.batches["count"].sum())
     return total

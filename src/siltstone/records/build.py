@@ -95,7 +95,7 @@ def _put_span(data: Bytes, start: int, size: int, out: Bytes, position: int) -> 
 
 
 @kernel
-def encode_records(  # noqa: PLR0913 - a kernel: one array a column
+def encode_records(
     offset_delta: Int64,
     timestamp_delta: Int64,
     key_data: Bytes,
@@ -161,7 +161,7 @@ def write_int(out: Bytes, position: int, value: int, size: int) -> None:
 
 
 @kernel
-def write_header(  # noqa: PLR0913 - a kernel: one field an argument
+def write_header(
     out: Bytes,
     position: int,
     size: int,
@@ -217,10 +217,14 @@ def build_batch(
     to the last record's. With log-append time the largest timestamp is every record's.
     """
     count = len(offset)
-    spans = headers or Spans(data=np.zeros(1, np.uint8), start=np.zeros(count, np.int64), size=np.zeros(count, np.int32))
+    spans = headers or Spans(
+        data=np.zeros(1, np.uint8), start=np.zeros(count, np.int64), size=np.zeros(count, np.int32)
+    )
     biggest = int(timestamp.max()) if count else -1
     times = np.full(count, biggest) if shape.log_append else timestamp
-    base = shape.delete_horizon_ms if shape.delete_horizon_ms is not None else (int(times[0]) if count else -1)
+    base = (
+        shape.delete_horizon_ms if shape.delete_horizon_ms is not None else (int(times[0]) if count else -1)
+    )
     room = sum(int(np.maximum(part.size, 0).sum()) for part in (keys, values, spans)) + RECORD_ROOM * count
     plain = np.empty(room, np.uint8)
     columns: list[Any] = [offset - shape.base_offset, times - base]

@@ -39,7 +39,9 @@ def refuse_strange_executors(session: SparkSession, folder: Path) -> None:
     files.write_new(path, nonce)
     try:
         wanted = {"nonce": nonce.hex(), "inode": files.stat(path).inode, "user": os.geteuid()}
-        frame = session.range(0, _PROBES, 1, _PROBES).mapInArrow(functools.partial(_look, str(path)), "seen string")
+        frame = session.range(0, _PROBES, 1, _PROBES).mapInArrow(
+            functools.partial(_look, str(path)), "seen string"
+        )
         strange = [row.seen for row in frame.collect() if json.loads(row.seen) != wanted]
     finally:
         files.unlink(path)

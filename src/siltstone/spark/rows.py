@@ -114,7 +114,9 @@ def winners_of(row: Row) -> npt.NDArray[np.uint32]:
 
 def report_row(kind: str, report: Any, target: int = 0) -> Row:
     """A report dataclass, or a plain dictionary, as a row."""
-    return Row(target=target, kind=kind, report=json.dumps(report if isinstance(report, dict) else asdict(report)))
+    return Row(
+        target=target, kind=kind, report=json.dumps(report if isinstance(report, dict) else asdict(report))
+    )
 
 
 def _trouble(found: dict[str, Any]) -> dict[str, Any]:

@@ -6,22 +6,19 @@ other machines: the package is shipped to them as a zip, and a probe shows wheth
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import os
 import re
 import secrets
-import shutil
 import subprocess
 import sys
-import tempfile
-import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyspark
 from pyspark.sql import SparkSession
 
 import siltstone
+from siltstone import files
 from siltstone.errors import EngineError
 
 OLDEST_JAVA = 17
@@ -32,8 +29,8 @@ _SPARK_HOME = Path(pyspark.__file__).parent
 def java_command() -> str:
     """The java that Spark would start. Raises EngineError with what to install."""
     home = os.environ.get("JAVA_HOME")
-    command = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if command is None or shutil.which(command) is None:
+    command = str(Path(home) / "bin" / "java") if home else files.find_program("java")
+    if command is None or files.find_program(command) is None:
         raise EngineError("Java is missing; Spark needs Java 17 or 21 (install a JRE, or set JAVA_HOME)")
     return command
 
@@ -45,7 +42,8 @@ def refuse_old_java() -> None:
     if done.returncode or found is None or int(found[1]) < OLDEST_JAVA:
         said = (done.stderr or done.stdout).strip().splitlines()
         raise EngineError(
-            f"Spark needs Java 17 or 21, but {java_command()} says: {said[0] if said else 'nothing'}; install one, or set JAVA_HOME"
+            f"Spark needs Java 17 or 21, but {java_command()} says: {said[0] if said else 'nothing'}; "
+            "install one, or set JAVA_HOME"
         )
 
 
@@ -54,7 +52,9 @@ def is_local(master: str) -> bool:
     return master.startswith("local[") or master == "local"
 
 
-def start_session(master: str, *, spill_folder: str | None = None, settings: dict[str, str] | None = None) -> SparkSession:
+def start_session(
+    master: str, *, spill_folder: str | None = None, settings: dict[str, str] | None = None
+) -> SparkSession:
     """A session on ``master``. Raises EngineError when Spark does not start, with what it said."""
     refuse_old_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -63,9 +63,9 @@ def start_session(master: str, *, spill_folder: str | None = None, settings: dic
     builder = SparkSession.builder.master(_with_retries(master)).appName("siltstone")
     for name, value in {**_settings(master, spill_folder), **(settings or {})}.items():
         builder = builder.config(name, value)
-    said = tempfile.TemporaryFile()  # noqa: SIM115 - the JVM keeps writing to it as long as it lives
+    said = files.temporary_file()
     try:
-        with _errors_into(said.fileno()):
+        with files.errors_into(said.fileno()):
             session = builder.getOrCreate()
     except Exception as error:
         said.seek(0)
@@ -115,26 +115,10 @@ def _settings(master: str, spill_folder: str | None) -> dict[str, str]:
     return settings
 
 
-@contextlib.contextmanager
-def _errors_into(descriptor: int) -> Iterator[None]:
-    """While the JVM starts, let its standard error be a file: it inherits it for good."""
-    sys.stderr.flush()
-    before = os.dup(2)
-    os.dup2(descriptor, 2)
-    try:
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
-
-
 def package_zip() -> str:
-    """The package as a zip that executors can import from; kept for as long as the process lives."""
-    root = Path(siltstone.__file__).parent
-    folder = tempfile.mkdtemp(prefix="siltstone-package-")
-    path = Path(folder) / "siltstone.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        for source in sorted(root.rglob("*")):
-            if source.suffix in (".py", ".properties"):
-                archive.write(source, Path("siltstone") / source.relative_to(root))
+    """The package as a zip that executors can import from; it goes when the process ends."""
+    folder = files.temporary_directory("siltstone-package-")
+    atexit.register(folder.cleanup)
+    path = Path(folder.name) / "siltstone.zip"
+    files.zip_package(Path(siltstone.__file__).parent, path)
     return str(path)

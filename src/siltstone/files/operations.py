@@ -1,19 +1,9 @@
-"""The only door to the file system.
-
-Every read, write, fsync, rename and unlink of Siltstone happens in this file, so that one place shows
-what is durable when, and the crash tests can stand in the way of each step: ``observe`` installs a
-function that is called before every operation that changes something.
-
-Rules that the callers keep: a new file is written, fsynced, then its directory is synced; a file is
-replaced through a temporary file, fsync, rename, directory sync; a pointer is written only after what
-it points to is durable. A failed fsync is never tried again.
-"""
+"""Every read, write, fsync, rename and unlink; see the package for the rules that callers keep."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 from collections.abc import Callable, Iterator
@@ -41,7 +31,8 @@ def observe(observer: Callable[[Operation], None]) -> Iterator[None]:
         _observer = previous
 
 
-def _about_to(verb: str, path: str | os.PathLike[str], other: str | os.PathLike[str] = "") -> None:
+def about_to(verb: str, path: str | os.PathLike[str], other: str | os.PathLike[str] = "") -> None:
+    """Tell the observer, if there is one, before an operation that changes something."""
     if _observer is not None:
         _observer((verb, os.fspath(path), os.fspath(other)))
 
@@ -148,7 +139,9 @@ class Reader:
     def __enter__(self) -> Reader:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         os.close(self._descriptor)
 
 
@@ -157,14 +150,14 @@ class Writer:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
-        _about_to("create", path)
+        about_to("create", path)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self.size = 0
 
     def write(self, data: Any) -> None:
         """Append bytes; a partial write is gone on with. Raises OSError (the disk is full, …)."""
         view = memoryview(data).cast("B")
-        _about_to("write", self.path)
+        about_to("write", self.path)
         while len(view):
             done = os.write(self._descriptor, view)
             self.size += done
@@ -172,13 +165,15 @@ class Writer:
 
     def sync(self) -> None:
         """Make the contents durable."""
-        _about_to("fsync", self.path)
+        about_to("fsync", self.path)
         os.fsync(self._descriptor)
 
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         os.close(self._descriptor)
 
 
@@ -209,19 +204,19 @@ def replace(path: str | os.PathLike[str], data: bytes) -> None:
 
 def rename(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """Rename, replacing ``target``."""
-    _about_to("rename", source, target)
+    about_to("rename", source, target)
     os.rename(source, target)
 
 
 def unlink(path: str | os.PathLike[str]) -> None:
     """Remove one name. Raises FileNotFoundError."""
-    _about_to("unlink", path)
+    about_to("unlink", path)
     os.unlink(path)
 
 
 def link(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """A second name for the same file. Raises OSError across file systems."""
-    _about_to("link", source, target)
+    about_to("link", source, target)
     os.link(source, target)
 
 
@@ -231,14 +226,14 @@ def make_directory(path: str | os.PathLike[str], *, parents: bool = False) -> No
     if parents and not target.parent.exists():
         make_directory(target.parent, parents=True)
     if not target.is_dir():
-        _about_to("mkdir", path)
+        about_to("mkdir", path)
         os.mkdir(path, 0o755)
         inherit_owner(path)
 
 
 def remove_directory(path: str | os.PathLike[str]) -> None:
     """Remove an empty directory. Raises OSError when it is not empty."""
-    _about_to("rmdir", path)
+    about_to("rmdir", path)
     os.rmdir(path)
 
 
@@ -263,7 +258,7 @@ def tree_size(path: str | os.PathLike[str]) -> int:
 
 def sync_directory(path: str | os.PathLike[str]) -> None:
     """Make the directory's names durable."""
-    _about_to("fsync", path)
+    about_to("fsync", path)
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -273,7 +268,7 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
 
 def sync_file(path: str | os.PathLike[str]) -> None:
     """Make an existing file's contents and attributes durable."""
-    _about_to("fsync", path)
+    about_to("fsync", path)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -283,13 +278,13 @@ def sync_file(path: str | os.PathLike[str]) -> None:
 
 def set_modified(path: str | os.PathLike[str], modified_ns: int) -> None:
     """Set the modification time (ns)."""
-    _about_to("utime", path)
+    about_to("utime", path)
     os.utime(path, ns=(modified_ns, modified_ns))
 
 
 def copy_attributes(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """Give ``target`` the owner, group, mode, ACL and extended attributes of ``source``, not its times."""
-    _about_to("attributes", target, source)
+    about_to("attributes", target, source)
     found = os.stat(source)
     mine = os.stat(target)
     if (found.st_uid, found.st_gid) != (mine.st_uid, mine.st_gid):
@@ -323,74 +318,3 @@ def copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None
         writer.sync()
     copy_attributes(source, target)
     set_modified(target, reader.stat.modified_ns)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
-    """What a file system has left for us: bytes and inodes."""
-
-    free_bytes: int
-    free_inodes: int | None
-
-
-def space(path: str | os.PathLike[str]) -> Space:
-    """Free space where ``path`` is; inodes None where the file system does not count them."""
-    found = os.statvfs(path)
-    return Space(free_bytes=found.f_bavail * found.f_frsize, free_inodes=found.f_favail if found.f_files else None)
-
-
-NETWORK_FILE_SYSTEMS = frozenset(
-    ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "fuse.s3fs", "ceph", "glusterfs", "lustre", "afs")
-)
-
-
-def file_system(path: str | os.PathLike[str]) -> str:
-    """The name of the file system that holds ``path`` ("ext4", "nfs4"…), "" where it cannot be told."""
-    real = os.path.realpath(path)
-    try:
-        lines = read_bytes("/proc/self/mountinfo").decode("utf-8", "replace").splitlines()
-    except OSError:
-        return ""
-    best, kind = "", ""
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        mount = left.split()[4].encode().decode("unicode_escape")
-        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
-        if inside and len(mount) >= len(best):
-            best, kind = mount, right.split()[0]
-    return kind
-
-
-class Lock:
-    """An exclusive POSIX lock on one file, held on one descriptor until ``release``.
-
-    ``lockf`` and not ``flock``: Java's ``FileChannel.lock`` is a POSIX record lock. Closing any other
-    descriptor of the same file in this process would drop it, so nothing else may open the file.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
-        self.made = not os.path.lexists(path)
-        if self.made:
-            _about_to("create", path)
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(self._descriptor), os.stat(path)):
-                raise FileNotFoundError(errno.ENOENT, "was removed by the process that held it", self.path)
-        except OSError as error:
-            os.close(self._descriptor)
-            if error.errno in (errno.EACCES, errno.EAGAIN, errno.ENOENT):
-                raise BlockingIOError(errno.EAGAIN, "locked by another process", self.path) from None
-            raise
-        if self.made:
-            inherit_owner(path)
-
-    def release(self) -> None:
-        """Let go, once. A file that was not there before is removed first, as a broker does."""
-        if self._descriptor >= 0:
-            if self.made:
-                with contextlib.suppress(FileNotFoundError):
-                    unlink(self.path)
-            os.close(self._descriptor)
-            self._descriptor = -1

@@ -1,0 +1,98 @@
+"""The only door to the file system.
+
+Every read, write, fsync, rename and unlink of Siltstone happens in this package, so that one place shows
+what is durable when, and the crash tests can stand in the way of each step: ``observe`` installs a
+function that is called before every operation that changes something.
+
+Rules that the callers keep: a new file is written, fsynced, then its directory is synced; a file is
+replaced through a temporary file, fsync, rename, directory sync; a pointer is written only after what
+it points to is durable. A failed fsync is never tried again.
+"""
+
+from __future__ import annotations
+
+from siltstone.files.locking import (
+    Lock,
+)
+from siltstone.files.operations import (
+    Entry,
+    FileStat,
+    Operation,
+    Reader,
+    Writer,
+    copy,
+    copy_attributes,
+    entries,
+    exists,
+    inherit_owner,
+    is_directory,
+    link,
+    make_directory,
+    observe,
+    read_bytes,
+    remove_directory,
+    remove_tree,
+    rename,
+    replace,
+    set_modified,
+    sha256,
+    stat,
+    sync_directory,
+    sync_file,
+    tree_size,
+    unlink,
+    write_new,
+)
+from siltstone.files.places import (
+    NETWORK_FILE_SYSTEMS,
+    Space,
+    errors_into,
+    file_system,
+    find_program,
+    silence_output,
+    space,
+    temporary_directory,
+    temporary_file,
+    zip_package,
+)
+
+__all__ = [
+    "NETWORK_FILE_SYSTEMS",
+    "Entry",
+    "FileStat",
+    "Lock",
+    "Operation",
+    "Reader",
+    "Space",
+    "Writer",
+    "copy",
+    "copy_attributes",
+    "entries",
+    "errors_into",
+    "exists",
+    "file_system",
+    "find_program",
+    "inherit_owner",
+    "is_directory",
+    "link",
+    "make_directory",
+    "observe",
+    "read_bytes",
+    "remove_directory",
+    "remove_tree",
+    "rename",
+    "replace",
+    "set_modified",
+    "sha256",
+    "silence_output",
+    "space",
+    "stat",
+    "sync_directory",
+    "sync_file",
+    "temporary_directory",
+    "temporary_file",
+    "tree_size",
+    "unlink",
+    "write_new",
+    "zip_package",
+]

@@ -1,0 +1,110 @@
+"""What kind of place a path is in: free space, file system; and places of our own for a while."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from siltstone.files.operations import read_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What a file system has left for us: bytes and inodes."""
+
+    free_bytes: int
+    free_inodes: int | None
+
+
+def space(path: str | os.PathLike[str]) -> Space:
+    """Free space where ``path`` is; inodes None where the file system does not count them."""
+    found = os.statvfs(path)
+    return Space(
+        free_bytes=found.f_bavail * found.f_frsize, free_inodes=found.f_favail if found.f_files else None
+    )
+
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    (
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "9p",
+        "fuse.sshfs",
+        "fuse.s3fs",
+        "ceph",
+        "glusterfs",
+        "lustre",
+        "afs",
+    )
+)
+
+
+def file_system(path: str | os.PathLike[str]) -> str:
+    """The name of the file system that holds ``path`` ("ext4", "nfs4"…), "" where it cannot be told."""
+    real = os.path.realpath(path)
+    try:
+        lines = read_bytes("/proc/self/mountinfo").decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    best, kind = "", ""
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        mount = left.split()[4].encode().decode("unicode_escape")
+        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, right.split()[0]
+    return kind
+
+
+def temporary_directory(prefix: str) -> tempfile.TemporaryDirectory[str]:
+    """A directory that goes with the context that it is used as."""
+    return tempfile.TemporaryDirectory(prefix=prefix)
+
+
+def temporary_file() -> IO[bytes]:
+    """An open file without a name."""
+    return tempfile.TemporaryFile()
+
+
+def find_program(name: str) -> str | None:
+    """The program that the shell would start, None where there is none."""
+    return shutil.which(name)
+
+
+def zip_package(root: Path, target: Path) -> None:
+    """Zip a Python package's modules and settings, so that they can be imported from ``target``."""
+    with zipfile.ZipFile(target, "w") as archive:
+        for source in sorted(root.rglob("*")):
+            if source.suffix in (".py", ".properties"):
+                archive.write(source, Path(root.name) / source.relative_to(root))
+
+
+@contextlib.contextmanager
+def errors_into(descriptor: int) -> Iterator[None]:
+    """Within the block, standard error is ``descriptor``: a process started there inherits it for good."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    os.dup2(descriptor, 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+def silence_output() -> None:
+    """Let standard output go nowhere: whoever read it has gone."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)

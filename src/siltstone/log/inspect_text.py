@@ -1,0 +1,134 @@
+"""Rows of a dump as lines of text, in the manner of Kafka's ``DumpLogSegments``.
+
+Nothing here trusts the bytes: what is not printable is escaped, so that a record cannot speak to the
+terminal. Backslashes stay as they are; whoever needs the exact bytes takes the JSON form.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from siltstone.log.inspect_rows import Row
+
+_RECORD_SIZES = ("keySize", "valueSize")
+_BATCH_START = (
+    "baseOffset lastOffset count baseSequence lastSequence producerId producerEpoch "
+    "partitionLeaderEpoch isTransactional isControl"
+).split()
+_BATCH_END = ("size", "magic", "compresscodec", "crc", "isvalid")
+_PRODUCER_END = ("firstSequence", "lastSequence", "lastOffset", "offsetDelta", "timestamp")
+
+
+def printable(content: bytes | str) -> str:
+    """Text with every non-printable character escaped; bytes are read as UTF-8, bad ones as ``\\xNN``."""
+    text = content.decode("utf-8", "backslashreplace") if isinstance(content, bytes) else content
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text
+    )
+
+
+def render(row: Row) -> str:
+    """One row as text: a line, or two for the start of a log."""
+    special = _SPECIAL.get(row["type"])
+    return special(row) if special else _pairs(row, (name for name in row if name != "type"))
+
+
+def _pairs(row: Row, names: Iterable[str]) -> str:
+    return " ".join(f"{name}: {_plain(row[name])}" for name in names)
+
+
+def _plain(content: Any) -> str:
+    if isinstance(content, bool):
+        return "true" if content else "false"
+    return printable(content) if isinstance(content, bytes | str) else str(content)
+
+
+def _optional(content: int | None) -> str:
+    """As Java prints an OptionalLong."""
+    return "OptionalLong.empty" if content is None else f"OptionalLong[{content}]"
+
+
+def _file(row: Row) -> str:
+    line = f"Dumping {printable(row['file'])}"
+    return line if row.get("startOffset") is None else f"{line}\nLog starting offset: {row['startOffset']}"
+
+
+def _batch(row: Row) -> str:
+    where = f"position: {row['position']} {row['timestampType']}: {row['maxTimestamp']}"
+    if row["magic"] < 2:
+        return f"offset: {row['offset']} {where} {_pairs(row, _BATCH_END)}"
+    horizon = f"deleteHorizonMs: {_optional(row['deleteHorizonMs'])}"
+    return f"{_pairs(row, _BATCH_START)} {horizon} {where} {_pairs(row, _BATCH_END)}"
+
+
+def _record(row: Row) -> str:
+    parts = [
+        f"| offset: {row['offset']} {row['timestampType']}: {row['timestamp']} {_pairs(row, _RECORD_SIZES)}"
+    ]
+    if "sequence" in row:
+        names = ",".join(printable(name) for name in row["headerKeys"])
+        parts.append(f"sequence: {row['sequence']} headerKeys: [{names}]")
+    else:
+        parts.append(_pairs(row, ("isValid", "crc")))
+    if row.get("headers"):
+        parts.append(f"headers: [{','.join(_header(each) for each in row['headers'])}]")
+    if "controlType" in row:
+        parts.append(_control(row))
+    else:
+        parts += [part for part in (_content(row, "key"), _content(row, "value")) if part]
+    return " ".join(parts)
+
+
+def _header(header: dict[str, Any]) -> str:
+    value = header["value"]
+    return f"{printable(header['key'])}={'null' if value is None else printable(value)}"
+
+
+def _control(row: Row) -> str:
+    if "coordinatorEpoch" in row:
+        return f"endTxnMarker: {row['controlType']} coordinatorEpoch: {row['coordinatorEpoch']}"
+    return f"controlType: {printable(row['controlType'])}"
+
+
+def _content(row: Row, name: str) -> str:
+    """``key: …`` or ``payload: …``, "" where the record has none or none is shown."""
+    label = "payload" if name == "value" else name
+    decoded = row.get("decodedKey" if name == "key" else "decodedValue")
+    if decoded is not None:
+        text = (
+            decoded
+            if isinstance(decoded, str)
+            else json.dumps(decoded, ensure_ascii=False, separators=(",", ":"))
+        )
+        return f"{label}: {printable(text)}"
+    content = row.get(name)
+    return "" if content is None else f"{label}: {printable(content)}"
+
+
+def _producer(row: Row) -> str:
+    start = _pairs(row, ("producerId", "producerEpoch", "coordinatorEpoch"))
+    line = f"{start} currentTxnFirstOffset: {_optional(row['currentTxnFirstOffset'])}"
+    line = f"{line} lastTimestamp: {row['lastTimestamp']}"
+    return f"{line} {_pairs(row, _PRODUCER_END)}" if "lastOffset" in row else line
+
+
+def _sanity(row: Row) -> str:
+    return f"{printable(row['file'])} passed sanity check."
+
+
+def _property(row: Row) -> str:
+    return f"{printable(row['name'])}: {printable(row['value'])}"
+
+
+_SPECIAL: dict[str, Callable[[Row], str]] = {
+    "file": _file,
+    "batch": _batch,
+    "record": _record,
+    "producer": _producer,
+    "sanity": _sanity,
+    "property": _property,
+}
