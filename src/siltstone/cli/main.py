@@ -29,6 +29,7 @@ app = cyclopts.App(
     exit_on_error=False,
     print_error=False,
     help_on_error=False,
+    suppress_keyboard_interrupt=False,
 )
 app.command(clean)
 app.command(dump)

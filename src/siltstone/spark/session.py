@@ -7,14 +7,18 @@ other machines: the package is shipped to them as a zip, and a probe shows wheth
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import re
 import secrets
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyspark
+from pyspark import java_gateway
 from pyspark.sql import SparkSession
 
 import siltstone
@@ -65,7 +69,7 @@ def start_session(
         builder = builder.config(name, value)
     said = files.temporary_file()
     try:
-        with files.errors_into(said.fileno()):
+        with files.errors_into(said.fileno()), _no_orphans():
             session = builder.getOrCreate()
     except Exception as error:
         said.seek(0)
@@ -76,6 +80,27 @@ def start_session(
     if not is_local(master):
         session.sparkContext.addPyFile(package_zip())
     return session
+
+
+@contextlib.contextmanager
+def _no_orphans() -> Iterator[None]:
+    """A JVM whose start is broken off would wait for ever: it is killed instead."""
+    started: list[subprocess.Popen[bytes]] = []
+    popen = java_gateway.Popen
+
+    def remember(*arguments: Any, **named: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*arguments, **named))
+        return started[-1]
+
+    java_gateway.Popen = remember
+    try:
+        yield
+    except BaseException:
+        for process in started:
+            process.kill()
+        raise
+    finally:
+        java_gateway.Popen = popen
 
 
 def _with_retries(master: str) -> str:
