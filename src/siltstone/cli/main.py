@@ -8,32 +8,38 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-import cyclopts
-
-import siltstone
-from siltstone import files
-from siltstone.cli.clean import clean
-from siltstone.cli.dump import dump
-from siltstone.cli.undo import undo
 from siltstone.errors import SiltstoneError, UsageError
+
+if TYPE_CHECKING:
+    import cyclopts
 
 FOUND, USAGE, INTERRUPTED = 1, 2, 130
 
-app = cyclopts.App(
-    name="siltstone",
-    help="A Kafka-format log whose log cleaner runs on Spark.",
-    version=siltstone.__version__,
-    result_action="return_value",
-    exit_on_error=False,
-    print_error=False,
-    help_on_error=False,
-    suppress_keyboard_interrupt=False,
-)
-app.command(clean)
-app.command(dump)
-app.command(undo)
+
+def build_app() -> cyclopts.App:
+    """All commands. Imported here, so that an interrupt while numba loads is one line as well."""
+    import cyclopts
+
+    import siltstone
+    from siltstone.cli.clean import clean
+    from siltstone.cli.dump import dump
+    from siltstone.cli.undo import undo
+
+    app = cyclopts.App(
+        name="siltstone",
+        help="A Kafka-format log whose log cleaner runs on Spark.",
+        version=siltstone.__version__,
+        result_action="return_value",
+        exit_on_error=False,
+        print_error=False,
+        help_on_error=False,
+        suppress_keyboard_interrupt=False,
+    )
+    for command in (clean, dump, undo):
+        app.command(command)
+    return app
 
 
 def say(message: str) -> None:
@@ -46,36 +52,41 @@ def _interrupt(number: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
+def _run(arguments: list[str]) -> int:
+    """Run one command line; what is wrong with the words of it is a UsageError."""
+    app = build_app()
+    from cyclopts import CycloptsError
+
+    try:
+        result = app(arguments)
+    except CycloptsError as error:
+        raise UsageError(f"{error} (siltstone --help says more)") from None
+    return result if isinstance(result, int) else 0
+
+
 def run(arguments: list[str] | None = None) -> int:
     """Run one command line; the exit status."""
     try:
-        result: Any = app(sys.argv[1:] if arguments is None else arguments)
-        return result if isinstance(result, int) else 0
+        return _run(sys.argv[1:] if arguments is None else arguments)
     except UsageError as error:
         say(str(error))
         return USAGE
-    except cyclopts.CycloptsError as error:
-        say(f"{error} (siltstone --help says more)")
-        return USAGE
     except SiltstoneError as error:
         say(str(error))
-        return FOUND
     except BrokenPipeError:
+        from siltstone import files
+
         files.silence_output()
-        return FOUND
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         say(f"{where}{error.strerror or error}")
-        return FOUND
     except ModuleNotFoundError as error:
-        say(
-            f"{error.name} is not installed; this command needs siltstone[spark] "
-            "(pip install 'siltstone[spark]')"
-        )
-        return FOUND
+        missing = f"{error.name} is not installed; this command needs siltstone[spark]"
+        say(f"{missing} (pip install 'siltstone[spark]')")
     except KeyboardInterrupt:
         say("interrupted; every log is whole, run the command again to go on")
         return INTERRUPTED
+    return FOUND
 
 
 def main() -> NoReturn:
