@@ -189,12 +189,12 @@ class Cleaner:
     def _clean_small(self, batch: Sequence[Planned]) -> None:
         if self._stopped(batch):
             return
-        left = {each.work.name: _Progressing(planned=each) for each in batch}
+        left = {each.work.name: _Progressing(planned=each) for each in batch if self._prepared(each)}
+        if not left:
+            return
         try:
-            engine = self._engine()
-            for each in batch:
-                self._destination.prepare(each)
-            for done in engine.clean_whole([each.work for each in batch]):
+            works = [progressing.planned.work for progressing in left.values()]
+            for done in self._engine().clean_whole(works):
                 left[done.name].began = time.perf_counter() - done.seconds
                 self._settle(left.pop(done.name), done, last=True)
         except (SiltstoneError, OSError) as error:
@@ -202,18 +202,26 @@ class Cleaner:
                 self._fail(progressing, trouble_of(error))
             self._raise_if_no_engine(error)
 
+    def _prepared(self, planned: Planned) -> bool:
+        """Make the log's staging folder; one that cannot be made is that log's trouble only."""
+        try:
+            self._destination.prepare(planned)
+            return True
+        except (SiltstoneError, OSError) as error:
+            self._fail(_Progressing(planned=planned), trouble_of(error))
+            return False
+
     def _clean_large(self, planned: Planned) -> None:
         if self._stopped([planned]):
             return
         progressing = _Progressing(planned=planned)
         room = self._room(planned)
-        if room is None:
+        if room is None or not self._prepared(planned):
             return
         waves = list(_waves(planned.work, room))
         try:
             engine = self._engine()
             progressing.began = time.perf_counter()
-            self._destination.prepare(planned)
             for number, done in enumerate(engine.clean_spread(planned.work, waves)):
                 if not self._settle(progressing, done, last=number + 1 == len(waves)):
                     return

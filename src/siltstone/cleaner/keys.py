@@ -59,11 +59,16 @@ def _round(
 
 
 @kernel
-def _load(data: Bytes, position: int, size: int) -> np.uint64:
-    word = np.uint64(0)
-    for i in range(size):
-        word |= np.uint64(data[position + i]) << np.uint64(8 * i)
-    return word
+def _byte(data: Bytes, position: np.uint64, at: int) -> np.uint64:
+    return np.uint64(data[position + np.uint64(at)]) << np.uint64(8 * at)
+
+
+@kernel
+def _load(data: Bytes, position: np.uint64) -> np.uint64:
+    """Eight bytes, little-endian; written out, and by an unsigned index, it becomes one load."""
+    low = _byte(data, position, 0) | _byte(data, position, 1) | _byte(data, position, 2) | _byte(data, position, 3)
+    high = _byte(data, position, 4) | _byte(data, position, 5) | _byte(data, position, 6) | _byte(data, position, 7)
+    return low | high
 
 
 @kernel
@@ -73,16 +78,17 @@ def siphash128(data: Bytes, start: int, size: int, k0: np.uint64, k1: np.uint64)
     v1 = k1 ^ np.uint64(0x646F72616E646F6D) ^ np.uint64(0xEE)
     v2 = k0 ^ np.uint64(0x6C7967656E657261)
     v3 = k1 ^ np.uint64(0x7465646279746573)
-    position = start
-    end = start + size
-    while end - position >= 8:
-        word = _load(data, position, 8)
+    position = np.uint64(start)
+    for _ in range(size >> 3):
+        word = _load(data, position)
         v3 ^= word
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
         v0 ^= word
-        position += 8
-    word = _load(data, position, end - position) | (np.uint64(size & 0xFF) << np.uint64(56))
+        position += np.uint64(8)
+    word = np.uint64(size & 0xFF) << np.uint64(56)
+    for i in range(size & 7):
+        word |= _byte(data, position, i)
     v3 ^= word
     v0, v1, v2, v3 = _round(v0, v1, v2, v3)
     v0, v1, v2, v3 = _round(v0, v1, v2, v3)

@@ -20,7 +20,7 @@ _FLAG = Parameter(negative=())
 
 
 def dump(
-    files: list[Path],
+    files: Annotated[list[Path], Parameter(negative=())],
     *,
     print_data_log: Annotated[bool, _FLAG] = False,
     deep_iteration: Annotated[bool, _FLAG] = False,
@@ -35,8 +35,7 @@ def dump(
 
     Reads .log, .index, .timeindex, .txnindex and .snapshot files (also .cleaned, .swap, .deleted ones), the
     offset checkpoints, leader-epoch-checkpoint, partition.metadata and meta.properties. Exit status 1 when
-    something is wrong with a file (said on standard error with path, position and reason), 2 for a file of
-    an unknown kind.
+    something is wrong with a file (standard error says what and where), 2 for an unknown kind of file.
 
     Parameters
     ----------

@@ -24,11 +24,20 @@ _PRODUCER_END = ("firstSequence", "lastSequence", "lastOffset", "offsetDelta", "
 def printable(content: bytes | str) -> str:
     """Text with every non-printable character escaped; bytes are read as UTF-8, bad ones as ``\\xNN``."""
     text = content.decode("utf-8", "backslashreplace") if isinstance(content, bytes) else content
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text
-    )
+    return text if text.isprintable() else text.translate(_ESCAPES)
+
+
+class _Escapes(dict[int, str]):
+    """What each character is printed as, by its number; filled as characters come up."""
+
+    def __missing__(self, code: int) -> str:
+        each = chr(code)
+        shown = each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
+        self[code] = shown
+        return shown
+
+
+_ESCAPES = _Escapes()
 
 
 def render(row: Row) -> str:

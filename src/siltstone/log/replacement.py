@@ -84,6 +84,7 @@ def finish_replacement(directory: Path) -> list[str]:
     if swapped:
         _promote(directory, swapped)
         done += [f"finished the swap of {segment_file(base, 'log')}" for base in usable]
+    _drop_snapshots_of_retired(directory)
     return done + [f"removed {name}" for name in remove_deleted(directory)]
 
 
@@ -129,6 +130,15 @@ def _retire(
         if base_offset not in keep_snapshots_of and files.exists(snapshot):
             files.rename(snapshot, directory / segment_file(base_offset, SNAPSHOT, DELETED))
     files.sync_directory(directory)
+
+
+def _drop_snapshots_of_retired(directory: Path) -> None:
+    """A crash amid ``_retire`` can leave a retired segment's snapshot under its name."""
+    retired = sorted({name.base_offset for _, name in _files(directory) if name.suffix == DELETED})
+    for base in retired:
+        snapshot = directory / segment_file(base, SNAPSHOT)
+        if files.exists(snapshot) and not files.exists(directory / segment_file(base, "log")):
+            files.unlink(snapshot)
 
 
 def _promote(directory: Path, new: Sequence[int]) -> None:

@@ -229,7 +229,8 @@ def build_batch(
     plain = np.empty(room, np.uint8)
     columns: list[Any] = [offset - shape.base_offset, times - base]
     columns += [array for part in (keys, values, spans) for array in (part.data, part.start, part.size)]
-    end = encode_records(*columns, plain, 0)
+    columns += [plain, 0]
+    end = encode_records(*columns)
     final = int(offset[-1]) if last_offset is None else last_offset
     return assemble(shape, plain[:end], final, base, biggest, count)
 

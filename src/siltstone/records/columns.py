@@ -157,7 +157,8 @@ def _decode_modern(
         log_append = (header.attributes & 8) != 0
         previous = header.base_offset - 1
         for record in range(first[i], first[i] + header.count):
-            start[record] = position
+            row = np.uint64(record)
+            start[row] = position
             body, position = read_varint(data, position, batch_end)
             if position < 0:
                 return i, 3
@@ -185,22 +186,22 @@ def _decode_modern(
                 return i, 3
             if headers < 0:
                 return i, 4
-            headers_start[record] = position
+            headers_start[row] = position
             if headers > 0:
                 position, reason = _skip_headers(data, position, end, headers)
                 if position < 0:
                     return i, reason
             if position != end:
                 return i, 2
-            batch[record] = rows[i]
-            offset[record] = here
-            timestamp[record] = header.max_timestamp if log_append else header.base_timestamp + delta
-            size[record] = end - start[record]
-            key_start[record] = key
-            key_size[record] = key_bytes
-            value_start[record] = value
-            value_size[record] = value_bytes
-            header_count[record] = headers
+            batch[row] = rows[i]
+            offset[row] = here
+            timestamp[row] = header.max_timestamp if log_append else header.base_timestamp + delta
+            size[row] = end - start[row]
+            key_start[row] = key
+            key_size[row] = key_bytes
+            value_start[row] = value
+            value_size[row] = value_bytes
+            header_count[row] = headers
         if position != batch_end:
             return i, 6
     return -1, 0

@@ -2,9 +2,14 @@
 
 Readers return ``(value, next position)``, with the next position -1 when the bytes end too early or
 the varint is longer than its type allows (5 bytes for int32, 10 for int64).
+
+Bytes are indexed by uint64: numba then leaves out the turn-around of negative indexes, and LLVM does the
+rest. Positions are never negative, and callers check their ends.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import Bytes
@@ -15,14 +20,14 @@ def read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
     """Read an int32 at ``position``, not beyond ``end``."""
     if position >= end:
         return 0, -1
-    byte = int(data[position])
+    byte = int(data[np.uint64(position)])
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1
     raw = byte & 0x7F
     shift = 7
     position += 1
     while shift <= 28 and position < end:
-        byte = int(data[position])
+        byte = int(data[np.uint64(position)])
         position += 1
         raw |= (byte & 0x7F) << shift
         if byte < 0x80:
@@ -36,10 +41,16 @@ def read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
 @kernel
 def read_varlong(data: Bytes, position: int, end: int) -> tuple[int, int]:
     """Read an int64 at ``position``, not beyond ``end``."""
-    raw = 0
-    shift = 0
+    if position >= end:
+        return 0, -1
+    byte = int(data[np.uint64(position)])
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    raw = byte & 0x7F
+    shift = 7
+    position += 1
     while shift <= 63 and position < end:
-        byte = int(data[position])
+        byte = int(data[np.uint64(position)])
         position += 1
         raw |= (byte & 0x7F) << shift
         if byte < 0x80:
@@ -69,9 +80,9 @@ def write_varint(out: Bytes, position: int, value: int) -> int:
     high = (raw >> 7) & 0x01FFFFFFFFFFFFFF
     low = raw & 0x7F
     while high != 0:
-        out[position] = low | 0x80
+        out[np.uint64(position)] = low | 0x80
         position += 1
         low = high & 0x7F
         high >>= 7
-    out[position] = low
+    out[np.uint64(position)] = low
     return position + 1

@@ -67,15 +67,15 @@ def start_session(
     builder = SparkSession.builder.master(_with_retries(master)).appName("siltstone")
     for name, value in {**_settings(master, spill_folder), **(settings or {})}.items():
         builder = builder.config(name, value)
-    said = files.temporary_file()
-    try:
-        with files.errors_into(said.fileno()), _no_orphans():
-            session = builder.getOrCreate()
-    except Exception as error:
-        said.seek(0)
-        lines = [line for line in said.read().decode("utf-8", "replace").splitlines() if line.strip()]
-        last = next((line for line in reversed(lines) if "rror" in line or "xception" in line), "")
-        raise EngineError(f"Spark did not start on {master}: {last or error}".splitlines()[0]) from None
+    with files.temporary_file() as said:
+        try:
+            with files.errors_into(said.fileno()), _no_orphans():
+                session = builder.getOrCreate()
+        except Exception as error:
+            said.seek(0)
+            lines = [line for line in said.read().decode("utf-8", "replace").splitlines() if line.strip()]
+            last = next((line for line in reversed(lines) if "rror" in line or "xception" in line), "")
+            raise EngineError(f"Spark did not start on {master}: {last or error}".splitlines()[0]) from None
     session.sparkContext.setLogLevel("ERROR")
     if not is_local(master):
         session.sparkContext.addPyFile(package_zip())

@@ -1,0 +1,382 @@
+"""`siltstone clean`: its JSON, its table, its exit status, its errors."""
+
+import errno
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from siltstone import app, files
+from siltstone.cli.main import run
+from siltstone.log.segments import list_segments
+from tests.golden_sets import read_checkpoint
+from tests.operator.staged import Staged, in_process, is_root, listing, log_bytes, names_in, stage, stage_several
+
+LOG_FIELDS = {
+    "topic": str,
+    "partition": int,
+    "first_dirty_offset": int,
+    "cleaned_end_offset": int,
+    "bytes_before": int,
+    "bytes_after": int,
+    "records_before": int,
+    "records_after": int,
+    "removed": dict,
+    "segments_before": int,
+    "segments_after": int,
+    "seconds": float,
+    "status": str,
+    "reason": str,
+}
+REMOVED = {"superseded", "tombstones", "aborted", "keyless", "markers"}
+
+
+@pytest.fixture(autouse=True)
+def without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark is not the point here."""
+    monkeypatch.setattr(app.clean, "__kwdefaults__", {**app.clean.__kwdefaults__, "engine": in_process})
+
+
+@pytest.fixture
+def staged(golden: Path, tmp_path: Path) -> Staged:
+    return stage(golden, "basic", tmp_path / "data")
+
+
+def command(staged: Staged, *flags: str | Path) -> list[str]:
+    """`clean DIR --topic T --config … --now-ms N FLAGS`."""
+    settings = [part for setting in staged.request.config for part in ("--config", setting)]
+    fixed = ["clean", str(staged.directory), "--topic", staged.case.topic, *settings]
+    return [*fixed, "--now-ms", str(staged.request.now_ms), *map(str, flags)]
+
+
+def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """The one JSON document that is all of standard output; standard error is silent."""
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    found: dict[str, Any] = json.loads(shown.out)
+    return found
+
+
+def refused(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, *words: str
+) -> None:
+    assert run(arguments) == status
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("siltstone: ") and shown.err.count("\n") == 1, shown.err
+    for word in words:
+        assert word in shown.err
+
+
+def test_json(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
+    segments = list_segments(staged.partition)
+    assert run(command(staged, "--in-place", "--json")) == 0
+    found = document(capsys)
+    (log,) = found["logs"]
+    for name, kind in LOG_FIELDS.items():
+        assert type(log[name]) is kind, name
+    assert set(log["removed"]) == REMOVED
+    after = list_segments(staged.partition)
+    round_ = staged.case.rounds[0]
+    assert (log["topic"], log["partition"]) == ("basic", 0)
+    assert (log["status"], log["reason"]) == ("cleaned", "")
+    assert log["first_dirty_offset"] == 0
+    assert log["cleaned_end_offset"] == segments[-1].base_offset == staged.checkpoint()
+    assert log["bytes_before"] == sum(segment.size for segment in segments)
+    assert log["bytes_after"] == sum(segment.size for segment in after)
+    assert log["records_before"] == round_.raw["records_before"]
+    assert log["records_after"] == round_.raw["records_after"]
+    assert log["records_before"] - log["records_after"] == sum(log["removed"].values())
+    assert (log["segments_before"], log["segments_after"]) == (len(segments), len(after))
+    assert log["seconds"] > 0
+    assert found["kept_originals"] is None and found["dry_run"] is False and found["run"]
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "status", "reason", "code"),
+    [
+        ("basic", [], "cleaned", "", 0),
+        ("delete_records_delete", [], "skipped", "cleanup.policy=delete", 0),
+        ("keyless", [], "skipped", "--drop-keyless", 0),
+        ("keyless", ["--drop-keyless"], "cleaned", "", 0),
+        ("txn", [], "skipped", "transactions", 0),
+        ("basic", ["--config", "min.cleanable.dirty.ratio=1"], "not_eligible", "--force", 0),
+        ("basic", ["--config", "min.cleanable.dirty.ratio=1", "--force"], "cleaned", "", 0),
+        ("basic", ["--config", "remote.storage.enable=true"], "skipped", "remote.storage.enable", 0),
+        ("basic", ["--stop-after", "0"], "skipped", "--stop-after", 0),
+        ("basic", ["--max-extra-bytes", "10"], "failed", "--max-extra-bytes", 1),
+    ],
+)
+def test_status_reason_and_exit_status(
+    golden: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    flags: list[str],
+    status: str,
+    reason: str,
+    code: int,
+) -> None:
+    staged = stage(golden, name, tmp_path / "data")
+    assert run(command(staged, "--in-place", "--json", *flags)) == code
+    (log,) = document(capsys)["logs"]
+    assert log["status"] == status
+    assert reason in log["reason"] and bool(reason) == bool(log["reason"])
+
+
+def test_nothing_to_do_the_second_time(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command(staged, "--in-place", "--json")) == 0
+    document(capsys)
+    before = listing(staged.directory)
+    assert run(command(staged, "--in-place", "--json", "--force")) == 0
+    (log,) = document(capsys)["logs"]
+    assert log["status"] == "nothing_to_do"
+    assert listing(staged.directory) == before
+
+
+def test_the_table(staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command(staged, "--in-place", "--keep-originals", tmp_path / "keep")) == 0
+    shown = capsys.readouterr().out
+    for word in ("basic-0", "cleaned", "532 → 210", "322", "superseded", "siltstone undo"):
+        assert word in shown
+
+
+def test_the_table_says_why(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    staged = stage(golden, "keyless", tmp_path / "data")
+    (staged.directory / "gone-0.ec64a4b9f92a49eb8e376119616edc43-delete").mkdir()
+    assert run(command(staged, "--in-place")) == 0
+    shown = capsys.readouterr().out
+    assert "skipped: keyless-0: has 202 records without a key" in shown
+    assert "passed over" in shown and "-delete" in shown
+
+
+def test_one_partition_directory(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its checkpoints are its parent's; it needs no --topic."""
+    arguments = ["clean", str(staged.partition), "--in-place", "--json", "--config", "cleanup.policy=compact"]
+    assert run([*arguments, "--config", "min.cleanable.dirty.ratio=0"]) == 0
+    assert document(capsys)["logs"][0]["status"] == "cleaned"
+    assert ("basic", 0) in read_checkpoint(staged.directory / "cleaner-offset-checkpoint")
+
+
+def test_settings_from_a_file(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory, request = stage_several(golden, ["basic", "tombstones"], tmp_path)
+    arguments = ["clean", str(directory), "--in-place", "--json", "--now-ms", str(request.now_ms)]
+    assert run([*arguments, "--config-file", str(request.config_file)]) == 0
+    assert {log["topic"]: log["status"] for log in document(capsys)["logs"]} == {
+        "basic": "cleaned",
+        "tombstones": "cleaned",
+    }
+
+
+@pytest.mark.parametrize("locked_before", [True, False])
+def test_a_dry_run_changes_nothing_and_says_the_same(
+    staged: Staged, capsys: pytest.CaptureFixture[str], locked_before: bool
+) -> None:
+    if not locked_before:
+        (staged.directory / ".lock").unlink()
+    names, before = names_in(staged.directory.parent), listing(staged.directory)
+    times = staged.directory.stat().st_mtime_ns
+    operations: list[files.Operation] = []
+    with files.observe(operations.append):
+        assert run(command(staged, "--dry-run", "--json")) == 0
+    assert operations == []
+    planned = document(capsys)
+    assert names_in(staged.directory.parent) == names
+    assert staged.directory.stat().st_mtime_ns == times
+    assert listing(staged.directory) == before
+    assert run(command(staged, "--in-place", "--json")) == 0
+    done = document(capsys)
+    assert planned["dry_run"] is True
+    apart = {"seconds"}
+    for a, b in zip(planned["logs"], done["logs"], strict=True):
+        assert {k: v for k, v in a.items() if k not in apart} == {k: v for k, v in b.items() if k not in apart}
+
+
+def test_a_copy_is_whole_and_the_source_unchanged(
+    golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory, _ = stage_several(golden, ["basic", "tombstones", "txn"], tmp_path)
+    in_place = stage(golden, "basic", tmp_path / "in-place")
+    in_place.clean_one()
+    names, before = names_in(directory), listing(directory)
+    settings = [part for setting in in_place.request.config for part in ("--config", setting)]
+    arguments = ["clean", str(directory), "--out", str(tmp_path / "new"), "--topic", "basic", *settings]
+    assert run([*arguments, "--now-ms", str(in_place.request.now_ms), "--json"]) == 0
+    assert document(capsys)["logs"][0]["status"] == "cleaned"
+    assert names_in(directory) == names
+    assert listing(directory) == before
+    copied = listing(tmp_path / "new")
+    others = {name for name in before if not name.startswith("basic-0/") and name != ".lock"}
+    assert {name: copied[name] for name in others} == {name: before[name] for name in others}
+    assert set(copied) - others == {
+        "cleaner-offset-checkpoint",
+        *(name for name in listing(in_place.directory) if name.startswith("basic-0/")),
+    }
+    for name, facts in listing(in_place.directory).items():
+        if name.startswith("basic-0/"):
+            assert copied[name] == facts, name
+    assert [path.name for path in tmp_path.glob("new*")] == ["new"]
+
+
+def test_no_log_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("nothing of Kafka's")
+    refused(capsys, ["clean", str(tmp_path), "--in-place"], 1, str(tmp_path), "no Kafka log directory")
+    refused(capsys, ["clean", str(tmp_path / "nowhere"), "--in-place"], 1, "no such directory")
+    refused(capsys, ["clean", str(tmp_path / "notes.txt"), "--in-place"], 1, "no such directory")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_an_unclean_directory(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
+    (staged.directory / ".kafka_cleanshutdown").unlink()
+    before = listing(staged.directory)
+    refused(capsys, command(staged, "--in-place"), 1, ".kafka_cleanshutdown", "start the broker")
+    assert listing(staged.directory) == before
+
+
+def test_a_live_lock(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
+    script = (
+        "import fcntl, os, sys; f = os.open(sys.argv[1], os.O_RDWR); "
+        "fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(staged.directory / ".lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as holder:
+        assert holder.stdout is not None and holder.stdout.readline()
+        refused(capsys, command(staged, "--in-place"), 1, ".lock", "stop the broker")
+        holder.communicate()
+
+
+def test_a_corrupt_batch_amid_the_log(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(list_segments(staged.partition)[1].path)
+    data = bytearray(path.read_bytes())
+    data[100] ^= 0x40
+    path.write_bytes(data)
+    before = listing(staged.directory)
+    assert run(command(staged, "--in-place", "--json")) == 1
+    (log,) = document(capsys)["logs"]
+    assert (log["status"], log["reason"]) == ("uncleanable", f"{path}: byte 0: checksum does not match")
+    assert listing(staged.directory) == before
+
+
+def test_a_truncated_batch_amid_the_log(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(list_segments(staged.partition)[1].path)
+    path.write_bytes(path.read_bytes()[:-1])
+    before = listing(staged.directory)
+    assert run(command(staged, "--in-place", "--json")) == 1
+    (log,) = document(capsys)["logs"]
+    assert log["status"] == "uncleanable" and str(path) in log["reason"]
+    assert listing(staged.directory) == before
+
+
+def test_an_unreadable_directory(
+    staged: Staged, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = str(staged.directory / "meta.properties")
+    read = files.read_bytes
+
+    def refusing(path: str | os.PathLike[str], limit: int = 1 << 30) -> bytes:
+        if os.fspath(path) == checkpoint:
+            raise PermissionError(errno.EACCES, "Permission denied", checkpoint)
+        return read(path, limit)
+
+    monkeypatch.setattr(files, "read_bytes", refusing)
+    refused(capsys, command(staged, "--in-place"), 1, f"{checkpoint}: Permission denied")
+
+
+def test_a_lock_that_may_not_be_opened(
+    staged: Staged, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's directory."""
+    lock = staged.directory / ".lock"
+    if is_root():
+        opened = os.open
+
+        def refusing(path: Any, *others: Any, **named: Any) -> int:
+            if os.fspath(path) == str(lock):
+                raise PermissionError(errno.EACCES, "Permission denied", str(lock))
+            return opened(path, *others, **named)
+
+        monkeypatch.setattr(os, "open", refusing)
+    else:
+        lock.chmod(0)
+    refused(capsys, command(staged, "--in-place"), 1, f"{lock}: Permission denied")
+
+
+def test_a_full_disk(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
+    before = listing(staged.directory)
+
+    def full(operation: files.Operation) -> None:
+        if operation[0] == "write":
+            raise OSError(errno.ENOSPC, "No space left on device", operation[1])
+
+    with files.observe(full):
+        assert run(command(staged, "--in-place", "--json")) == 1
+    (log,) = document(capsys)["logs"]
+    assert log["status"] == "failed" and log["reason"].endswith(": No space left on device")
+    assert listing(staged.directory) == before
+
+
+def test_a_checkpoint_that_makes_no_sense(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
+    path = staged.directory / "replication-offset-checkpoint"
+    path.write_text("0\n5\nbasic 0 1\n")
+    assert run(command(staged, "--in-place", "--json")) == 1
+    (log,) = document(capsys)["logs"]
+    assert log["status"] == "uncleanable" and str(path) in log["reason"]
+
+
+def test_wrong_settings(staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(capsys, command(staged, "--in-place", "--config", "cleanup.policy=tidy"), 2, "tidy", "compact")
+    lines = tmp_path / "topics.config"
+    lines.write_text("basic:cleanup.policy=compact\nbasic segment.bytes=3\n")
+    refused(capsys, command(staged, "--in-place", "--config-file", lines), 2, f"{lines}:2")
+    refused(capsys, command(staged, "--in-place", "--config-file", tmp_path / "none"), 1, "No such file")
+
+
+def test_the_lock_is_free_afterwards(staged: Staged) -> None:
+    assert run(command(staged, "--in-place", "--json")) == 0
+    with (staged.directory / ".lock").open("r+") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@pytest.mark.parametrize(
+    ("environment", "flags", "words"),
+    [
+        ({"PATH": "/nonexistent", "JAVA_HOME": ""}, [], ["Java is missing", "Java 17"]),
+        ({"JAVA_HOME": "/nonexistent"}, [], ["Java is missing", "JAVA_HOME"]),
+        ({}, ["--master", "nonsense://nowhere"], ["Spark did not start on nonsense://nowhere"]),
+    ],
+)
+def test_without_java_or_spark(
+    staged: Staged, environment: dict[str, str], flags: list[str], words: list[str]
+) -> None:
+    """In a process of its own, with the real engine."""
+    before = listing(staged.directory)
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "siltstone"), *command(staged, "--in-place", "--json", *flags)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert done.stderr.startswith("siltstone: ") and done.stderr.count("\n") == 1, done.stderr
+    for word in words:
+        assert word in done.stderr
+    assert listing(staged.directory) == before
+
+
+def test_cleaned_logs_are_the_same_through_the_command_as_through_the_package(
+    staged: Staged, golden: Path, tmp_path: Path
+) -> None:
+    assert run(command(staged, "--in-place", "--json")) == 0
+    other = stage(golden, "basic", tmp_path / "other")
+    other.clean_one()
+    assert log_bytes(staged.partition) == log_bytes(other.partition)

@@ -1,0 +1,115 @@
+"""Every error is one line and an exit status: no traceback, whatever happens."""
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import siltstone
+from siltstone import app
+from siltstone.cli import main
+from siltstone.errors import CheckFailedError, EngineError, SiltstoneError, UsageError
+
+
+def one_line(capsys: pytest.CaptureFixture[str], *words: str) -> None:
+    """Nothing on standard output, one line with these words on standard error."""
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("siltstone: ")
+    assert shown.err.count("\n") == 1 and shown.err.endswith("\n"), shown.err
+    for word in words:
+        assert word in shown.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["clean"], ["directories"]),
+        (["clean", "x", "--in-plaice"], ["--in-plaice"]),
+        (["clean", "x", "--in-place", "--now-ms", "soon"], ["--now-ms", "soon"]),
+        (["clean", "x", "--in-place", "--max-extra-bytes", "0"], ["--max-extra-bytes", "over 0"]),
+        (["clean", "x", "--in-place", "--out", "y"], ["--in-place", "--out"]),
+        (["clean", "x"], ["--in-place", "--out", "--dry-run"]),
+        (["clean", "x", "--out", "y", "--keep-originals", "k"], ["--keep-originals", "--in-place"]),
+        (["clean", "x", "--in-place", "--high-watermark", "start"], ["start", "end"]),
+        (["undo"], ["run"]),
+        (["undo", "nowhere-at-all"], ["nowhere-at-all"]),
+        (["tidy"], ["tidy"]),
+    ],
+)
+def test_wrong_usage_is_2(
+    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.count("\n") == 1
+    for word in words:
+        assert word.lower() in shown.err.lower()
+
+
+def raising(error: BaseException) -> Callable[..., object]:
+    def clean(*given: object, **named: object) -> object:
+        raise error
+
+    return clean
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (UsageError("say what"), 2, ["say what"]),
+        (SiltstoneError("two\nlines"), 1, ["two lines"]),
+        (CheckFailedError("a doubt"), 1, ["a doubt"]),
+        (EngineError("no Spark"), 1, ["no Spark"]),
+        (OSError(errno.ENOSPC, "No space left on device", "/d/x"), 1, ["/d/x: No space left on device"]),
+        (PermissionError(errno.EACCES, "Permission denied", "/d/x"), 1, ["/d/x: Permission denied"]),
+        (ModuleNotFoundError("No module named 'pyspark'", name="pyspark"), 1, ["pyspark", "siltstone[spark]"]),
+        (KeyboardInterrupt(), 130, ["interrupted", "run the command again"]),
+    ],
+)
+def test_an_error_is_one_line_and_a_status(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    status: int,
+    words: list[str],
+) -> None:
+    monkeypatch.setattr(app, "clean", raising(error))
+    assert main.run(["clean", "x", "--dry-run"]) == status
+    one_line(capsys, *words)
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--version"]) == 0
+    assert siltstone.__version__ in capsys.readouterr().out
+    assert main.run(["clean", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for flag in ("--in-place", "--out", "--dry-run", "--keep-originals", "--json", "--max-extra-bytes"):
+        assert flag in shown
+
+
+def test_the_command_itself(tmp_path: Path) -> None:
+    command = Path(sys.executable).parent / "siltstone"
+    done = subprocess.run(
+        [str(command), "clean", str(tmp_path), "--in-place"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1 and "no Kafka log directory" in done.stderr
+
+
+def test_a_reader_that_went_away_is_no_traceback() -> None:
+    """As with `siltstone clean --help | head -0`."""
+    command = Path(sys.executable).parent / "siltstone"
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [str(command), "clean", "--help"], stdout=writing, stderr=subprocess.PIPE, text=True, check=False
+        )
+    finally:
+        os.close(writing)
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,334 @@
+"""A crash at every step of a clean in place and of its undo: nothing is lost, and the next run ends the same.
+
+Two ways to crash: the n-th operation raises and nothing after it happens; and the tree is made anew from
+what could be on disk (see ``disk``). After either, what a start does is done, the log is read, and the run
+is made again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from siltstone import files
+from siltstone.cleaner.destination import InPlace
+from siltstone.cleaner.originals import Originals, read_run, refuse_changed, undo_log
+from siltstone.cleaner.report import CLEANED, NOTHING_TO_DO
+from siltstone.files import Operation
+from siltstone.log import replacement
+from siltstone.log.directory import LogDirectory
+from siltstone.log.replacement import finish_replacement, interrupted
+from tests.cleaner import logs
+from tests.cleaner.logs import NOW, Rec
+from tests.crash.disk import DROP, KEEP, Crash, Disk, Recording, Variant, recorded
+
+CONFIG = {"segment.bytes": 250}
+SEEDS = range(3)
+Table = dict[bytes, bytes]
+
+
+def _batch(base: int, *records: tuple[str, str | None], horizon: int | None = None) -> bytes:
+    rows = [
+        Rec(offset=base + i, key=key.encode(), value=None if value is None else value.encode())
+        for i, (key, value) in enumerate(records)
+    ]
+    return logs.batch(rows, delete_horizon_ms=horizon)
+
+
+def write(path: Path) -> Path:
+    """A log of three groups: keys that change, one that goes (its tombstone is due in the second group)."""
+    return logs.write_log(
+        path,
+        {
+            0: [_batch(0, ("a", "1"), ("b", "1"), ("gone", "old"))],
+            3: [_batch(3, ("c", "1"), ("gone", "older still"), ("late", "1"))],
+            6: [_batch(6, ("a", "2"), ("d", "1"), ("e", "1"), ("f", "1"), ("g", "1"), ("h", "1"))],
+            12: [_batch(12, ("gone", None), horizon=NOW - 5), _batch(13, ("i", "1"))],
+            14: [_batch(14, ("b", "2"), ("late", None))],
+            16: [_batch(16, ("a", "3"), ("c", "2"))],
+            18: [_batch(18, ("a", "4"), ("d", "2"))],
+        },
+    )
+
+
+def table(partition: Path) -> Table:
+    """What a reader from the start ends with: the last value of each key, deleted ones left out."""
+    found: dict[bytes, bytes | None] = {}
+    following = 0
+    for base, data in logs.logs_of(partition).items():
+        assert base >= following, f"segment {base} overlaps the one before"
+        for record in logs.records_in(data):
+            assert record.offset >= following, f"offset {record.offset} is out of order"
+            assert record.key is not None
+            found[record.key], following = record.value, record.offset + 1
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def check_names(partition: Path) -> None:
+    """No leftovers, and each log has its indexes."""
+    assert interrupted(partition) == []
+    bases = {path.stem for path in partition.glob("*.log")}
+    assert {path.stem for path in partition.glob("*.index")} == bases
+    assert {path.stem for path in partition.glob("*.timeindex")} == bases
+
+
+def outcome(path: Path) -> tuple[bytes, str, list[str]]:
+    """What a finished run leaves: all batches in order, the checkpoint, other files' names."""
+    partition = path / "topic-0"
+    whole = b"".join(logs.logs_of(partition).values())
+    rest = sorted(each for each in os.listdir(path) if each not in ("keep", ".lock"))
+    return whole, (path / "cleaner-offset-checkpoint").read_text(), rest
+
+
+def clean(path: Path, *, keep: bool = False) -> None:
+    """The run that is crashed."""
+    folder = path / "keep" / f"run-{sum(1 for _ in path.glob('keep/*'))}"
+    destination = InPlace("run", Originals(folder) if keep else None)
+    if keep:
+        files.make_directory(folder, parents=True)
+    result = logs.run(path, config=CONFIG, destination=destination)
+    assert result.status in (CLEANED, NOTHING_TO_DO), result
+
+
+def undo(path: Path) -> None:
+    """What the undo command does with its one log."""
+    with LogDirectory.open(path) as directory:
+        for place, log in read_run(path / "keep" / "run-0"):
+            refuse_changed(log)
+            finish_replacement(Path(log.path))
+            undo_log(place, log, directory)
+
+
+@dataclass(frozen=True)
+class Doing:
+    """Something that is crashed: what makes the tree, what is done, and what it ends with."""
+
+    prepare: Callable[[Path], None]
+    act: Callable[[Path], None]
+
+
+def _prepare_undo(path: Path) -> None:
+    write(path)
+    clean(path, keep=True)
+
+
+DOINGS = {
+    "clean": Doing(lambda path: write(path) and None, clean),
+    "clean and keep originals": Doing(lambda path: write(path) and None, lambda path: clean(path, keep=True)),
+    "undo": Doing(_prepare_undo, undo),
+}
+
+
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model knows what was synced; the real disk need not."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def record(doing: Doing, path: Path) -> tuple[Recording, Table, tuple[bytes, str, list[str]]]:
+    """The operations of an undisturbed run, the table, and the outcome."""
+    doing.prepare(path)
+    before = table(path / "topic-0")
+    with recorded(path) as recording:
+        doing.act(path)
+    assert table(path / "topic-0") == before
+    return recording, before, outcome(path)
+
+
+def reopen_and_check(doing: Doing, path: Path, before: Table, ended: tuple[bytes, str, list[str]]) -> None:
+    """A start after the crash, what a reader then sees, and the same again."""
+    partition = path / "topic-0"
+    finish_replacement(partition)
+    check_names(partition)
+    assert table(partition) == before
+    doing.act(path)
+    check_names(partition)
+    assert table(partition) == before
+    assert outcome(path) == ended
+    assert not (partition / ".siltstone").exists()
+
+
+class Raising:
+    """Lets ``count`` operations happen; then the process is gone. The lock is the system's to drop."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def __call__(self, operation: Operation) -> None:
+        if operation[1].endswith("/.lock"):
+            return
+        if self.left <= 0:
+            raise Crash
+        self.left -= 1
+
+
+def crash_after(count: int, act: Callable[[], Any]) -> bool:
+    """Do it, gone after ``count`` operations; did it come to that?"""
+    try:
+        with files.observe(Raising(count)):
+            act()
+    except Crash:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", DOINGS)
+def test_every_operation_may_be_the_last(tmp_path: Path, name: str) -> None:
+    doing = DOINGS[name]
+    recording, before, ended = record(doing, tmp_path / "undisturbed")
+    total = len(recording.steps)
+    assert total > 60
+    crashes = 0
+    for count in range(total):
+        path = tmp_path / str(count)
+        doing.prepare(path)
+        if not crash_after(count, lambda path=path: doing.act(path)):
+            break
+        crashes += 1
+        reopen_and_check(doing, path, before, ended)
+    assert crashes > 60
+
+
+def test_a_second_crash_while_it_recovers(tmp_path: Path) -> None:
+    doing = DOINGS["clean"]
+    recording, before, ended = record(doing, tmp_path / "undisturbed")
+    rng = random.Random(11)
+    for number in range(60):
+        path = tmp_path / str(number)
+        doing.prepare(path)
+        crash_after(rng.randrange(len(recording.steps)), lambda path=path: doing.act(path))
+        crash_after(rng.randrange(20), lambda path=path: finish_replacement(path / "topic-0"))
+        crash_after(rng.randrange(len(recording.steps)), lambda path=path: doing.act(path))
+        reopen_and_check(doing, path, before, ended)
+
+
+def _try_images(
+    doing: Doing,
+    recording: Recording,
+    before: Table,
+    ended: tuple[bytes, str, list[str]],
+    variants: list[Variant],
+    counts: range,
+) -> Iterator[str]:
+    """Build every image, start on it and check; the failures, one line each."""
+    for count in counts:
+        disk = Disk(recording, count)
+        for variant in variants:
+            mixed = variant * 1009 + count if isinstance(variant, int) else variant
+            disk.build(mixed)
+            try:
+                reopen_and_check(doing, recording.root, before, ended)
+            except Exception as error:
+                what = recording.steps[count].operation if count < len(recording.steps) else "end"
+                yield f"{count} ({what}) {mixed}: {type(error).__name__}: {error}"[:400]
+
+
+@pytest.mark.parametrize("name", DOINGS)
+def test_whatever_was_on_disk_by_then(tmp_path: Path, name: str) -> None:
+    doing = DOINGS[name]
+    recording, before, ended = record(doing, tmp_path / "log")
+    counts = range(len(recording.steps) + 1)
+    assert list(_try_images(doing, recording, before, ended, [KEEP, DROP, *SEEDS], counts)) == []
+
+
+@pytest.mark.parametrize("name", DOINGS)
+def test_what_is_done_is_durable(tmp_path: Path, name: str) -> None:
+    recording, _, ended = record(DOINGS[name], tmp_path / "log")
+    Disk(recording, len(recording.steps)).build(DROP)
+    finish_replacement(recording.root / "topic-0")
+    assert outcome(recording.root) == ended
+
+
+def test_the_model_is_the_disk_when_everything_is_kept(tmp_path: Path) -> None:
+    for name, doing in DOINGS.items():
+        recording, _, _ = record(doing, tmp_path / name)
+        real = logs.tree(recording.root)
+        Disk(recording, len(recording.steps)).build(KEEP)
+        assert logs.tree(recording.root) == real
+
+
+def _without_swap_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    change = replacement._change_suffix
+
+    def skipping(directory: Path, base: int, before: str, after: str) -> None:
+        if after:
+            for kind in ("index", "timeindex", "log"):
+                path = directory / f"{base:020d}.{kind}{before}"
+                os.rename(path, directory / f"{base:020d}.{kind}{after}")
+        else:
+            change(directory, base, before, after)
+
+    monkeypatch.setattr(replacement, "_change_suffix", skipping)
+
+
+BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "no fsync of new files": lambda patch: patch.setattr(files.Writer, "sync", lambda self: None),
+    "no directory sync": lambda patch: patch.setattr(files, "sync_directory", lambda path: None),
+    "the rename to .swap unseen": _without_swap_step,
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_harness_finds_what_is_taken_out(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doing = DOINGS["clean"]
+    with monkeypatch.context() as patch:
+        BROKEN[name](patch)
+        recording, before, ended = record(doing, tmp_path / "log")
+    counts = range(len(recording.steps) + 1)
+    assert any(_try_images(doing, recording, before, ended, [KEEP, DROP, *SEEDS], counts))
+
+
+def _syncs_of_partition(recording: Recording) -> list[int]:
+    partition = str(recording.root / "topic-0")
+    return [i for i, step in enumerate(recording.steps) if step.operation == ("fsync", partition, "")]
+
+
+@pytest.mark.parametrize(("which", "name"), [(0, "adopted"), (1, "swapped"), (2, "retired")])
+def test_each_directory_sync_of_the_swap_is_needed(tmp_path: Path, which: int, name: str) -> None:
+    doing = DOINGS["clean"]
+    recording, before, ended = record(doing, tmp_path / "log")
+    del recording.steps[_syncs_of_partition(recording)[which]]
+    counts = range(_syncs_of_partition(recording)[which] + 20)
+    assert any(_try_images(doing, recording, before, ended, [DROP, *range(12)], counts)), name
+
+
+def _step(recording: Recording, verb: str, ending: str, other: str = "") -> list[int]:
+    return [
+        i
+        for i, step in enumerate(recording.steps)
+        if step.operation[0] == verb and step.operation[1].endswith(ending) and step.operation[2].endswith(other)
+    ]
+
+
+def test_the_order_of_operations(tmp_path: Path) -> None:
+    recording, _, _ = record(DOINGS["clean"], tmp_path / "log")
+    adopts = _step(recording, "rename", ".log", ".log.cleaned")
+    swaps = _step(recording, "rename", ".log.cleaned", ".log.swap")
+    retires = _step(recording, "rename", ".log", ".log.deleted")
+    finals = _step(recording, "rename", ".log.swap", ".log")
+    unlinks = _step(recording, "unlink", ".log.deleted")
+    syncs = _syncs_of_partition(recording)
+    assert len(adopts) == len(swaps) == len(finals) >= 3
+    assert len(retires) == len(unlinks) == 6
+    for number, adopt in enumerate(adopts):
+        staged = recording.steps[adopt].operation[1]
+        synced = [i for i, step in enumerate(recording.steps) if step.operation == ("fsync", staged, "")]
+        assert synced and synced[-1] < adopt
+        mine = [i for i in retires if swaps[number] < i < finals[number]]
+        gone = [i for i in unlinks if finals[number] < i < [*adopts, len(recording.steps)][number + 1]]
+        assert len(mine) == len(gone) > 0
+        for earlier, later in ((adopt, swaps[number]), (swaps[number], mine[0]), (mine[-1], finals[number])):
+            assert any(earlier < sync < later for sync in syncs)
+        assert any(finals[number] < sync < gone[0] for sync in syncs)
+    (moved,) = _step(recording, "rename", ".tmp", "cleaner-offset-checkpoint")
+    assert max(finals) < moved
+    bases = [Path(recording.steps[i].operation[2]).name for i in finals]
+    assert bases == sorted(bases)

@@ -1,0 +1,210 @@
+"""4. Checked before the swap: any doubt, and nothing of the log is swapped."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from siltstone import app, files
+from siltstone.cleaner import engine as engine_module
+from siltstone.cleaner.engine import InProcessEngine, LogDone
+from siltstone.cleaner.work import Group, LogWork
+from tests.operator.staged import Staged, listing, no_leftovers, stage
+
+Change = Callable[[LogDone], None]
+
+
+@pytest.fixture
+def staged(golden: Path, tmp_path: Path) -> Staged:
+    return stage(golden, "basic_zipf_ts", tmp_path / "data")
+
+
+class Tampering(InProcessEngine):
+    """What the engine hands back is changed on its way."""
+
+    def __init__(self, change: Change) -> None:
+        super().__init__()
+        self._change = change
+
+    def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
+        for done in super().clean_whole(works):
+            self._change(done)
+            yield done
+
+    def clean_spread(self, work: LogWork, waves: Sequence[Sequence[Group]]) -> Iterator[LogDone]:
+        for done in super().clean_spread(work, waves):
+            self._change(done)
+            yield done
+
+
+def nothing_swapped(staged: Staged, engine: InProcessEngine, *words: str) -> None:
+    """The log is reported as failed, in one line with these words, and is byte for byte what it was."""
+    before = listing(staged.directory)
+    (result,) = app.clean(staged.request, engine=lambda request, progress: engine).results
+    assert (result.status, "\n" in result.reason) == ("failed", False)
+    for word in words:
+        assert word in result.reason
+    assert (result.bytes_after, result.segments_after) == (result.bytes_before, result.segments_before)
+    assert listing(staged.directory) == before
+    no_leftovers(staged.directory)
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x10
+    path.write_bytes(data)
+
+
+def cut(path: Path, position: int) -> None:
+    path.write_bytes(path.read_bytes()[:position])
+
+
+def swap_bytes_of_two_batches(path: Path, position: int) -> None:
+    data = path.read_bytes()
+    size = 12 + int.from_bytes(data[8:12], "big")
+    path.write_bytes(data[size:] + data[:size])
+
+
+@pytest.mark.parametrize("kind", ["log", "index", "timeindex"])
+@pytest.mark.parametrize(("damage", "position"), [(flip, 0), (flip, 5), (flip, -1), (cut, -1), (cut, 0)])
+@pytest.mark.parametrize("group", [0, 3])
+def test_a_file_damaged_between_writing_and_reading_back(
+    staged: Staged, kind: str, damage: Callable[[Path, int], None], position: int, group: int
+) -> None:
+    """The damage is done before the last file of the group is synced: the read-back comes right after it."""
+    seen: list[str] = []
+    hit: list[Path] = []
+
+    def watch(operation: files.Operation) -> None:
+        verb, path, _ = operation
+        if verb == "fsync" and ".siltstone" in path and path.endswith(".timeindex"):
+            seen.append(path)
+            target = Path(path).with_suffix(f".{kind}")
+            if len(seen) == 2 * group + 2 and target.stat().st_size:
+                hit.append(target)
+                damage(target, position)
+
+    before = listing(staged.directory)
+    with files.observe(watch):
+        (result,) = app.clean(staged.request, engine=lambda request, progress: InProcessEngine()).results
+    if not hit:
+        pytest.skip("the index of this group is empty")
+    assert result.status in ("failed", "uncleanable")
+    assert str(hit[0]) in result.reason or hit[0].name in result.reason
+    assert listing(staged.directory) == before
+    no_leftovers(staged.directory)
+
+
+def test_batches_in_another_order(staged: Staged) -> None:
+    def watch(operation: files.Operation) -> None:
+        verb, path, _ = operation
+        if verb == "fsync" and ".siltstone" in path and path.endswith(".timeindex"):
+            swap_bytes_of_two_batches(Path(path).with_suffix(".log"), 0)
+
+    before = listing(staged.directory)
+    with files.observe(watch):
+        (result,) = app.clean(staged.request, engine=lambda request, progress: InProcessEngine()).results
+    assert result.status in ("failed", "uncleanable") and "out of order" in result.reason
+    assert listing(staged.directory) == before
+
+
+def lose_a_winner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One offset of one group's winners never reaches the rewriting task."""
+    rewrite = engine_module.rewrite_groups
+
+    def losing(
+        work: LogWork, groups: Sequence[Group], winners: dict[int, engine_module.Offsets], attempt: str
+    ) -> list[engine_module.Rewritten]:
+        return rewrite(work, groups, winners | {2: winners[2][1:]}, attempt)
+
+    monkeypatch.setattr(engine_module, "rewrite_groups", losing)
+
+
+def lose_a_blob(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All winners of one group never reach it."""
+    rewrite = engine_module.rewrite_groups
+
+    def losing(
+        work: LogWork, groups: Sequence[Group], winners: dict[int, engine_module.Offsets], attempt: str
+    ) -> list[engine_module.Rewritten]:
+        return rewrite(work, groups, {g: w for g, w in winners.items() if g != 2}, attempt)
+
+    monkeypatch.setattr(engine_module, "rewrite_groups", losing)
+
+
+@pytest.mark.parametrize("loss", [lose_a_winner, lose_a_blob])
+def test_winners_lost_on_their_way(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch, loss: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    loss(monkeypatch)
+    nothing_swapped(staged, InProcessEngine(), "winners of group 2", "nothing of it was swapped")
+
+
+def test_a_winner_that_is_no_record(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
+    rewrite = engine_module.rewrite_groups
+
+    def inventing(
+        work: LogWork, groups: Sequence[Group], winners: dict[int, engine_module.Offsets], attempt: str
+    ) -> list[engine_module.Rewritten]:
+        odd = winners[0].copy()
+        odd[0] = work.groups[0].end_offset - work.groups[0].base_offset + 5
+        return rewrite(work, groups, winners | {0: odd}, attempt)
+
+    monkeypatch.setattr(engine_module, "rewrite_groups", inventing)
+    nothing_swapped(staged, InProcessEngine())
+
+
+def one_winner_more(done: LogDone) -> None:
+    done.winners[0] += 1
+
+
+def one_record_more(done: LogDone) -> None:
+    done.found.records += 1
+
+
+def one_record_less_in_a_group(done: LogDone) -> None:
+    done.groups[1].records -= 1
+
+
+def a_group_is_missing(done: LogDone) -> None:
+    done.groups.pop(3)
+
+
+def a_group_twice(done: LogDone) -> None:
+    done.groups.insert(0, dataclasses.replace(done.groups[0]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [one_winner_more, one_record_more, one_record_less_in_a_group, a_group_is_missing, a_group_twice],
+)
+def test_a_count_that_is_off(staged: Staged, change: Change) -> None:
+    nothing_swapped(staged, Tampering(change), "basic_zipf_ts-0")
+
+
+def test_doubt_in_a_later_wave_leaves_the_log_whole(staged: Staged, tmp_path: Path) -> None:
+    """What was swapped was checked; the checkpoint does not move, so that the next run does it all."""
+    waves = 0
+
+    def change(done: LogDone) -> None:
+        nonlocal waves
+        waves += 1
+        if waves == 3:
+            done.groups[0].winners += 1
+
+    (result,) = app.clean(
+        staged.asking(max_extra_bytes=15_000), engine=lambda request, progress: Tampering(change)
+    ).results
+    assert (result.status, waves) == ("failed", 3)
+    assert staged.checkpoint() is None
+    no_leftovers(staged.directory)
+    assert staged.clean_one().status == "cleaned"
+
+
+def test_a_staged_file_that_grew_after_its_check(staged: Staged) -> None:
+    def change(done: LogDone) -> None:
+        with Path(done.groups[0].staged["log"]).open("ab") as file:
+            file.write(b"more")
+
+    nothing_swapped(staged, Tampering(change), "bytes, but its task reported")

@@ -1,0 +1,209 @@
+"""6. Space: asked for first, bounded, and a full disk leaves every log whole."""
+
+import errno
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from siltstone import app, files
+from siltstone.cleaner.engine import InProcessEngine, LogDone
+from siltstone.cleaner.work import Group, LogWork
+from siltstone.errors import DirectoryRefusedError
+from tests.operator.staged import (
+    Staged,
+    in_process,
+    last_values,
+    listing,
+    log_bytes,
+    no_engine,
+    no_leftovers,
+    stage,
+    stage_several,
+)
+
+NEEDS_SPACE = ("create", "write", "mkdir", "link")
+CHECKPOINT_TMP = "cleaner-offset-checkpoint.tmp"
+"""What an interrupted replacement of the checkpoint leaves, as Kafka's own does; the next one clears it."""
+
+
+def operations(do: Callable[[], object]) -> list[files.Operation]:
+    seen: list[files.Operation] = []
+    with files.observe(seen.append):
+        do()
+    return seen
+
+
+class FullDisk:
+    """From the given operation on, nothing that needs space works any more."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+        self.hit = ""
+
+    def __call__(self, operation: files.Operation) -> None:
+        if operation[0] in NEEDS_SPACE:
+            self.left -= 1
+            if self.left < 0:
+                self.hit = self.hit or operation[1]
+                raise OSError(errno.ENOSPC, "No space left on device", operation[1])
+
+
+def count_of_space(golden: Path, folder: Path, **changes: object) -> tuple[int, bytes]:
+    """How many operations of a whole run need space; the log's bytes after it."""
+    whole = stage(golden, "basic", folder)
+    seen = operations(lambda: whole.clean_one(**changes))
+    return sum(verb in NEEDS_SPACE for verb, _, _ in seen), log_bytes(whole.partition)
+
+
+@pytest.mark.parametrize("max_extra_bytes", [None, 25_000])
+def test_a_full_disk_at_any_moment_leaves_the_log_whole(
+    golden: Path, tmp_path: Path, max_extra_bytes: int | None
+) -> None:
+    count, cleaned = count_of_space(golden, tmp_path / "whole", max_extra_bytes=max_extra_bytes)
+    assert count > 20
+    for at in range(count):
+        staged = stage(golden, "basic", tmp_path / f"full-{at}")
+        values = last_values(staged.partition)
+        disk = FullDisk(at)
+        with files.observe(disk):
+            result = staged.clean_one(max_extra_bytes=max_extra_bytes)
+        assert disk.hit
+        assert result.status == "failed", (at, result.status)
+        assert "No space left" in result.reason and "\n" not in result.reason
+        assert staged.checkpoint() is None
+        assert last_values(staged.partition) == values
+        no_leftovers(staged.directory, CHECKPOINT_TMP)
+        assert staged.clean_one().status == "cleaned"
+        assert log_bytes(staged.partition) == cleaned
+
+
+def test_a_full_disk_while_copying_leaves_no_copy(golden: Path, tmp_path: Path) -> None:
+    whole = stage(golden, "basic", tmp_path / "whole")
+    seen = operations(lambda: whole.clean_one(in_place=False, out=tmp_path / "copy"))
+    count = sum(verb in NEEDS_SPACE for verb, _, _ in seen)
+    staged = stage(golden, "basic", tmp_path / "data")
+    before = listing(staged.directory)
+    beside = {path.name for path in tmp_path.iterdir()}
+    for at in range(0, count, 3):
+        with files.observe(FullDisk(at)), pytest.raises(OSError, match="No space left"):
+            staged.clean(in_place=False, out=tmp_path / "new")
+        assert {path.name for path in tmp_path.iterdir()} == beside
+    assert listing(staged.directory) == before
+
+
+def test_a_full_disk_while_originals_are_kept(golden: Path, tmp_path: Path) -> None:
+    (tmp_path / "keep-whole").mkdir()
+    count, cleaned = count_of_space(golden, tmp_path / "whole", keep_originals=tmp_path / "keep-whole")
+    for at in range(1, count, 5):
+        staged = stage(golden, "basic", tmp_path / f"full-{at}")
+        values = last_values(staged.partition)
+        keep = tmp_path / f"keep-{at}"
+        keep.mkdir()
+        with files.observe(FullDisk(at)):
+            assert staged.clean_one(keep_originals=keep).status == "failed"
+        assert last_values(staged.partition) == values
+        no_leftovers(staged.directory, CHECKPOINT_TMP)
+        assert staged.clean_one().status == "cleaned"
+        no_leftovers(staged.directory)
+        assert log_bytes(staged.partition) == cleaned
+
+
+class CountingWaves(InProcessEngine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.waves = 0
+
+    def clean_spread(self, work: LogWork, waves: Sequence[Sequence[Group]]) -> Iterator[LogDone]:
+        self.waves += len(waves)
+        return super().clean_spread(work, waves)
+
+
+def bytes_on_disk(directory: Path) -> int:
+    """Bytes of all files below a directory, each file once however many names it has."""
+    sizes = {}
+    for path in directory.rglob("*"):
+        try:
+            facts = path.stat()
+        except FileNotFoundError:
+            continue
+        if path.is_file():
+            sizes[facts.st_ino] = facts.st_size
+    return sum(sizes.values())
+
+
+@pytest.mark.parametrize("allowed", [14_000, 20_000, 40_000, 60_000])
+def test_the_extra_bytes_stay_below_what_is_allowed(golden: Path, tmp_path: Path, allowed: int) -> None:
+    staged = stage(golden, "compact_then_delete_ms2", tmp_path / "data")
+    engine, start, peak = CountingWaves(), bytes_on_disk(staged.directory), 0
+
+    def watch(operation: files.Operation) -> None:
+        nonlocal peak
+        peak = max(peak, bytes_on_disk(staged.directory) - start)
+
+    with files.observe(watch):
+        (result,) = app.clean(
+            staged.asking(max_extra_bytes=allowed, force=True), engine=lambda request, progress: engine
+        ).results
+    assert result.status == "cleaned"
+    assert engine.waves > 1
+    assert 0 < peak <= allowed
+    whole = stage(golden, "compact_then_delete_ms2", tmp_path / "whole")
+    whole.clean_one(force=True)
+    assert log_bytes(staged.partition) == log_bytes(whole.partition)
+
+
+def test_several_small_logs_together_stay_below_what_is_allowed(golden: Path, tmp_path: Path) -> None:
+    """Logs that would fit one by one, but not all in one job."""
+    directory, request = stage_several(golden, ["basic", "tombstones", "codec_lz4", "jcodec_none"], tmp_path)
+    start, peak = bytes_on_disk(directory), 0
+
+    def watch(operation: files.Operation) -> None:
+        nonlocal peak
+        peak = max(peak, bytes_on_disk(directory) - start)
+
+    with files.observe(watch):
+        results = app.clean(replace(request, max_extra_bytes=75_000), engine=in_process).results
+    assert {result.status for result in results} == {"cleaned"}
+    assert 0 < peak <= 75_000
+
+
+def test_too_little_room_is_refused_before_anything_is_written(golden: Path, tmp_path: Path) -> None:
+    staged = stage(golden, "grouping", tmp_path / "data")
+    before = listing(staged.directory)
+    seen: list[files.Operation] = []
+    with files.observe(seen.append):
+        (result,) = app.clean(staged.asking(max_extra_bytes=5_000), engine=no_engine).results
+    assert result.status == "failed"
+    assert "--max-extra-bytes" in result.reason and "5000" in result.reason
+    assert seen == []
+    assert listing(staged.directory) == before
+
+
+@pytest.mark.parametrize(
+    ("space", "word"),
+    [
+        (files.Space(free_bytes=8_000, free_inodes=None), "bytes"),
+        (files.Space(free_bytes=1 << 40, free_inodes=3), "inodes"),
+    ],
+)
+def test_free_space_and_inodes_are_looked_at_first(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, space: files.Space, word: str
+) -> None:
+    staged = stage(golden, "grouping", tmp_path / "data")
+    before = listing(staged.directory)
+    monkeypatch.setattr(files, "space", lambda path: space)
+    (result,) = app.clean(staged.request, engine=no_engine).results
+    assert result.status == "failed" and word in result.reason
+    assert listing(staged.directory) == before
+
+
+def test_a_copy_that_would_not_fit_is_refused(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged: Staged = stage(golden, "grouping", tmp_path / "data")
+    monkeypatch.setattr(files, "space", lambda path: files.Space(free_bytes=8_000, free_inodes=None))
+    with pytest.raises(DirectoryRefusedError, match="8000 are free"):
+        app.clean(staged.asking(in_place=False, out=tmp_path / "new"), engine=no_engine)
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,82 @@
+"""A run on executors that are processes of their own; a script, since a process has one Spark session.
+
+Arguments: the golden sets, a folder to work in. Prints one JSON document.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+
+import siltstone
+from siltstone import app
+from siltstone.cleaner.engine import Engine, Progress
+from siltstone.spark import clean as pipeline
+from siltstone.spark.clean import SparkEngine
+from siltstone.spark.probe import refuse_strange_executors
+from siltstone.spark.session import start_session
+from tests.operator.staged import stage
+
+MASTER = "local-cluster[2,1,1024]"
+
+
+def where_imported(batches: Any) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"path": [siltstone.__file__], "pid": [str(os.getpid())]})
+
+
+def killing_its_executor(task: Callable[..., Any], once: str) -> Callable[..., Any]:
+    """A task that kills the executor it runs in, the first time."""
+
+    def killed(*given: Any) -> Iterator[Any]:
+        for batch in task(*given):
+            try:
+                os.close(os.open(once, os.O_CREAT | os.O_EXCL))
+                java = [each for each in psutil.Process().parents() if "java" in each.name()]
+                os.kill(java[0].pid, signal.SIGKILL)
+            except FileExistsError:
+                pass
+            yield batch
+
+    return killed
+
+
+def main() -> None:
+    """Import, probe, clean whole and spread, lose an executor."""
+    golden, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    session = start_session(MASTER)
+    said: dict[str, Any] = {}
+
+    def where_() -> list[str]:
+        frame = session.range(0, 4, 1, 4).mapInArrow(lambda batches: where_imported(batches), "path string, pid string")
+        return sorted({row.path for row in frame.collect()})
+
+    said["imported_from"] = where_()
+    refuse_strange_executors(session, folder)
+
+    def engine(request: app.CleanRequest, progress: Progress | None) -> Engine:
+        return SparkEngine(session, buckets=3)
+
+    for name, limit in (("whole", None), ("spread", 0), ("killed", 0)):
+        staged = stage(golden, "basic_zipf_ts", folder / name)
+        limits = app.RunLimits
+        if limit is not None:
+            app.RunLimits = lambda **given: limits(**given, whole_log_bytes=0)  # type: ignore[misc,assignment]
+        if name == "killed":
+            pipeline.rewrite_task = killing_its_executor(pipeline.rewrite_task, str(folder / "marker"))
+        (result,) = app.clean(replace(staged.request), engine=engine).results
+        said[name] = {"status": result.status, "reason": result.reason, "records_after": result.records_after}
+        app.RunLimits = limits  # type: ignore[misc]
+    session.stop()
+    sys.stdout.write(json.dumps(said) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""The Spark engine gives the bytes of the in-process one, whatever the way of spreading; its workers may die."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from siltstone import app
+from siltstone.cleaner import cleaner as cleaner_module
+from siltstone.cleaner.engine import InProcessEngine, bucket_count
+from siltstone.cleaner.report import LogResult
+from siltstone.errors import EngineError
+from siltstone.spark import clean as pipeline
+from siltstone.spark.clean import SparkEngine
+from tests.operator.staged import (
+    Staged,
+    listing,
+    log_bytes,
+    logs_in,
+    no_leftovers,
+    stage,
+    stage_several,
+)
+
+pytestmark = pytest.mark.spark
+
+SETS = ["basic_zipf_ts", "codec_lz4", "idempotent", "mixed", "tombstones_long"]
+
+
+@pytest.fixture
+def always_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No log is small enough for one task."""
+    limits = cleaner_module.RunLimits
+    monkeypatch.setattr(app, "RunLimits", lambda **given: limits(**given, whole_log_bytes=0))
+
+
+def clean_with(engine: Any, staged: Staged, **changes: Any) -> LogResult:
+    (result,) = app.clean(staged.asking(**changes), engine=lambda request, progress: engine).results
+    return result
+
+
+def same(golden: Path, tmp_path: Path, name: str, engine: Any, **changes: Any) -> None:
+    """The engine leaves the files and the numbers that the in-process one leaves."""
+    here, there = (stage(golden, name, tmp_path / where) for where in ("here", "there"))
+    wanted, found = clean_with(InProcessEngine(), here, **changes), clean_with(engine, there, **changes)
+    assert wanted.status == "cleaned"
+    assert found.status == "cleaned", found.reason
+    assert logs_in(there.directory) == logs_in(here.directory)
+    counts = replace(wanted, directory="", seconds=0.0, settings={})
+    assert replace(found, directory="", seconds=0.0, settings={}) == counts
+    no_leftovers(there.directory)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_whole_log_in_one_task(golden: Path, tmp_path: Path, session: SparkSession, name: str) -> None:
+    same(golden, tmp_path, name, SparkEngine(session))
+
+
+@pytest.mark.usefixtures("always_spread")
+@pytest.mark.parametrize(("name", "buckets"), [("basic_zipf_ts", 1), ("codec_lz4", 5), ("idempotent", 5)])
+def test_one_log_over_all_workers(
+    golden: Path, tmp_path: Path, session: SparkSession, name: str, buckets: int
+) -> None:
+    same(golden, tmp_path, name, SparkEngine(session, buckets=buckets, tasks=buckets))
+
+
+@pytest.mark.usefixtures("always_spread")
+def test_in_several_waves(golden: Path, tmp_path: Path, session: SparkSession) -> None:
+    """Room for about three groups and for what the shuffle may spill."""
+    same(golden, tmp_path, "basic_zipf_ts", SparkEngine(session, buckets=3), max_extra_bytes=40_000)
+
+
+@pytest.mark.usefixtures("always_spread")
+def test_with_adaptive_execution(golden: Path, tmp_path: Path, session: SparkSession) -> None:
+    """What a cluster's own defaults may switch on must not put two groups or buckets together wrongly."""
+    before = session.conf.get("spark.sql.adaptive.enabled")
+    session.conf.set("spark.sql.adaptive.enabled", "true")
+    try:
+        same(golden, tmp_path, "codec_lz4", SparkEngine(session, buckets=5))
+    finally:
+        session.conf.set("spark.sql.adaptive.enabled", before or "false")
+
+
+def test_several_logs_in_one_job(golden: Path, tmp_path: Path, session: SparkSession) -> None:
+    names = ["basic", "tombstones", "codec_zstd", "keyless"]
+    first, request = stage_several(golden, names, tmp_path / "a")
+    second, again = stage_several(golden, names, tmp_path / "b")
+    wanted = app.clean(request, engine=lambda request, progress: InProcessEngine()).results
+    found = app.clean(again, engine=lambda request, progress: SparkEngine(session)).results
+    assert [(each.where, each.status) for each in found] == [(each.where, each.status) for each in wanted]
+    assert logs_in(second) == logs_in(first)
+
+
+def test_memory_is_bounded_by_the_setting_not_by_the_keys(
+    golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So little memory that no bucket would hold all keys: the log is spread over many buckets."""
+    counts: list[int] = []
+    merge_bytes = bucket_count.__globals__["MERGE_BYTES"]
+    monkeypatch.setitem(bucket_count.__globals__, "MERGE_BYTES", 100_000)
+
+    def counting(work: Any, at_least: int = 1) -> int:
+        counts.append(bucket_count(work, at_least))
+        return counts[-1]
+
+    monkeypatch.setattr(pipeline, "bucket_count", counting)
+    staged = stage(golden, "codec_lz4", tmp_path / "data")
+    small = [*staged.request.config, f"log.cleaner.dedupe.buffer.size={1 << 22}"]
+    result = clean_with(SparkEngine(session), staged, config=small)
+    assert result.status == "cleaned", result.reason
+    assert merge_bytes < 100_000 and counts[0] > 20
+    whole = stage(golden, "codec_lz4", tmp_path / "whole")
+    clean_with(InProcessEngine(), whole)
+    assert log_bytes(staged.partition) == log_bytes(whole.partition)
+
+
+def dying(task: Callable[..., Any], once: str | None, after: int = 0) -> Callable[..., Any]:
+    """A task whose Python worker is killed, the first time or every time, after some of its rows."""
+
+    def killed(*given: Any) -> Iterator[Any]:
+        for number, batch in enumerate(task(*given)):
+            if number == after:
+                try:
+                    if once is not None:
+                        os.close(os.open(once, os.O_CREAT | os.O_EXCL))
+                    os.kill(os.getpid(), signal.SIGKILL)
+                except FileExistsError:
+                    pass
+            yield batch
+
+    return killed
+
+
+@pytest.mark.usefixtures("always_spread")
+@pytest.mark.parametrize("task", ["extract_task", "merge_task", "rewrite_task"])
+def test_a_worker_is_killed_and_its_task_goes_again(
+    golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    marker = tmp_path / "killed"
+    monkeypatch.setattr(pipeline, task, dying(getattr(pipeline, task), str(marker)))
+    same(golden, tmp_path, "basic_zipf_ts", SparkEngine(session, buckets=3))
+    assert marker.exists()
+
+
+def test_a_worker_is_killed_in_the_job_of_small_logs(
+    golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = tmp_path / "killed"
+    monkeypatch.setattr(pipeline, "clean_whole_task", dying(pipeline.clean_whole_task, str(marker)))
+    same(golden, tmp_path, "basic", SparkEngine(session))
+    assert marker.exists()
+
+
+def test_workers_that_always_die_leave_the_log_whole_and_the_session_usable(
+    golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = stage(golden, "basic", tmp_path / "data")
+    before = listing(staged.directory)
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "clean_whole_task", dying(pipeline.clean_whole_task, None))
+        result = clean_with(SparkEngine(session), staged)
+    assert result.status == "failed"
+    assert "the Spark job failed" in result.reason and "\n" not in result.reason
+    assert listing(staged.directory) == before
+    assert clean_with(SparkEngine(session), staged).status == "cleaned"
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_a_bad_log_is_a_row_and_no_failed_job(
+    golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, spread: bool
+) -> None:
+    directory, request = stage_several(golden, ["basic", "tombstones"], tmp_path)
+    path = min((directory / "tombstones-0").glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[80] ^= 0x01
+    path.write_bytes(data)
+    before = listing(directory / "tombstones-0")
+    if spread:
+        monkeypatch.setattr(cleaner_module, "fits_one_task", lambda work, limit: False)
+    jobs: list[BaseException] = []
+    monkeypatch.setattr(pipeline, "EngineError", lambda text: jobs.append(EngineError(text)) or jobs[-1])
+    results = app.clean(request, engine=lambda request, progress: SparkEngine(session)).results
+    assert {result.topic: result.status for result in results} == {
+        "basic": "cleaned",
+        "tombstones": "uncleanable",
+    }
+    assert jobs == []
+    bad = next(result for result in results if result.topic == "tombstones")
+    assert f"{path}: byte 0: checksum does not match" in bad.reason
+    assert listing(directory / "tombstones-0") == before
+
+
+def test_a_dry_run_writes_nothing(golden: Path, tmp_path: Path, session: SparkSession) -> None:
+    staged = stage(golden, "basic", tmp_path / "data")
+    before = listing(staged.directory)
+    planned = clean_with(SparkEngine(session), staged, dry_run=True)
+    assert listing(staged.directory) == before
+    done = clean_with(SparkEngine(session), staged)
+    assert (planned.bytes_after, planned.records_after, planned.removed) == (
+        done.bytes_after,
+        done.records_after,
+        done.removed,
+    )

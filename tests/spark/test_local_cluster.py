@@ -1,0 +1,33 @@
+"""On executors that are processes of their own: the package is shipped, the same bytes come out."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.golden_sets import REPOSITORY
+from tests.operator.staged import logs_in, no_leftovers, stage
+
+pytestmark = pytest.mark.spark
+PATIENCE_S = 240
+
+
+def test_a_cluster_of_processes(golden: Path, tmp_path: Path) -> None:
+    script = [sys.executable, "-m", "tests.spark.on_local_cluster", str(golden), str(tmp_path)]
+    done = subprocess.run(
+        script, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = json.loads(done.stdout)
+    assert said["imported_from"], said
+    assert all("siltstone.zip" in path for path in said["imported_from"]), said
+    here = stage(golden, "basic_zipf_ts", tmp_path / "here")
+    assert here.clean_one().status == "cleaned"
+    wanted = logs_in(here.directory)
+    assert (tmp_path / "marker").exists()
+    for way in ("whole", "spread", "killed"):
+        assert said[way]["status"] == "cleaned", said
+        assert logs_in(tmp_path / way) == wanted, way
+        no_leftovers(tmp_path / way)
