@@ -189,11 +189,8 @@ def _refuse_contradictions(request: CleanRequest) -> None:
         raise UsageError(f"--high-watermark {request.high_watermark}: only 'end' is known")
     if request.out is not None:
         _refuse_out(request, request.out.absolute())
-    if request.keep_originals is not None:
-        if not request.in_place:
-            raise UsageError(
-                "--keep-originals goes with --in-place: --out leaves the originals where they are"
-            )
+    if request.keep_originals is not None and not request.in_place:
+        raise UsageError("--keep-originals goes with --in-place: --out leaves the originals where they are")
     if request.report is not None:
         if files.exists(request.report):
             raise UsageError(f"--report {request.report}: is there already; name a new file")

@@ -15,7 +15,16 @@ from siltstone import app, files
 from siltstone.cli.main import run
 from siltstone.log.segments import list_segments
 from tests.golden_sets import read_checkpoint
-from tests.operator.staged import Staged, in_process, is_root, listing, log_bytes, names_in, stage, stage_several
+from tests.operator.staged import (
+    Staged,
+    in_process,
+    is_root,
+    listing,
+    log_bytes,
+    names_in,
+    stage,
+    stage_several,
+)
 
 LOG_FIELDS = {
     "topic": str,
@@ -62,9 +71,7 @@ def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-def refused(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, *words: str
-) -> None:
+def refused(capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, *words: str) -> None:
     assert run(arguments) == status
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -194,7 +201,9 @@ def test_a_dry_run_changes_nothing_and_says_the_same(
     assert planned["dry_run"] is True
     apart = {"seconds"}
     for a, b in zip(planned["logs"], done["logs"], strict=True):
-        assert {k: v for k, v in a.items() if k not in apart} == {k: v for k, v in b.items() if k not in apart}
+        assert {k: v for k, v in a.items() if k not in apart} == {
+            k: v for k, v in b.items() if k not in apart
+        }
 
 
 def test_a_copy_is_whole_and_the_source_unchanged(

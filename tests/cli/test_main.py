@@ -41,9 +41,7 @@ def one_line(capsys: pytest.CaptureFixture[str], *words: str) -> None:
         (["tidy"], ["tidy"]),
     ],
 )
-def test_wrong_usage_is_2(
-    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_usage_is_2(arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(arguments) == 2
     shown = capsys.readouterr()
     assert shown.out == "" and shown.err.count("\n") == 1
@@ -67,7 +65,11 @@ def raising(error: BaseException) -> Callable[..., object]:
         (EngineError("no Spark"), 1, ["no Spark"]),
         (OSError(errno.ENOSPC, "No space left on device", "/d/x"), 1, ["/d/x: No space left on device"]),
         (PermissionError(errno.EACCES, "Permission denied", "/d/x"), 1, ["/d/x: Permission denied"]),
-        (ModuleNotFoundError("No module named 'pyspark'", name="pyspark"), 1, ["pyspark", "siltstone[spark]"]),
+        (
+            ModuleNotFoundError("No module named 'pyspark'", name="pyspark"),
+            1,
+            ["pyspark", "siltstone[spark]"],
+        ),
         (KeyboardInterrupt(), 130, ["interrupted", "run the command again"]),
     ],
 )

@@ -39,9 +39,7 @@ def test_text(staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out == f"{staged.partition}: nothing to undo\n"
 
 
-def test_refused_after_an_append(
-    staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refused_after_an_append(staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = kept(staged, tmp_path)
     with max(staged.partition.glob("*.log")).open("ab") as file:
         file.write(b"more")

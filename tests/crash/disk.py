@@ -24,6 +24,7 @@ from siltstone import files
 from siltstone.files import Operation
 
 KEEP, DROP = "keep", "drop"
+STAGING = ".siltstone"
 Variant = str | int
 
 
@@ -155,8 +156,8 @@ class Disk:
             _change(entry, self.durable_names, self.durable_folders, strict=False)
         self.waiting = [each for each in self.waiting if each.folder != path]
 
-    def build(self, variant: Variant) -> None:
-        """Make the tree anew as it may be after the crash."""
+    def build(self, variant: Variant, seen: set[int] | None = None) -> bool:
+        """Make the tree anew as it may be after the crash; False when one alike is among ``seen``."""
         rng = random.Random(variant) if isinstance(variant, int) else None
         names, folders = dict(self.durable_names), set(self.durable_folders)
         if variant == KEEP:
@@ -165,10 +166,17 @@ class Disk:
             for entry in self.waiting:
                 if rng.random() < 0.5:
                     _change(entry, names, folders)
-        self._write(names, folders, variant, rng)
+        contents = {path: _surviving(content, variant, rng) for path, content in sorted(names.items())}
+        alike = hash(tuple((path, data) for path, (data, _) in contents.items() if STAGING not in path))
+        if seen is not None and alike in seen:
+            return False
+        if seen is not None:
+            seen.add(alike)
+        self._write(names, folders, contents)
+        return True
 
     def _write(
-        self, names: dict[str, Content], folders: set[str], variant: Variant, rng: random.Random | None
+        self, names: dict[str, Content], folders: set[str], contents: dict[str, tuple[bytes, int]]
     ) -> None:
         shutil.rmtree(self.root)
         for folder in sorted(folders):
@@ -181,7 +189,7 @@ class Disk:
             if content.number in made:
                 os.link(made[content.number], path)
                 continue
-            data, modified = _surviving(content, variant, rng)
+            data, modified = contents[path]
             Path(path).write_bytes(data)
             os.utime(path, ns=(modified, modified))
             made[content.number] = path

@@ -92,7 +92,7 @@ def stage_several(golden: Path, names: Iterable[str], destination: Path) -> tupl
                 path.rename(directory / path.name)
         for lines, checkpoint in ((offsets, "recovery-point"), (high, "replication")):
             text = (staged.directory / f"{checkpoint}-offset-checkpoint").read_text().splitlines()
-            lines += text[2:]
+            lines.extend(text[2:])
     for lines, checkpoint in ((offsets, "recovery-point"), (high, "replication")):
         text = "\n".join(["0", str(len(lines)), *lines, ""])
         (directory / f"{checkpoint}-offset-checkpoint").write_text(text)
@@ -122,7 +122,9 @@ def logs_in(directory: Path) -> Listing:
 
 def names_in(directory: Path) -> dict[str, int]:
     """Every name below a directory, folders too, with its modification time."""
-    return {str(path.relative_to(directory)): path.stat().st_mtime_ns for path in sorted(directory.rglob("*"))}
+    return {
+        str(path.relative_to(directory)): path.stat().st_mtime_ns for path in sorted(directory.rglob("*"))
+    }
 
 
 def log_bytes(partition: Path) -> bytes:
@@ -139,7 +141,9 @@ def records(partition: Path, below: int | None = None) -> Iterator[Record]:
         scratch = Scratch()
         with files.Reader(segment.path) as reader:
             for window in windows(reader):
-                columns = decode(window.data, window.batches, scratch, path=segment.path, origin=window.origin)
+                columns = decode(
+                    window.data, window.batches, scratch, path=segment.path, origin=window.origin
+                )
                 for row in range(len(columns)):
                     offset = int(columns.offset[row])
                     if below is None or offset < below:

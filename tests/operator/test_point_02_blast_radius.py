@@ -73,7 +73,11 @@ def test_a_whole_broker_is_changed_only_where_a_policy_says_so(stopped_broker: t
     before = {str(root): listing(root) for root in stopped_broker}
     done = app.clean(
         app.CleanRequest(
-            directories=list(stopped_broker), in_place=True, config_file=TOPICS_CONFIG, now_ms=NOW_MS, force=True
+            directories=list(stopped_broker),
+            in_place=True,
+            config_file=TOPICS_CONFIG,
+            now_ms=NOW_MS,
+            force=True,
         ),
         engine=in_process,
     )
@@ -90,7 +94,9 @@ def test_a_whole_broker_is_changed_only_where_a_policy_says_so(stopped_broker: t
     assert {Path(each.path).name.rpartition("-")[2] for each in done.passed_over} == {"delete"}
 
 
-def test_the_clusters_metadata_is_not_touched_even_when_it_is_named(stopped_broker: tuple[Path, Path]) -> None:
+def test_the_clusters_metadata_is_not_touched_even_when_it_is_named(
+    stopped_broker: tuple[Path, Path],
+) -> None:
     root = stopped_broker[0]
     before = listing(root / "__cluster_metadata-0")
     (result,) = app.clean(
@@ -140,7 +146,12 @@ def test_every_effective_setting_is_shown_with_its_source(golden: Path, tmp_path
     assert shown["delete.retention.ms"] == {"value": 77, "source": f"{lines}:3"}
     assert shown["min.cleanable.dirty.ratio"] == {"value": 0.1, "source": "--config"}
     assert shown["segment.bytes"] == {"value": 1 << 30, "source": "default"}
-    acted_on = {"min.compaction.lag.ms", "max.compaction.lag.ms", "index.interval.bytes", "producer.id.expiration.ms"}
+    acted_on = {
+        "min.compaction.lag.ms",
+        "max.compaction.lag.ms",
+        "index.interval.bytes",
+        "producer.id.expiration.ms",
+    }
     assert acted_on <= set(shown)
 
 

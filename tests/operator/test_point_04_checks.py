@@ -68,7 +68,7 @@ def swap_bytes_of_two_batches(path: Path, position: int) -> None:
 
 @pytest.mark.parametrize("kind", ["log", "index", "timeindex"])
 @pytest.mark.parametrize(("damage", "position"), [(flip, 0), (flip, 5), (flip, -1), (cut, -1), (cut, 0)])
-@pytest.mark.parametrize("group", [0, 3])
+@pytest.mark.parametrize("group", [3, 5])
 def test_a_file_damaged_between_writing_and_reading_back(
     staged: Staged, kind: str, damage: Callable[[Path, int], None], position: int, group: int
 ) -> None:
@@ -88,8 +88,7 @@ def test_a_file_damaged_between_writing_and_reading_back(
     before = listing(staged.directory)
     with files.observe(watch):
         (result,) = app.clean(staged.request, engine=lambda request, progress: InProcessEngine()).results
-    if not hit:
-        pytest.skip("the index of this group is empty")
+    assert hit
     assert result.status in ("failed", "uncleanable")
     assert str(hit[0]) in result.reason or hit[0].name in result.reason
     assert listing(staged.directory) == before

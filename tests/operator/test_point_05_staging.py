@@ -54,7 +54,9 @@ def test_tasks_write_below_their_runs_folder_and_sync_before_they_report(staged:
     assert len(created) == 9
     assert {str(Path(path).parent) for path in created} == {str(folder)}
     for path in created:
-        last_write = max(i for i, each in enumerate(seen[:first_swap]) if each[:2] in (("write", path), ("create", path)))
+        last_write = max(
+            i for i, each in enumerate(seen[:first_swap]) if each[:2] in (("write", path), ("create", path))
+        )
         assert ("fsync", path, "") in seen[last_write:first_swap]
         attributes = max(i for i, each in enumerate(seen[:first_swap]) if each[:2] == ("utime", path))
         assert ("fsync", path, "") in seen[attributes:first_swap]
@@ -126,7 +128,9 @@ def test_the_brokers_other_files_are_not_touched(staged: Staged) -> None:
     strange.write_bytes(b"theirs")
     active = max(staged.partition.glob("*.log")).stem
     kept = ("somebodys.file", "partition.metadata", "leader-epoch-checkpoint", active)
-    before = {n: v for n, v in listing(staged.directory).items() if Path(n).name.startswith(kept) or "/" not in n}
+    before = {
+        n: v for n, v in listing(staged.directory).items() if Path(n).name.startswith(kept) or "/" not in n
+    }
     staged.clean_one()
     after = listing(staged.directory)
     assert len(before) >= 8

@@ -63,7 +63,7 @@ def test_a_full_disk_at_any_moment_leaves_the_log_whole(
 ) -> None:
     count, cleaned = count_of_space(golden, tmp_path / "whole", max_extra_bytes=max_extra_bytes)
     assert count > 20
-    for at in range(count):
+    for at in range(0, count, 1 if max_extra_bytes is None else 3):
         staged = stage(golden, "basic", tmp_path / f"full-{at}")
         values = last_values(staged.partition)
         disk = FullDisk(at)

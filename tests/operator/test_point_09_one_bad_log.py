@@ -50,9 +50,7 @@ def test_a_flipped_bit(several: tuple[Path, app.CleanRequest], segment: int) -> 
 
 
 @pytest.mark.parametrize("damage", ["cut", "zeroed", "noise"])
-def test_a_closed_segment_that_ends_amid_a_batch(
-    several: tuple[Path, app.CleanRequest], damage: str
-) -> None:
+def test_a_closed_segment_that_ends_amid_a_batch(several: tuple[Path, app.CleanRequest], damage: str) -> None:
     directory, request = several
     path = Path(list_segments(directory / f"{BAD}-0")[1].path)
     data = path.read_bytes()
@@ -73,10 +71,8 @@ def test_files_that_make_no_sense(several: tuple[Path, app.CleanRequest]) -> Non
 @pytest.mark.parametrize(
     ("verb", "suffix"), [("create", ".log"), ("write", ".index"), ("rename", ".cleaned"), ("fsync", ".log")]
 )
-def test_the_disk_fails_under_one_log(
-    several: tuple[Path, app.CleanRequest], verb: str, suffix: str
-) -> None:
-    directory, request = several
+def test_the_disk_fails_under_one_log(several: tuple[Path, app.CleanRequest], verb: str, suffix: str) -> None:
+    _, request = several
 
     def watch(operation: files.Operation) -> None:
         if operation[0] == verb and f"{BAD}-0" in operation[1] and operation[1].endswith(suffix):
@@ -122,7 +118,7 @@ def test_a_bug_in_a_task_is_the_logs_own(
 
 
 def test_a_staging_folder_that_cannot_be_made(several: tuple[Path, app.CleanRequest]) -> None:
-    directory, request = several
+    _, request = several
 
     def watch(operation: files.Operation) -> None:
         if operation[0] == "mkdir" and f"{BAD}-0" in operation[1]:

@@ -48,7 +48,15 @@ def test_neither_reports_nor_errors_show_keys(
         data[-5] ^= 0xFF
         path.write_bytes(data)
     settings = [part for setting in staged.request.config for part in ("--config", setting)]
-    common = ["clean", str(staged.directory), "--topic", staged.case.topic, *settings, "--now-ms", str(staged.request.now_ms)]
+    common = [
+        "clean",
+        str(staged.directory),
+        "--topic",
+        staged.case.topic,
+        *settings,
+        "--now-ms",
+        str(staged.request.now_ms),
+    ]
     status = run([*common, "--dry-run"])
     table = capsys.readouterr()
     report = tmp_path / "report.json"

@@ -3,12 +3,12 @@
 Arguments: the golden sets, a folder to work in. Prints one JSON document.
 """
 
+import functools
 import json
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ MASTER = "local-cluster[2,1,1024]"
 
 def where_imported(batches: Any) -> Iterator[pa.RecordBatch]:
     for _ in batches:
-        yield pa.RecordBatch.from_pydict({"path": [siltstone.__file__], "pid": [str(os.getpid())]})
+        yield pa.RecordBatch.from_pydict({"path": [siltstone.__file__]})
 
 
 def killing_its_executor(task: Callable[..., Any], once: str) -> Callable[..., Any]:
@@ -48,32 +48,30 @@ def killing_its_executor(task: Callable[..., Any], once: str) -> Callable[..., A
     return killed
 
 
+def clean(golden: Path, folder: Path, name: str, engine: app.EngineFactory, said: dict[str, Any]) -> None:
+    """One cleaning in a log directory of its own; its outcome goes to ``said``."""
+    (result,) = app.clean(stage(golden, "basic_zipf_ts", folder / name).request, engine=engine).results
+    said[name] = {"status": result.status, "reason": result.reason}
+
+
 def main() -> None:
     """Import, probe, clean whole and spread, lose an executor."""
     golden, folder = Path(sys.argv[1]), Path(sys.argv[2])
     session = start_session(MASTER)
     said: dict[str, Any] = {}
 
-    def where_() -> list[str]:
-        frame = session.range(0, 4, 1, 4).mapInArrow(lambda batches: where_imported(batches), "path string, pid string")
-        return sorted({row.path for row in frame.collect()})
-
-    said["imported_from"] = where_()
+    asked = session.range(0, 4, 1, 4).mapInArrow(where_imported, "path string")
+    said["imported_from"] = sorted({row.path for row in asked.collect()})
     refuse_strange_executors(session, folder)
 
     def engine(request: app.CleanRequest, progress: Progress | None) -> Engine:
         return SparkEngine(session, buckets=3)
 
-    for name, limit in (("whole", None), ("spread", 0), ("killed", 0)):
-        staged = stage(golden, "basic_zipf_ts", folder / name)
-        limits = app.RunLimits
-        if limit is not None:
-            app.RunLimits = lambda **given: limits(**given, whole_log_bytes=0)  # type: ignore[misc,assignment]
-        if name == "killed":
-            pipeline.rewrite_task = killing_its_executor(pipeline.rewrite_task, str(folder / "marker"))
-        (result,) = app.clean(replace(staged.request), engine=engine).results
-        said[name] = {"status": result.status, "reason": result.reason, "records_after": result.records_after}
-        app.RunLimits = limits  # type: ignore[misc]
+    clean(golden, folder, "whole", engine, said)
+    app.RunLimits = functools.partial(app.RunLimits, whole_log_bytes=0)  # type: ignore[misc,assignment]
+    clean(golden, folder, "spread", engine, said)
+    pipeline.rewrite_task = killing_its_executor(pipeline.rewrite_task, str(folder / "marker"))
+    clean(golden, folder, "killed", engine, said)
     session.stop()
     sys.stdout.write(json.dumps(said) + "\n")
 

@@ -1,4 +1,4 @@
-"""The Spark engine gives the bytes of the in-process one, whatever the way of spreading; its workers may die."""
+"""The Spark engine gives the bytes of the in-process one, both ways of spreading; its workers may die."""
 
 import os
 import signal

@@ -39,7 +39,7 @@ def test_winners_in_pieces(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_reports() -> None:
-    trouble = Trouble(status="failed", reason="a \"reason\" with \n and ü")
+    trouble = Trouble(status="failed", reason='a "reason" with \n and ü')
     for report, back in (
         (Extracted(records=3, keyless=1, trouble=trouble), rows.extracted_of),
         (Extracted(records=3), rows.extracted_of),

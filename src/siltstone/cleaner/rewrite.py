@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from siltstone.records.build import RECODE_ROOM, recode_record, write_header
+from siltstone.records.build import RECODE_ROOM, write_header
 from siltstone.records.checksum import patch_checksums
 from siltstone.records.codecs import Scratch, compress
 from siltstone.records.columns import RecordColumns
@@ -39,6 +39,7 @@ from siltstone.records.layout import (
     Int64,
     codec_of,
 )
+from siltstone.records.varint import read_varint, read_varlong, varint_size, write_varint
 
 Flags = npt.NDArray[np.bool_]
 DROPPED, COPIED, REBUILT, EMPTIED = range(4)
@@ -96,6 +97,31 @@ def judge(  # noqa: PLR0913 - a kernel: one array a column
 
 
 @kernel
+def _copy(source: Bytes, start: int, size: int, out: Bytes, position: int) -> None:
+    """Copy ``size`` bytes; the arrays are different ones. Unsigned indexes let LLVM copy 32 at once."""
+    here, there = np.uint64(start), np.uint64(position)
+    for i in range(np.uint64(size)):
+        out[there + i] = source[here + i]
+
+
+@kernel
+def _recode(data: Bytes, start: int, delta: int, out: Bytes, position: int) -> int:
+    """Copy the record at ``data[start]`` with another timestamp delta; returns the end in ``out``.
+
+    The record was decoded before, so its varints are known to be whole.
+    """
+    body, source = read_varint(data, start, len(data))
+    end = source + body
+    _, rest = read_varlong(data, source + 1, end)
+    size = end - rest
+    position = write_varint(out, position, 1 + varint_size(delta) + size)
+    out[position] = 0
+    position = write_varint(out, position + 1, delta)
+    _copy(data, rest, size, out, position)
+    return position + size
+
+
+@kernel
 def emit(  # noqa: PLR0913 - a kernel
     window: Bytes,
     batches: Directory,
@@ -126,8 +152,7 @@ def emit(  # noqa: PLR0913 - a kernel
             continue
         if action[b] == 1:
             source = batches[b].position
-            for i in range(batches[b].size):
-                out[position + i] = window[source + i]
+            _copy(window, source, batches[b].size, out, position)
             position += batches[b].size
         else:
             end = position + 61
@@ -136,10 +161,9 @@ def emit(  # noqa: PLR0913 - a kernel
                 if not keep[r]:
                     continue
                 if moved:
-                    end = recode_record(data, record_start[r], timestamp[r] - base_time[b], out, end)
+                    end = _recode(data, record_start[r], timestamp[r] - base_time[b], out, end)
                 else:
-                    for i in range(record_size[r]):
-                        out[end + i] = data[record_start[r] + i]
+                    _copy(data, record_start[r], record_size[r], out, end)
                     end += record_size[r]
             write_header(
                 out, position, end - position, batches[b], attributes[b], base_time[b], max_time[b], kept[b]

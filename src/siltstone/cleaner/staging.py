@@ -21,7 +21,7 @@ from siltstone.errors import CheckFailedError
 from siltstone.log.indexes import IndexBuilder, Indexes
 from siltstone.log.segments import unchanged, windows
 from siltstone.records.codecs import Scratch
-from siltstone.records.columns import decode
+from siltstone.records.decode import decode_records
 
 Offsets = npt.NDArray[np.uint32]
 
@@ -131,7 +131,9 @@ def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink) -> N
             following = refuse_disorder(segment.path, window, following, end)
             for part in pieces(window.batches):
                 batches = window.batches[part]
-                columns = decode(window.data, batches, scratch, path=segment.path, origin=window.origin)
+                columns = decode_records(
+                    window.data, batches, scratch, path=segment.path, origin=window.origin
+                )
                 output = rewriter.rewrite(window.data, batches, columns)
                 if output is None:
                     raise CheckFailedError(f"{segment.path}: a winner is not among the records")
@@ -155,7 +157,9 @@ def read_back(work: LogWork, group: Group, winners: Offsets, report: Rewritten, 
             following = refuse_disorder(path, window, following, group.end_offset)
             again.add_directory(window.batches)
             for part in pieces(window.batches):
-                columns = decode(window.data, window.batches[part], scratch, path=path, origin=window.origin)
+                columns = decode_records(
+                    window.data, window.batches[part], scratch, path=path, origin=window.origin
+                )
                 last = _check_offsets(path, columns.offset - group.base_offset, winners, last)
                 kept += len(columns)
     if kept != report.kept:

@@ -22,7 +22,7 @@ from siltstone.cleaner.rewrite import Rules, pieces
 from siltstone.errors import CorruptFileError, SiltstoneError
 from siltstone.log.segments import Segment, Window, unchanged, windows
 from siltstone.records.codecs import Scratch
-from siltstone.records.columns import decode
+from siltstone.records.decode import decode_records
 from siltstone.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Directory
 
 TRANSACTIONS = "has transactions, which this version leaves alone"
@@ -150,7 +150,7 @@ def _extract_segment(
             if found.trouble is not None:
                 return
             for part in pieces(window.batches):
-                columns = decode(
+                columns = decode_records(
                     window.data, window.batches[part], scratch, path=segment.path, origin=window.origin
                 )
                 keyed = columns.key_size >= 0

@@ -76,10 +76,10 @@ def finish_replacement(directory: Path) -> list[str]:
         done += _remove(directory, base, SWAP)
     if usable:
         low, high = min(usable), max(_next_offset(directory, base) for base in usable)
-        going = {
-            name.base_offset for _, name in _files(directory) if not name.suffix and name.kind != SNAPSHOT
-        }
-        old = sorted(base for base in going if low <= base < high or base in usable)
+        named = [name for _, name in _files(directory) if name.kind != SNAPSHOT]
+        begun = {name.base_offset for name in named if name.suffix == DELETED and name.base_offset > low}
+        going = {name.base_offset for name in named if not name.suffix}
+        old = sorted(base for base in going if low <= base < high or base in begun or base in usable)
         _retire(directory, old, keep_snapshots_of=usable, replaced=usable)
     if swapped:
         _promote(directory, swapped)

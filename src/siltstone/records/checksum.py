@@ -24,7 +24,7 @@ from siltstone.records.layout import (
 )
 
 Sums = npt.NDArray[np.uint32]
-_SMALL_BATCH_SIZE = 2048
+_SMALL_BATCH_SIZE = 1024
 _POLYNOMIAL = 0x82F63B78
 
 
@@ -48,31 +48,32 @@ TABLES = _tables()
 @kernel
 def crc32c_each(data: Bytes, starts: Int64, ends: Int64, tables: Sums, out: Sums) -> None:
     """CRC32C of each ``data[starts[i]:ends[i]]`` into ``out`` (uint32)."""
+    eight = np.uint64(8)
     for i in range(len(starts)):
         crc = np.uint32(0xFFFFFFFF)
-        position = starts[i]
-        end = ends[i]
-        while end - position >= 8:
+        at = np.uint64(starts[i])
+        size = ends[i] - starts[i]
+        for _ in range(size >> 3):
             a = crc ^ (
-                np.uint32(data[position])
-                | (np.uint32(data[position + 1]) << np.uint32(8))
-                | (np.uint32(data[position + 2]) << np.uint32(16))
-                | (np.uint32(data[position + 3]) << np.uint32(24))
+                np.uint32(data[at])
+                | (np.uint32(data[at + np.uint64(1)]) << np.uint32(8))
+                | (np.uint32(data[at + np.uint64(2)]) << np.uint32(16))
+                | (np.uint32(data[at + np.uint64(3)]) << np.uint32(24))
             )
             crc = (
                 tables[7, a & np.uint32(0xFF)]
                 ^ tables[6, (a >> np.uint32(8)) & np.uint32(0xFF)]
                 ^ tables[5, (a >> np.uint32(16)) & np.uint32(0xFF)]
                 ^ tables[4, a >> np.uint32(24)]
-                ^ tables[3, data[position + 4]]
-                ^ tables[2, data[position + 5]]
-                ^ tables[1, data[position + 6]]
-                ^ tables[0, data[position + 7]]
+                ^ tables[3, data[at + np.uint64(4)]]
+                ^ tables[2, data[at + np.uint64(5)]]
+                ^ tables[1, data[at + np.uint64(6)]]
+                ^ tables[0, data[at + np.uint64(7)]]
             )
-            position += 8
-        while position < end:
-            crc = tables[0, (crc ^ np.uint32(data[position])) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
-            position += 1
+            at += eight
+        for _ in range(size & 7):
+            crc = tables[0, (crc ^ np.uint32(data[at])) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
+            at += np.uint64(1)
         out[i] = crc ^ np.uint32(0xFFFFFFFF)
 
 

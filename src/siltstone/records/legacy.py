@@ -30,6 +30,7 @@ import numpy.typing as npt
 from siltstone.errors import CorruptRecordError
 from siltstone.records.codecs import DEFAULT_LIMIT, DecompressionError, Scratch
 from siltstone.records.columns import RecordColumns, empty_columns
+from siltstone.records.integers import read_int32, read_int64
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import (
     CODECS,
@@ -61,27 +62,11 @@ Mask = npt.NDArray[np.bool_]
 
 
 @kernel
-def _int32(data: Bytes, position: int) -> int:
-    value = 0
-    for i in range(4):
-        value = (value << 8) | int(data[position + i])
-    return value - ((value & 0x80000000) << 1)
-
-
-@kernel
-def _int64(data: Bytes, position: int) -> int:
-    value = 0
-    for i in range(8):
-        value = (value << 8) | int(data[position + i])
-    return value
-
-
-@kernel
 def _sized(data: Bytes, position: int, end: int) -> tuple[int, int, int]:
     """A field with its int32 size in front: (its start, its size, reason)."""
     if end - position < 4:
         return position, 0, 1
-    size = _int32(data, position)
+    size = read_int32(data, position)
     if size < -1:
         return position, 0, 2
     if size > end - position - 4:
@@ -134,7 +119,7 @@ def _count_inner(data: Bytes, starts: Int64, ends: Int64, counts: Int64) -> tupl
         while position < end:
             if end - position < 26:
                 return i, 3
-            size = _int32(data, position + 8)
+            size = read_int32(data, position + 8)
             magic = int(data[position + 16])
             if magic > 1:
                 return i, 4
@@ -189,18 +174,18 @@ def _decode_inner(
         log_append = wrapper.magic == 1 and (wrapper.attributes & 8) != 0
         position = starts[i]
         for record in range(first[i], first[i] + counts[i]):
-            end = position + 12 + _int32(data, position + 8)
+            end = position + 12 + read_int32(data, position + 8)
             key, key_bytes, value, value_bytes, reason = _message(data, position, end)
             if reason != 0:
                 return i, reason
             batch[record] = rows[i]
-            offset[record] = _int64(data, position)
+            offset[record] = read_int64(data, position)
             if data[position + 16] == 0:
                 timestamp[record] = -1
             elif log_append:
                 timestamp[record] = wrapper.base_timestamp
             else:
-                timestamp[record] = _int64(data, position + 18)
+                timestamp[record] = read_int64(data, position + 18)
             start[record] = position
             size[record] = end - position
             key_start[record] = key

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from siltstone.records.integers import read_int16, read_int32, read_int64
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import BATCH, Bytes, Directory
 
@@ -50,50 +51,28 @@ class Scan:
 
 
 @kernel
-def _int64(data: Bytes, position: int) -> int:
-    value = 0
-    for i in range(8):
-        value = (value << 8) | int(data[position + i])
-    return value
-
-
-@kernel
-def _int32(data: Bytes, position: int) -> int:
-    value = 0
-    for i in range(4):
-        value = (value << 8) | int(data[position + i])
-    return value - ((value & 0x80000000) << 1)
-
-
-@kernel
-def _int16(data: Bytes, position: int) -> int:
-    value = (int(data[position]) << 8) | int(data[position + 1])
-    return value - ((value & 0x8000) << 1)
-
-
-@kernel
 def _fill_v2(data: Bytes, position: int, size: int, row: Any) -> bool:
-    row.leader_epoch = _int32(data, position + 12)
-    row.crc = _int32(data, position + 17) & 0xFFFFFFFF
-    row.attributes = _int16(data, position + 21)
-    delta = _int32(data, position + 23)
+    row.leader_epoch = read_int32(data, position + 12)
+    row.crc = read_int32(data, position + 17) & 0xFFFFFFFF
+    row.attributes = read_int16(data, position + 21)
+    delta = read_int32(data, position + 23)
     row.last_offset = row.base_offset + delta
-    row.base_timestamp = _int64(data, position + 27)
-    row.max_timestamp = _int64(data, position + 35)
-    row.producer_id = _int64(data, position + 43)
-    row.producer_epoch = _int16(data, position + 51)
-    row.base_sequence = _int32(data, position + 53)
-    row.count = _int32(data, position + 57)
+    row.base_timestamp = read_int64(data, position + 27)
+    row.max_timestamp = read_int64(data, position + 35)
+    row.producer_id = read_int64(data, position + 43)
+    row.producer_epoch = read_int16(data, position + 51)
+    row.base_sequence = read_int32(data, position + 53)
+    row.count = read_int32(data, position + 57)
     return row.count >= 0 and delta >= 0 and row.count <= size
 
 
 @kernel
 def _fill_legacy(data: Bytes, position: int, magic: int, row: Any) -> None:
     row.leader_epoch = -1
-    row.crc = _int32(data, position + 12) & 0xFFFFFFFF
+    row.crc = read_int32(data, position + 12) & 0xFFFFFFFF
     row.attributes = int(data[position + 17])
     row.last_offset = row.base_offset
-    row.base_timestamp = _int64(data, position + 18) if magic == 1 else -1
+    row.base_timestamp = read_int64(data, position + 18) if magic == 1 else -1
     row.max_timestamp = row.base_timestamp
     row.producer_id = -1
     row.producer_epoch = -1
@@ -107,7 +86,7 @@ def _scan(data: Bytes, position: int, limit: int, out: Directory) -> tuple[int, 
     while position < limit:
         if limit - position < 17:
             return rows, position, 1, 0
-        size = _int32(data, position + 8)
+        size = read_int32(data, position + 8)
         magic = int(data[position + 16])
         if magic > 2:
             return rows, position, 3 if size > 0 else 2, 0
@@ -121,7 +100,7 @@ def _scan(data: Bytes, position: int, limit: int, out: Directory) -> tuple[int, 
         row.position = position
         row.size = size + 12
         row.magic = magic
-        row.base_offset = _int64(data, position)
+        row.base_offset = read_int64(data, position)
         if magic == 2:
             if not _fill_v2(data, position, size, row):
                 return rows, position, 4, 0

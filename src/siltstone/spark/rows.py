@@ -82,7 +82,7 @@ def entries_row(blob: EntryBlob) -> Row:
         kind=DIRTY if blob.dirty else CLEAN,
         base_offset=blob.base_offset,
         count=len(blob.entries),
-        blob=np.ascontiguousarray(blob.entries).data.cast("B"),
+        blob=np.ascontiguousarray(blob.entries).reshape(-1).view(np.uint8).data,
     )
 
 
