@@ -31,7 +31,9 @@ Measured = dict[str, Times]
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the cleaner on generated logs.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Measure the cleaner on generated logs."
+    )
     parser.add_argument("--size-mb", type=int, default=1000, help="size of the log before compression (1000)")
     parser.add_argument("--codecs", default="none,lz4,zstd", help="codecs, separated by commas")
     parser.add_argument("--cold", type=int, default=3, help="repetitions as a process of its own (3)")
@@ -61,11 +63,12 @@ def _measure(engine: Engine, folder: Path, made: Generated, arguments: argparse.
 def _table(made: Generated, found: Mapping[str, Times]) -> Table:
     title = (
         f"{made.codec}: {made.closed_size / 1e6:,.0f} MB in {made.segments} segments "
-        f"({made.plain_size / 1e6:,.0f} MB of records), {made.cleaned_records:,} records, {made.distinct_keys:,} keys"
+        f"({made.plain_size / 1e6:,.0f} MB of records), {made.cleaned_records:,} records, "
+        f"{made.distinct_keys:,} keys"
     )
     table = Table(title=title, title_justify="left", header_style="bold")
     table.add_column("what")
-    for name in ("times", "median s", "min–max s", "GB/s", "GB/s of records"):
+    for name in ("times", "median s", "min-max s", "GB/s", "GB/s of records"):
         table.add_column(name, justify="right")
     for name, times in found.items():
         speed = times.size / times.median / 1e9
@@ -74,7 +77,7 @@ def _table(made: Generated, found: Mapping[str, Times]) -> Table:
             name,
             str(len(times.seconds)),
             f"{times.median:.3f}",
-            f"{min(times.seconds):.3f}–{max(times.seconds):.3f}",
+            f"{min(times.seconds):.3f}-{max(times.seconds):.3f}",
             f"{speed:.2f}",
             f"{made.plain_size / times.median / 1e9:.2f}" if whole else "",
         )
@@ -99,7 +102,9 @@ def main() -> int:
         return 1
     if arguments.json:
         about = {"cores": os.cpu_count(), "python": platform.python_version(), "machine": platform.machine()}
-        print(json.dumps({"when": datetime.now(UTC).isoformat(timespec="seconds"), **about, "codecs": document}))
+        print(
+            json.dumps({"when": datetime.now(UTC).isoformat(timespec="seconds"), **about, "codecs": document})
+        )
     return 0
 
 

@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from siltstone.log.checkpoints import write_checkpoint
 from siltstone.log.indexes import IndexBuilder
@@ -39,7 +38,11 @@ KEYS = 1_000_000
 START_MS = 1_700_000_000_000
 RECORDS_PER_MS = 8
 _KEY = b"key-000000000000"
-_VALUE = b'{"customer":"????????????????","state":"shipped","note":"????????????????????????","currency":"EUR"}'[:98]
+_VALUE = (
+    b'{"customer":"????????????????","state":"shipped","note":"????????????????????????","currency":"EUR"}'[
+        :98
+    ]
+)
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _INTERVAL, _INDEX_BYTES = 4096, 10 << 20
 _CHUNK = 256 * BATCH_RECORDS
@@ -64,7 +67,7 @@ class Generated:
 
 
 def generate(folder: Path, size: int, codec: str, seed: int = 1, keys: int = KEYS) -> Generated:
-    """The log of about ``size`` bytes (uncompressed) under ``folder``/log; reused when it is whole already."""
+    """A log of about ``size`` bytes (uncompressed) under ``folder``/log; reused when it is whole."""
     facts = folder / "generated.json"
     if facts.exists():
         return Generated(**json.loads(facts.read_text()))
@@ -169,7 +172,9 @@ def _write_directory(directory: Path, partition: Path, end: int) -> None:
     (partition / "partition.metadata").write_text("version: 0\ntopic_id: c2lsdHN0b25lLWJlbmNoMQ\n")
     (partition / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
     (partition / segment_file(end, "snapshot")).write_bytes(write_snapshot([]))
-    properties = "version=1\ncluster.id=c2lsdHN0b25lLWJlbmNoMA\nnode.id=1\ndirectory.id=c2lsdHN0b25lLWJlbmNoMg\n"
+    properties = (
+        "version=1\ncluster.id=c2lsdHN0b25lLWJlbmNoMA\nnode.id=1\ndirectory.id=c2lsdHN0b25lLWJlbmNoMg\n"
+    )
     (directory / "meta.properties").write_text(properties)
     (directory / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":1}')
     for name, offset in (("recovery-point", end), ("log-start", 0), ("replication", end)):

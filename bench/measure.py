@@ -175,7 +175,9 @@ def pieces(folder: Path, made: Generated) -> dict[str, Times]:
                 winners.setdefault(group, []).append(offsets)
         groups: list[Rewritten] = timed(
             "rewrite, fsync, check",
-            lambda: [rewrite_group(work, group, np.concatenate(winners[group.index]), "0") for group in work.groups],
+            lambda: [
+                rewrite_group(work, group, np.concatenate(winners[group.index]), "0") for group in work.groups
+            ],
         )
         timed("swap, checkpoint", lambda: _swap(destination, planned, groups))
     with _planned(folder) as (planned, _):

@@ -86,7 +86,7 @@ def spark_engine(request: CleanRequest, progress: Progress | None) -> Engine:
     if progress is not None:
         progress("Spark", "starting", 0, 1)
     session = start_session(request.master, spill_folder=spill)
-    if not is_local(request.master):
+    if not is_local(request.master) and not request.dry_run:
         for folder in [request.out.parent] if request.out else request.directories:
             refuse_strange_executors(session, folder)
     return SparkEngine(session, progress=progress)

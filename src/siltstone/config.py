@@ -106,10 +106,10 @@ TOPIC_KEYS = (
 )  # fmt: skip
 
 BROKER_KEYS = (
-    _key("log.cleaner.dedupe.buffer.size", int, 128 << 20, "Memory that one cleaning task may use for keys.", least=1 << 20),
+    _key("log.cleaner.dedupe.buffer.size", int, 128 << 20, "A quarter of the memory that one cleaning task may use for keys.", least=1 << 20),
     _key("log.cleaner.io.buffer.size", int, 4 << 20, "Size of a reading window (it grows to the largest batch).", least=1 << 12, most=1 << 30),
     _key("log.cleaner.io.buffer.load.factor", float, 0.9, "How full Kafka's key map gets: only for its number of passes.", least=0, most=1),
-    _key("producer.id.expiration.ms", int, 86_400_000, "How long a silent producer's last batch is kept.", "transactional.id.expiration.ms", least=1),
+    _key("producer.id.expiration.ms", int, 86_400_000, "How long a silent producer's last batch is kept.", least=1),
 )  # fmt: skip
 
 _ALL = (*TOPIC_KEYS, *BROKER_KEYS)
@@ -147,7 +147,8 @@ def parse_value(key: Key, text: str, source: str) -> Setting:
 
 
 def _refuse_out_of_bounds(key: Key, value: float, text: str, source: str) -> None:
-    if (key.least is not None and value < key.least) or (key.most is not None and value > key.most):
+    below = key.least is not None and not value >= key.least  # so that NaN is below
+    if below or (key.most is not None and value > key.most):
         bounds = f"at least {key.least}" + (f" and at most {key.most}" if key.most is not None else "")
         raise UsageError(f"{source}: {key.name}={text}: must be {bounds}")
 

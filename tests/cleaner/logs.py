@@ -82,7 +82,9 @@ def one(offset: int, key: str | None, value: str | None = "value", **shape: obje
     return batch([Rec(offset=offset, key=encoded, value=None if value is None else value.encode())], **shape)
 
 
-def write_segment(partition: Path, base: int, data: bytes, interval: int = 4096, room: int = 10 << 20) -> None:
+def write_segment(
+    partition: Path, base: int, data: bytes, interval: int = 4096, room: int = 10 << 20
+) -> None:
     """A segment's log with the indexes that belong to it."""
     (partition / segment_file(base, "log")).write_bytes(data)
     scan = scan_batches(np.frombuffer(bytearray(data), np.uint8))
@@ -169,7 +171,9 @@ def logs_of(partition: Path) -> dict[int, bytes]:
 
 def tree(path: Path) -> dict[str, bytes]:
     """Every file below a directory and what is in it."""
-    return {str(each.relative_to(path)): each.read_bytes() for each in sorted(path.rglob("*")) if each.is_file()}
+    return {
+        str(each.relative_to(path)): each.read_bytes() for each in sorted(path.rglob("*")) if each.is_file()
+    }
 
 
 def headers_of(data: bytes) -> Iterator[tuple[Header, bytes]]:

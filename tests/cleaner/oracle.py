@@ -126,4 +126,6 @@ def _kept(batch: Batch, kept: list[Record], rules: Cleaning) -> Batch:
 
 def _emptied(batch: Batch) -> Batch:
     attributes = batch.header.attributes & ~CODEC & ~HORIZON
-    return Batch(header=replace(batch.header, attributes=attributes, base_timestamp=-1, count=0), records=(), raw=None)
+    return Batch(
+        header=replace(batch.header, attributes=attributes, base_timestamp=-1, count=0), records=(), raw=None
+    )

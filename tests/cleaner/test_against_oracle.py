@@ -55,13 +55,17 @@ def batches(draw: st.DrawFn, base: int) -> tuple[bytes, int]:
         offset += draw(st.sampled_from([0, 0, 0, 1, 4]))
         value = draw(st.sampled_from([None, b"", b"v", b"a longer value " * 3]))
         headers = draw(st.sampled_from([(), (), ((b"h", None), (b"", b"x"))]))
-        time = draw(st.integers(NOW - DAY // 2, NOW) if fresh else st.integers(RECORD_TIME, RECORD_TIME + 300))
+        time = draw(
+            st.integers(NOW - DAY // 2, NOW) if fresh else st.integers(RECORD_TIME, RECORD_TIME + 300)
+        )
         key = draw(st.sampled_from(KEYS))
         records.append(Rec(offset=offset, key=key, value=value, timestamp=time, headers=headers))
         offset += 1
     last = offset - 1 + draw(st.sampled_from([0, 0, 0, 2]))
     producer = draw(st.sampled_from([-1, -1, 7, 8]))
-    known = {} if producer < 0 else {"producer_id": producer, "producer_epoch": 3, "base_sequence": base % 1000}
+    known = (
+        {} if producer < 0 else {"producer_id": producer, "producer_epoch": 3, "base_sequence": base % 1000}
+    )
     data = logs.batch(
         records,
         base_offset=base,
@@ -116,9 +120,11 @@ def _expected(log: RandomLog, path: Path, result: LogResult) -> oracle.Expected:
 def _end(log: RandomLog) -> int:
     """First uncleanable: the active segment's base or that of the one which holds the high watermark."""
     bases = sorted(log.segments)
-    return max([base for base in bases[:-1] if base <= log.high_watermark] + bases[:1]) if (
-        log.high_watermark < bases[-1]
-    ) else bases[-1]
+    return (
+        max([base for base in bases[:-1] if base <= log.high_watermark] + bases[:1])
+        if (log.high_watermark < bases[-1])
+        else bases[-1]
+    )
 
 
 def _compare(log: RandomLog, before: Path, after: Path, result: LogResult) -> None:

@@ -196,7 +196,10 @@ class Disk:
 
 
 def _surviving(content: Content, variant: Variant, rng: random.Random | None) -> tuple[bytes, int]:
-    if variant == KEEP or (content.data, content.modified_ns) == (content.durable, content.durable_modified_ns):
+    if variant == KEEP or (content.data, content.modified_ns) == (
+        content.durable,
+        content.durable_modified_ns,
+    ):
         return content.data, content.modified_ns
     if rng is None:
         return content.durable, content.durable_modified_ns

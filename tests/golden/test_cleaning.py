@@ -26,8 +26,8 @@ NAMES = """
     basic basic_zipf_ts codec_gzip codec_lz4 codec_mixed codec_snappy codec_zstd compact_delete_bytes
     compact_delete_ms compact_then_delete_ms compact_then_delete_ms2 delete_records_compact
     delete_records_compact2 grouping grouping_index_limit grouping_resize idempotent idempotent_gzip
-    jcodec_gzip jcodec_lz4 jcodec_none jcodec_snappy jcodec_zstd keyless min_lag mixed mixed_logappend tombstones tombstones_long tombstones_zero tombstones_zstd
-    topic_recompress
+    jcodec_gzip jcodec_lz4 jcodec_none jcodec_snappy jcodec_zstd keyless min_lag mixed mixed_logappend
+    tombstones tombstones_long tombstones_zero tombstones_zstd topic_recompress
 """.split()
 TRANSACTIONS = ["txn"]
 ONLY_RETENTION = {"delete_records_delete", "retention_bytes", "retention_ms", "retention_ms_all"}
@@ -47,7 +47,9 @@ def _clean(where: Path, given: Mapping[str, str], now_ms: int, way: str) -> LogR
         ((name, partition),) = directory.partitions.items()
         state = LogState(where=name, path=partition, directory=directory, config=_config(given))
         cleaner = Cleaner(lambda: InProcessEngine(3), InPlace("run"), WAYS[way])
-        (result,) = cleaner.run([state], Choices(now_ms=now_ms, drop_keyless=True, force=name.topic in RATIO_LISTED_LATER))
+        (result,) = cleaner.run(
+            [state], Choices(now_ms=now_ms, drop_keyless=True, force=name.topic in RATIO_LISTED_LATER)
+        )
     return result
 
 
@@ -81,7 +83,9 @@ def test_cleaned_files_are_kafkas(golden: Path, tmp_path: Path, name: str, way: 
         _compare(case, round_, where, before)
 
 
-def _compare(case: golden_sets.Case, round_: golden_sets.Round, where: Path, before: dict[str, bytes]) -> None:
+def _compare(
+    case: golden_sets.Case, round_: golden_sets.Round, where: Path, before: dict[str, bytes]
+) -> None:
     partition = golden_sets.partition_directory(case, where)
     ours, kafkas, times = tree(partition), tree(round_.after), _listing(round_)
     end = round_.checkpoints_after["cleaner-offset-checkpoint"]
@@ -112,7 +116,9 @@ def _compare_file(name: str, ours: dict[str, bytes], kafkas: dict[str, bytes]) -
 
 
 def _nothing_else_moved(ours: dict[str, bytes], before: dict[str, bytes], end: int) -> None:
-    leftovers = [name for name in ours if name.endswith((".cleaned", ".swap", ".deleted")) or ".siltstone" in name]
+    leftovers = [
+        name for name in ours if name.endswith((".cleaned", ".swap", ".deleted")) or ".siltstone" in name
+    ]
     assert leftovers == []
     for name, data in before.items():
         if not name[:20].isdigit() or int(name[:20]) >= end:
@@ -133,7 +139,9 @@ def test_logs_of_the_old_formats_are_left_alone(golden: Path, tmp_path: Path) ->
     for name in names:
         case = golden_sets.load_case(golden, name)
         for round_ in case.rounds:
-            where = golden_sets.stage_round(case, round_, tmp_path / name.replace("/", "-") / str(round_.number))
+            where = golden_sets.stage_round(
+                case, round_, tmp_path / name.replace("/", "-") / str(round_.number)
+            )
             _left_alone(where, {}, round_.now_ms or 1 << 41, "message sets")
 
 

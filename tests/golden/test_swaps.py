@@ -1,4 +1,4 @@
-"""Interrupted swaps that a real Kafka broker was started on: `finish_replacement` leaves the logs that Kafka left.
+"""Interrupted swaps that a real broker was started on: `finish_replacement` leaves the logs that Kafka left.
 
 The sets' names say where the stop was: us_* without and cs_* with the clean-shutdown marker.
 """

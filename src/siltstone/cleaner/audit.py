@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,14 @@ def concerned(states: Sequence[LogState]) -> list[Path]:
     return [state.path for state in states if state.config is not None and "compact" in state.config.policies]
 
 
+def _user() -> str:
+    """Who we are; the number where no name belongs to it, as in many containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
 def audit(
     *,
     run: str,
@@ -43,7 +52,7 @@ def audit(
     return {
         "run": run,
         "version": siltstone.__version__,
-        "user": getpass.getuser(),
+        "user": _user(),
         "host": socket.gethostname(),
         "started_ms": started_ms,
         "options": options,

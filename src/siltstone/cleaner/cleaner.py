@@ -147,7 +147,8 @@ class Cleaner:
         except OSError as error:
             planned.result.stop(report.FAILED, trouble_of(error).reason)
             return None
-        spill = 0 if fits_one_task(work, self._limits.whole_log_bytes) else _spill(work)
+        whole = fits_one_task(work, self._limits.whole_log_bytes) and _extra(work.segments) <= room.size
+        spill = 0 if whole else _spill(work)
         at_once = (
             [work.segments[g.first : g.last] for g in work.groups] if room.frees_sources else [work.segments]
         )

@@ -23,6 +23,8 @@ from siltstone.log.producers import ProducerState, producer_state
 from siltstone.log.replacement import interrupted
 from siltstone.log.segments import Segment, first_batch_timestamp, largest_timestamp, list_segments
 
+TASK_MEMORY_FACTOR = 4
+"""A task's memory for keys over ``log.cleaner.dedupe.buffer.size``: every bucket costs the job a task."""
 NO_HIGH_WATERMARK = (
     "no entry in replication-offset-checkpoint, so nothing says what is committed; "
     "say --high-watermark end if the log has no other replica"
@@ -214,7 +216,7 @@ def _work(
         staging=None if staging is None else str(staging),
         hash_key=(secrets.randbits(64), secrets.randbits(64)),
         window_size=config.integer("log.cleaner.io.buffer.size"),
-        memory_bytes=config.integer("log.cleaner.dedupe.buffer.size"),
+        memory_bytes=TASK_MEMORY_FACTOR * config.integer("log.cleaner.dedupe.buffer.size"),
     )
 
 

@@ -1,4 +1,6 @@
-"""The last offset of each key: hashing, de-duplicating, merging (Kafka's ``SkimpyOffsetMap``, without its limit).
+"""The last offset of each key: hashing, de-duplicating, merging.
+
+Kafka's ``SkimpyOffsetMap``, without its limit.
 
 Keys are compared by 96 bits of SipHash-2-4 with a 128-bit output, under a key that is drawn anew for
 every run, so that nobody can make two keys meet (Kafka's map uses plain MD5). A key in transit is an
@@ -16,10 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from siltstone.cleaner.hashing import siphash128
 from siltstone.records.columns import RecordColumns
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import Bytes, Int32, Int64
@@ -37,74 +41,7 @@ RELATIVE_LIMIT = 1 << 32
 
 
 @kernel
-def _rotate(word: np.uint64, by: int) -> np.uint64:
-    return (word << np.uint64(by)) | (word >> np.uint64(64 - by))
-
-
-@kernel
-def _round(
-    v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64
-) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
-    v0 += v1
-    v1 = _rotate(v1, 13) ^ v0
-    v0 = _rotate(v0, 32)
-    v2 += v3
-    v3 = _rotate(v3, 16) ^ v2
-    v0 += v3
-    v3 = _rotate(v3, 21) ^ v0
-    v2 += v1
-    v1 = _rotate(v1, 17) ^ v2
-    v2 = _rotate(v2, 32)
-    return v0, v1, v2, v3
-
-
-@kernel
-def _byte(data: Bytes, position: np.uint64, at: int) -> np.uint64:
-    return np.uint64(data[position + np.uint64(at)]) << np.uint64(8 * at)
-
-
-@kernel
-def _load(data: Bytes, position: np.uint64) -> np.uint64:
-    """Eight bytes, little-endian; written out, and by an unsigned index, it becomes one load."""
-    low = _byte(data, position, 0) | _byte(data, position, 1) | _byte(data, position, 2) | _byte(data, position, 3)
-    high = _byte(data, position, 4) | _byte(data, position, 5) | _byte(data, position, 6) | _byte(data, position, 7)
-    return low | high
-
-
-@kernel
-def siphash128(data: Bytes, start: int, size: int, k0: np.uint64, k1: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """SipHash-2-4 with 128 bits of output over ``data[start:start + size]``, as two uint64."""
-    v0 = k0 ^ np.uint64(0x736F6D6570736575)
-    v1 = k1 ^ np.uint64(0x646F72616E646F6D) ^ np.uint64(0xEE)
-    v2 = k0 ^ np.uint64(0x6C7967656E657261)
-    v3 = k1 ^ np.uint64(0x7465646279746573)
-    position = np.uint64(start)
-    for _ in range(size >> 3):
-        word = _load(data, position)
-        v3 ^= word
-        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-        v0 ^= word
-        position += np.uint64(8)
-    word = np.uint64(size & 0xFF) << np.uint64(56)
-    for i in range(size & 7):
-        word |= _byte(data, position, i)
-    v3 ^= word
-    v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-    v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-    v0 ^= word
-    v2 ^= np.uint64(0xEE)
-    for _ in range(4):
-        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-    low = v0 ^ v1 ^ v2 ^ v3
-    v1 ^= np.uint64(0xDD)
-    for _ in range(4):
-        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-    return low, v0 ^ v1 ^ v2 ^ v3
-
-
-@kernel
-def _hash_keys(  # noqa: PLR0913 - a kernel
+def _hash_keys(
     data: Bytes,
     key_start: Int32,
     key_size: Int32,
@@ -127,7 +64,7 @@ def _hash_keys(  # noqa: PLR0913 - a kernel
 
 
 @kernel
-def _partition_of(word: np.uint64, partitions: int) -> int:
+def _partition_of(word: np.uint64, partitions: int) -> Any:
     """The partition (or bucket) of a hash: its top 32 bits, scaled."""
     return np.int64(((word >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32))
 
@@ -186,7 +123,7 @@ def _last_of_each(entries: Words, bounds: Int64, table: Int32, out: Words, kept:
 
 
 @kernel
-def _radix_offsets(  # noqa: PLR0913 - a kernel
+def _radix_offsets(
     entries: Words, base: Int64, partitions: int, first: int, words: Words, offsets: Int64, bounds: Int64
 ) -> None:
     """As ``_radix`` for a run of partitions from ``first`` on, with absolute offsets (``base[i]`` + the
@@ -207,7 +144,7 @@ def _radix_offsets(  # noqa: PLR0913 - a kernel
 
 
 @kernel
-def _merge(  # noqa: PLR0913 - a kernel
+def _merge(
     words: Words,
     offsets: Int64,
     bounds: Int64,
@@ -218,7 +155,7 @@ def _merge(  # noqa: PLR0913 - a kernel
     winners: Int64,
 ) -> tuple[int, int]:
     """Winners of a bucket: (dirty winners, all winners); the offsets are in ``winners``, dirty ones first
-    within each partition. Dirty: the largest offset of each key. Clean: those whose key has no dirty entry."""
+    within each partition. Dirty: the largest offset of each key. Clean: keys without a dirty entry."""
     used = 0
     distinct = 0
     for p in range(len(bounds) - 1):
@@ -238,9 +175,9 @@ def _merge(  # noqa: PLR0913 - a kernel
                     offsets[found] = max(offsets[found], offsets[i])
                     break
                 slot = np.int64(np.uint64(slot + 1) & mask)
-        for slot in range(size):
-            if table[slot] >= 0:
-                winners[used] = offsets[table[slot]]
+        for entry in range(size):
+            if table[entry] >= 0:
+                winners[used] = offsets[table[entry]]
                 used += 1
                 distinct += 1
         for i in range(clean_bounds[p], clean_bounds[p + 1]):
@@ -308,7 +245,9 @@ def merge_bucket(blobs: list[EntryBlob], bucket: int, buckets: int) -> Winners:
     for dirty in (True, False):
         mine = [blob for blob in blobs if blob.dirty is dirty]
         entries = np.concatenate([*(blob.entries for blob in mine), np.empty((0, 2), np.uint64)])
-        base = np.repeat([blob.base_offset for blob in mine] or [0], [len(blob.entries) for blob in mine] or [0])
+        base = np.repeat(
+            [blob.base_offset for blob in mine] or [0], [len(blob.entries) for blob in mine] or [0]
+        )
         words, offsets = np.empty_like(entries), np.empty(len(entries), np.int64)
         bounds = np.empty(each + 1, np.int64)
         _radix_offsets(entries, base.astype(np.int64), each * buckets, bucket * each, words, offsets, bounds)
@@ -366,7 +305,9 @@ class KeyCollector:
         if self._used[dirty] + count <= len(self._entries[dirty]):
             return
         if dirty and self._used[dirty] + count > self._capacity:
-            entries, _ = last_of_each_key(self._entries[dirty][: self._used[dirty]], radix_partitions(self._buckets))
+            entries, _ = last_of_each_key(
+                self._entries[dirty][: self._used[dirty]], radix_partitions(self._buckets)
+            )
             self._entries[dirty][: len(entries)] = entries
             self._used[dirty] = len(entries)
         if self._used[dirty] + count > self._capacity or (dirty and self._used[dirty] > self._capacity // 2):

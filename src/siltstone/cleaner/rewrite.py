@@ -16,6 +16,7 @@ Python object a record, and a compressed batch is the only thing that costs Pyth
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,7 +48,7 @@ SUPERSEDED, TOMBSTONES, KEYLESS = range(3)
 
 
 @kernel
-def judge(  # noqa: PLR0913 - a kernel: one array a column
+def judge(
     batch: Int32,
     offset: Int64,
     timestamp: Int64,
@@ -122,7 +123,7 @@ def _recode(data: Bytes, start: int, delta: int, out: Bytes, position: int) -> i
 
 
 @kernel
-def emit(  # noqa: PLR0913 - a kernel
+def emit(
     window: Bytes,
     batches: Directory,
     action: Int64,
@@ -258,9 +259,17 @@ class Rewriter:
         self._out.clear()
         out = self._out.reserve(room)
         starts, sizes = np.empty((2, len(batches)), np.int64)
-        records = (columns.data, np.cumsum(counts) - counts, columns.start, columns.size, columns.timestamp, keep)
+        records: tuple[Any, ...] = (
+            columns.data,
+            np.cumsum(counts) - counts,
+            columns.start,
+            columns.size,
+            columns.timestamp,
+            keep,
+        )
         times = (plan.attributes, plan.base_time, plan.max_time)
-        end = emit(window, batches, plan.action, *times, kept, *records, out, starts, sizes)
+        arguments: list[Any] = [window, batches, plan.action, *times, kept, *records, out, starts, sizes]
+        end = emit(*arguments)
         data = out[:end]
         codecs = np.where(plan.action == REBUILT, codec_of(batches), 0)
         if codecs.any():
@@ -269,7 +278,10 @@ class Rewriter:
         patch_checksums(data, starts[new], sizes[new])
         rows = sizes > 0
         return Output(
-            data=data, last_offset=batches["last_offset"][rows], max_timestamp=plan.max_time[rows], size=sizes[rows]
+            data=data,
+            last_offset=batches["last_offset"][rows],
+            max_timestamp=plan.max_time[rows],
+            size=sizes[rows],
         )
 
 
@@ -283,7 +295,7 @@ class _Plan:
     max_time: Int64
 
 
-def _decide(  # noqa: PLR0913 - one array a fact
+def _decide(
     rules: Rules,
     batches: Directory,
     kept: Int64,
@@ -305,7 +317,9 @@ def _decide(  # noqa: PLR0913 - one array a fact
     emptied = action == EMPTIED
     return _Plan(
         action=action.astype(np.int64),
-        attributes=np.where(emptied, attributes & ~CODEC_MASK, attributes | np.where(stamped, DELETE_HORIZON_BIT, 0)),
+        attributes=np.where(
+            emptied, attributes & ~CODEC_MASK, attributes | np.where(stamped, DELETE_HORIZON_BIT, 0)
+        ),
         base_time=np.where(emptied, -1, np.where(stamped, horizon, first_time)),
         max_time=np.where((action == REBUILT) & ~log_append, last_time, batches["max_timestamp"]),
     )
@@ -319,7 +333,8 @@ def _must_stay(rules: Rules, batches: Directory) -> Flags:
     ids = batches["producer_id"]
     where = np.searchsorted(rules.producer_ids, ids).clip(max=len(rules.producer_ids) - 1)
     known = (ids >= 0) & (rules.producer_ids[where] == ids)
-    return last | (known & (rules.producer_last_offsets[where] == batches["last_offset"]))
+    kept: Flags = last | (known & (rules.producer_last_offsets[where] == batches["last_offset"]))
+    return kept
 
 
 def _compress(
@@ -328,14 +343,18 @@ def _compress(
     """The same batches with the rebuilt ones compressed: (bytes, starts, sizes)."""
     packed.clear()
     new_starts, new_sizes = np.empty_like(starts), np.zeros_like(sizes)
-    for row, (start, size, codec) in enumerate(zip(starts.tolist(), sizes.tolist(), codecs.tolist(), strict=True)):
+    for row, (start, size, codec) in enumerate(
+        zip(starts.tolist(), sizes.tolist(), codecs.tolist(), strict=True)
+    ):
         new_starts[row] = packed.used
         if codec:
             body = np.frombuffer(compress(codec, data[start + BATCH_OVERHEAD : start + size]), np.uint8)
             packed.append(data[start : start + BATCH_OVERHEAD])
             packed.append(body)
             length = BATCH_OVERHEAD + len(body) - LOG_OVERHEAD
-            packed.array()[-len(body) - BATCH_OVERHEAD :][8:12] = np.frombuffer(length.to_bytes(4, "big"), np.uint8)
+            packed.array()[-len(body) - BATCH_OVERHEAD :][8:12] = np.frombuffer(
+                length.to_bytes(4, "big"), np.uint8
+            )
         else:
             packed.append(data[start : start + size])
         new_sizes[row] = packed.used - new_starts[row]
@@ -348,6 +367,6 @@ def pieces(batches: Directory, limit: int = 8 << 20) -> Iterator[Any]:
     parts = (np.cumsum(weight) - 1) // limit
     edges = np.flatnonzero(np.diff(parts)) + 1
     bounds = [0, *edges.tolist(), len(batches)]
-    for start, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for start, end in itertools.pairwise(bounds):
         if end > start:
             yield slice(start, end)

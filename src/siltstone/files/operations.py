@@ -193,12 +193,17 @@ def replace(path: str | os.PathLike[str], data: bytes) -> None:
     temporary = target.with_name(target.name + ".tmp")
     with contextlib.suppress(FileNotFoundError):
         unlink(temporary)
-    write_new(temporary, data)
-    if exists(target):
-        copy_attributes(target, temporary)
-    else:
-        inherit_owner(temporary)
-    rename(temporary, target)
+    try:
+        write_new(temporary, data)
+        if exists(target):
+            copy_attributes(target, temporary)
+        else:
+            inherit_owner(temporary)
+        rename(temporary, target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            unlink(temporary)
+        raise
     sync_directory(target.parent)
 
 

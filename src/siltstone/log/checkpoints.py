@@ -30,7 +30,7 @@ def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
     if lines[0].strip() != "0":
         raise CorruptFileError(str(path), 0, f"checkpoint version {lines[0]!r}; only 0 is known")
     rows = [line for line in lines[2:] if line.strip()]
-    if len(lines) < 2 or not lines[1].strip().isdigit() or int(lines[1]) != len(rows):
+    if len(lines) < 2 or lines[1].strip() != str(len(rows)):
         raise CorruptFileError(
             str(path), len(lines[0]) + 1, f"the entry count does not match {len(rows)} entries"
         )

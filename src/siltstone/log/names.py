@@ -31,9 +31,10 @@ STAGING = ".siltstone"
 CLUSTER_METADATA = "__cluster_metadata"
 
 _SEGMENT_FILE = re.compile(
-    r"^(\d{20})\.(log|index|timeindex|txnindex|snapshot)(\.cleaned|\.swap|\.deleted)?$"
+    r"^(\d{20})\.(log|index|timeindex|txnindex|snapshot)(\.cleaned|\.swap|\.deleted)?\Z", re.ASCII
 )
-_PARTITION = re.compile(r"^([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})$")
+_LARGEST_OFFSET = (1 << 63) - 1
+_PARTITION = re.compile(r"^([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})\Z", re.ASCII)
 _LEFTOVER = re.compile(r"-(delete|future|stray)$")
 
 
@@ -60,7 +61,7 @@ class SegmentFile:
 def parse_segment_file(name: str) -> SegmentFile | None:
     """The parts of a segment file's name, None for any other name."""
     found = _SEGMENT_FILE.match(name)
-    if found is None:
+    if found is None or int(found[1]) > _LARGEST_OFFSET:
         return None
     return SegmentFile(base_offset=int(found[1]), kind=found[2], suffix=found[3] or "")
 

@@ -14,6 +14,7 @@ planned with, so nothing computed anew can mix with what was swapped already.
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import math
 import secrets
@@ -39,6 +40,7 @@ from siltstone.spark.rows import Row, rows_of
 
 Batches = Iterable[pa.RecordBatch]
 _TASK_BYTES = 1 << 30
+_GROUPS_PER_TASK = 4
 
 
 def _attempt() -> str:
@@ -112,14 +114,27 @@ def rewrite_task(work: LogWork, groups: Sequence[int], batches: Batches) -> Iter
 
 
 def _stage(frame: DataFrame, function: Callable[..., Iterator[pa.RecordBatch]], *given: object) -> DataFrame:
-    return frame.mapInArrow(functools.partial(function, *given), rows.SCHEMA)
+    return frame.mapInArrow(functools.partial(_in_worker, function, *given), rows.SCHEMA)
+
+
+def _in_worker(function: Callable[..., Iterator[pa.RecordBatch]], *given: object) -> Iterator[pa.RecordBatch]:
+    """Run a task's function. PySpark collects garbage after every task, which looks at each object that
+    numba and pandas ever made and takes longer than many a task: once frozen, they are passed over."""
+    if not gc.get_freeze_count():
+        gc.freeze()
+    return function(*given)
 
 
 class SparkEngine:
     """Spreads the cleaner's pieces over a session's workers."""
 
     def __init__(
-        self, session: SparkSession, *, progress: Progress | None = None, buckets: int = 1, tasks: int | None = None
+        self,
+        session: SparkSession,
+        *,
+        progress: Progress | None = None,
+        buckets: int = 1,
+        tasks: int | None = None,
     ) -> None:
         self._session = session
         self._progress = progress
@@ -138,7 +153,9 @@ class SparkEngine:
         """One log over all workers."""
         buckets = bucket_count(work, max(self._least_buckets, self._parallelism))
         parts = self._parts(work)
-        entries = _stage(self._session.range(0, len(parts), 1, len(parts)), extract_task, work, parts, buckets)
+        entries = _stage(
+            self._session.range(0, len(parts), 1, len(parts)), extract_task, work, parts, buckets
+        )
         merged = _stage(entries.repartitionById(buckets, "target"), merge_task, work, buckets)
         if len(waves) == 1:
             yield self._wave(work, merged, waves[0], LogDone(name=work.name, found=Extracted()))
@@ -151,7 +168,9 @@ class SparkEngine:
                 base = LogDone(
                     name=work.name, found=totals.found, winners=totals.winners, dirty_keys=totals.dirty_keys
                 )
-                winners = merged.filter((F.col("kind") == rows.WINNERS) & F.col("target").isin([g.index for g in wave]))
+                winners = merged.filter(
+                    (F.col("kind") == rows.WINNERS) & F.col("target").isin([g.index for g in wave])
+                )
                 yield self._wave(work, winners, wave, base) if totals.found.trouble is None else base
         finally:
             merged.unpersist()
@@ -170,11 +189,17 @@ class SparkEngine:
     def _wave(self, work: LogWork, winners: DataFrame, wave: Sequence[Group], done: LogDone) -> LogDone:
         groups = [group.index for group in wave]
         heads = _stage(self._session.range(0, 1, 1, 1), _group_heads, groups)
-        first, count = groups[0], len(groups)
-        spread = winners.unionAll(heads).repartitionById(count, F.pmod(F.col("target") - first, F.lit(count)).cast("int"))
+        first, count = groups[0], self._rewriting_tasks(len(groups))
+        spread = winners.unionAll(heads).repartitionById(
+            count, F.pmod(F.col("target") - first, F.lit(count)).cast("int")
+        )
         _add_reports(work, done, self._collect(_stage(spread, rewrite_task, work, groups), work.name))
         done.groups.sort(key=lambda group: group.group)
         return done
+
+    def _rewriting_tasks(self, groups: int) -> int:
+        """A task costs Spark some 80 ms: as many as there are cores, but few groups' winners in each."""
+        return min(groups, max(self._parallelism, math.ceil(groups / _GROUPS_PER_TASK)))
 
     def _collect(self, frame: DataFrame, title: str) -> list[Row]:
         """Run a job; its rows are reports, small ones. Raises EngineError when Spark gives up."""
@@ -243,7 +268,7 @@ class _Watcher:
         while not self._over.wait(0.2):
             try:
                 self._tell()
-            except Exception:  # noqa: BLE001 - a progress bar never stops a job
+            except Exception:
                 return
 
     def _tell(self) -> None:
@@ -261,5 +286,3 @@ class _Watcher:
         self._over.set()
         if self._tracker is not None:
             self._thread.join(2.0)
-
-

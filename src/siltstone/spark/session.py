@@ -89,13 +89,14 @@ def start_session(
 def _no_orphans() -> Iterator[None]:
     """A JVM whose start is broken off would wait for ever: it is killed instead."""
     started: list[subprocess.Popen[bytes]] = []
-    popen = java_gateway.Popen
+    gateway: Any = java_gateway
+    popen = gateway.Popen
 
     def remember(*arguments: Any, **named: Any) -> subprocess.Popen[bytes]:
         started.append(popen(*arguments, **named))
         return started[-1]
 
-    java_gateway.Popen = remember
+    gateway.Popen = remember
     try:
         yield
     except BaseException:
@@ -103,7 +104,7 @@ def _no_orphans() -> Iterator[None]:
             process.kill()
         raise
     finally:
-        java_gateway.Popen = popen
+        gateway.Popen = popen
 
 
 def _with_retries(master: str) -> str:

@@ -1,0 +1,299 @@
+"""Hashing, de-duplicating and merging keys, each kernel beside a plain-Python twin."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siltstone.cleaner.engine import bucket_count, entry_capacity
+from siltstone.cleaner.facts import Choices, LogState, Planned, plan_log
+from siltstone.cleaner.keys import (
+    MERGE_BYTES,
+    EntryBlob,
+    KeyCollector,
+    last_of_each_key,
+    merge_bucket,
+    partition_entries,
+    radix_partitions,
+    siphash128,
+)
+from siltstone.cleaner.work import LogWork
+from siltstone.log.directory import LogDirectory
+from siltstone.records.columns import RecordColumns
+from siltstone.records.decode import decode_records
+from tests.cleaner import logs
+from tests.cleaner.logs import Rec
+from tests.golden_sets import DATA
+from tests.records.arrays import array, directory
+
+MASK = (1 << 64) - 1
+KEY = bytes(range(16))
+WORDS = (int.from_bytes(KEY[:8], "little"), int.from_bytes(KEY[8:], "little"))
+LOW = 0xFFFFFFFF
+
+
+def _rotated(word: int, by: int) -> int:
+    return (word << by | word >> (64 - by)) & MASK
+
+
+def _rounds(v: list[int], count: int) -> None:
+    for _ in range(count):
+        v[0] = (v[0] + v[1]) & MASK
+        v[1] = _rotated(v[1], 13) ^ v[0]
+        v[0] = _rotated(v[0], 32)
+        v[2] = (v[2] + v[3]) & MASK
+        v[3] = _rotated(v[3], 16) ^ v[2]
+        v[0] = (v[0] + v[3]) & MASK
+        v[3] = _rotated(v[3], 21) ^ v[0]
+        v[2] = (v[2] + v[1]) & MASK
+        v[1] = _rotated(v[1], 17) ^ v[2]
+        v[2] = _rotated(v[2], 32)
+
+
+def twin_siphash(data: bytes, key: bytes) -> bytes:
+    """SipHash-2-4-128 as its paper and reference describe it."""
+    k0, k1 = int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
+    v = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D, k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573]
+    v[1] ^= 0xEE
+    padded = data + bytes(7 - len(data) % 8) + bytes([len(data) % 256])
+    for start in range(0, len(padded), 8):
+        word = int.from_bytes(padded[start : start + 8], "little")
+        v[3] ^= word
+        _rounds(v, 2)
+        v[0] ^= word
+    v[2] ^= 0xEE
+    _rounds(v, 4)
+    low = v[0] ^ v[1] ^ v[2] ^ v[3]
+    v[1] ^= 0xDD
+    _rounds(v, 4)
+    return low.to_bytes(8, "little") + (v[0] ^ v[1] ^ v[2] ^ v[3]).to_bytes(8, "little")
+
+
+def siphash(data: bytes, key: bytes = KEY, before: bytes = b"") -> bytes:
+    words = [np.uint64(int.from_bytes(key[i : i + 8], "little")) for i in (0, 8)]
+    low, high = siphash128(array(before + data), len(before), len(data), *words)
+    return int(low).to_bytes(8, "little") + int(high).to_bytes(8, "little")
+
+
+def test_the_reference_vectors() -> None:
+    assert siphash(b"").hex() == "a3817f04ba25a8e66df67214c7550293"
+    assert siphash(b"\0").hex() == "da87c1d86b99af44347659119b22fc45"
+    assert twin_siphash(b"\0", KEY).hex() == "da87c1d86b99af44347659119b22fc45"
+
+
+def test_every_length_up_to_many_words() -> None:
+    for size in range(70):
+        data = bytes(range(size))
+        assert siphash(data) == twin_siphash(data, KEY), size
+
+
+@given(st.binary(max_size=300), st.binary(min_size=16, max_size=16), st.binary(max_size=9))
+@settings(deadline=None, derandomize=True, max_examples=80)
+def test_any_key_anywhere_in_the_data(data: bytes, key: bytes, before: bytes) -> None:
+    assert siphash(data, key, before) == twin_siphash(data, key)
+
+
+# entries
+
+hashes = st.sampled_from([0, 1, 1 << 32, 5 << 40, MASK, MASK - 1, 1 << 63, (1 << 63) + 1])
+pairs = st.lists(st.tuples(hashes | st.integers(0, MASK), st.integers(0, 3), st.integers(0, 40)), max_size=60)
+
+
+def words(rows: list[tuple[int, int, int]]) -> np.ndarray:
+    """Entries of (first word, high half of the second, relative offset)."""
+    return np.array([[first, high << 32 | offset] for first, high, offset in rows], np.uint64).reshape(-1, 2)
+
+
+def partition_of(first: int, partitions: int) -> int:
+    return (first >> 32) * partitions >> 32
+
+
+@given(pairs, st.integers(1, 40))
+@settings(deadline=None, derandomize=True, max_examples=80)
+def test_partitions_are_a_stable_sort(rows: list[tuple[int, int, int]], partitions: int) -> None:
+    entries = words(rows)
+    out, bounds = partition_entries(entries, partitions)
+    expected = sorted(entries.tolist(), key=lambda row: partition_of(row[0], partitions))
+    assert out.tolist() == expected
+    for p in range(partitions):
+        assert {partition_of(row[0], partitions) for row in out[bounds[p] : bounds[p + 1]].tolist()} <= {p}
+
+
+@given(pairs, st.integers(1, 40))
+@settings(deadline=None, derandomize=True, max_examples=80)
+def test_the_last_of_each_key_is_a_dict(rows: list[tuple[int, int, int]], partitions: int) -> None:
+    out, bounds = last_of_each_key(words(rows), partitions)
+    expected: dict[tuple[int, int], int] = {}
+    for first, high, offset in rows:
+        expected[first, high] = max(offset, expected.get((first, high), -1))
+    found = {(first, rest >> 32): rest & LOW for first, rest in out.tolist()}
+    assert found == expected and len(out) == len(expected) == bounds[-1]
+
+
+@given(pairs, pairs, st.integers(1, 5), st.integers(0, 1 << 40))
+@settings(deadline=None, derandomize=True, max_examples=80)
+def test_merging_is_a_dict_and_a_filter(
+    dirty: list[tuple[int, int, int]], clean: list[tuple[int, int, int]], buckets: int, base: int
+) -> None:
+    latest: dict[tuple[int, int], int] = {}
+    for first, high, offset in dirty:
+        latest[first, high] = max(offset, latest.get((first, high), -1))
+    expected = [base + 100 + offset for offset in latest.values()]
+    expected += [base + offset for first, high, offset in clean if (first, high) not in latest]
+    offsets: list[int] = []
+    keys = 0
+    for bucket in range(buckets):
+        mine = [
+            EntryBlob(bucket=bucket, dirty=kind, base_offset=start, entries=words([row]))
+            for kind, start, rows in ((True, base + 100, dirty), (False, base, clean))
+            for row in rows
+            if partition_of(row[0], buckets) == bucket
+        ]
+        winners = merge_bucket(mine, bucket, buckets)
+        offsets += winners.offsets.tolist()
+        keys += winners.dirty_keys
+    assert sorted(offsets) == sorted(expected)
+    assert keys == len(latest)
+
+
+def test_a_large_merge_goes_through_many_partitions() -> None:
+    rng = np.random.default_rng(5)
+    first = rng.integers(0, 1 << 63, 30_000, np.uint64) * np.uint64(2)
+    entries = np.stack((np.concatenate((first, first)), np.arange(60_000, dtype=np.uint64)), axis=1)
+    winners = merge_bucket([EntryBlob(bucket=0, dirty=True, base_offset=7, entries=entries)], 0, 1)
+    assert np.array_equal(np.sort(winners.offsets), np.arange(30_000, 60_000) + 7)
+
+
+def test_a_bucket_is_a_run_of_partitions() -> None:
+    for buckets in (1, 2, 3, 7, 500, 513, 2000):
+        assert radix_partitions(buckets) % buckets == 0
+
+
+# the collector
+
+
+def columns_of(records: list[Rec]) -> RecordColumns:
+    return decode_records(*directory(logs.batch(records)))
+
+
+def collect(
+    runs: list[list[Rec]], *, first_dirty: int, buckets: int = 1, capacity: int = 1 << 20
+) -> list[EntryBlob]:
+    """All blobs, copied when they come, since a collector uses its buffers again."""
+    collector = KeyCollector(hash_key=WORDS, first_dirty=first_dirty, buckets=buckets, capacity=capacity)
+    found = []
+    for records in runs:
+        columns = columns_of(records)
+        for blob in collector.add(columns, columns.key_size >= 0):
+            found.append(replace(blob, entries=blob.entries.copy()))
+    return found + [replace(blob, entries=blob.entries.copy()) for blob in collector.finish()]
+
+
+def winners_of(blobs: list[EntryBlob], buckets: int) -> list[int]:
+    offsets: list[int] = []
+    for bucket in range(buckets):
+        offsets += merge_bucket([b for b in blobs if b.bucket == bucket], bucket, buckets).offsets.tolist()
+    return sorted(offsets)
+
+
+def expected_of(runs: list[list[Rec]], first_dirty: int) -> list[int]:
+    latest = {r.key: r.offset for run in runs for r in run if r.key is not None and r.offset >= first_dirty}
+    clean = [
+        r.offset
+        for run in runs
+        for r in run
+        if r.key is not None and r.offset < first_dirty and r.key not in latest
+    ]
+    return sorted([*clean, *latest.values()])
+
+
+def _runs(seed: int, count: int = 40) -> list[list[Rec]]:
+    rng = np.random.default_rng(seed)
+    offset, found = 0, []
+    for _ in range(count):
+        keys = rng.integers(0, 60, rng.integers(1, 12)).tolist()
+        found.append(
+            [Rec(offset=offset + i, key=b"k%d" % key if key else None) for i, key in enumerate(keys)]
+        )
+        offset += len(keys)
+    return found
+
+
+def test_any_capacity_and_any_number_of_buckets_give_the_same_winners() -> None:
+    for seed in range(4):
+        runs = _runs(seed)
+        for first_dirty in (0, 77, 10_000):
+            wanted = expected_of(runs, first_dirty)
+            for buckets in (1, 2, 5, 700):
+                for capacity in (1, 13, 40, 1 << 20):
+                    blobs = collect(runs, first_dirty=first_dirty, buckets=buckets, capacity=capacity)
+                    assert winners_of(blobs, buckets) == wanted, (seed, first_dirty, buckets, capacity)
+
+
+def test_a_small_capacity_bounds_what_is_kept() -> None:
+    runs = _runs(9)
+    collector = KeyCollector(hash_key=WORDS, first_dirty=50, buckets=3, capacity=16)
+    for records in runs:
+        columns = columns_of(records)
+        list(collector.add(columns, columns.key_size >= 0))
+        assert all(used <= 16 for used in collector._used.values())
+
+
+def test_hot_keys_are_deduplicated_before_they_are_handed_on() -> None:
+    runs = [[Rec(offset=10 * i + j, key=b"hot%d" % (j % 3)) for j in range(10)] for i in range(100)]
+    blobs = collect(runs, first_dirty=0, capacity=40)
+    assert sum(len(blob.entries) for blob in blobs) == 3
+
+
+def test_clean_entries_all_arrive() -> None:
+    runs = [[Rec(offset=i, key=b"same") for i in range(20)]]
+    blobs = collect(runs, first_dirty=1000, capacity=8)
+    assert winners_of(blobs, 1) == list(range(20))
+    assert not any(blob.dirty for blob in blobs)
+
+
+def test_offsets_farther_apart_than_32_bits() -> None:
+    far = [0, 5, (1 << 32) - 1, 1 << 32, (1 << 32) + 5, 1 << 45]
+    runs = [[Rec(offset=offset, key=b"k%d" % (i % 4))] for i, offset in enumerate(far)]
+    for first_dirty in (0, 1 << 32, 1 << 50):
+        blobs = collect(runs, first_dirty=first_dirty, buckets=2)
+        assert winners_of(blobs, 2) == expected_of(runs, first_dirty)
+
+
+def test_two_keys_of_one_md5_both_survive(tmp_path: Path) -> None:
+    pair = [bytes.fromhex(line) for line in (DATA / "md5-pair.txt").read_text().split()]
+    assert len(set(pair)) == 2
+    rows = [Rec(offset=i, key=key, value=b"%d" % i) for i, key in enumerate([pair[0], pair[1], *pair])]
+    partition = logs.write_log(tmp_path / "log", {0: [logs.batch(rows)], 4: [logs.one(4, "active")]})
+    assert logs.run(tmp_path / "log").distinct_dirty_keys == 2
+    assert logs.offsets(partition) == [2, 3, 4]
+
+
+# memory
+
+
+def _work(tmp_path: Path) -> LogWork:
+    path = tmp_path / "log"
+    logs.write_log(path, {0: [logs.one(0, "a")], 1000: [logs.one(1000, "b")]})
+    with LogDirectory.open(path) as log_directory:
+        ((where, partition),) = log_directory.partitions.items()
+        state = LogState(where=where, path=partition, directory=log_directory, config=logs.settings())
+        planned = plan_log(state, log_directory.checkpoints(), Choices(now_ms=logs.NOW), None)
+    assert isinstance(planned, Planned)
+    return planned.work
+
+
+def test_buckets_follow_the_memory_that_is_allowed(tmp_path: Path) -> None:
+    work = _work(tmp_path)
+    for span in (1, 1000, 10**7, 10**11):
+        for memory in (1 << 20, 1 << 27):
+            asked = replace(work, end=span, memory_bytes=memory)
+            buckets = bucket_count(asked)
+            assert span * MERGE_BYTES <= buckets * memory
+            assert buckets == 1 or span * MERGE_BYTES > (buckets - 1) * memory
+    assert bucket_count(work, 7) == 7
+    assert entry_capacity(replace(work, memory_bytes=1 << 27)) * 48 <= 1 << 27

@@ -1,0 +1,161 @@
+"""Opening a log directory: the lock, what is passed over, one broker's directories."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from siltstone.errors import DirectoryLockedError, DirectoryRefusedError, NotALogDirectoryError
+from siltstone.log.directory import LogDirectory, refuse_strangers
+from siltstone.log.names import TopicPartition
+from tests.cleaner import logs
+from tests.cleaner.logs import one
+
+HOLD = """
+import fcntl, sys
+file = open(sys.argv[1], "r+b")
+fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+print("held", flush=True)
+sys.stdin.read()
+"""
+TRY = """
+import fcntl, sys
+file = open(sys.argv[1], "r+b")
+try:
+    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    sys.exit(3)
+"""
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Path:
+    logs.write_log(tmp_path / "data", {0: [one(0, "a")]}, checkpoint=0)
+    return tmp_path / "data"
+
+
+@contextmanager
+def held_by_another_process(lock: Path) -> Iterator[None]:
+    lock.touch()
+    command = [sys.executable, "-c", HOLD, str(lock)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"held\n"
+        yield
+        process.communicate()
+
+
+def can_lock(lock: Path) -> bool:
+    return subprocess.run([sys.executable, "-c", TRY, str(lock)], check=False).returncode == 0
+
+
+def test_a_live_processs_lock_is_respected(where: Path) -> None:
+    with held_by_another_process(where / ".lock"):
+        with pytest.raises(DirectoryLockedError, match="stop the broker"):
+            LogDirectory.open(where)
+        with pytest.raises(DirectoryLockedError):
+            LogDirectory.open(where / "topic-0")
+        LogDirectory.open(where, lock=False).close()
+    LogDirectory.open(where).close()
+    assert (where / ".lock").exists()
+
+
+def test_no_other_process_gets_in_until_it_is_closed(where: Path) -> None:
+    (where / ".lock").touch()
+    with LogDirectory.open(where) as directory:
+        directory.checkpoints()
+        directory.properties()
+        directory.write_cleaner_checkpoint(TopicPartition("topic", 0), 5)
+        assert not can_lock(where / ".lock")
+    assert can_lock(where / ".lock")
+
+
+def test_a_lock_file_that_was_not_there_is_not_left(where: Path) -> None:
+    with LogDirectory.open(where):
+        assert (where / ".lock").exists()
+    assert not (where / ".lock").exists()
+
+
+def test_strange_names_and_links_are_passed_over(where: Path, tmp_path: Path) -> None:
+    for name in ("topic-1.9f-delete", "topic-2-stray", "topic-3.9f-future", "lost+found", "no_partition"):
+        (where / name).mkdir()
+    outside = logs.write_log(tmp_path / "outside", {0: [one(0, "a")]})
+    (where / "linked-0").symlink_to(outside)
+    (where / "file-0").write_text("a file with a partition's name")
+    with LogDirectory.open(where) as directory:
+        assert list(directory.partitions) == [TopicPartition("topic", 0)]
+        reasons = {Path(each.path).name: each.reason for each in directory.passed_over}
+    assert set(reasons) == {
+        "topic-1.9f-delete",
+        "topic-2-stray",
+        "topic-3.9f-future",
+        "lost+found",
+        "no_partition",
+        "linked-0",
+    }
+    assert reasons["linked-0"] == "a symbolic link"
+    assert "-stray" in reasons["topic-2-stray"]
+
+
+def test_one_partition_alone(where: Path) -> None:
+    with LogDirectory.open(where / "topic-0") as directory:
+        assert directory.is_single_partition
+        assert directory.path == where
+        assert list(directory.partitions.values()) == [where / "topic-0"]
+        assert not can_lock(where / ".lock")
+
+
+def test_what_is_no_log_directory(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "other" / "release-1").mkdir(parents=True)
+    for name in ("empty", "file", "other", "missing"):
+        with pytest.raises(NotALogDirectoryError):
+            LogDirectory.open(tmp_path / name)
+
+
+def test_checkpoints_are_read_and_one_entry_is_written(where: Path) -> None:
+    topic, other = TopicPartition("topic", 0), TopicPartition("other", 3)
+    with LogDirectory.open(where) as directory:
+        assert directory.checkpoints().cleaner == {topic: 0}
+        assert directory.checkpoints().high_watermark == {topic: 1 << 40}
+        assert directory.checkpoints().log_start == {}
+        directory.write_cleaner_checkpoint(other, 9)
+        assert directory.checkpoints().cleaner == {topic: 0, other: 9}
+        directory.write_cleaner_checkpoint(topic, None)
+        directory.write_cleaner_checkpoint(topic, None)
+        assert directory.checkpoints().cleaner == {other: 9}
+        assert not directory.was_stopped_cleanly
+
+
+def _opened(path: Path, properties: str, partition: str = "topic-0") -> LogDirectory:
+    logs.write_log(path, {0: [one(0, "a")]})
+    (path / "topic-0").rename(path / partition)
+    (path / "meta.properties").write_text(properties)
+    return LogDirectory.open(path, lock=False)
+
+
+def test_directories_of_one_broker(tmp_path: Path) -> None:
+    same = "cluster.id=a\nnode.id=1\ndirectory.id=x\n"
+    first = _opened(tmp_path / "0", same)
+    second = _opened(tmp_path / "1", "cluster.id=a\nnode.id=1\ndirectory.id=y\n", "topic-1")
+    refuse_strangers([first, second])
+
+
+@pytest.mark.parametrize(
+    ("properties", "partition", "reason"),
+    [
+        ("cluster.id=b\nnode.id=1\n", "topic-1", "cluster.id is a and b"),
+        ("cluster.id=a\nnode.id=2\n", "topic-1", "node.id is 1 and 2"),
+        ("cluster.id=a\nnode.id=1\n", "topic-0", "topic-0 is in"),
+    ],
+)
+def test_strangers_are_refused(tmp_path: Path, properties: str, partition: str, reason: str) -> None:
+    first = _opened(tmp_path / "0", "cluster.id=a\nnode.id=1\n")
+    second = _opened(tmp_path / "1", properties, partition)
+    with pytest.raises(DirectoryRefusedError, match=reason):
+        refuse_strangers([first, second])

@@ -1,0 +1,117 @@
+"""Producers as of a log's end: the newest sound snapshot, and the tail behind it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from siltstone.log.names import segment_file
+from siltstone.log.producers import ProducerState, producer_state
+from siltstone.log.segments import list_segments
+from siltstone.log.snapshots import ProducerEntry, read_snapshot, write_snapshot
+from tests import golden_sets
+from tests.cleaner import logs
+from tests.cleaner.logs import Rec, batch, one
+
+
+def entry(producer: int, last_offset: int, **given: int) -> ProducerEntry:
+    fields = {
+        "producer_epoch": 0,
+        "last_sequence": 0,
+        "offset_delta": 0,
+        "timestamp_ms": 100,
+        "coordinator_epoch": -1,
+        "open_transaction_offset": -1,
+    }
+    return ProducerEntry(producer_id=producer, last_offset=last_offset, **{**fields, **given})
+
+
+def of(offset: int, producer: int, sequence: int = 0, count: int = 1, **shape: object) -> bytes:
+    rows = [Rec(offset=offset + i, key=b"k", timestamp=1000 + offset) for i in range(count)]
+    return batch(rows, producer_id=producer, producer_epoch=0, base_sequence=sequence, **shape)
+
+
+def state_of(partition: Path) -> ProducerState:
+    return producer_state(partition, list_segments(partition))
+
+
+def test_without_a_snapshot_the_whole_log_counts(tmp_path: Path) -> None:
+    log = {0: [of(0, 1), of(1, 2, count=3)], 4: [one(4, "x"), of(5, 1, 7)]}
+    state = state_of(logs.write_log(tmp_path / "log", log))
+    assert state.end_offset == 6
+    assert {who: e.last_offset for who, e in state.producers.items()} == {1: 5, 2: 3}
+    assert state.producers[2].last_sequence == 2 and state.producers[2].offset_delta == 2
+    assert state.producers[1].last_sequence == 7
+
+
+def test_the_tail_after_an_old_snapshot(tmp_path: Path) -> None:
+    log = {0: [of(0, 1)], 1: [of(1, 2)], 2: [of(2, 3), of(3, 2, 1)]}
+    partition = logs.write_log(tmp_path / "log", log)
+    (partition / segment_file(1, "snapshot")).write_bytes(write_snapshot([entry(1, 0), entry(9, 0)]))
+    state = state_of(partition)
+    assert {who: e.last_offset for who, e in state.producers.items()} == {1: 0, 2: 3, 3: 2, 9: 0}
+
+
+def test_a_snapshot_in_mid_segment_is_gone_on_from(tmp_path: Path) -> None:
+    partition = logs.write_log(tmp_path / "log", {0: [of(0, 1), of(1, 1, 1), of(2, 2)]})
+    (partition / segment_file(2, "snapshot")).write_bytes(write_snapshot([entry(1, 1, timestamp_ms=77)]))
+    state = state_of(partition)
+    assert state.producers[1].timestamp_ms == 77
+    assert state.producers[2].last_offset == 2
+
+
+def test_the_newest_sound_snapshot_wins(tmp_path: Path) -> None:
+    partition = logs.write_log(tmp_path / "log", {0: [of(0, 1)], 5: [of(5, 2)], 8: []})
+    (partition / segment_file(5, "snapshot")).write_bytes(write_snapshot([entry(1, 0, timestamp_ms=5)]))
+    (partition / segment_file(8, "snapshot")).write_bytes(b"garbage that is long enough")
+    (partition / segment_file(9, "snapshot", ".deleted")).write_bytes(write_snapshot([]))
+    state = state_of(partition)
+    assert state.producers[1].timestamp_ms == 5
+    assert set(state.producers) == {1, 2}
+    assert state.end_offset == 8
+
+
+def test_who_is_alive(tmp_path: Path) -> None:
+    producers = {1: entry(1, 0, timestamp_ms=100), 2: entry(2, 1, timestamp_ms=101)}
+    producers[3] = entry(3, 2, timestamp_ms=0, open_transaction_offset=2)
+    state = ProducerState(producers=producers, end_offset=3)
+    assert [e.producer_id for e in state.alive(200, 100)] == [2, 3]
+    assert state.first_open_transaction() == 2
+    assert ProducerState(producers={}, end_offset=0).first_open_transaction() is None
+
+
+def test_sequences_wrap_around(tmp_path: Path) -> None:
+    biggest = (1 << 31) - 1
+    state = state_of(logs.write_log(tmp_path / "log", {0: [of(0, 1, biggest - 1, count=4)]}))
+    assert state.producers[1].last_sequence == 1
+
+
+def test_an_open_transaction_and_its_marker(tmp_path: Path) -> None:
+    began = [of(0, 1), of(1, 7, transactional=True), of(2, 7, 1, transactional=True)]
+    state = state_of(logs.write_log(tmp_path / "open", {0: began}))
+    assert state.first_open_transaction() == 1
+    marker = of(3, 7, -1, transactional=True, control=True)
+    ended = state_of(logs.write_log(tmp_path / "ended", {0: [*began, marker]}))
+    assert ended.first_open_transaction() is None
+    assert ended.producers[7].last_offset == 2
+
+
+def test_the_state_at_each_of_kafkas_snapshots(golden: Path, tmp_path: Path) -> None:
+    """Kafka's last snapshot is what comes out of the log without it."""
+    compared = 0
+    for name in ("idempotent", "idempotent_gzip", "txn"):
+        case = golden_sets.load_case(golden, name)
+        where = golden_sets.stage_round(case, case.rounds[0], tmp_path / name)
+        partition = golden_sets.partition_directory(case, where)
+        newest = max(partition.glob("*.snapshot"))
+        kafkas = {each.producer_id: each for each in read_snapshot(newest.read_bytes())}
+        for path in partition.glob("*.snapshot"):
+            path.unlink()
+        state = state_of(partition)
+        assert state.end_offset == int(newest.stem)
+        for who, wanted in kafkas.items():
+            mine = state.producers[who]
+            fields = ("producer_epoch", "last_sequence", "last_offset", "offset_delta", "timestamp_ms")
+            assert [getattr(mine, f) for f in fields] == [getattr(wanted, f) for f in fields]
+            assert mine.open_transaction_offset == wanted.open_transaction_offset
+            compared += 1
+    assert compared > 3

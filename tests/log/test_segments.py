@@ -1,0 +1,172 @@
+"""Reading a segment in windows: any window size gives the same batches, damage is placed to the byte."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from siltstone import files
+from siltstone.errors import CorruptRecordError, SourceChangedError
+from siltstone.log.segments import (
+    Segment,
+    count_records,
+    first_batch_timestamp,
+    largest_timestamp,
+    list_segments,
+    segment_holding,
+    unchanged,
+    windows,
+)
+from tests.cleaner import logs
+from tests.cleaner.logs import Rec, batch, one
+
+
+def write(tmp_path: Path, data: bytes) -> Path:
+    path = tmp_path / "some.log"
+    path.write_bytes(data)
+    return path
+
+
+def batches_of(path: Path, window_size: int, size: int | None = None) -> list[bytes]:
+    """Every batch's bytes, copied out of its window."""
+    found = []
+    with files.Reader(path) as reader:
+        for window in windows(reader, window_size=window_size, size=size):
+            at = window.origin
+            for row in window.batches:
+                start = int(row["position"])
+                assert at == window.origin + start
+                found.append(window.data[start : start + int(row["size"])].tobytes())
+                at += int(row["size"])
+    return found
+
+
+SAMPLE = [
+    one(0, "a"),
+    batch([Rec(offset=1 + i, key=b"k", value=b"v" * 300) for i in range(9)]),
+    one(10, "b"),
+    batch([Rec(offset=11, key=b"k", value=b"v" * 5000)]),
+    one(12, "c"),
+]
+
+
+@pytest.mark.parametrize("window_size", [1, 2, 16, 17, 61, 70, 75, 100, 300, 5000, 6000, 1 << 20])
+def test_any_window_gives_the_same_batches(tmp_path: Path, window_size: int) -> None:
+    path = write(tmp_path, b"".join(SAMPLE))
+    assert batches_of(path, window_size) == SAMPLE
+
+
+def test_an_empty_segment_has_no_windows(tmp_path: Path) -> None:
+    assert batches_of(write(tmp_path, b""), 100) == []
+
+
+def test_reading_up_to_a_size(tmp_path: Path) -> None:
+    path = write(tmp_path, b"".join(SAMPLE))
+    assert batches_of(path, 50, size=len(SAMPLE[0]) + len(SAMPLE[1])) == SAMPLE[:2]
+
+
+@pytest.mark.parametrize("window_size", [80, 4096])
+def test_every_cut_is_placed(tmp_path: Path, window_size: int) -> None:
+    data = b"".join(SAMPLE[:3])
+    ends = [0, len(SAMPLE[0]), len(SAMPLE[0]) + len(SAMPLE[1]), len(data)]
+    for cut in [*range(1, 150), *range(len(data) - 90, len(data))]:
+        path = write(tmp_path, data[:cut])
+        whole = max(end for end in ends if end <= cut)
+        if whole == cut:
+            assert len(batches_of(path, window_size)) == ends.index(cut)
+            continue
+        with pytest.raises(CorruptRecordError) as error:
+            batches_of(path, window_size)
+        assert (error.value.path, error.value.position) == (str(path), whole)
+        assert "beyond the end" in error.value.reason
+
+
+@pytest.mark.parametrize("window_size", [80, 4096])
+def test_every_flipped_byte_of_a_batch_is_noticed(tmp_path: Path, window_size: int) -> None:
+    """But for the base offset and the leader epoch, which no checksum covers."""
+    start, size = len(SAMPLE[0]), len(SAMPLE[1])
+    for at in [*range(8, 12), *range(16, 61), *range(61, size, 9)]:
+        data = bytearray(b"".join(SAMPLE[:3]))
+        data[start + at] ^= 0x80 if at == 16 else 0x01
+        with pytest.raises(CorruptRecordError) as error:
+            batches_of(write(tmp_path, bytes(data)), window_size)
+        assert error.value.position in (start, start + size), at
+
+
+def test_a_claimed_size_does_not_allocate_beyond_the_file(tmp_path: Path) -> None:
+    data = bytearray(SAMPLE[0])
+    data[8:12] = (0x7FFFFF00).to_bytes(4, "big")
+    with pytest.raises(CorruptRecordError, match="beyond the end"):
+        batches_of(write(tmp_path, bytes(data)), 64)
+
+
+def test_a_zeroed_tail_is_damage(tmp_path: Path) -> None:
+    with pytest.raises(CorruptRecordError) as error:
+        batches_of(write(tmp_path, SAMPLE[0] + bytes(500)), 4096)
+    assert error.value.position == len(SAMPLE[0])
+
+
+def only_segment(partition: Path) -> Segment:
+    (found,) = list_segments(partition)
+    return found
+
+
+@pytest.mark.parametrize("change", ["size", "time", "inode"])
+def test_a_changed_file_is_not_read(tmp_path: Path, change: str) -> None:
+    partition = logs.write_log(tmp_path / "log", {0: [one(0, "a")]})
+    segment = only_segment(partition)
+    path = Path(segment.path)
+    with unchanged(segment):
+        pass
+    data, stamp = path.read_bytes(), (segment.modified_ns, segment.modified_ns)
+    if change == "size":
+        path.write_bytes(data + b"x")
+        os.utime(path, ns=stamp)
+    elif change == "time":
+        os.utime(path, ns=(1, 1))
+    else:
+        other = partition / "other"
+        other.write_bytes(data)
+        os.utime(other, ns=stamp)
+        other.rename(path)
+    with pytest.raises(SourceChangedError, match="changed since"):
+        unchanged(segment)
+
+
+def test_listing(tmp_path: Path) -> None:
+    partition = logs.write_log(tmp_path / "log", {0: [one(0, "a")], 30: [one(30, "b")], 4: [one(4, "c")]})
+    for stray in ("x.log", f"{9:020d}.log.swap", f"{9:020d}.log.cleaned", f"{0:020d}.index.deleted"):
+        (partition / stray).write_bytes(b"x")
+    (partition / f"{77:020d}.log").mkdir()
+    (partition / f"{30:020d}.index").unlink()
+    found = list_segments(partition)
+    assert [segment.base_offset for segment in found] == [0, 4, 30]
+    assert [segment.time_index_size for segment in found] == [12, 12, 12]
+    assert found[0].size == len(one(0, "a"))
+    assert [segment_holding(found, offset) for offset in (0, 3, 4, 29, 30, 99)] == [0, 0, 1, 1, 2, 2]
+    assert segment_holding(found[1:], 3) == -1
+
+
+def test_largest_timestamp(tmp_path: Path) -> None:
+    rows = [Rec(offset=0, key=b"a", timestamp=500), Rec(offset=1, key=b"b", timestamp=300)]
+    partition = logs.write_log(tmp_path / "log", {0: [batch(rows)]}, modified_ms={0: 7_000})
+    index = partition / f"{0:020d}.timeindex"
+    assert largest_timestamp(only_segment(partition)) == 500
+    index.write_bytes(b"123")
+    assert largest_timestamp(only_segment(partition)) == 500
+    index.unlink()
+    assert largest_timestamp(only_segment(partition)) == 500
+    index.touch()
+    assert largest_timestamp(only_segment(partition)) == 7_000
+
+
+def test_first_batch_timestamp_and_count(tmp_path: Path) -> None:
+    rows = [Rec(offset=i, key=b"a", value=b"v" * 900, timestamp=100 + i) for i in range(9)]
+    partition = logs.write_log(tmp_path / "log", {0: [batch(rows), one(9, "b")]})
+    assert first_batch_timestamp(only_segment(partition)) == 108
+    assert count_records(only_segment(partition)) == 10
+    empty = logs.write_log(tmp_path / "empty", {0: []})
+    assert first_batch_timestamp(only_segment(empty)) is None
+    assert count_records(only_segment(empty)) == 0

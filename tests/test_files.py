@@ -1,0 +1,314 @@
+"""The door to the file system: durable writes, attributes, the lock, file systems, what is observed."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from siltstone import files
+from siltstone.files import Operation, places
+
+
+class Stopped(Exception):
+    pass
+
+
+def operations_of(act) -> list[Operation]:
+    seen: list[Operation] = []
+    with files.observe(seen.append):
+        act()
+    return seen
+
+
+def xattr_works(path: Path) -> bool:
+    try:
+        os.setxattr(path, "user.siltstone.test", b"x")
+        os.removexattr(path, "user.siltstone.test")
+    except OSError as error:
+        if error.errno in (errno.ENOTSUP, errno.EPERM):
+            return False
+        raise
+    return True
+
+
+def test_a_new_file_is_new_and_private_until_it_gets_its_attributes(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    files.write_new(path, b"data")
+    assert path.read_bytes() == b"data" and path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FileExistsError):
+        files.write_new(path, b"other")
+    assert path.read_bytes() == b"data"
+
+
+def test_a_partial_write_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))
+    with files.Writer(tmp_path / "new") as writer:
+        writer.write(np.arange(10, dtype=np.uint8))
+        writer.write(b"")
+        assert writer.size == 10
+    assert (tmp_path / "new").read_bytes() == bytes(range(10))
+
+
+def test_attributes_are_copied_but_not_times(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"s")
+    target.write_bytes(b"t")
+    os.chmod(source, 0o640)
+    os.utime(source, ns=(5, 5))
+    if os.geteuid() == 0:
+        os.chown(source, 12345, 23456)
+    before = target.stat().st_mtime_ns
+    files.copy_attributes(source, target)
+    found = files.stat(target)
+    assert (found.mode, found.owner, found.group) == (0o640, source.stat().st_uid, source.stat().st_gid)
+    assert found.modified_ns == before
+    assert target.read_bytes() == b"t"
+
+
+def test_extended_attributes_are_copied(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.touch()
+    target.touch()
+    if not xattr_works(source):
+        pytest.skip("no extended attributes on this file system")
+    os.setxattr(source, "user.siltstone.mark", b"kept")
+    files.copy_attributes(source, target)
+    assert os.getxattr(target, "user.siltstone.mark") == b"kept"
+
+
+def test_a_file_system_without_extended_attributes_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").touch()
+    (tmp_path / "b").touch()
+
+    def unsupported(path):
+        raise OSError(errno.ENOTSUP, "not supported")
+
+    monkeypatch.setattr(os, "listxattr", unsupported)
+    files.copy_attributes(tmp_path / "a", tmp_path / "b")
+
+
+def test_replacing_keeps_owner_and_mode(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(b"old")
+    os.chmod(path, 0o664)
+    if os.geteuid() == 0:
+        os.chown(path, 12345, 23456)
+    before = files.stat(path)
+    (tmp_path / "checkpoint.tmp").write_bytes(b"left by a crash")
+    files.replace(path, b"new")
+    after = files.stat(path)
+    assert path.read_bytes() == b"new"
+    assert (after.owner, after.group, after.mode) == (before.owner, before.group, before.mode)
+    assert [each.name for each in files.entries(tmp_path)] == ["checkpoint"]
+
+
+def test_a_new_checkpoint_belongs_to_the_directorys_owner(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    os.chown(tmp_path, 12345, 23456)
+    files.replace(tmp_path / "checkpoint", b"new")
+    files.make_directory(tmp_path / "a" / "b", parents=True)
+    for name in ("checkpoint", "a", "a/b"):
+        found = files.stat(tmp_path / name)
+        assert (found.owner, found.group) == (12345, 23456)
+
+
+def test_replacing_is_write_sync_rename_sync(tmp_path: Path) -> None:
+    path = str(tmp_path / "checkpoint")
+    assert operations_of(lambda: files.replace(path, b"new")) == [
+        ("unlink", f"{path}.tmp", ""),
+        ("create", f"{path}.tmp", ""),
+        ("write", f"{path}.tmp", ""),
+        ("fsync", f"{path}.tmp", ""),
+        ("rename", f"{path}.tmp", path),
+        ("fsync", str(tmp_path), ""),
+    ]
+
+
+def test_replacing_leaves_the_old_or_the_new_file_at_each_step(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    for stop in range(12):
+        path.write_bytes(b"old")
+        left = [stop]
+
+        def observer(operation: Operation, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Stopped
+
+        try:
+            with files.observe(observer):
+                files.replace(path, b"new")
+        except Stopped:
+            pass
+        assert path.read_bytes() in (b"old", b"new")
+
+
+def test_every_change_is_seen_before_it_is_made(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    folder = tmp_path / "folder"
+    source.write_bytes(b"s")
+    folder.mkdir()
+    (tmp_path / "empty").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+
+    def stop(operation: Operation) -> None:
+        raise Stopped
+
+    acts = [
+        lambda: files.write_new(target, b"x"),
+        lambda: files.rename(source, target),
+        lambda: files.unlink(source),
+        lambda: files.link(source, target),
+        lambda: files.make_directory(target),
+        lambda: files.remove_directory(folder),
+        lambda: files.remove_tree(tmp_path),
+        lambda: files.copy(source, target),
+        lambda: files.set_modified(source, 5),
+        lambda: files.copy_attributes(source, folder),
+        lambda: files.replace(source, b"new"),
+        lambda: files.Lock(tmp_path / "lock"),
+    ]
+    stamp = source.stat().st_mtime_ns
+    for act in acts:
+        with pytest.raises(Stopped), files.observe(stop):
+            act()
+        assert sorted(tmp_path.rglob("*")) == before
+        assert source.read_bytes() == b"s" and source.stat().st_mtime_ns == stamp
+
+
+def test_the_observer_before_comes_back(tmp_path: Path) -> None:
+    outer: list[Operation] = []
+    with files.observe(outer.append):
+        operations_of(lambda: files.write_new(tmp_path / "a", b""))
+        files.write_new(tmp_path / "b", b"")
+    files.write_new(tmp_path / "c", b"")
+    assert {Path(operation[1]).name for operation in outer} == {"b"}
+
+
+def test_copying_keeps_bytes_mode_and_time(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    data = bytes(range(256)) * 20_000
+    source.write_bytes(data)
+    os.chmod(source, 0o604)
+    os.utime(source, ns=(123_456_789, 123_456_789))
+    files.copy(source, target)
+    assert target.read_bytes() == data
+    assert (files.stat(target).mode, files.stat(target).modified_ns) == (0o604, 123_456_789)
+    assert files.sha256(source) == files.sha256(target)
+    with pytest.raises(FileExistsError):
+        files.copy(source, target)
+
+
+def test_removing_a_tree_does_not_follow_links(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").touch()
+    tree = tmp_path / "tree"
+    (tree / "deep" / "deeper").mkdir(parents=True)
+    (tree / "deep" / "file").touch()
+    (tree / "link").symlink_to(outside)
+    (tree / "broken").symlink_to(tmp_path / "nothing")
+    files.remove_tree(tree)
+    assert not tree.exists() and (outside / "precious").exists()
+
+
+def test_entries_say_what_they_are(tmp_path: Path) -> None:
+    (tmp_path / "b").touch()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "c").symlink_to(tmp_path / "b")
+    kinds = [(e.name, e.is_file, e.is_directory, e.is_link) for e in files.entries(tmp_path)]
+    assert kinds == [("a", False, True, False), ("b", True, False, False), ("c", False, False, True)]
+    assert not files.exists(tmp_path / "d")
+    (tmp_path / "d").symlink_to(tmp_path / "nothing")
+    assert files.exists(tmp_path / "d")
+
+
+def test_a_reader_outlives_the_files_name(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"0123456789")
+    with files.Reader(path) as reader:
+        path.unlink()
+        buffer = np.zeros(6, np.uint8)
+        assert reader.read_into(buffer, 7) == 3
+        assert buffer.tobytes() == b"789\0\0\0"
+        assert reader.read_into(buffer, 10) == 0
+        assert reader.stat.size == 10
+
+
+MOUNTS = """\
+22 1 8:1 / / rw,relatime shared:1 - ext4 root rw
+30 22 0:40 / /srv rw - nfs4 server:/export rw
+31 30 0:41 / /srv/local\\040disk rw shared:9 master:2 - xfs disk rw
+32 22 0:42 / /srv2 rw - 9p share rw
+33 22 0:43 / /home rw - ext4 hidden rw
+34 22 0:44 / /home rw - cifs over rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/var/data", "ext4"),
+        ("/", "ext4"),
+        ("/srv", "nfs4"),
+        ("/srv/kafka", "nfs4"),
+        ("/srv/local disk/kafka", "xfs"),
+        ("/srv2/x", "9p"),
+        ("/srv3", "ext4"),
+        ("/home/me", "cifs"),
+    ],
+)
+def test_the_file_system_is_that_of_the_nearest_mount(
+    path: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "read_bytes", lambda name: MOUNTS.encode())
+    monkeypatch.setattr(os.path, "realpath", lambda name: name)
+    assert files.file_system(path) == kind
+
+
+def test_network_file_systems_are_known() -> None:
+    assert {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "9p",
+        "ceph",
+        "glusterfs",
+        "fuse.sshfs",
+    } <= files.NETWORK_FILE_SYSTEMS
+    assert not {"ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay"} & files.NETWORK_FILE_SYSTEMS
+
+
+def test_where_mounts_cannot_be_read_the_file_system_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name):
+        raise FileNotFoundError(name)
+
+    monkeypatch.setattr(places, "read_bytes", missing)
+    assert files.file_system("/") == ""
+
+
+def test_space_and_tree_size(tmp_path: Path) -> None:
+    found = files.space(tmp_path)
+    assert found.free_bytes > 0 and (found.free_inodes is None or found.free_inodes >= 0)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x").write_bytes(b"123")
+    (tmp_path / "y").write_bytes(b"4567")
+    (tmp_path / "z").symlink_to(tmp_path / "y")
+    assert files.tree_size(tmp_path) == 7
+
+
+def test_a_lock_is_let_go_once(tmp_path: Path) -> None:
+    lock = files.Lock(tmp_path / ".lock")
+    assert lock.made and (tmp_path / ".lock").exists()
+    lock.release()
+    lock.release()
+    assert not (tmp_path / ".lock").exists()
