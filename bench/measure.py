@@ -68,7 +68,7 @@ class Times:
 @contextlib.contextmanager
 def fresh_copy(folder: Path) -> Iterator[Path]:
     """A copy of ``folder``/log to clean, gone afterwards; what is dirty on the disk is settled first."""
-    copy = folder / "copy"
+    copy = folder / f"copy-{os.getpid()}"
     shutil.rmtree(copy, ignore_errors=True)
     (copy / str(WHERE)).mkdir(parents=True)
     active = max(path.name for path in (folder / "log" / str(WHERE)).glob("*.log")).removesuffix(".log")
@@ -247,7 +247,7 @@ def machine(folder: Path, made: Generated) -> dict[str, Times]:
     size = made.closed_size * made.distinct_keys // made.cleaned_records
     write = Times(size=size)
     for _ in range(3):
-        path = folder / "plain"
+        path = folder / f"plain-{os.getpid()}"
         began = time.perf_counter()
         with files.Writer(path) as writer:
             for start in range(0, size, len(buffer)):
