@@ -193,7 +193,7 @@ def test_doubt_in_a_later_wave_leaves_the_log_whole(staged: Staged, tmp_path: Pa
             done.groups[0].winners += 1
 
     (result,) = app.clean(
-        staged.asking(max_extra_bytes=15_000), engine=lambda request, progress: Tampering(change)
+        staged.asking(max_extra_bytes=15_000 + 16 * 482), engine=lambda request, progress: Tampering(change)
     ).results
     assert (result.status, waves) == ("failed", 3)
     assert staged.checkpoint() is None

@@ -32,7 +32,7 @@ from tests.operator.staged import (
 )
 
 SET = "basic_zipf_ts"
-SMALL_WAVES = 15_000
+SMALL_WAVES = 15_000 + 16 * 482  # and what a shuffle may spill: 16 bytes an offset
 
 KILLED_HALF_WAY = """
 import os, signal, sys
