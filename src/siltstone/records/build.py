@@ -1,9 +1,9 @@
 """Making batches: new ones from columns, and cleaned ones from kept records.
 
-Two kernels write records. ``encode_records`` writes new ones from key, value and header spans;
-``recode_records`` copies stored ones and changes only what a new base timestamp changes, the timestamp
-delta and the size in front (Kafka's ``MemoryRecords.filterTo`` re-encodes in the same way).
-``header_bytes`` and ``write_header`` put the 61 bytes before them; checksums come last, from
+``encode_records`` writes new records from key, value and header spans. A cleaned batch's records are
+copied by ``cleaner.rewrite``, which changes only what a new base timestamp changes, and its header is
+written here.
+``write_header`` puts the 61 bytes before them; checksums come last, from
 ``checksum.patch_checksums``.
 """
 
@@ -31,7 +31,7 @@ from siltstone.records.layout import (
     Int32,
     Int64,
 )
-from siltstone.records.varint import read_varint, read_varlong, varint_size, write_varint
+from siltstone.records.varint import varint_size, write_varint
 
 RECORD_ROOM = 60
 """Most bytes that a record takes beside its key, value and headers: varints and the attributes byte."""
@@ -133,24 +133,6 @@ def encode_records(
             out[position + j] = headers_data[headers_start[i] + j]
         position += max(headers_size[i], 0)
     return position
-
-
-@kernel
-def recode_record(data: Bytes, start: int, delta: int, out: Bytes, position: int) -> int:
-    """Copy the record at ``data[start]`` with another timestamp delta; returns the end in ``out``.
-
-    The record was decoded before, so its varints are known to be whole.
-    """
-    body, source = read_varint(data, start, len(data))
-    end = source + body
-    _, rest = read_varlong(data, source + 1, end)
-    position = write_varint(out, position, 1 + varint_size(delta) + (end - rest))
-    out[position] = 0
-    position = write_varint(out, position + 1, delta)
-    size = end - rest
-    for i in range(size):
-        out[position + i] = data[rest + i]
-    return position + size
 
 
 @kernel

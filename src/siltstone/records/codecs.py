@@ -154,7 +154,7 @@ def compress(codec: int, data: Bytes) -> Any:
     if codec == 2:
         return _xerial(data.data)
     if codec == 3:
-        compressor = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
+        compressor = cramjam.lz4.Compressor(level=1, content_checksum=False, block_linked=False)
         compressor.compress(data.tobytes())  # it takes nothing but bytes
         return compressor.finish()
     if codec == 4:

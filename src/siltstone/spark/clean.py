@@ -41,6 +41,8 @@ from siltstone.spark.rows import Row, rows_of
 Batches = Iterable[pa.RecordBatch]
 _TASK_BYTES = 1 << 30
 _GROUPS_PER_TASK = 4
+HEADS = "heads"
+"""A row that one extracting task sends: its bucket starts every group with an empty row of winners."""
 
 
 def _attempt() -> str:
@@ -69,6 +71,8 @@ def extract_task(
         for blob in extract(work, parts[number], buckets, entry_capacity(work), found):
             yield rows.entries_row(blob).batch()
         yield rows.report_row(rows.FOUND, found, number % buckets).batch()
+        if number == 0:
+            yield Row(target=0, kind=HEADS).batch()
 
 
 def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -78,6 +82,9 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
     for batch in batches:
         kept.append(batch)
         for row in rows_of(batch):
+            if row.kind == HEADS:
+                yield from (Row(target=group.index, kind=rows.WINNERS).batch() for group in work.groups)
+                continue
             if row.kind == rows.FOUND:
                 yield Row(target=0, kind=rows.FOUND, report=row.report).batch()
                 continue
@@ -97,7 +104,7 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
 def rewrite_task(work: LogWork, groups: Sequence[int], batches: Batches) -> Iterator[pa.RecordBatch]:
     """The winners of one group, or of several, become staged segments; reports pass through.
 
-    A group without any winner still has to be rewritten: its first row comes from ``_group_heads``.
+    A group without any winner still has to be rewritten: ``HEADS`` sees to it that it has a row.
     """
     winners: dict[int, list[np.ndarray[tuple[int], np.dtype[np.uint32]]]] = {}
     for batch in batches:
@@ -188,11 +195,8 @@ class SparkEngine:
 
     def _wave(self, work: LogWork, winners: DataFrame, wave: Sequence[Group], done: LogDone) -> LogDone:
         groups = [group.index for group in wave]
-        heads = _stage(self._session.range(0, 1, 1, 1), _group_heads, groups)
         first, count = groups[0], self._rewriting_tasks(len(groups))
-        spread = winners.unionAll(heads).repartitionById(
-            count, F.pmod(F.col("target") - first, F.lit(count)).cast("int")
-        )
+        spread = winners.repartitionById(count, F.pmod(F.col("target") - first, F.lit(count)).cast("int"))
         _add_reports(work, done, self._collect(_stage(spread, rewrite_task, work, groups), work.name))
         done.groups.sort(key=lambda group: group.group)
         return done
@@ -213,13 +217,6 @@ class SparkEngine:
                 raise EngineError(f"{title}: the Spark job failed: {_first_line(error)}") from error
             raise
         return [row for batch in table.to_batches() for row in rows_of(batch)]
-
-
-def _group_heads(groups: Sequence[int], batches: Batches) -> Iterator[pa.RecordBatch]:
-    """An empty row of winners for each group, so that a group without winners has a task too."""
-    for _ in _task_numbers(batches):
-        for group in groups:
-            yield Row(target=group, kind=rows.WINNERS).batch()
 
 
 def _first_line(error: BaseException) -> str:
