@@ -12,7 +12,7 @@ import secrets
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -109,7 +109,7 @@ def clean(
         directories = [stack.enter_context(each) for each in _open_all(request)]
         _refuse_outputs_inside(request, directories)
         for directory in directories:
-            _refuse_state(directory, request)
+            _refuse_state(directory, in_place=request.in_place)
         refuse_strangers(directories)
         states = _states(directories, request)
         before = fingerprints(concerned(states)) if request.report else {}
@@ -237,13 +237,13 @@ def _open_all(request: CleanRequest) -> Iterator[LogDirectory]:
         yield directory
 
 
-def _refuse_state(directory: LogDirectory, request: CleanRequest) -> None:
+def _refuse_state(directory: LogDirectory, *, in_place: bool) -> None:
     if directory.is_marked and not directory.was_stopped_cleanly:
         raise DirectoryRefusedError(
             f"{directory.path}: was not stopped cleanly (no .kafka_cleanshutdown); "
             "start the broker on it once, stop it, and clean then"
         )
-    if request.in_place and files.file_system(directory.path) in files.NETWORK_FILE_SYSTEMS:
+    if in_place and files.file_system(directory.path) in files.NETWORK_FILE_SYSTEMS:
         raise DirectoryRefusedError(
             f"{directory.path}: on a network file system ({files.file_system(directory.path)}), "
             "where locks and renames cannot be trusted; clean a copy with --out"
@@ -314,7 +314,7 @@ def undo(folder: Path) -> dict[str, list[str]]:
     with contextlib.ExitStack() as stack:
         directories = {path: stack.enter_context(LogDirectory.open(path)) for path in by_directory}
         for directory in directories.values():
-            _refuse_state(directory, replace(_UNDO, in_place=True))
+            _refuse_state(directory, in_place=True)
         for _, log in kept:
             refuse_changed(log)
             with uninterrupted():
@@ -324,9 +324,6 @@ def undo(folder: Path) -> dict[str, list[str]]:
             with uninterrupted():
                 done[log.path] = undo_log(place, log, directories[Path(log.path).parent])
         return done
-
-
-_UNDO = CleanRequest(directories=())
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from siltstone import files
 from siltstone.cleaner import plan, report
 from siltstone.cleaner.report import LogResult
 from siltstone.cleaner.work import Group, LogWork
@@ -263,8 +262,3 @@ def mismatched_topic_ids(states: Sequence[LogState]) -> dict[TopicPartition, str
 def staging_folder(partition: Path, run: str) -> Path:
     """Where a run's tasks write for one partition."""
     return partition / STAGING / run
-
-
-def is_staged(partition: Path) -> bool:
-    """Did a run leave a staging folder behind?"""
-    return files.is_directory(partition / STAGING)

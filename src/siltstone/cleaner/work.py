@@ -28,7 +28,6 @@ from siltstone.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Directory
 TRANSACTIONS = "has transactions, which this version leaves alone"
 OLD_FORMAT = "has message sets of the formats v0 or v1, which this version leaves alone"
 KEYLESS = "has {count} records without a key, which cleaning would remove; say --drop-keyless to allow it"
-GROUP_OFFSET_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

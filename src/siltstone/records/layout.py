@@ -36,9 +36,6 @@ MAGIC_POSITION = 16
 BATCH_OVERHEAD = 61
 CRC_POSITION = 17
 CHECKED_FROM = 21
-SMALLEST_ENTRY = {0: 14, 1: 22, 2: BATCH_OVERHEAD - LOG_OVERHEAD}
-"""By magic: the least that an entry's size field may say."""
-
 CODEC_MASK = 0x07
 TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
@@ -47,7 +44,6 @@ DELETE_HORIZON_BIT = 0x40
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 """Codec names by the number in the attributes."""
-NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
