@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from siltstone.cleaner.engine import bucket_count, entry_capacity
 from siltstone.cleaner.facts import Choices, LogState, Planned, plan_log
+from siltstone.cleaner.hashing import LANES, siphash128, siphash128_each
 from siltstone.cleaner.keys import (
     MERGE_BYTES,
     EntryBlob,
@@ -19,7 +20,6 @@ from siltstone.cleaner.keys import (
     merge_bucket,
     partition_entries,
     radix_partitions,
-    siphash128,
 )
 from siltstone.cleaner.work import LogWork
 from siltstone.log.directory import LogDirectory
@@ -83,6 +83,29 @@ def test_the_reference_vectors() -> None:
     assert siphash(b"").hex() == "a3817f04ba25a8e66df67214c7550293"
     assert siphash(b"\0").hex() == "da87c1d86b99af44347659119b22fc45"
     assert twin_siphash(b"\0", KEY).hex() == "da87c1d86b99af44347659119b22fc45"
+
+
+def test_lanes_hash_as_one_key_after_another_does() -> None:
+    random = np.random.default_rng(7)
+    data = random.integers(0, 256, 1 << 16, dtype=np.uint8)
+    for count, longest in (
+        (LANES - 1, 9),
+        (3 * LANES + 5, 40),
+        (LANES, 0),
+        (2 * LANES, 200),
+        (5 * LANES, 17),
+    ):
+        sizes = random.integers(0, longest + 1, count).astype(np.int32)
+        starts = random.integers(0, len(data) - 200, count).astype(np.int32)
+        low, high = np.zeros((2, count), np.uint64)
+        words = [np.uint64(int.from_bytes(KEY[i : i + 8], "little")) for i in (0, 8)]
+        siphash128_each(data, starts, sizes, *words, low, high)
+        found = [
+            int(a).to_bytes(8, "little") + int(b).to_bytes(8, "little")
+            for a, b in zip(low, high, strict=True)
+        ]
+        spans = zip(starts.tolist(), sizes.tolist(), strict=True)
+        assert found == [twin_siphash(data[start : start + size].tobytes(), KEY) for start, size in spans]
 
 
 def test_every_length_up_to_many_words() -> None:

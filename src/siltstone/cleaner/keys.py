@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from siltstone.cleaner.hashing import siphash128
+from siltstone.cleaner.hashing import siphash128_each
 from siltstone.records.columns import RecordColumns
 from siltstone.records.kernel import kernel
-from siltstone.records.layout import Bytes, Int32, Int64
+from siltstone.records.layout import Int32, Int64
 
 Words = npt.NDArray[np.uint64]
 RADIX = 512
@@ -41,26 +41,11 @@ RELATIVE_LIMIT = 1 << 32
 
 
 @kernel
-def _hash_keys(
-    data: Bytes,
-    key_start: Int32,
-    key_size: Int32,
-    offset: Int64,
-    wanted: npt.NDArray[np.bool_],
-    base: int,
-    k0: np.uint64,
-    k1: np.uint64,
-    out: Words,
-    used: int,
-) -> int:
-    """Entries of the ``wanted`` records behind ``out[:used]``; returns how many are used then."""
-    for i in range(len(offset)):
-        if wanted[i]:
-            low, high = siphash128(data, key_start[i], key_size[i], k0, k1)
-            out[used, 0] = low
-            out[used, 1] = (high << np.uint64(32)) | np.uint64(offset[i] - base)
-            used += 1
-    return used
+def _pack_entries(low: Words, high: Words, relative: Int64, out: Words) -> None:
+    """Hashes and offsets less the base as entries."""
+    for i in range(len(low)):
+        out[i, 0] = low[i]
+        out[i, 1] = (high[i] << np.uint64(32)) | np.uint64(relative[i])
 
 
 @kernel
@@ -289,17 +274,14 @@ class KeyCollector:
             count = int(np.count_nonzero(mask))
             if count:
                 yield from self._make_room(kind, count)
-                self._used[kind] = _hash_keys(
-                    columns.data,
-                    columns.key_start,
-                    columns.key_size,
-                    columns.offset,
-                    mask,
-                    self._base,
-                    *self._key,
-                    self._entries[kind],
-                    self._used[kind],
-                )
+                self._hash(columns, slice(None) if count == len(columns) else mask, kind, count)
+
+    def _hash(self, columns: RecordColumns, rows: Any, kind: bool, count: int) -> None:
+        low, high = np.empty((2, count), np.uint64)
+        siphash128_each(columns.data, columns.key_start[rows], columns.key_size[rows], *self._key, low, high)
+        used = self._used[kind]
+        _pack_entries(low, high, columns.offset[rows] - self._base, self._entries[kind][used : used + count])
+        self._used[kind] = used + count
 
     def _make_room(self, dirty: bool, count: int) -> Iterator[EntryBlob]:
         if self._used[dirty] + count <= len(self._entries[dirty]):
@@ -314,7 +296,8 @@ class KeyCollector:
             yield from self._hand_on(dirty)
         needed = self._used[dirty] + count
         if needed > len(self._entries[dirty]):
-            grown = np.empty((max(needed, min(2 * needed, self._capacity)), 2), np.uint64)
+            # All at once: what is not written to takes no memory, and nothing has to be copied later.
+            grown = np.empty((max(needed, self._capacity), 2), np.uint64)
             grown[: self._used[dirty]] = self._entries[dirty][: self._used[dirty]]
             self._entries[dirty] = grown
 
