@@ -80,6 +80,7 @@ TOPIC_KEYS = (
     _key("local.retention.ms", int, -2, "Accepted; tiered logs are left alone.", "log.local.retention.ms", least=-2),
     _key("max.compaction.lag.ms", int, LONG_MAX, "A record stays uncleaned at most this long.", "log.cleaner.max.compaction.lag.ms", least=1),
     _key("max.message.bytes", int, 1_048_588, "The largest batch.", "message.max.bytes", least=0),
+    _key("max.decompressed.message.bytes", int, 256 << 20, "What one batch may hold once decompressed (Siltstone's own key).", least=1),
     _key("message.downconversion.enable", _boolean, True, "Accepted; without effect here.", "log.message.downconversion.enable"),
     _key("message.format.version", str, "3.0-IV1", "Accepted; without effect here.", "log.message.format.version"),
     _key("message.timestamp.after.max.ms", int, 3_600_000, "How far ahead of the clock a timestamp may be.", "log.message.timestamp.after.max.ms", least=0),

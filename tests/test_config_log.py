@@ -1,0 +1,30 @@
+"""`LogConfig`: the table's values as attributes."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from siltstone.config import Config, LogConfig, find_key, parse_assignments
+from siltstone.config.log_config import key_of
+
+
+@pytest.mark.parametrize("field", fields(LogConfig), ids=lambda field: field.name)
+def test_its_defaults_are_the_tables(field) -> None:
+    key = find_key(key_of(field.name))
+    assert key.name == key_of(field.name)
+    assert field.default == key.default
+    assert type(field.default) is type(key.default)
+
+
+def test_what_was_given_arrives() -> None:
+    config = Config(parse_assignments(["segment.bytes=4096", "cleanup.policy=compact,delete"], "here"))
+    log = LogConfig.of(config)
+    assert log == replace(LogConfig(), segment_bytes=4096, policies=("compact", "delete"))
+    assert log.compacts and log.deletes and not log.is_log_append_time
+
+
+def test_it_is_frozen() -> None:
+    with pytest.raises(AttributeError):
+        LogConfig().segment_bytes = 1  # type: ignore[misc]
