@@ -11,12 +11,34 @@
     │   └── CorruptRecordError   a batch or record that makes no sense
     ├── CheckFailedError         what was written is not what was promised: nothing is swapped
     ├── SourceChangedError       a source segment is not the file that was planned with
-    └── EngineError              Spark or Java is missing, or a job could not be run
+    ├── EngineError              Spark or Java is missing, or a job could not be run
+    └── LogError                 a call on a log that is refused, with Kafka's ``code`` and ``kafka_name``
+        ├── OffsetOutOfRangeError               1
+        ├── CorruptMessageError                 2
+        ├── UnknownTopicError                   3
+        ├── MessageTooLargeError               10
+        ├── InvalidTopicError                  17
+        ├── RecordListTooLargeError            18
+        ├── TopicExistsError                   36
+        ├── InvalidPartitionsError             37
+        ├── InvalidConfigError                 40
+        ├── UnsupportedForMessageFormatError   43
+        ├── PolicyViolationError               44
+        ├── OutOfOrderSequenceError            45
+        ├── InvalidProducerEpochError          47
+        ├── InvalidTransactionStateError       48
+        ├── TransactionCoordinatorFencedError  52
+        ├── StorageError                       56
+        └── RecordRefusedError   one record is why: ``record_index``, counted in its batch
+            ├── InvalidTimestampError          32
+            └── InvalidRecordError             87
 
 A bug is an ``AssertionError``; the environment's own errors stay ``OSError``.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 
 class SiltstoneError(Exception):
@@ -69,3 +91,150 @@ class SourceChangedError(SiltstoneError):
 
 class EngineError(SiltstoneError):
     """Spark or Java is missing, or a job could not be run."""
+
+
+class LogError(SiltstoneError):
+    """A call on a log that is refused as Kafka refuses it.
+
+    ``code`` is the number that Kafka's protocol has for it, ``kafka_name`` the name in its ``Errors``.
+    """
+
+    code: ClassVar[int] = -1
+    kafka_name: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
+
+
+class OffsetOutOfRangeError(LogError):
+    """The offset is below the log's start or above its end."""
+
+    code = 1
+    kafka_name = "OFFSET_OUT_OF_RANGE"
+
+
+class CorruptMessageError(LogError):
+    """A batch whose checksum or size does not hold."""
+
+    code = 2
+    kafka_name = "CORRUPT_MESSAGE"
+
+
+class UnknownTopicError(LogError):
+    """There is no such topic or partition here."""
+
+    code = 3
+    kafka_name = "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+class MessageTooLargeError(LogError):
+    """A batch over ``max.message.bytes``."""
+
+    code = 10
+    kafka_name = "MESSAGE_TOO_LARGE"
+
+
+class InvalidTopicError(LogError):
+    """A topic name that Kafka does not allow."""
+
+    code = 17
+    kafka_name = "INVALID_TOPIC_EXCEPTION"
+
+
+class RecordListTooLargeError(LogError):
+    """More bytes in one append than ``segment.bytes``."""
+
+    code = 18
+    kafka_name = "RECORD_LIST_TOO_LARGE"
+
+
+class TopicExistsError(LogError):
+    """The topic is there already."""
+
+    code = 36
+    kafka_name = "TOPIC_ALREADY_EXISTS"
+
+
+class InvalidPartitionsError(LogError):
+    """A number of partitions that is not possible."""
+
+    code = 37
+    kafka_name = "INVALID_PARTITIONS"
+
+
+class InvalidConfigError(LogError):
+    """A setting that is unknown or out of bounds."""
+
+    code = 40
+    kafka_name = "INVALID_CONFIG"
+
+
+class UnsupportedForMessageFormatError(LogError):
+    """A record format that is read but not appended any more."""
+
+    code = 43
+    kafka_name = "UNSUPPORTED_FOR_MESSAGE_FORMAT"
+
+
+class PolicyViolationError(LogError):
+    """The topic's policy does not allow what was asked."""
+
+    code = 44
+    kafka_name = "POLICY_VIOLATION"
+
+
+class OutOfOrderSequenceError(LogError):
+    """A producer's sequence number is not the next one."""
+
+    code = 45
+    kafka_name = "OUT_OF_ORDER_SEQUENCE_NUMBER"
+
+
+class InvalidProducerEpochError(LogError):
+    """A newer instance of the producer has taken over."""
+
+    code = 47
+    kafka_name = "INVALID_PRODUCER_EPOCH"
+
+
+class InvalidTransactionStateError(LogError):
+    """A batch that does not fit the producer's transaction."""
+
+    code = 48
+    kafka_name = "INVALID_TXN_STATE"
+
+
+class TransactionCoordinatorFencedError(LogError):
+    """A marker of a coordinator that has been replaced."""
+
+    code = 52
+    kafka_name = "TRANSACTION_COORDINATOR_FENCED"
+
+
+class StorageError(LogError):
+    """The log directory is offline after an I/O error."""
+
+    code = 56
+    kafka_name = "KAFKA_STORAGE_ERROR"
+
+
+class RecordRefusedError(LogError):
+    """A batch that is refused; ``record_index`` counts in it from 0, None where no single record is why."""
+
+    def __init__(self, message: str, record_index: int | None = None) -> None:
+        super().__init__(message)
+        self.record_index = record_index
+
+    def __reduce__(self) -> tuple[type, tuple[str, int | None]]:
+        return type(self), (str(self), self.record_index)
+
+
+class InvalidTimestampError(RecordRefusedError):
+    """A timestamp further from the clock than ``message.timestamp.{before,after}.max.ms`` allow."""
+
+    code = 32
+    kafka_name = "INVALID_TIMESTAMP"
+
+
+class InvalidRecordError(RecordRefusedError):
+    """A batch or record that Kafka's format or the topic does not allow."""
+
+    code = 87
+    kafka_name = "INVALID_RECORD"

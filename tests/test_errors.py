@@ -1,0 +1,61 @@
+"""Errors keep what they say across processes, and Kafka's numbers are Kafka's."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from siltstone import errors
+from siltstone.errors import CorruptRecordError, InvalidRecordError, LogError
+
+KAFKA_CODES = {
+    "OFFSET_OUT_OF_RANGE": 1,
+    "CORRUPT_MESSAGE": 2,
+    "UNKNOWN_TOPIC_OR_PARTITION": 3,
+    "MESSAGE_TOO_LARGE": 10,
+    "INVALID_TOPIC_EXCEPTION": 17,
+    "RECORD_LIST_TOO_LARGE": 18,
+    "INVALID_TIMESTAMP": 32,
+    "TOPIC_ALREADY_EXISTS": 36,
+    "INVALID_PARTITIONS": 37,
+    "INVALID_CONFIG": 40,
+    "UNSUPPORTED_FOR_MESSAGE_FORMAT": 43,
+    "POLICY_VIOLATION": 44,
+    "OUT_OF_ORDER_SEQUENCE_NUMBER": 45,
+    "INVALID_PRODUCER_EPOCH": 47,
+    "INVALID_TXN_STATE": 48,
+    "TRANSACTION_COORDINATOR_FENCED": 52,
+    "KAFKA_STORAGE_ERROR": 56,
+    "INVALID_RECORD": 87,
+}
+LOG_ERRORS = [
+    each
+    for each in vars(errors).values()
+    if isinstance(each, type) and issubclass(each, LogError) and each.code >= 0
+]
+
+
+def test_every_log_error_has_kafkas_number() -> None:
+    assert {each.kafka_name: each.code for each in LOG_ERRORS} == KAFKA_CODES
+
+
+@pytest.mark.parametrize("kind", LOG_ERRORS)
+def test_log_errors_survive_pickling(kind: type[LogError]) -> None:
+    error = pickle.loads(pickle.dumps(kind("topic-0: no; do it again")))
+    assert type(error) is kind
+    assert str(error) == "topic-0: no; do it again"
+
+
+def test_details_survive_pickling() -> None:
+    error = pickle.loads(pickle.dumps(InvalidRecordError("no key", 7)))
+    assert (str(error), error.record_index) == ("no key", 7)
+    damaged = pickle.loads(pickle.dumps(CorruptRecordError("x.log", 12, "impossible batch size")))
+    assert (damaged.path, damaged.position, damaged.reason) == ("x.log", 12, "impossible batch size")
+
+
+def test_the_drawing_names_every_class() -> None:
+    drawn = errors.__doc__ or ""
+    named = [each for each in vars(errors) if each.endswith("Error")]
+    assert len(named) > 20
+    assert [each for each in named if each not in drawn] == []
