@@ -11,6 +11,7 @@ it points to is durable. A failed fsync is never tried again.
 
 from __future__ import annotations
 
+from siltstone.files.appending import Appender, FileSlice
 from siltstone.files.locking import (
     Lock,
 )
@@ -58,7 +59,9 @@ from siltstone.files.places import (
 
 __all__ = [
     "NETWORK_FILE_SYSTEMS",
+    "Appender",
     "Entry",
+    "FileSlice",
     "FileStat",
     "Lock",
     "Operation",

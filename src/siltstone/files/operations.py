@@ -121,20 +121,34 @@ class Reader:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.stat = _facts(os.fstat(self._descriptor))
+        self.descriptor = -1
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.stat = _facts(os.fstat(self.descriptor))
         with contextlib.suppress(OSError):
-            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+            os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def read_into(self, buffer: np.ndarray[Any, np.dtype[np.uint8]], position: int) -> int:
         """Fill ``buffer`` (uint8) from ``position``; returns the bytes read, fewer only at the end."""
         view, done = memoryview(buffer.data), 0
         while done < len(view):
-            got = os.preadv(self._descriptor, [view[done:]], position + done)
+            got = os.preadv(self.descriptor, [view[done:]], position + done)
             if got == 0:
                 break
             done += got
         return done
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``position``, fewer only at the end. For small reads."""
+        return os.pread(self.descriptor, size, position)
+
+    def close(self) -> None:
+        """Close the file. A reader that nobody holds any more closes itself."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
 
     def __enter__(self) -> Reader:
         return self
@@ -142,7 +156,7 @@ class Reader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._descriptor)
+        self.close()
 
 
 class Writer:

@@ -1,0 +1,109 @@
+"""Files that grow at their end, and slices of files that are handed on without being copied."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from typing import Any
+
+import numpy as np
+
+from siltstone.files.operations import Reader, about_to, inherit_owner
+
+_COPIED_AT_ONCE = 1 << 30
+
+
+class Appender:
+    """A file open for appending, made if it is not there; ``size`` is where the next byte goes.
+
+    A write that fails half-way is cut off again, so that the file always ends behind a whole write. After
+    an fsync that failed nothing is written or synced any more: what is on the disk then is not known.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], size: int | None = None) -> None:
+        self.path = os.fspath(path)
+        made = not os.path.lexists(path)
+        if made:
+            about_to("create", path)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._broken = False
+        if made:
+            inherit_owner(path)
+        self.size = os.fstat(self._descriptor).st_size if size is None else size
+
+    def write(self, data: Any) -> None:
+        """Append bytes (anything with a contiguous buffer). Raises OSError; the file is as before then."""
+        self._refuse_broken()
+        about_to("write", self.path)
+        view = memoryview(data).cast("B") if not isinstance(data, bytes) else memoryview(data)
+        done = 0
+        try:
+            while done < len(view):
+                done += os.pwrite(self._descriptor, view[done:] if done else view, self.size + done)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, self.size)
+            raise
+        self.size += done
+
+    def truncate(self, size: int) -> None:
+        """Cut the file off at ``size`` bytes, durably. Raises OSError."""
+        self._refuse_broken()
+        about_to("truncate", self.path, str(size))
+        os.ftruncate(self._descriptor, size)
+        self.size = size
+        self.sync()
+
+    def sync(self) -> None:
+        """Make the contents durable. Raises OSError, once and for all."""
+        self._refuse_broken()
+        about_to("fsync", self.path)
+        try:
+            os.fsync(self._descriptor)
+        except OSError:
+            self._broken = True
+            raise
+
+    def _refuse_broken(self) -> None:
+        if self._broken:
+            raise OSError(5, "an fsync of this file failed before; it is not written to any more", self.path)
+
+    def close(self) -> None:
+        """Close the file; what is not synced is the system's to write."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class FileSlice:
+    """A run of bytes of an open file: ``read`` copies it once, ``send_to`` not at all.
+
+    It holds on to the file, which may be renamed or unlinked meanwhile.
+    """
+
+    __slots__ = ("position", "reader", "size")
+
+    def __init__(self, reader: Reader, position: int, size: int) -> None:
+        self.reader = reader
+        self.position = position
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def read(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        """The bytes: uint8, writable; fewer than ``size`` when the file was cut off since."""
+        buffer = np.empty(self.size, np.uint8)
+        return buffer[: self.reader.read_into(buffer, self.position)]
+
+    def send_to(self, target: socket.socket) -> int:
+        """Send the bytes through the kernel (``sendfile``), on a blocking socket; how many were sent."""
+        sent = 0
+        while sent < self.size:
+            count = min(self.size - sent, _COPIED_AT_ONCE)
+            done = os.sendfile(target.fileno(), self.reader.descriptor, self.position + sent, count)
+            if done == 0:
+                break
+            sent += done
+        return sent
