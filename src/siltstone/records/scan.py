@@ -16,7 +16,7 @@ import numpy as np
 
 from siltstone.records.integers import read_int16, read_int32, read_int64
 from siltstone.records.kernel import kernel
-from siltstone.records.layout import BATCH, Bytes, Directory
+from siltstone.records.layout import BATCH, BATCH_OVERHEAD, Bytes, Directory
 
 
 class ScanEnd(enum.IntEnum):
@@ -128,3 +128,21 @@ def scan_batches(data: Bytes, start: int = 0, limit: int | None = None) -> Scan:
             batches = parts[0] if len(parts) == 1 else np.concatenate(parts)
             return Scan(batches=batches, end=position, outcome=ScanEnd(outcome), needed=needed)
         capacity *= 8
+
+
+def scan_headers(data: Bytes, limit: int) -> Scan:
+    """Scan ``data`` from a batch boundary on, where the file goes on behind it up to ``limit``.
+
+    As ``scan_batches``, but the last batch's own bytes may lie beyond ``data`` when its header does not: its
+    row is told and ``end`` is then beyond ``data``. So a file's batches are found without reading them.
+    """
+    scan = scan_batches(data)
+    end = scan.end + scan.needed
+    if scan.outcome != ScanEnd.TRUNCATED or not scan.needed or end > limit:
+        return scan
+    if len(data) - scan.end < BATCH_OVERHEAD:
+        return scan
+    last = np.empty(1, BATCH)
+    rows, position, outcome, _ = _scan(data, scan.end, end, last)
+    batches = np.concatenate((scan.batches, last[:rows]))
+    return Scan(batches=batches, end=position, outcome=ScanEnd(outcome), needed=0)
