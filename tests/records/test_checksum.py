@@ -3,39 +3,58 @@
 from __future__ import annotations
 
 import random
+import zlib
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from crc32c import crc32c
 
 from siltstone.records import checksum
-from siltstone.records.checksum import batch_checksums, crc32c_each, first_bad_checksum, patch_checksums
+from siltstone.records.checksum import (
+    CRC32_TABLES,
+    CRC32C_TABLES,
+    batch_checksums,
+    crc_each,
+    first_bad_checksum,
+    message_checksums,
+    patch_checksums,
+)
 from tests.records import twin
 from tests.records.arrays import array, directory
 
 INT64 = np.int64
 
 
-def each(data: bytes, spans: list[tuple[int, int]]) -> list[int]:
+def each(data: bytes, spans: list[tuple[int, int]], tables: checksum.Sums) -> list[int]:
     """The kernel's sums of ``data[start:end]``."""
     starts, ends = (np.array(side, INT64) for side in zip(*spans, strict=True))
     out = np.empty(len(spans), np.uint32)
-    crc32c_each(array(data), starts, ends, checksum.TABLES, out)
+    crc_each(array(data), starts, ends, tables, out)
     sums: list[int] = out.tolist()
     return sums
 
 
-def test_the_check_value() -> None:
+def test_the_check_values() -> None:
     assert twin.crc32c(b"123456789") == 0xE3069283
-    assert each(b"123456789", [(0, 9)]) == [0xE3069283]
+    assert twin.crc32(b"123456789") == 0xCBF43926
+    assert each(b"123456789", [(0, 9)], CRC32C_TABLES) == [0xE3069283]
+    assert each(b"123456789", [(0, 9)], CRC32_TABLES) == [0xCBF43926]
 
 
-def test_kernel_library_and_twin_agree_at_every_length_and_start() -> None:
+@pytest.mark.parametrize(
+    ("tables", "library", "plain"),
+    [(CRC32C_TABLES, crc32c, twin.crc32c), (CRC32_TABLES, zlib.crc32, twin.crc32)],
+    ids=["crc32c", "crc32"],
+)
+def test_kernel_library_and_twin_agree_at_every_length_and_start(
+    tables: checksum.Sums, library: Callable[[bytes], int], plain: Callable[[bytes], int]
+) -> None:
     data = random.Random(7).randbytes(80)
     spans = [(start, start + length) for start in range(9) for length in range(66)]
-    want = [twin.crc32c(data[start:end]) for start, end in spans]
-    assert each(data, spans) == want
-    assert [crc32c(data[start:end]) for start, end in spans] == want
+    want = [plain(data[start:end]) for start, end in spans]
+    assert each(data, spans, tables) == want
+    assert [library(data[start:end]) for start, end in spans] == want
 
 
 def test_small_and_large_batches_take_different_ways_to_the_same_sums(
@@ -47,11 +66,14 @@ def test_small_and_large_batches_take_different_ways_to_the_same_sums(
     for threshold in (0, 1 << 20):
         monkeypatch.setattr(checksum, "_SMALL_BATCH_SIZE", threshold)
         assert batch_checksums(array(data), starts, sizes).tolist() == want
+        old = [zlib.crc32(data[start + 16 : start + size]) for start, size in zip(starts, sizes, strict=True)]
+        assert message_checksums(array(data), starts, sizes).tolist() == old
 
 
 def test_no_batches() -> None:
     none = np.empty(0, INT64)
     assert batch_checksums(array(b""), none, none).tolist() == []
+    assert message_checksums(array(b""), none, none).tolist() == []
     assert first_bad_checksum(*directory(b"")) is None
 
 

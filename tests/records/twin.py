@@ -87,12 +87,22 @@ def read_varint(data: bytes, position: int, bits: int = 32) -> tuple[int, int]:
 
 
 def crc32c(data: bytes) -> int:
-    """Castagnoli's CRC, one bit at a time."""
+    """Castagnoli's CRC."""
+    return _crc(data, 0x82F63B78)
+
+
+def crc32(data: bytes) -> int:
+    """The CRC of zlib and of message sets."""
+    return _crc(data, 0xEDB88320)
+
+
+def _crc(data: bytes, polynomial: int) -> int:
+    """One bit at a time."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
         for _ in range(8):
-            crc = crc // 2 ^ (0x82F63B78 if crc % 2 else 0)
+            crc = crc // 2 ^ (polynomial if crc % 2 else 0)
     return crc ^ 0xFFFFFFFF
 
 

@@ -1,12 +1,13 @@
 """Are the batches the bytes that were written? CRC32C for batches, CRC32 for message sets.
 
-Large batches go through the ``crc32c`` library; for small ones a call each would cost more than the
-sum itself, so one kernel (slicing by eight) does them all.
+Large ones go through a library each; for small ones a call would cost more than the sum itself, so one
+kernel (slicing by eight) does them all. Its tables are made from the polynomial, so it does both sums.
 """
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,6 @@ from siltstone.records.kernel import kernel
 from siltstone.records.layout import (
     CHECKED_FROM,
     CRC_POSITION,
-    LOG_OVERHEAD,
     MAGIC_POSITION,
     Bytes,
     Directory,
@@ -25,16 +25,15 @@ from siltstone.records.layout import (
 
 Sums = npt.NDArray[np.uint32]
 _SMALL_BATCH_SIZE = 1024
-_POLYNOMIAL = 0x82F63B78
 
 
-def _tables() -> Sums:
-    """The eight tables of slicing-by-8: uint32[8, 256]."""
+def _tables(polynomial: int) -> Sums:
+    """The eight tables of slicing-by-8 for a polynomial, its lowest power first: uint32[8, 256]."""
     tables = np.zeros((8, 256), np.uint32)
     for byte in range(256):
         value = byte
         for _ in range(8):
-            value = (value >> 1) ^ (_POLYNOMIAL if value & 1 else 0)
+            value = (value >> 1) ^ (polynomial if value & 1 else 0)
         tables[0, byte] = value
     for step in range(1, 8):
         previous = tables[step - 1]
@@ -42,12 +41,13 @@ def _tables() -> Sums:
     return tables
 
 
-TABLES = _tables()
+CRC32C_TABLES = _tables(0x82F63B78)
+CRC32_TABLES = _tables(0xEDB88320)
 
 
 @kernel
-def crc32c_each(data: Bytes, starts: Int64, ends: Int64, tables: Sums, out: Sums) -> None:
-    """CRC32C of each ``data[starts[i]:ends[i]]`` into ``out`` (uint32)."""
+def crc_each(data: Bytes, starts: Int64, ends: Int64, tables: Sums, out: Sums) -> None:
+    """The CRC that ``tables`` stand for of each ``data[starts[i]:ends[i]]`` into ``out`` (uint32)."""
     eight = np.uint64(8)
     for i in range(len(starts)):
         crc = np.uint32(0xFFFFFFFF)
@@ -82,13 +82,25 @@ def batch_checksums(data: Bytes, starts: Int64, sizes: Int64) -> Sums:
 
     ``starts`` and ``sizes`` (int64) are the batches' positions in ``data`` and their whole sizes.
     """
+    return _sums(data, starts + CHECKED_FROM, starts + sizes, CRC32C_TABLES, crc32c)
+
+
+def message_checksums(data: Bytes, starts: Int64, sizes: Int64) -> Sums:
+    """CRC32 of whole message set entries (magic 0 and 1), each from its magic byte on: uint32, one an entry.
+
+    ``starts`` and ``sizes`` (int64) are the entries' positions in ``data`` and their whole sizes.
+    """
+    return _sums(data, starts + MAGIC_POSITION, starts + sizes, CRC32_TABLES, zlib.crc32)
+
+
+def _sums(data: Bytes, starts: Int64, ends: Int64, tables: Sums, library: Callable[..., int]) -> Sums:
     out = np.empty(len(starts), np.uint32)
-    if len(starts) and int(sizes.sum()) < _SMALL_BATCH_SIZE * len(starts):
-        crc32c_each(data, starts + CHECKED_FROM, starts + sizes, TABLES, out)
+    if len(starts) and int((ends - starts).sum()) < _SMALL_BATCH_SIZE * len(starts):
+        crc_each(data, starts, ends, tables, out)
         return out
     view = data.data
-    for i, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
-        out[i] = crc32c(view[start + CHECKED_FROM : start + size])
+    for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        out[i] = library(view[start:end])
     return out
 
 
@@ -101,14 +113,10 @@ def patch_checksums(data: Bytes, starts: Int64, sizes: Int64) -> None:
 
 def first_bad_checksum(data: Bytes, batches: Directory) -> int | None:
     """Row of the first batch in ``batches`` whose stored checksum is not its bytes', or None."""
-    modern = batches["magic"] == 2
     computed = np.empty(len(batches), np.uint32)
-    starts = batches["position"][modern]
-    computed[modern] = batch_checksums(data, starts, batches["size"][modern].astype(np.int64))
-    view = data.data
-    for row in np.flatnonzero(~modern).tolist():
-        start = int(batches["position"][row])
-        assert start + LOG_OVERHEAD <= len(data)
-        computed[row] = zlib.crc32(view[start + MAGIC_POSITION : start + int(batches["size"][row])])
+    modern = batches["magic"] == 2
+    for rows, checksums in ((modern, batch_checksums), (~modern, message_checksums)):
+        starts = batches["position"][rows]
+        computed[rows] = checksums(data, starts, batches["size"][rows].astype(np.int64))
     bad = np.flatnonzero(computed != batches["crc"])
     return int(bad[0]) if len(bad) else None

@@ -20,7 +20,6 @@ a cut inner message, and reads on behind a message's last field, this decoder re
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import fields
 from typing import Any
 
@@ -28,13 +27,13 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone.errors import CorruptRecordError
+from siltstone.records.checksum import message_checksums
 from siltstone.records.codecs import DEFAULT_LIMIT, DecompressionError, Scratch
 from siltstone.records.columns import RecordColumns, empty_columns
 from siltstone.records.integers import read_int32, read_int64
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import (
     CODECS,
-    MAGIC_POSITION,
     Bytes,
     Directory,
     Int32,
@@ -349,14 +348,16 @@ def _place(
 
 
 def _check_inner(columns: RecordColumns, batches: Directory, wrapped: Mask, path: str, origin: int) -> None:
-    view = columns.data.data
     inner = np.flatnonzero(wrapped[columns.batch])
-    spans = zip(inner.tolist(), columns.start[inner].tolist(), columns.size[inner].tolist(), strict=True)
-    for row, start, size in spans:
-        stored = int.from_bytes(view[start + _CRC_POSITION : start + MAGIC_POSITION], "big")
-        if zlib.crc32(view[start + MAGIC_POSITION : start + size]) != stored:
-            position = int(batches["position"][columns.batch[row]])
-            raise CorruptRecordError(path, origin + position, BAD_INNER_CHECKSUM)
+    starts = columns.start[inner].astype(np.int64)
+    stored = np.zeros(len(inner), np.uint32)
+    for byte in range(4):
+        stored = stored << np.uint32(8) | columns.data[starts + (_CRC_POSITION + byte)]
+    computed = message_checksums(columns.data, starts, columns.size[inner].astype(np.int64))
+    bad = np.flatnonzero(computed != stored)
+    if len(bad):
+        position = int(batches["position"][columns.batch[inner[bad[0]]]])
+        raise CorruptRecordError(path, origin + position, BAD_INNER_CHECKSUM)
 
 
 def complete_directory(batches: Directory, columns: RecordColumns) -> Directory:
