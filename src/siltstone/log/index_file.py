@@ -1,0 +1,131 @@
+"""An index that grows with its segment: entries are looked up while new ones are added.
+
+Entries lie in the file, the newest ones in memory until ``save``. A lookup takes no lock: what is in memory
+and how much is in the file are one tuple, replaced at once. In the file it is a binary search by reads of one
+entry, so that an open log keeps no index in memory, however many segments it has.
+"""
+
+from __future__ import annotations
+
+import bisect
+import struct
+from pathlib import Path
+
+from siltstone import files
+from siltstone.log.indexes import OFFSET_ENTRY, TIME_ENTRY
+
+Entry = tuple[int, int]
+"""(relative offset, position) of an offset index; (timestamp in ms, relative offset) of a time index."""
+_FORMATS = {
+    "index": (struct.Struct(">ii"), OFFSET_ENTRY.itemsize),
+    "timeindex": (struct.Struct(">qi"), TIME_ENTRY.itemsize),
+}
+
+
+class IndexFile:
+    """``OffsetIndex`` or ``TimeIndex`` of one segment; ``size_limit`` is ``segment.index.bytes``.
+
+    One thread adds, any may look up. The file must be sound: recovery sees to that.
+    """
+
+    __slots__ = ("_entry", "_limit", "_path", "_reader", "_state", "_width")
+
+    def __init__(self, path: Path, kind: str, size: int, size_limit: int) -> None:
+        self._entry, self._width = _FORMATS[kind]
+        self._path = path
+        self._limit = size_limit // self._width
+        self._reader: files.Reader | None = None
+        self._state: tuple[int, list[Entry]] = (size // self._width, [])
+
+    def __len__(self) -> int:
+        saved, new = self._state
+        return saved + len(new)
+
+    @property
+    def is_full(self) -> bool:
+        """No further entry fits."""
+        return len(self) >= self._limit
+
+    @property
+    def size(self) -> int:
+        """Bytes that all entries take."""
+        return len(self) * self._width
+
+    def last(self) -> Entry | None:
+        """The newest entry."""
+        saved, new = self._state
+        return new[-1] if new else self._read(saved - 1) if saved else None
+
+    def floor(self, key: int) -> Entry | None:
+        """The last entry whose first number is at or below ``key``."""
+        number, state = self._search(key + 1, 0)
+        return self._at(number - 1, state) if number else None
+
+    def first_at(self, value: int) -> Entry | None:
+        """The first entry whose second number is at or above ``value``."""
+        number, state = self._search(value, 1)
+        return self._at(number, state) if number < state[0] + len(state[1]) else None
+
+    def _search(self, value: int, column: int) -> tuple[int, tuple[int, list[Entry]]]:
+        """How many entries have less than ``value`` in a column, and the state in which that is so."""
+        state = self._state
+        saved, new = state
+        if new and new[0][column] < value:
+            return saved + bisect.bisect_left(new, value, key=lambda entry: entry[column]), state
+        low, high = 0, saved
+        while low < high:
+            middle = (low + high) // 2
+            if self._read(middle)[column] < value:
+                low = middle + 1
+            else:
+                high = middle
+        return low, state
+
+    def _at(self, number: int, state: tuple[int, list[Entry]]) -> Entry:
+        saved, new = state
+        return self._read(number) if number < saved else new[number - saved]
+
+    def hold(self) -> None:
+        """Open the file, so that lookups go on when it is renamed or unlinked."""
+        if self._reader is None:
+            self._reader = files.Reader(self._path)
+
+    def _read(self, number: int) -> Entry:
+        self.hold()
+        assert self._reader is not None
+        first, second = self._entry.unpack(self._reader.read(number * self._width, self._width))
+        return first, second
+
+    def add(self, first: int, second: int) -> None:
+        """A new entry, behind the last one."""
+        self._state[1].append((first, second))
+
+    def save(self) -> None:
+        """Write new entries to the file. Raises OSError."""
+        saved, new = self._state
+        if not new:
+            return
+        appender = files.Appender(self._path, saved * self._width)
+        try:
+            appender.write(b"".join(self._entry.pack(*entry) for entry in new))
+            self._state = (saved + len(new), [])
+        finally:
+            appender.close()
+
+    def sync(self) -> None:
+        """Make what was saved durable. Raises OSError."""
+        files.sync_file(self._path)
+
+    def cut(self, *, below: int, column: int) -> None:
+        """Keep only entries whose number in ``column`` (0 or 1) is below ``below``. Raises OSError."""
+        saved, new = self._state
+        kept = [entry for entry in new if entry[column] < below]
+        while saved and self._read(saved - 1)[column] >= below:
+            saved -= 1
+        appender = files.Appender(self._path)
+        try:
+            if appender.size != saved * self._width:
+                appender.truncate(saved * self._width)
+        finally:
+            appender.close()
+        self._state = (saved, kept)

@@ -1,0 +1,311 @@
+"""A segment of an open log: appended to while it is the active one, read from at any time.
+
+Kafka's ``LogSegment``. Its files are opened when they are first needed and stay open for whoever reads, also
+after they were renamed or unlinked. Bytes behind ``size`` are not there for readers: an append writes first
+and then moves ``size``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from siltstone import files
+from siltstone.config import LogConfig
+from siltstone.log.index_file import IndexFile
+from siltstone.log.indexes import TRANSACTION_ENTRY, read_entries
+from siltstone.log.lookup import (
+    BatchPlace,
+    RecordPlace,
+    batch_headers,
+    first_offset_at_or_after,
+    position_of_offset,
+)
+from siltstone.log.names import DELETED, SEGMENT_KINDS, SNAPSHOT, segment_file
+from siltstone.log.segments import Segment
+from siltstone.log.validation import Validated
+
+_LARGEST_RELATIVE = (1 << 31) - 1
+NO_TIMESTAMP = -1
+
+
+class LiveSegment:
+    """One segment: ``size`` in bytes, ``base_offset``, ``created_ms`` when this object was made.
+
+    Only the log that it belongs to calls what changes it, under its own lock.
+    """
+
+    __slots__ = (
+        "_aborted",
+        "_appender",
+        "_first_time",
+        "_interval",
+        "_largest",
+        "_modified_ms",
+        "_reader",
+        "_since_entry",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "jitter_ms",
+        "offset_index",
+        "size",
+        "time_index",
+        "transaction_index_size",
+    )
+
+    def __init__(self, found: Segment, config: LogConfig, *, created_ms: int, jitter_ms: int = 0) -> None:
+        self.directory = Path(found.directory)
+        self.base_offset = found.base_offset
+        self.size = found.size
+        self.created_ms = created_ms
+        self.jitter_ms = jitter_ms
+        self.transaction_index_size = found.transaction_index_size
+        limit = config.segment_index_bytes
+        self.offset_index = IndexFile(self.path("index"), "index", found.offset_index_size, limit)
+        self.time_index = IndexFile(self.path("timeindex"), "timeindex", found.time_index_size, limit)
+        self._interval = config.index_interval_bytes
+        self._modified_ms = found.modified_ms
+        self._appender: files.Appender | None = None
+        self._reader: files.Reader | None = None
+        self._aborted: list[tuple[int, int, int, int]] | None = None
+        self._since_entry = 0
+        self._largest: tuple[int, int] | None = None
+        self._first_time: int | None = None
+
+    @classmethod
+    def create(
+        cls, directory: Path, base_offset: int, config: LogConfig, *, now_ms: int, jitter_ms: int = 0
+    ) -> LiveSegment:
+        """A new, empty segment; its files are made here, the directory is the caller's to sync."""
+        empty = Segment(
+            directory=str(directory),
+            base_offset=base_offset,
+            size=0,
+            modified_ns=now_ms * 1_000_000,
+            inode=0,
+            device=0,
+            offset_index_size=0,
+            time_index_size=0,
+            transaction_index_size=0,
+        )
+        segment = cls(empty, config, created_ms=now_ms, jitter_ms=jitter_ms)
+        for kind in SEGMENT_KINDS[:3]:
+            files.write_new(segment.path(kind), b"")
+        return segment
+
+    def path(self, kind: str = "log") -> Path:
+        """One of the segment's files."""
+        return self.directory / segment_file(self.base_offset, kind)
+
+    @property
+    def reader(self) -> files.Reader:
+        """The open ``.log``; it is opened at the first call."""
+        reader = self._reader
+        if reader is None:
+            reader = self._reader = files.Reader(self.path())
+        return reader
+
+    # Appending
+
+    def append(self, validated: Validated) -> None:
+        """Write batches behind the last one, with their index entries. Raises OSError; nothing moved then."""
+        if self._appender is None:
+            self._appender = files.Appender(self.path(), self.size)
+        self._appender.write(validated.data)
+        batches = validated.batches
+        if len(batches) == 1:
+            self._note(validated.last_offset, validated.max_timestamp, self.size, len(validated.data))
+        else:
+            columns = (
+                batches[name].tolist() for name in ("last_offset", "max_timestamp", "position", "size")
+            )
+            for last_offset, max_timestamp, position, size in zip(*columns, strict=True):
+                self._note(last_offset, max_timestamp, self.size + position, size)
+        self.size = self._appender.size
+
+    def _note(self, last_offset: int, max_timestamp: int, position: int, size: int) -> None:
+        """Indexes, before a batch: an entry for what came before it when enough bytes went by."""
+        if self._first_time is None and position == 0:
+            self._first_time = max_timestamp
+        if max_timestamp > self.largest()[0]:
+            self._largest = (max_timestamp, last_offset)
+        if self._since_entry > self._interval and not self.offset_index.is_full:
+            self.offset_index.add(last_offset - self.base_offset, position)
+            self._add_time()
+            self._since_entry = 0
+        self._since_entry += size
+
+    def _add_time(self) -> None:
+        timestamp, offset = self.largest()
+        newest = self.time_index.last()
+        if timestamp > (newest[0] if newest else NO_TIMESTAMP):
+            self.time_index.add(timestamp, offset - self.base_offset)
+
+    def add_aborted(self, entries: list[tuple[int, int, int, int]]) -> None:
+        """Entries of aborted transactions: (producer id, first offset, last offset, last stable offset)."""
+        rows = np.array([(0, *entry) for entry in entries], TRANSACTION_ENTRY)
+        appender = files.Appender(self.path("txnindex"))
+        try:
+            appender.write(rows.tobytes())
+            self.transaction_index_size = appender.size
+        finally:
+            appender.close()
+
+    def must_roll(self, config: LogConfig, size: int, last_offset: int, timestamp: int, now_ms: int) -> bool:
+        """Does a new segment have to begin before ``size`` more bytes (``LogSegment.shouldRoll``)?
+
+        ``timestamp`` is the largest of what is to be appended, ms.
+        """
+        if self.size > config.segment_bytes - size:
+            return True
+        if last_offset - self.base_offset > _LARGEST_RELATIVE:
+            return True
+        if not self.size:
+            return False
+        if self.offset_index.is_full or self.time_index.is_full:
+            return True
+        age = config.segment_ms
+        if config.compacts and config.max_compaction_lag_ms > 0:
+            age = min(age, config.max_compaction_lag_ms)
+        return self._waited(timestamp, now_ms) > age - self.jitter_ms
+
+    def _waited(self, timestamp: int, now_ms: int) -> int:
+        first = self.first_timestamp()
+        return timestamp - first if first > NO_TIMESTAMP else now_ms - self.created_ms
+
+    # What retention and rolling ask
+
+    def largest(self) -> tuple[int, int]:
+        """(largest timestamp in ms, last offset of its batch), (-1, base) without any."""
+        if self._largest is None:
+            newest = self.time_index.last()
+            self._largest = (newest[0], newest[1] + self.base_offset) if newest else (-1, self.base_offset)
+        return self._largest
+
+    @property
+    def largest_timestamp(self) -> int:
+        """Largest timestamp in ms if it is over 0, else when the file was last written to."""
+        timestamp = self.largest()[0]
+        return timestamp if timestamp > 0 else self.modified_ms
+
+    @property
+    def modified_ms(self) -> int:
+        """When the file was last written to, in ms: the file's own time, also after appends."""
+        if self._appender is not None:
+            return files.stat(self.path()).modified_ns // 1_000_000
+        return self._modified_ms
+
+    def first_timestamp(self) -> int:
+        """Largest timestamp of the first batch in ms, -1 when there is no batch or no time."""
+        if self._first_time is None and self.size:
+            first = next(batch_headers(self.reader, end=self.size, first_read=4096))
+            self._first_time = int(first["max_timestamp"][0])
+        return NO_TIMESTAMP if self._first_time is None else self._first_time
+
+    # Reading
+
+    def place_of(self, offset: int, end: int) -> BatchPlace | None:
+        """The batch that holds ``offset``, or the next higher one, below byte ``end``; None: none is left."""
+        if not end:
+            return None
+        start = 0
+        if offset > self.base_offset:
+            hint = self.offset_index.floor(min(offset - self.base_offset, _LARGEST_RELATIVE))
+            start = hint[1] if hint and hint[1] < end else 0
+        return position_of_offset(self.reader, offset, start=start, end=end)
+
+    def offset_behind(self, position: int) -> int | None:
+        """An offset above all batches before byte ``position``, as near as the index knows."""
+        entry = self.offset_index.first_at(position)
+        return None if entry is None else self.base_offset + entry[0]
+
+    def place_of_time(self, timestamp: int, end: int, from_offset: int) -> RecordPlace | None:
+        """The first record at or after ``timestamp`` (ms), below byte ``end``."""
+        if not end:
+            return None
+        entry = self.time_index.floor(timestamp - 1)
+        start = 0
+        if entry is not None:
+            hint = self.offset_index.floor(entry[1])
+            start = hint[1] if hint and hint[1] < end else 0
+        return first_offset_at_or_after(self.reader, timestamp, start=start, end=end, from_offset=from_offset)
+
+    def aborted(self) -> list[tuple[int, int, int, int]]:
+        """Aborted transactions that ended here: (producer id, first, last, last stable offset)."""
+        if self._aborted is not None:
+            return self._aborted
+        if not self.transaction_index_size:
+            return []
+        path = self.path("txnindex")
+        rows = read_entries(files.read_bytes(path), "txnindex", str(path))
+        return [tuple(row.tolist())[1:] for row in rows]
+
+    # Durability and going away
+
+    def save_indexes(self, *, closing: bool = False) -> None:
+        """Write new index entries; ``closing``: no append follows, the last time entry is added."""
+        if closing and self.size:
+            self._add_time()
+        self.offset_index.save()
+        self.time_index.save()
+
+    def sync(self) -> None:
+        """Make what was written durable. Raises OSError. Needs no lock: appends may go on."""
+        appender = self._appender
+        if appender is not None:
+            appender.sync()
+        else:
+            files.sync_file(self.path())
+        self.offset_index.sync()
+        self.time_index.sync()
+        if self.transaction_index_size:
+            files.sync_file(self.path("txnindex"))
+
+    def truncate(self, offset: int) -> None:
+        """Drop every batch that holds ``offset`` or more, indexes too; durable. Raises OSError."""
+        place = self.place_of(offset, self.size)
+        if place is None:
+            return
+        self.offset_index.cut(below=place.position, column=1)
+        self.time_index.cut(below=offset - self.base_offset, column=1)
+        kept = [entry for entry in self.aborted() if entry[2] < offset]
+        if self.transaction_index_size:
+            rows = np.array([(0, *entry) for entry in kept], TRANSACTION_ENTRY)
+            files.replace(self.path("txnindex"), rows.tobytes())
+            self.transaction_index_size = rows.nbytes
+        if self._appender is None:
+            self._appender = files.Appender(self.path(), self.size)
+        self._appender.truncate(place.position)
+        self.size = place.position
+        self._largest, self._since_entry = None, 0
+        if not self.size:
+            self._first_time = None
+
+    def hold(self) -> None:
+        """Open what readers may still ask for: the files are about to be renamed."""
+        self._aborted = self.aborted()
+        _ = self.reader
+        self.offset_index.hold()
+        self.time_index.hold()
+
+    def retire(self) -> list[Path]:
+        """Rename the files to ``.deleted``, the log last; the new names. Readers go on with what is open."""
+        self.hold()
+        renamed = []
+        for kind in (SNAPSHOT, *reversed(SEGMENT_KINDS)):
+            path = self.path(kind)
+            if files.exists(path):
+                target = self.directory / segment_file(self.base_offset, kind, DELETED)
+                files.rename(path, target)
+                renamed.append(target)
+        self.close_for_append()
+        return renamed
+
+    def close_for_append(self) -> None:
+        """Let go of the file that is written to; readers keep theirs."""
+        if self._appender is not None:
+            self._modified_ms = self.modified_ms if files.exists(self.path()) else self._modified_ms
+            self._appender.close()
+            self._appender = None

@@ -1,0 +1,401 @@
+"""One partition's log, open for appending and reading (Kafka's ``UnifiedLog`` and ``LocalLog``).
+
+::
+
+    append ─► validate, give offsets ─► producers ─► roll? ─► segment ─► view ─► flush?
+    read   ─► view ─► segment ─► a slice of its file
+
+One lock for whatever changes the log; readers take none: they work on a ``LogView``, which is replaced as a
+whole. Bytes of a failed append are cut off again; a failed fsync takes the log offline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from siltstone import files
+from siltstone.clock import Clock
+from siltstone.config import LogConfig
+from siltstone.errors import OffsetOutOfRangeError, StorageError
+from siltstone.log import fetch
+from siltstone.log.epochs import LeaderEpochs
+from siltstone.log.fetch import Fetched, LogView
+from siltstone.log.found import Found
+from siltstone.log.live_segment import LiveSegment
+from siltstone.log.lookup import RecordPlace
+from siltstone.log.names import SNAPSHOT, parse_segment_file, segment_file
+from siltstone.log.producers import load_producers
+from siltstone.log.segment_list import SegmentList
+from siltstone.log.segments import list_segments
+from siltstone.log.validation import Origin, Validated, validate_and_assign
+from siltstone.records.layout import Bytes
+
+Background = Callable[[Callable[[], None]], object]
+"""Runs a task now or later: what a log leaves to its manager, such as the flush after a roll."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def run_now(task: Callable[[], None]) -> None:
+    """A ``Background`` that does not wait."""
+    task()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """Where an append went. ``duplicate``: it was there already, these are its offsets then.
+
+    ``log_append_ms`` is the time that was given under log-append time, else -1.
+    """
+
+    first_offset: int
+    last_offset: int
+    log_append_ms: int = -1
+    duplicate: bool = False
+
+
+class PartitionLog:
+    """The log of one partition.
+
+    For everybody to read: ``where``, ``directory``, ``config``; ``log_start_offset``, the first offset that
+    may be read; ``log_end_offset``, which the next record gets; ``recovery_point``, below which everything
+    is durable; ``flushed_ms``, when it was flushed last; ``offline``, why it takes no more appends, None
+    while it does; ``view``, what readers work on.
+    """
+
+    def __init__(
+        self,
+        found: Found,
+        config: LogConfig,
+        clock: Clock,
+        *,
+        background: Background = run_now,
+        random: Random | None = None,
+    ) -> None:
+        self.where = found.where
+        self.directory = found.directory
+        self.config = config
+        self._clock = clock
+        self._background = background
+        self._lock = threading.RLock()
+        self.offline: str | None = None
+        self._closed = False
+        self._producers = found.producers
+        self._epochs = LeaderEpochs(found.directory)
+        self.recovery_point = found.recovery_point
+        self.flushed_ms = clock.now_ms()
+        self._high_watermark: int | None = None
+        self._list = SegmentList(
+            found.directory, found.segments, found.log_end_offset, config, clock, random or Random()
+        )
+        self.log_start_offset, self.log_end_offset = found.log_start_offset, found.log_end_offset
+        self.view = self._publish()
+
+    # What it is
+
+    @property
+    def high_watermark(self) -> int:
+        """Up to where records may be read: the end, unless somebody who replicates says otherwise."""
+        return self.view.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Up to where every transaction is over."""
+        return self.view.last_stable_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments' logs."""
+        return sum(segment.size for segment in self.view.segments)
+
+    def _publish(self) -> LogView:
+        mark = self.log_end_offset if self._high_watermark is None else self._high_watermark
+        view = LogView(
+            self._list.segments,
+            self.log_start_offset,
+            self.log_end_offset,
+            mark,
+            self._producers.last_stable_offset(mark),
+            self._list.active.size,
+        )
+        self.view = view
+        return view
+
+    def _refuse_unusable(self) -> None:
+        if self._closed or self.offline is not None:
+            why = self.offline or "the log is closed"
+            raise StorageError(f"{self.directory}: {why}; open the log again")
+
+    def _go_offline(self, error: OSError) -> StorageError:
+        reason = f"{error.strerror or error}"
+        if error.errno not in _FULL:
+            self.offline = reason
+        return StorageError(f"{self.directory}: {reason}; nothing of this call was kept")
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Under the lock, on a log that can be used; the disk's errors become Kafka's."""
+        with self._lock:
+            self._refuse_unusable()
+            try:
+                yield
+            except OSError as error:
+                raise self._go_offline(error) from error
+
+    # Appending
+
+    def append(
+        self,
+        data: Bytes | bytes | bytearray | memoryview,
+        *,
+        origin: Origin = Origin.CLIENT,
+        leader_epoch: int = 0,
+        sync: bool = False,
+    ) -> Appended:
+        """Append batches. Offsets are written into ``data`` itself where it is a writable buffer.
+
+        ``sync``: return only when they are durable. Raises a LogError with Kafka's code, and nothing has
+        changed then.
+        """
+        with self._lock:
+            self._refuse_unusable()
+            now_ms = self._clock.now_ms()
+            validated = validate_and_assign(
+                _writable(data),
+                config=self.config,
+                next_offset=self.log_end_offset,
+                now_ms=now_ms,
+                leader_epoch=leader_epoch,
+                origin=origin,
+            )
+            again = self._producers.check(validated.batches, origin=origin, now_ms=now_ms)
+            if again is not None:
+                return Appended(
+                    first_offset=again.first_offset, last_offset=again.last_offset, duplicate=True
+                )
+            self._write(validated, now_ms)
+            due = self._flush_is_due(now_ms)
+        if sync or due:
+            self.flush()
+        stamped = now_ms if self.config.message_timestamp_type == "LogAppendTime" else -1
+        return Appended(
+            first_offset=validated.first_offset, last_offset=validated.last_offset, log_append_ms=stamped
+        )
+
+    def _write(self, validated: Validated, now_ms: int) -> None:
+        try:
+            active = self._list.active
+            size, last = len(validated.data), validated.last_offset
+            if active.must_roll(self.config, size, last, validated.max_timestamp, now_ms):
+                active = self._roll(validated.first_offset)
+            epoch = int(validated.batches["leader_epoch"][-1])
+            if epoch >= 0 and epoch != self._epochs.latest_epoch:
+                self._epochs.assign(epoch, validated.first_offset)
+            active.append(validated)
+            aborted = self._producers.update(validated.batches, validated.data)
+            if aborted:
+                active.add_aborted([tuple(entry) for entry in aborted])
+        except OSError as error:
+            raise self._go_offline(error) from error
+        self.log_end_offset = validated.last_offset + 1
+        self._publish()
+
+    def _flush_is_due(self, now_ms: int) -> bool:
+        unflushed = self.log_end_offset - self.recovery_point
+        return unflushed >= self.config.flush_messages or now_ms - self.flushed_ms >= self.config.flush_ms
+
+    # Rolling and flushing
+
+    def roll(self, base_offset: int | None = None) -> None:
+        """Begin a new active segment, at the end unless told."""
+        with self._changing():
+            self._roll(self.log_end_offset if base_offset is None else base_offset)
+            self._publish()
+
+    def _roll(self, base_offset: int) -> LiveSegment:
+        if base_offset <= self._list.active.base_offset:
+            return self._list.active
+        self._snapshot(base_offset)
+        fresh = self._list.roll(base_offset)
+        self._background(self.flush_closed)
+        return fresh
+
+    def _snapshot(self, offset: int) -> None:
+        """Keep the producers as of ``offset``: a start needs to read only what comes behind it."""
+        files.replace(self.directory / segment_file(offset, SNAPSHOT), self._producers.snapshot())
+
+    def flush(self) -> None:
+        """Make everything that was appended before this call durable. Raises StorageError."""
+        self._flush(including_active=True)
+
+    def flush_closed(self) -> None:
+        """The same for the segments that are not appended to any more."""
+        self._flush(including_active=False)
+
+    def _flush(self, *, including_active: bool) -> None:
+        with self._lock:
+            if self._closed or self.offline is not None:
+                return
+            upto = self.log_end_offset if including_active else self._list.active.base_offset
+            dirty = self._list.above(self.recovery_point, self.log_end_offset)
+            dirty = dirty if including_active else [each for each in dirty if each is not self._list.active]
+            try:
+                for segment in dirty:
+                    segment.save_indexes()
+            except OSError as error:
+                raise self._go_offline(error) from error
+        try:
+            for segment in dirty:
+                segment.sync()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self.offline = f"an fsync failed: {error.strerror or error}"
+            raise StorageError(f"{self.directory}: {self.offline}; open the log again") from error
+        with self._lock:
+            self.recovery_point = max(self.recovery_point, min(upto, self.log_end_offset))
+            if including_active:
+                self.flushed_ms = self._clock.now_ms()
+
+    # Reading
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int = 1 << 20,
+        *,
+        isolation: str = fetch.READ_UNCOMMITTED,
+        whole_first: bool = True,
+    ) -> Fetched:
+        """Batches from the one that holds ``offset`` on; see ``fetch.read``."""
+        return fetch.read(self.view, offset, max_bytes, isolation=isolation, whole_first=whole_first)
+
+    def offset_for_time(self, timestamp: int) -> RecordPlace | None:
+        """The first record at or after a time in ms; see ``fetch.offset_for_time``."""
+        return fetch.offset_for_time(self.view, timestamp)
+
+    # What makes it shorter
+
+    def set_high_watermark(self, offset: int | None) -> None:
+        """Say up to where records are replicated; None: the end, always."""
+        with self._lock:
+            self._high_watermark = offset
+            self._publish()
+
+    def delete_records(self, before: int) -> int:
+        """Move the log start up to ``before`` (-1: the high watermark); the new log start.
+
+        Raises OffsetOutOfRangeError above the high watermark. Whole segments below go at the next
+        retention check.
+        """
+        with self._changing():
+            target = self.high_watermark if before == -1 else before
+            if not 0 <= target <= self.high_watermark:
+                raise OffsetOutOfRangeError(
+                    f"{self.where}: records before {target} cannot be deleted: the high watermark is "
+                    f"{self.high_watermark}; give an offset up to it, or -1"
+                )
+            self._raise_start(target)
+            return self.log_start_offset
+
+    def _raise_start(self, offset: int) -> None:
+        if offset <= self.log_start_offset:
+            return
+        self.log_start_offset = offset
+        self.recovery_point = max(self.recovery_point, offset)
+        self._epochs.truncate_from_start(offset)
+        self._publish()
+
+    def delete_prefix(self, count: int) -> list[Path]:
+        """Let go of the ``count`` oldest segments; the ``.deleted`` files that are to be unlinked later.
+
+        When it is all of them, a new active segment begins first: the end offset stays.
+        """
+        with self._changing():
+            if count >= len(self._list.segments) and self._list.active.size:
+                self._roll(self.log_end_offset)
+            renamed = self._list.drop_prefix(count)
+            self._raise_start(max(self.log_start_offset, self._list.segments[0].base_offset))
+            self._publish()
+            return renamed
+
+    def truncate_to(self, offset: int) -> bool:
+        """Drop everything at and above ``offset``, durably; False when there was nothing."""
+        with self._changing():
+            if offset >= self.log_end_offset:
+                return False
+            self._list.truncate(offset)
+            self._restart_at(offset, min(self.log_start_offset, offset))
+            return True
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything and go on at ``offset`` (a follower whose leader has moved past it)."""
+        with self._changing():
+            self._list.restart(offset)
+            self._restart_at(offset, offset)
+
+    def _restart_at(self, end: int, start: int) -> None:
+        """The log ends at ``end`` now: everything that was known of what came behind it goes."""
+        self.log_start_offset, self.log_end_offset = start, end
+        self.recovery_point = min(self.recovery_point, end)
+        self._epochs.truncate_from_end(end)
+        for entry in files.entries(self.directory):
+            name = parse_segment_file(entry.name)
+            if name is not None and name.kind == SNAPSHOT and name.base_offset > end:
+                files.unlink(self.directory / entry.name)
+        self._producers = load_producers(self.directory, list_segments(self.directory), end)
+        if self._high_watermark is not None:
+            self._high_watermark = min(self._high_watermark, end)
+        self._publish()
+
+    def replace(self, new: Sequence[int], old: Sequence[int]) -> None:
+        """Swap cleaned segments in for closed ones (base offsets; see ``log.replacement``).
+
+        Readers that hold the old ones go on with them. Raises CorruptRecordError when a new segment does not
+        read back; nothing old is gone then.
+        """
+        with self._changing():
+            self._list.replace(new, old)
+            self._publish()
+
+    # Changing and closing
+
+    def update_config(self, config: LogConfig) -> None:
+        """Settings that hold from now on: sizes at the next roll, policies at once."""
+        with self._lock:
+            self.config = self._list.config = config
+
+    def expire_producers(self) -> None:
+        """Forget producers that were silent for ``producer.id.expiration.ms``."""
+        with self._lock:
+            self._producers.expire(self._clock.now_ms(), self.config.producer_id_expiration_ms)
+
+    def close(self) -> None:
+        """Flush, keep the producers, let go of the files. Raises StorageError; twice is once."""
+        with self._lock:
+            if self._closed:
+                return
+            if self.offline is None:
+                try:
+                    self._list.active.save_indexes(closing=True)
+                    self._snapshot(self.log_end_offset)
+                except OSError as error:
+                    raise self._go_offline(error) from error
+                self.flush()
+            self._closed = True
+            for segment in self._list.segments:
+                segment.close_for_append()
+
+
+def _writable(data: Bytes | bytes | bytearray | memoryview) -> Bytes:
+    """A writable array over the buffer, or a copy where it is not writable."""
+    array: Any = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
+    return array if array.flags.writeable else array.copy()

@@ -1,0 +1,117 @@
+"""The segments of an open log, in order: rolled, dropped, cut off, swapped (Kafka's ``LocalLog``).
+
+``segments`` is immutable and replaced as a whole: whoever holds it goes on reading what it names. Nothing
+here knows of producers, epochs or start offsets, and nothing takes a lock: ``PartitionLog`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+from siltstone import files
+from siltstone.clock import Clock
+from siltstone.config import LogConfig
+from siltstone.log.live_segment import LiveSegment
+from siltstone.log.replacement import replace_segments
+from siltstone.log.segments import Segment, list_segments
+
+
+class SegmentList:
+    """At least one segment, the last one active. Every method raises OSError where the disk does."""
+
+    def __init__(
+        self,
+        directory: Path,
+        found: Sequence[Segment],
+        end_offset: int,
+        config: LogConfig,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self._clock = clock
+        self._random = random
+        self.segments = tuple(self._live(each) for each in found)
+        if not self.segments:
+            self.segments = (self._create(end_offset),)
+
+    @property
+    def active(self) -> LiveSegment:
+        """The segment that is appended to."""
+        return self.segments[-1]
+
+    def _live(self, found: Segment) -> LiveSegment:
+        return LiveSegment(found, self.config, created_ms=self._clock.now_ms(), jitter_ms=self._jitter())
+
+    def _create(self, base_offset: int) -> LiveSegment:
+        now_ms, jitter_ms = self._clock.now_ms(), self._jitter()
+        segment = LiveSegment.create(
+            self.directory, base_offset, self.config, now_ms=now_ms, jitter_ms=jitter_ms
+        )
+        files.sync_directory(self.directory)
+        return segment
+
+    def _jitter(self) -> int:
+        most = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        return self._random.randrange(most) if most > 0 else 0
+
+    def roll(self, base_offset: int) -> LiveSegment:
+        """Begin a new active segment behind the one there is."""
+        self.active.save_indexes(closing=True)
+        fresh = self._create(base_offset)
+        self.segments = (*self.segments, fresh)
+        return fresh
+
+    def above(self, offset: int, end_offset: int) -> list[LiveSegment]:
+        """Segments with something at or above ``offset``; the log ends at ``end_offset``."""
+        ends = [*(each.base_offset for each in self.segments[1:]), end_offset]
+        return [each for each, end in zip(self.segments, ends, strict=True) if end > offset]
+
+    def drop_prefix(self, count: int) -> list[Path]:
+        """Let go of the ``count`` oldest segments, never the active one; their ``.deleted`` files."""
+        going = self.segments[: min(count, len(self.segments) - 1)]
+        self.segments = self.segments[len(going) :]
+        renamed = [path for segment in going for path in segment.retire()]
+        if renamed:
+            files.sync_directory(self.directory)
+        return renamed
+
+    def truncate(self, offset: int) -> None:
+        """Drop everything at and above ``offset``, later segments first."""
+        kept = [segment for segment in self.segments if segment.base_offset <= offset]
+        self._remove(self.segments[len(kept) :])
+        if kept:
+            self.segments = tuple(kept)
+            kept[-1].truncate(offset)
+            files.sync_directory(self.directory)
+        else:
+            self.segments = (self._create(offset),)
+
+    def restart(self, offset: int) -> None:
+        """Drop everything; one empty segment at ``offset`` is left."""
+        self._remove(self.segments)
+        self.segments = (self._create(offset),)
+
+    def _remove(self, going: Sequence[LiveSegment]) -> None:
+        for segment in reversed(going):
+            for path in segment.retire():
+                files.unlink(path)
+            files.sync_directory(self.directory)
+
+    def replace(self, new: Sequence[int], old: Sequence[int]) -> None:
+        """Swap ``.cleaned`` segments with bases ``new`` in for the closed ones with bases ``old``.
+
+        Raises CorruptRecordError when a new segment does not read back; nothing old is gone then.
+        """
+        going = [segment for segment in self.segments[:-1] if segment.base_offset in old]
+        for segment in going:
+            segment.hold()
+            segment.close_for_append()
+        replace_segments(self.directory, new, old)
+        found = [each for each in list_segments(self.directory) if each.base_offset in new]
+        kept = [segment for segment in self.segments if segment not in going]
+        fresh = [self._live(each) for each in found]
+        self.segments = tuple(sorted((*kept, *fresh), key=lambda segment: segment.base_offset))
