@@ -103,7 +103,7 @@ def empty_columns(data: Bytes, rows: int) -> RecordColumns:
 
 
 @kernel
-def _skip_span(data: Bytes, position: int, end: int) -> tuple[int, int, int]:
+def skip_span(data: Bytes, position: int, end: int) -> tuple[int, int, int]:
     """A sized field at ``position``: (its start, its size, reason); start is -1 on trouble."""
     size, position = read_varint(data, position, end)
     if position < 0:
@@ -116,13 +116,13 @@ def _skip_span(data: Bytes, position: int, end: int) -> tuple[int, int, int]:
 
 
 @kernel
-def _skip_headers(data: Bytes, position: int, end: int, count: int) -> tuple[int, int]:
+def skip_headers(data: Bytes, position: int, end: int, count: int) -> tuple[int, int]:
     """The position behind ``count`` headers and 0, or -1 and a reason."""
     for _ in range(count):
-        start, size, reason = _skip_span(data, position, end)
+        start, size, reason = skip_span(data, position, end)
         if start < 0 or size < 0:
             return -1, reason if start < 0 else 4
-        start, size, reason = _skip_span(data, start + size, end)
+        start, size, reason = skip_span(data, start + size, end)
         if start < 0:
             return -1, reason
         position = start + max(size, 0)
@@ -175,10 +175,10 @@ def _decode_modern(
             if here <= previous or here > header.last_offset:
                 return i, 5
             previous = here
-            key, key_bytes, reason = _skip_span(data, position, end)
+            key, key_bytes, reason = skip_span(data, position, end)
             if key < 0:
                 return i, reason
-            value, value_bytes, reason = _skip_span(data, key + max(key_bytes, 0), end)
+            value, value_bytes, reason = skip_span(data, key + max(key_bytes, 0), end)
             if value < 0:
                 return i, reason
             headers, position = read_varint(data, value + max(value_bytes, 0), end)
@@ -188,7 +188,7 @@ def _decode_modern(
                 return i, 4
             headers_start[row] = position
             if headers > 0:
-                position, reason = _skip_headers(data, position, end, headers)
+                position, reason = skip_headers(data, position, end, headers)
                 if position < 0:
                     return i, reason
             if position != end:

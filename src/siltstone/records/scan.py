@@ -81,7 +81,8 @@ def _fill_legacy(data: Bytes, position: int, magic: int, row: Any) -> None:
 
 
 @kernel
-def _scan(data: Bytes, position: int, limit: int, out: Directory) -> tuple[int, int, int, int]:
+def scan_into(data: Bytes, position: int, limit: int, out: Directory) -> tuple[int, int, int, int]:
+    """Scan ``data[position:limit]`` into ``out``: (rows, end, ``ScanEnd``, needed), as in ``Scan``."""
     rows = 0
     while position < limit:
         if limit - position < 17:
@@ -122,7 +123,7 @@ def scan_batches(data: Bytes, start: int = 0, limit: int | None = None) -> Scan:
     position, capacity = start, 1024
     while True:
         out = np.empty(capacity, BATCH)
-        rows, position, outcome, needed = _scan(data, position, end, out)
+        rows, position, outcome, needed = scan_into(data, position, end, out)
         parts.append(out[:rows])
         if outcome != ScanEnd.DIRECTORY_FULL:
             batches = parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -143,6 +144,6 @@ def scan_headers(data: Bytes, limit: int) -> Scan:
     if len(data) - scan.end < BATCH_OVERHEAD:
         return scan
     last = np.empty(1, BATCH)
-    rows, position, outcome, _ = _scan(data, scan.end, end, last)
+    rows, position, outcome, _ = scan_into(data, scan.end, end, last)
     batches = np.concatenate((scan.batches, last[:rows]))
     return Scan(batches=batches, end=position, outcome=ScanEnd(outcome), needed=0)
