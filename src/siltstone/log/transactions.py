@@ -1,7 +1,7 @@
 """Aborted transactions out of the log itself: how a ``.txnindex`` is built again (``TransactionIndex``).
 
-A transaction of a producer runs from its first transactional batch to its marker, a control batch with one
-record whose key is ``version 2 | type 2`` (0: abort, 1: commit). An abort is an entry of the segment that
+A transaction of a producer runs from its first transactional batch to its marker (``records.control``). An
+abort is an entry of the segment that
 holds the marker: first offset, the marker's offset, and the last stable offset when it was written, which
 is the first offset of the oldest transaction that was still open, or the offset after the marker.
 """
@@ -17,10 +17,8 @@ from siltstone import files
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.segments import Segment, Window, windows
 from siltstone.log.snapshots import ProducerEntry
-from siltstone.records.decode import decode_records
+from siltstone.records.control import marker_of
 from siltstone.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT
-
-_ABORT, _COMMIT = 0, 1
 
 
 @dataclass(slots=True)
@@ -63,12 +61,8 @@ def _aborted(
         if not attributes[row] & CONTROL_BIT:
             opened.first_offsets.setdefault(producer, base)
             continue
-        if not batch["count"]:
-            continue
-        one = window.batches[row : row + 1]
-        key = decode_records(window.data, one, path=segment.path, origin=window.origin).key(0)
-        kind = int.from_bytes((key or b"")[2:4], "big")
-        if kind in (_ABORT, _COMMIT):
+        marker = marker_of(window.data, window.batches, row, segment.path, window.origin)
+        if marker is not None:
             first, stable = opened.finish(producer, base)
-            if kind == _ABORT and first is not None:
+            if not marker.commit and first is not None:
                 yield 0, producer, first, base, stable

@@ -46,7 +46,7 @@ CRC32_TABLES = _tables(0xEDB88320)
 
 
 @kernel
-def crc_of(data: Bytes, start: int, end: int, tables: Sums) -> int:
+def crc_of(data: Bytes, start: int, end: int, tables: Sums) -> np.uint32:
     """The CRC that ``tables`` stand for of ``data[start:end]``. Over a kilobyte the libraries are faster."""
     eight = np.uint64(8)
     crc = np.uint32(0xFFFFFFFF)

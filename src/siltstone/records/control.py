@@ -1,0 +1,83 @@
+"""Control batches: how a log says that a transaction ended (``EndTransactionMarker``, KIP-98).
+
+A marker is a batch of one record with the control and the transactional bit set and no sequence::
+
+    key    version 2 (0) | type 2 (0: abort, 1: commit)
+    value  version 2 (0) | coordinator epoch 4
+
+Key and value are big-endian. A later version may only add fields behind these. Other types (a KRaft leader
+change, a snapshot's header and footer) come without a producer id and end no transaction.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from siltstone.errors import CorruptRecordError
+from siltstone.records.build import BatchShape, Spans, build_batch
+from siltstone.records.decode import decode_records
+from siltstone.records.layout import Bytes, Directory
+
+ABORT, COMMIT = 0, 1
+_KEY = struct.Struct(">hh")
+_VALUE = struct.Struct(">hi")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """The end of a transaction; ``coordinator_epoch`` is of the coordinator that decided it."""
+
+    commit: bool
+    coordinator_epoch: int
+
+
+def read_marker(key: bytes | None, value: bytes | None) -> Marker | None:
+    """What a control record says; None for one that is not about a transaction.
+
+    Raises ValueError for a key, or a marker's value, that is too short or has a negative version.
+    """
+    if key is None or len(key) < _KEY.size:
+        raise ValueError("a control record's key is too short")
+    version, kind = _KEY.unpack_from(key)
+    if version < 0:
+        raise ValueError(f"a control record's key has version {version}")
+    if kind not in (ABORT, COMMIT):
+        return None
+    if value is None or len(value) < _VALUE.size:
+        raise ValueError("a transaction marker's value is too short")
+    version, epoch = _VALUE.unpack_from(value)
+    if version < 0:
+        raise ValueError(f"a transaction marker's value has version {version}")
+    return Marker(commit=kind == COMMIT, coordinator_epoch=epoch)
+
+
+def marker_of(data: Bytes, batches: Directory, row: int, path: str = "", origin: int = 0) -> Marker | None:
+    """The marker that the control batch ``batches[row]`` of ``data`` holds.
+
+    None for other control records, and for a batch that cleaning has emptied. ``path`` and ``origin`` (the
+    file position of ``data[0]``) are for messages. Raises CorruptRecordError for one that makes no sense.
+    """
+    one = batches[row : row + 1]
+    if not int(one["count"][0]):
+        return None
+    columns = decode_records(data, one, path=path, origin=origin)
+    try:
+        return read_marker(columns.key(0), columns.value(0))
+    except ValueError as error:
+        raise CorruptRecordError(path, origin + int(one["position"][0]), str(error)) from None
+
+
+def end_transaction_marker(
+    *, commit: bool, producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp_ms: int
+) -> Bytes:
+    """The control batch that ends a producer's transaction, its base offset 0: uint8, checksum included."""
+    return build_batch(
+        BatchShape(producer_id=producer_id, producer_epoch=producer_epoch, transactional=True, control=True),
+        offset=np.zeros(1, np.int64),
+        timestamp=np.full(1, timestamp_ms, np.int64),
+        keys=Spans.of([_KEY.pack(0, COMMIT if commit else ABORT)]),
+        values=Spans.of([_VALUE.pack(0, coordinator_epoch)]),
+    )

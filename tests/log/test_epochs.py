@@ -1,0 +1,164 @@
+"""Leader epochs: what follows what, which offset ends an epoch, and the file that keeps them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from siltstone.errors import CorruptFileError
+from siltstone.log.epochs import LeaderEpochs
+from siltstone.log.names import LEADER_EPOCH_CHECKPOINT
+
+FIVE = [(2, 0), (3, 10), (5, 20), (6, 35), (9, 40)]
+
+
+def of(path: Path, *entries: tuple[int, int]) -> LeaderEpochs:
+    return LeaderEpochs(path / LEADER_EPOCH_CHECKPOINT, entries)
+
+
+def test_a_change_is_in_the_file_when_it_returns(tmp_path: Path) -> None:
+    path = tmp_path / LEADER_EPOCH_CHECKPOINT
+    epochs = LeaderEpochs.load(path)
+    assert epochs.latest() is None and epochs.entries == ()
+    assert epochs.assign(0, 0)
+    assert path.read_bytes() == b"0\n1\n0 0\n"
+    assert epochs.assign(4, 17)
+    assert path.read_bytes() == b"0\n2\n0 0\n4 17\n"
+    assert LeaderEpochs.load(path).entries == ((0, 0), (4, 17))
+
+
+def test_what_is_known_is_no_news(tmp_path: Path) -> None:
+    epochs = of(tmp_path, (3, 10))
+    assert not epochs.assign(3, 10)
+    assert not epochs.assign(3, 99)
+    assert not (tmp_path / LEADER_EPOCH_CHECKPOINT).exists()
+    assert epochs.assign(3, 4)
+    assert epochs.entries == ((3, 4),)
+
+
+@pytest.mark.parametrize(
+    ("entry", "left"),
+    [
+        ((10, 50), [*FIVE, (10, 50)]),
+        ((10, 40), [*FIVE[:4], (10, 40)]),
+        ((10, 20), [*FIVE[:2], (10, 20)]),
+        ((5, 50), [*FIVE[:2], (5, 50)]),
+        ((1, 99), [(1, 99)]),
+    ],
+)
+def test_entries_that_cannot_be_followed_go(
+    tmp_path: Path, entry: tuple[int, int], left: list[tuple[int, int]]
+) -> None:
+    epochs = of(tmp_path, *FIVE)
+    assert epochs.assign(*entry)
+    assert list(epochs.entries) == left
+
+
+@pytest.mark.parametrize(
+    ("epoch", "answer"),
+    [
+        (-1, (-1, -1)),
+        (0, (0, 0)),
+        (2, (2, 10)),
+        (3, (3, 20)),
+        (4, (3, 20)),
+        (8, (6, 40)),
+        (9, (9, 100)),
+        (10, (-1, -1)),
+    ],
+)
+def test_where_an_epoch_ends(tmp_path: Path, epoch: int, answer: tuple[int, int]) -> None:
+    assert of(tmp_path, *FIVE).end_offset_for(epoch, 100) == answer
+
+
+def test_nothing_is_known_of_an_empty_log(tmp_path: Path) -> None:
+    assert of(tmp_path).end_offset_for(3, 100) == (-1, -1)
+    assert of(tmp_path).epoch_at(3) is None
+
+
+def test_the_epoch_of_an_offset(tmp_path: Path) -> None:
+    epochs = of(tmp_path, *FIVE[1:])
+    assert [epochs.epoch_at(offset) for offset in (9, 10, 19, 20, 40, 1000)] == [None, 3, 3, 5, 9, 9]
+
+
+@pytest.mark.parametrize(("end", "kept"), [(100, 5), (41, 5), (40, 4), (10, 1), (1, 1), (0, 0)])
+def test_a_cut_at_the_end(tmp_path: Path, end: int, kept: int) -> None:
+    epochs = of(tmp_path, *FIVE)
+    epochs.truncate_from_end(end)
+    assert list(epochs.entries) == FIVE[:kept]
+
+
+@pytest.mark.parametrize(
+    ("start", "left"),
+    [
+        (0, FIVE),
+        (5, [(2, 5), *FIVE[1:]]),
+        (10, FIVE[1:]),
+        (12, [(3, 12), *FIVE[2:]]),
+        (1000, [(9, 1000)]),
+    ],
+)
+def test_the_epoch_that_covers_the_start_stays(
+    tmp_path: Path, start: int, left: list[tuple[int, int]]
+) -> None:
+    epochs = of(tmp_path, *FIVE)
+    epochs.truncate_from_start(start)
+    assert list(epochs.entries) == left
+
+
+def test_a_log_that_starts_before_the_first_epoch_keeps_all(tmp_path: Path) -> None:
+    epochs = of(tmp_path, *FIVE[1:])
+    epochs.truncate_from_start(5)
+    assert list(epochs.entries) == FIVE[1:]
+
+
+def test_cleared(tmp_path: Path) -> None:
+    epochs = of(tmp_path, *FIVE)
+    epochs.clear()
+    assert LeaderEpochs.load(tmp_path / LEADER_EPOCH_CHECKPOINT).entries == ()
+
+
+DAMAGED = (
+    b"",
+    b"1\n0\n",
+    b"0",
+    b"0\n",
+    b"0\n2\n0 0\n",
+    b"0\n1\n0 0 0\n",
+    b"0\n1\nx 0\n",
+    b"0\n1\n-1 0\n",
+    b"0\n1\n0 " + b"9" * 5000 + b"\n",
+    b"0\n1\n9999999999 0\n",
+    b"0\n2\n1 0\n1 5\n",
+    b"0\n2\n1 5\n2 5\n",
+    b"\xff\x00",
+)
+
+
+@pytest.mark.parametrize("raw", DAMAGED)
+def test_a_damaged_file_is_refused(tmp_path: Path, raw: bytes) -> None:
+    path = tmp_path / LEADER_EPOCH_CHECKPOINT
+    path.write_bytes(raw)
+    with pytest.raises(CorruptFileError, match=LEADER_EPOCH_CHECKPOINT):
+        LeaderEpochs.load(path)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=8))
+def test_whatever_is_assigned_ascends_and_is_on_disk(
+    tmp_path_factory: pytest.TempPathFactory, assigned: list[tuple[int, int]]
+) -> None:
+    path = tmp_path_factory.mktemp("epochs") / LEADER_EPOCH_CHECKPOINT
+    epochs = LeaderEpochs(path)
+    for epoch, start in assigned:
+        epochs.assign(epoch, start)
+    entries = list(epochs.entries)
+    assert entries == sorted(entries) == sorted(entries, key=lambda entry: entry[1])
+    assert len({epoch for epoch, _ in entries}) == len({start for _, start in entries}) == len(entries)
+    assert list(LeaderEpochs.load(path).entries) == entries
+
+
+def test_kafkas_own_file(golden: Path) -> None:
+    assert LeaderEpochs.load(golden / "txn" / "before" / LEADER_EPOCH_CHECKPOINT).entries == ((0, 0),)

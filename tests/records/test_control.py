@@ -1,0 +1,89 @@
+"""Transaction markers: Kafka's own are read, and made again byte for byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from siltstone.errors import CorruptRecordError
+from siltstone.records.build import BatchShape, Spans, build_batch
+from siltstone.records.control import Marker, end_transaction_marker, marker_of, read_marker
+from siltstone.records.layout import CHECKED_FROM, CONTROL_BIT, Bytes
+from siltstone.records.scan import scan_batches
+
+
+def test_kafkas_markers_are_made_again(golden: Path) -> None:
+    seen = []
+    for path in sorted((golden / "txn" / "before").glob("*.log")):
+        data = np.frombuffer(path.read_bytes(), np.uint8).copy()
+        batches = scan_batches(data).batches
+        for row in np.flatnonzero(batches["attributes"] & CONTROL_BIT).tolist():
+            batch = batches[row]
+            marker = marker_of(data, batches, row)
+            assert marker is not None
+            made = end_transaction_marker(
+                commit=marker.commit,
+                producer_id=int(batch["producer_id"]),
+                producer_epoch=int(batch["producer_epoch"]),
+                coordinator_epoch=marker.coordinator_epoch,
+                timestamp_ms=int(batch["max_timestamp"]),
+            )
+            stored = data[batch["position"] : batch["position"] + batch["size"]]
+            assert made[CHECKED_FROM:].tobytes() == stored[CHECKED_FROM:].tobytes()
+            assert made[16:21].tobytes() == stored[16:21].tobytes()
+            seen.append(marker.commit)
+    assert {True, False} == set(seen) and len(seen) > 10
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "marker"),
+    [
+        (bytes(4), bytes(6), Marker(commit=False, coordinator_epoch=0)),
+        (b"\0\0\0\1", b"\0\0\0\0\1\0", Marker(commit=True, coordinator_epoch=256)),
+        (b"\0\7\0\1more", b"\0\7\xff\xff\xff\xffmore", Marker(commit=True, coordinator_epoch=-1)),
+        (b"\0\0\0\2", None, None),
+        (b"\0\0\xff\xff", b"", None),
+    ],
+)
+def test_what_a_control_record_says(key: bytes, value: bytes | None, marker: Marker | None) -> None:
+    assert read_marker(key, value) == marker
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (None, bytes(6)),
+        (b"\0\0\0", bytes(6)),
+        (b"\xff\xff\0\0", bytes(6)),
+        (bytes(4), None),
+        (bytes(4), bytes(5)),
+        (bytes(4), b"\x80" + bytes(5)),
+    ],
+)
+def test_no_marker_is_guessed(key: bytes | None, value: bytes | None) -> None:
+    with pytest.raises(ValueError, match=r"control record|marker"):
+        read_marker(key, value)
+
+
+def control(count: int) -> Bytes:
+    return build_batch(
+        BatchShape(control=True, transactional=True, producer_id=1),
+        offset=np.zeros(count, np.int64),
+        timestamp=np.zeros(count, np.int64),
+        keys=Spans.of([b"no"] * count),
+        values=Spans.of([b"no"] * count),
+        last_offset=0,
+    )
+
+
+def test_an_emptied_control_batch_ends_nothing() -> None:
+    data = control(0)
+    assert marker_of(data, scan_batches(data).batches, 0) is None
+
+
+def test_a_senseless_marker_is_named_with_its_place() -> None:
+    data = control(1)
+    with pytest.raises(CorruptRecordError, match=r"x\.log: byte 40: "):
+        marker_of(data, scan_batches(data).batches, 0, "x.log", 40)
