@@ -208,7 +208,7 @@ def _swap(destination: InPlace, planned: Planned, groups: list[Rewritten]) -> No
 def _kernels(planned: Planned, times: dict[str, Times]) -> None:
     """On the first segment: checksums with reading, decoding, hashing, and de-duplication."""
     segment, scratch = planned.work.segments[0], Scratch()
-    collector = KeyCollector(hash_key=planned.work.hash_key, first_dirty=0, buckets=1, capacity=1 << 30)
+    collector = KeyCollector(hash_key=planned.work.hash_key, first_dirty=0, buckets=1, capacity=1 << 22)
     spent = dict.fromkeys(("read, checksums", "decode", "hash"), 0.0)
     with files.Reader(segment.path) as reader:
         began = time.perf_counter()

@@ -1,0 +1,97 @@
+"""Growing indexes against a plain list: looked up half in the file, half in memory."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from siltstone.log.index_file import Entry, IndexFile
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(1, 5), st.integers(1, 5)),
+        st.tuples(st.just("save"), st.just(0), st.just(0)),
+        st.tuples(st.just("reopen"), st.just(0), st.just(0)),
+        st.tuples(st.just("cut"), st.integers(0, 120), st.integers(0, 1)),
+    ),
+    max_size=40,
+)
+
+
+def _floor(entries: list[Entry], key: int) -> Entry | None:
+    below = [entry for entry in entries if entry[0] <= key]
+    return below[-1] if below else None
+
+
+def _first_at(entries: list[Entry], value: int) -> Entry | None:
+    return next((entry for entry in entries if entry[1] >= value), None)
+
+
+@given(steps, st.sampled_from(["index", "timeindex"]))
+def test_it_answers_as_a_list_does(script: list[tuple[str, int, int]], kind: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"00000000000000000000.{kind}"
+        path.write_bytes(b"")
+        index, model = IndexFile(path, kind, 0, 1 << 20), list[Entry]()
+        for step, first, second in script:
+            if step == "add":
+                last = model[-1] if model else (0, 0)
+                model.append((last[0] + first, last[1] + second))
+                index.add(*model[-1])
+            elif step == "cut":
+                model = [entry for entry in model if entry[second] < first]
+                index.cut(below=first, column=second)
+            else:
+                index.save()
+                if step == "reopen":
+                    index = IndexFile(path, kind, path.stat().st_size, 1 << 20)
+            assert len(index) == len(model)
+            assert index.last() == (model[-1] if model else None)
+        for key in range(0, 130, 3):
+            assert index.floor(key) == _floor(model, key)
+            assert index.first_at(key) == _first_at(model, key)
+
+
+def test_it_is_full_at_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.index"
+    path.write_bytes(b"")
+    index = IndexFile(path, "index", 0, 20)
+    index.add(1, 100)
+    assert not index.is_full
+    index.add(2, 200)
+    assert index.is_full
+    assert index.size == 16
+
+
+def test_lookups_go_on_when_the_file_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.index"
+    path.write_bytes(b"")
+    index = IndexFile(path, "index", 0, 1 << 20)
+    for number in range(1, 10):
+        index.add(number, 100 * number)
+    index.save()
+    index.hold()
+    path.unlink()
+    assert index.floor(5) == (5, 500)
+
+
+def test_a_time_index_holds_large_times(tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.timeindex"
+    path.write_bytes(b"")
+    index = IndexFile(path, "timeindex", 0, 1 << 20)
+    index.add(1 << 60, 7)
+    index.save()
+    assert path.read_bytes() == (1 << 60).to_bytes(8, "big") + (7).to_bytes(4, "big")
+    assert IndexFile(path, "timeindex", 12, 1 << 20).last() == (1 << 60, 7)
+
+
+@pytest.mark.parametrize("missing", ["index", "timeindex"])
+def test_no_entries_no_answer(tmp_path: Path, missing: str) -> None:
+    index = IndexFile(tmp_path / f"0.{missing}", missing, 0, 1 << 20)
+    assert index.last() is None
+    assert index.floor(10) is None
+    assert index.first_at(0) is None
