@@ -16,25 +16,27 @@ FIVE = [(2, 0), (3, 10), (5, 20), (6, 35), (9, 40)]
 
 
 def of(path: Path, *entries: tuple[int, int]) -> LeaderEpochs:
-    return LeaderEpochs(path / LEADER_EPOCH_CHECKPOINT, entries)
+    rows = "".join(f"{epoch} {start}\n" for epoch, start in entries)
+    (path / LEADER_EPOCH_CHECKPOINT).write_text(f"0\n{len(entries)}\n{rows}")
+    return LeaderEpochs(path)
 
 
 def test_a_change_is_in_the_file_when_it_returns(tmp_path: Path) -> None:
     path = tmp_path / LEADER_EPOCH_CHECKPOINT
-    epochs = LeaderEpochs.load(path)
-    assert epochs.latest() is None and epochs.entries == ()
+    epochs = LeaderEpochs(tmp_path)
+    assert epochs.latest_epoch is None and epochs.entries == ()
     assert epochs.assign(0, 0)
     assert path.read_bytes() == b"0\n1\n0 0\n"
     assert epochs.assign(4, 17)
     assert path.read_bytes() == b"0\n2\n0 0\n4 17\n"
-    assert LeaderEpochs.load(path).entries == ((0, 0), (4, 17))
+    assert LeaderEpochs(tmp_path).entries == ((0, 0), (4, 17))
 
 
 def test_what_is_known_is_no_news(tmp_path: Path) -> None:
     epochs = of(tmp_path, (3, 10))
     assert not epochs.assign(3, 10)
     assert not epochs.assign(3, 99)
-    assert not (tmp_path / LEADER_EPOCH_CHECKPOINT).exists()
+    assert epochs.entries == ((3, 10),)
     assert epochs.assign(3, 4)
     assert epochs.entries == ((3, 4),)
 
@@ -118,7 +120,7 @@ def test_a_log_that_starts_before_the_first_epoch_keeps_all(tmp_path: Path) -> N
 def test_cleared(tmp_path: Path) -> None:
     epochs = of(tmp_path, *FIVE)
     epochs.clear()
-    assert LeaderEpochs.load(tmp_path / LEADER_EPOCH_CHECKPOINT).entries == ()
+    assert LeaderEpochs(tmp_path).entries == ()
 
 
 DAMAGED = (
@@ -143,22 +145,22 @@ def test_a_damaged_file_is_refused(tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / LEADER_EPOCH_CHECKPOINT
     path.write_bytes(raw)
     with pytest.raises(CorruptFileError, match=LEADER_EPOCH_CHECKPOINT):
-        LeaderEpochs.load(path)
+        LeaderEpochs(tmp_path)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=8))
 def test_whatever_is_assigned_ascends_and_is_on_disk(
     tmp_path_factory: pytest.TempPathFactory, assigned: list[tuple[int, int]]
 ) -> None:
-    path = tmp_path_factory.mktemp("epochs") / LEADER_EPOCH_CHECKPOINT
+    path = tmp_path_factory.mktemp("epochs")
     epochs = LeaderEpochs(path)
     for epoch, start in assigned:
         epochs.assign(epoch, start)
     entries = list(epochs.entries)
     assert entries == sorted(entries) == sorted(entries, key=lambda entry: entry[1])
     assert len({epoch for epoch, _ in entries}) == len({start for _, start in entries}) == len(entries)
-    assert list(LeaderEpochs.load(path).entries) == entries
+    assert list(LeaderEpochs(path).entries) == entries
 
 
 def test_kafkas_own_file(golden: Path) -> None:
-    assert LeaderEpochs.load(golden / "txn" / "before" / LEADER_EPOCH_CHECKPOINT).entries == ((0, 0),)
+    assert LeaderEpochs(golden / "txn" / "before").entries == ((0, 0),)

@@ -8,11 +8,11 @@ the log's end. A change replaces the file before the call returns, so what is in
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
 from pathlib import Path
 
 from siltstone import files
 from siltstone.errors import CorruptFileError
+from siltstone.log.names import LEADER_EPOCH_CHECKPOINT
 
 NO_EPOCH, NO_OFFSET = -1, -1
 _MOST_EPOCH, _MOST_OFFSET, _MOST_DIGITS = (1 << 31) - 1, (1 << 63) - 1, 19
@@ -21,26 +21,21 @@ _MOST_EPOCH, _MOST_OFFSET, _MOST_DIGITS = (1 << 31) - 1, (1 << 63) - 1, 19
 class LeaderEpochs:
     """The epochs of one partition by ascending start. Every change is durable when it returns."""
 
-    def __init__(self, path: Path, entries: Iterable[tuple[int, int]] = ()) -> None:
-        """``entries`` are (epoch, start offset), ascending; ``path`` is not written before a change."""
-        self._path = path
-        self._entries = list(entries)
-
-    @classmethod
-    def load(cls, path: Path) -> LeaderEpochs:
-        """From the file; without one there are no epochs. Raises CorruptFileError, OSError."""
+    def __init__(self, directory: Path) -> None:
+        """From the partition's file; without one there are no epochs. Raises CorruptFileError, OSError."""
+        self._path = directory / LEADER_EPOCH_CHECKPOINT
         try:
-            raw = files.read_bytes(path)
+            self._entries = _parse(files.read_bytes(self._path), str(self._path))
         except FileNotFoundError:
-            return cls(path)
-        return cls(path, _parse(raw, str(path)))
+            self._entries = []
 
     @property
     def entries(self) -> tuple[tuple[int, int], ...]:
         """(epoch, start offset), ascending."""
         return tuple(self._entries)
 
-    def latest(self) -> int | None:
+    @property
+    def latest_epoch(self) -> int | None:
         """The newest epoch, None where there is none."""
         return self._entries[-1][0] if self._entries else None
 
