@@ -4,7 +4,8 @@
     golden/NAME/before, after    the partition directory before and after a cleaning; before2, after2, …
     golden/NAME/records_*.jsonl  every segment, batch and record of a directory as Kafka's reader decodes it
     golden/recovery/NAME         a directory stopped amid a swap, and after the broker's next start
-    golden/legacy/NAME           logs of record format v0 and v1, before only
+    golden/legacy/NAME           logs of record format v0 and v1: before, and the segments of after_43, which
+                                 is what the cleaner of Kafka 4.3 made of it
 
 A test takes the session fixture `golden` (the unpacked root), loads a case and stages one of its rounds as a
 log directory of its own; the unpacked files themselves are shared and must not be changed.
@@ -89,7 +90,8 @@ class Case:
 
 def unpack_golden(destination: Path) -> Path:
     """Unpack all golden sets below a directory and return their root."""
-    unpack(DATA / "golden.tar.xz", destination)
+    for name in ("golden.tar.xz", "legacy_after_43.tar.xz"):
+        unpack(DATA / name, destination)
     return destination / "golden"
 
 

@@ -2,7 +2,7 @@
 
 ``encode_records`` writes new records from key, value and header spans. A cleaned batch's records are
 copied by ``cleaner.rewrite``, which changes only what a new base timestamp changes, and its header is
-written here.
+written here. ``compress_batches`` compresses finished batches.
 ``write_header`` puts the 61 bytes before them; checksums come last, from
 ``checksum.patch_checksums``.
 """
@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from siltstone.records.checksum import patch_checksums
-from siltstone.records.codecs import compress
+from siltstone.records.codecs import Scratch, compress
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import (
     BATCH_OVERHEAD,
@@ -87,11 +88,53 @@ class Spans:
 
 
 @kernel
+def copy_bytes(data: Bytes, start: int, size: int, out: Bytes, position: int) -> int:
+    """Copy ``size`` bytes, none where it is negative; returns the end in ``out``, which is another array.
+
+    Unsigned indexes let LLVM copy 32 at once.
+    """
+    here, there = np.uint64(start), np.uint64(position)
+    for i in range(np.uint64(max(size, 0))):
+        out[there + i] = data[here + i]
+    return position + max(size, 0)
+
+
+@kernel
 def _put_span(data: Bytes, start: int, size: int, out: Bytes, position: int) -> int:
     position = write_varint(out, position, size)
-    for i in range(size):
-        out[position + i] = data[start + i]
-    return position + max(size, 0)
+    return copy_bytes(data, start, size, out, position)
+
+
+@kernel
+def encode_record(
+    offset_delta: int,
+    timestamp_delta: int,
+    key_data: Bytes,
+    key_start: int,
+    key_size: int,
+    value_data: Bytes,
+    value_start: int,
+    value_size: int,
+    headers_data: Bytes,
+    headers_start: int,
+    headers_size: int,
+    out: Bytes,
+    position: int,
+) -> int:
+    """Write one record into ``out`` at ``position``; returns its end. Arguments are ``encode_records``'s."""
+    body = 1 + varint_size(timestamp_delta) + varint_size(offset_delta)
+    body += varint_size(key_size) + max(key_size, 0) + varint_size(value_size) + max(value_size, 0)
+    body += max(headers_size, 1)
+    position = write_varint(out, position, body)
+    out[position] = 0
+    position = write_varint(out, position + 1, timestamp_delta)
+    position = write_varint(out, position, offset_delta)
+    position = _put_span(key_data, key_start, key_size, out, position)
+    position = _put_span(value_data, value_start, value_size, out, position)
+    if headers_size <= 0:
+        out[position] = 0
+        return position + 1
+    return copy_bytes(headers_data, headers_start, headers_size, out, position)
 
 
 @kernel
@@ -115,23 +158,21 @@ def encode_records(
     A record's headers are a span of already encoded bytes, the count in front; size 0 means none.
     """
     for i in range(len(offset_delta)):
-        key_bytes = max(key_size[i], 0)
-        value_bytes = max(value_size[i], 0)
-        body = 1 + varint_size(timestamp_delta[i]) + varint_size(offset_delta[i])
-        body += varint_size(key_size[i]) + key_bytes + varint_size(value_size[i]) + value_bytes
-        body += max(headers_size[i], 1)
-        position = write_varint(out, position, body)
-        out[position] = 0
-        position = write_varint(out, position + 1, timestamp_delta[i])
-        position = write_varint(out, position, offset_delta[i])
-        position = _put_span(key_data, key_start[i], key_size[i], out, position)
-        position = _put_span(value_data, value_start[i], value_size[i], out, position)
-        if headers_size[i] <= 0:
-            out[position] = 0
-            position += 1
-        for j in range(headers_size[i]):
-            out[position + j] = headers_data[headers_start[i] + j]
-        position += max(headers_size[i], 0)
+        position = encode_record(
+            offset_delta[i],
+            timestamp_delta[i],
+            key_data,
+            key_start[i],
+            key_size[i],
+            value_data,
+            value_start[i],
+            value_size[i],
+            headers_data,
+            headers_start[i],
+            headers_size[i],
+            out,
+            position,
+        )
     return position
 
 
@@ -243,3 +284,29 @@ def assemble(
     batch[BATCH_OVERHEAD:] = body
     patch_checksums(batch, np.zeros(1, np.int64), np.array([size], np.int64))
     return batch
+
+
+def compress_batches(
+    data: Bytes, starts: Int64, sizes: Int64, codecs: npt.NDArray[np.int16], packed: Scratch
+) -> tuple[Bytes, Int64, Int64]:
+    """The same v2 batches with the records of some compressed: (bytes, starts, sizes), without checksums.
+
+    ``starts`` and ``sizes`` (int64) are their places in ``data``, a size of 0 for none; where ``codecs`` is 0
+    a batch is copied. The bytes are ``packed``'s.
+    """
+    packed.clear()
+    new_starts, new_sizes = np.empty_like(starts), np.empty_like(sizes)
+    for row, (start, size, codec) in enumerate(
+        zip(starts.tolist(), sizes.tolist(), codecs.tolist(), strict=True)
+    ):
+        new_starts[row] = packed.used
+        if codec and size:
+            body = np.frombuffer(compress(codec, data[start + BATCH_OVERHEAD : start + size]), np.uint8)
+            packed.append(data[start : start + BATCH_OVERHEAD])
+            packed.append(body)
+            length = (BATCH_OVERHEAD + len(body) - LOG_OVERHEAD).to_bytes(4, "big")
+            packed.array()[new_starts[row] + 8 : new_starts[row] + 12] = np.frombuffer(length, np.uint8)
+        else:
+            packed.append(data[start : start + size])
+        new_sizes[row] = packed.used - new_starts[row]
+    return packed.array(), new_starts, new_sizes
