@@ -11,6 +11,7 @@ import pytest
 
 from siltstone import files
 from siltstone.errors import CorruptRecordError
+from siltstone.log.indexes import read_entries
 from siltstone.log.lookup import (
     BatchPlace,
     RecordPlace,
@@ -18,6 +19,7 @@ from siltstone.log.lookup import (
     first_offset_at_or_after,
     position_of_offset,
 )
+from siltstone.records.layout import Bytes, Int64
 from tests.cleaner.logs import Rec, batch
 from tests.golden_sets import case_names, legacy_names
 from tests.records import twin
@@ -78,6 +80,43 @@ def test_every_time_is_found(golden: Path) -> None:
                     found = first_offset_at_or_after(reader, time, start=start)
                     got = (found.offset, found.timestamp) if found else None
                     assert got == naive_time(batches, time, start), (path, time)
+
+
+def hints(log: Path) -> tuple[Int64, Int64]:
+    """Kafka's own offset index (offset, position) and time index (timestamp, offset) of a segment."""
+    base = int(log.stem)
+    offsets = read_entries(log.with_suffix(".index").read_bytes(), "index")
+    times = read_entries(log.with_suffix(".timeindex").read_bytes(), "timeindex")
+    return (
+        np.array([(base + int(o), int(p)) for o, p in offsets.tolist()], np.int64).reshape(-1, 2),
+        np.array([(int(t), base + int(o)) for t, o in times.tolist()], np.int64).reshape(-1, 2),
+    )
+
+
+def at_or_before(entries: Int64, key: int) -> int:
+    """What the last entry with a key at or below the given one says, 0 without one."""
+    row = int(np.searchsorted(entries[:, 0], key, side="right")) - 1
+    return int(entries[row, 1]) if row >= 0 else 0
+
+
+def test_kafkas_own_indexes_are_hints_that_lose_nothing(golden: Path) -> None:
+    skipped = 0
+    for path, batches in golden_logs(golden):
+        records = [record for each in batches for record in each.records][::7]
+        offsets, times = hints(path)
+        with files.Reader(path) as reader:
+            for record in records:
+                start = at_or_before(offsets, record.offset)
+                place = position_of_offset(reader, record.offset, start=start)
+                assert (place and place.position) == naive_offset(batches, record.offset, 0)
+                if record.timestamp < 0:
+                    continue
+                start = at_or_before(offsets, at_or_before(times, record.timestamp))
+                skipped += start > 0
+                found = first_offset_at_or_after(reader, record.timestamp, start=start)
+                assert found, path
+                assert (found.offset, found.timestamp) == naive_time(batches, record.timestamp, 0), path
+    assert skipped > 50
 
 
 def test_records_without_a_time_are_never_found(golden: Path) -> None:
@@ -177,7 +216,7 @@ class CountingReader(files.Reader):
 
     asked = 0
 
-    def read_into(self, buffer: np.ndarray[tuple[int], np.dtype[np.uint8]], position: int) -> int:  # type: ignore[override]
+    def read_into(self, buffer: Bytes, position: int) -> int:
         self.asked += len(buffer)
         return super().read_into(buffer, position)
 
