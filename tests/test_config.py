@@ -1,4 +1,4 @@
-"""Settings: Kafka's names and synonyms, bounds, sources."""
+"""Settings as people give them: names, types, bounds, files of them, and what must hold between them."""
 
 from __future__ import annotations
 
@@ -7,42 +7,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siltstone.config import (
-    BROKER_KEYS,
-    LONG_MAX,
-    TOPIC_KEYS,
+    ALL_KEYS,
     Config,
     find_key,
     parse_assignments,
+    parse_broker_config,
     parse_config_file,
+    parse_topic_config,
     parse_value,
+    refuse_broker_contradictions,
+    refuse_contradictions,
+    split_additions,
 )
+from siltstone.config.resolve import Source
 from siltstone.errors import UsageError
-
-KEYS = [*TOPIC_KEYS, *BROKER_KEYS]
-
-
-def test_no_name_stands_for_two_settings() -> None:
-    names = [name for key in KEYS for name in (key.name, *key.synonyms)]
-    assert len(names) == len(set(names))
-
-
-@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
-def test_every_default_is_allowed(key) -> None:
-    default = ",".join(key.default) if isinstance(key.default, tuple) else str(key.default)
-    assert parse_value(key, default, "test").value == key.default
-    assert key.doc.endswith(".")
-
-
-def test_kafkas_defaults() -> None:
-    config = Config()
-    assert config.policies == ("delete",)
-    assert config.integer("delete.retention.ms") == 86_400_000
-    assert config.number("min.cleanable.dirty.ratio") == 0.5
-    assert config.integer("segment.bytes") == 1 << 30
-    assert config.integer("max.compaction.lag.ms") == LONG_MAX
-    assert config.integer("log.cleaner.dedupe.buffer.size") == 128 << 20
-    assert not config.flag("remote.storage.enable")
-    assert config.setting("segment.bytes").source == "default"
 
 
 def test_synonyms_are_the_same_setting() -> None:
@@ -54,7 +32,7 @@ def test_synonyms_are_the_same_setting() -> None:
 
 
 def test_the_later_value_wins() -> None:
-    config = Config(parse_assignments(["segment.bytes=1", "log.segment.bytes=2"], "a"))
+    config = Config(parse_assignments(["segment.bytes=1", "segment.bytes=2"], "a"))
     assert config.integer("segment.bytes") == 2
     over = config.over(parse_assignments(["segment.bytes=3"], "b"))
     assert (over.integer("segment.bytes"), over.setting("segment.bytes").source) == (3, "b")
@@ -73,8 +51,16 @@ def test_the_later_value_wins() -> None:
         ("segment.bytes=2147483648", "at most 2147483647"),
         ("min.cleanable.dirty.ratio=much", "no number"),
         ("min.cleanable.dirty.ratio=1.1", "at most 1"),
-        ("min.cleanable.dirty.ratio=nan", "dirty.ratio"),
-        ("min.cleanable.dirty.ratio=inf", "at most 1"),
+        ("min.cleanable.dirty.ratio=NaN", "at most 1"),
+        ("min.cleanable.dirty.ratio=0_1", "no number"),
+        ("segment.bytes=1_000", "no whole number"),
+        ("segment.bytes=" + "9" * 5000, "no whole number"),
+        ("retention.ms=9223372036854775808", "at least -1 and at most 9223372036854775807"),
+        ("cleanup.policy=compact,,delete", "no list of words"),
+        ("compression.gzip.level=0", "at least -1 and at most 9, not 0"),
+        ("log.retention.hours=0", "at least 1 and at most 2147483647, or negative: no limit"),
+        ("log.cleaner.threds=1", "did you mean 'log.cleaner.threads'"),
+        ("min.cleanable.dirty.ratio=Infinity", "at most 1"),
         ("cleanup.policy=compress", "choose from delete, compact"),
         ("cleanup.policy=compact,erase", "choose from"),
         ("compression.type=brotli", "choose from"),
@@ -89,7 +75,7 @@ def test_what_is_refused(text: str, message: str) -> None:
 
 
 @settings(derandomize=True, deadline=None)
-@given(st.sampled_from(KEYS), st.text(max_size=12))
+@given(st.sampled_from(ALL_KEYS), st.text(max_size=12))
 def test_any_text_is_parsed_or_refused(key, text: str) -> None:
     try:
         setting = parse_value(key, text, "test")
@@ -125,3 +111,98 @@ def test_what_has_no_effect_is_not_shown() -> None:
     shown = Config().settings()
     assert "segment.bytes" in shown and "min.insync.replicas" not in shown
     assert find_key("log.cleaner.delete.retention.ms").name == "delete.retention.ms"
+
+
+def test_creating_a_topic_as_the_document_does() -> None:
+    """Worked example 21: what --config of the example's command sets, and nothing else."""
+    given_ = ["cleanup.policy=delete", "retention.ms=10000", "retention.bytes=128000"]
+    config = Config(parse_topic_config(given_, "--config"))
+    assert config.policies == ("delete",)
+    assert config.integer("retention.ms") == 10_000
+    assert config.integer("retention.bytes") == 128_000
+    mine = [name for name, each in config.settings().items() if each.origin is Source.DYNAMIC_TOPIC_CONFIG]
+    assert mine == ["cleanup.policy", "retention.bytes", "retention.ms"]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("", []),
+        ("a=1", ["a=1"]),
+        ("retention.ms=5, segment.bytes=7", ["retention.ms=5", "segment.bytes=7"]),
+        ("cleanup.policy=[compact,delete],a=1", ["cleanup.policy=[compact,delete]", "a=1"]),
+        ("a=1,cleanup.policy=[compact,delete]", ["a=1", "cleanup.policy=[compact,delete]"]),
+    ],
+)
+def test_additions_are_split_outside_brackets(text: str, parts: list[str]) -> None:
+    assert split_additions(text) == parts
+
+
+@pytest.mark.parametrize(
+    "text", ["[compact,delete]", "[compact, delete]", "compact,delete", "compact,delete,compact"]
+)
+def test_lists_with_and_without_brackets(text: str) -> None:
+    assert Config(parse_topic_config([f"cleanup.policy={text}"], "x")).policies == ("compact", "delete")
+
+
+def test_an_empty_list_is_a_list() -> None:
+    assert Config(parse_topic_config({"cleanup.policy": ""}, "x")).policies == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "log.retention.hours",
+            r"topic users: 'log.retention.hours' is a broker's setting; a topic's is 'retention.ms'",
+        ),
+        ("log.dirs", "topic users: 'log.dirs' is a broker's setting, not a topic's"),
+        (
+            "retention.hours",
+            "topic users: unknown setting 'retention.hours'; did you mean 'retention.ms'",
+        ),
+    ],
+)
+def test_a_topic_takes_topics_names_only(name: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_topic_config({name: "1"}, "topic users")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("retention.ms", "'retention.ms' is a topic's setting; a broker's is 'log.retention.ms'"),
+        ("internal.segment.bytes", "a broker's is 'log.segment.bytes'"),
+        ("remote.storage.enable", "'remote.storage.enable' is a topic's setting, not a broker's"),
+    ],
+)
+def test_a_broker_takes_brokers_names_only(name: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_broker_config({name: "1"}, "server.properties:3")
+
+
+@pytest.mark.parametrize("name", ["log.retention.hours", "log.dirs", "log.cleaner.enable", "log.roll.hours"])
+def test_what_is_read_at_the_start_cannot_change_later(name: str) -> None:
+    text = {"log.dirs": "/a", "log.cleaner.enable": "true"}.get(name, "5")
+    assert parse_broker_config({name: text}, "x")
+    for origin in (Source.DYNAMIC_BROKER_CONFIG, Source.DYNAMIC_DEFAULT_BROKER_CONFIG):
+        with pytest.raises(UsageError, match=f"{name} cannot change at run time"):
+            parse_broker_config({name: text}, "broker 1", origin)
+
+
+def test_what_must_hold_between_settings_of_a_topic() -> None:
+    fine = Config(parse_assignments(["min.compaction.lag.ms=5", "max.compaction.lag.ms=5"], "a"))
+    assert refuse_contradictions(fine) is fine
+    with pytest.raises(
+        UsageError, match=r"min.compaction.lag.ms=6 \(b\) is more than max.compaction.lag.ms=5 \(a\)"
+    ):
+        refuse_contradictions(fine.over(parse_assignments(["min.compaction.lag.ms=6"], "b")))
+
+
+def test_what_must_hold_between_settings_of_a_broker() -> None:
+    refuse_broker_contradictions(Config())
+    static = {"log.cleaner.dedupe.buffer.size": str(2 << 20), "log.cleaner.threads": "2"}
+    with pytest.raises(UsageError, match=r"over 1048576 for each of log\.cleaner\.threads=2"):
+        refuse_broker_contradictions(Config(static=parse_broker_config(static, "s")))
+    with pytest.raises(UsageError, match=r"log\.dirs names no directory"):
+        refuse_broker_contradictions(Config(static=parse_broker_config({"log.dirs": ""}, "s")))

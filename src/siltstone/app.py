@@ -31,7 +31,7 @@ from siltstone.cleaner.originals import (
 )
 from siltstone.cleaner.report import LogResult
 from siltstone.clock import Clock, SystemClock
-from siltstone.config import Config, Setting, parse_assignments, parse_config_file
+from siltstone.config import Config, Setting, parse_assignments, parse_config_file, refuse_contradictions
 from siltstone.errors import DirectoryRefusedError, UsageError
 from siltstone.log.directory import LogDirectory, PassedOver, refuse_strangers
 from siltstone.log.names import CLUSTER_METADATA, LOCK, TopicPartition
@@ -276,8 +276,10 @@ def _states(directories: Sequence[LogDirectory], request: CleanRequest) -> list[
 def _config(
     where: TopicPartition, given: dict[str, Setting], by_topic: dict[str, dict[str, Setting]]
 ) -> Config | None:
-    settings = {**by_topic.get(where.topic, {}), **given}
-    return Config(settings) if settings and where.topic != CLUSTER_METADATA else None
+    of_topic = by_topic.get(where.topic, {})
+    if where.topic == CLUSTER_METADATA or not (of_topic or given):
+        return None
+    return refuse_contradictions(Config(of_topic).over(given))
 
 
 def _partitions_after(request: CleanRequest, states: Sequence[LogState]) -> list[Path]:

@@ -1,31 +1,59 @@
-"""Settings: one table of keys, what is in force and where it came from, `LogConfig` for a log itself."""
+"""Settings: one table of keys, what is in force and where it came from, and `LogConfig` for a log itself.
 
-from siltstone.config.log_config import LogConfig
-from siltstone.config.table import (
-    BROKER_KEYS,
-    INT_MAX,
-    LONG_MAX,
-    TOPIC_KEYS,
-    Config,
-    Key,
-    Setting,
-    find_key,
+- ``key``: what a setting is; ``topic_keys``, ``broker_keys``: one row a setting; ``table``: by every name
+- ``values``: text ↔ checked value; ``given``, ``properties``: what people write → settings
+- ``resolve``: layers of settings → what is in force; ``checks``: what must hold between settings
+- ``log_config``: what a log reads on every append
+- ``page``: docs/configuration.md, by ``python -m siltstone.config``
+"""
+
+from siltstone.config.broker_keys import BROKER_KEYS
+from siltstone.config.checks import refuse_broker_contradictions, refuse_contradictions
+from siltstone.config.given import (
     parse_assignments,
+    parse_broker_config,
     parse_config_file,
+    parse_topic_config,
     parse_value,
+    split_additions,
 )
+from siltstone.config.key import INT_MAX, LONG_MAX, Key, Kind, Level, Synonym, Value
+from siltstone.config.log_config import LogConfig
+from siltstone.config.resolve import Config, Setting, Source
+from siltstone.config.table import (
+    ALL_KEYS,
+    find_broker_key,
+    find_key,
+    find_topic_key,
+)
+from siltstone.config.topic_keys import TOPIC_KEYS
+from siltstone.config.values import format_value
 
 __all__ = [
+    "ALL_KEYS",
     "BROKER_KEYS",
     "INT_MAX",
     "LONG_MAX",
     "TOPIC_KEYS",
     "Config",
     "Key",
+    "Kind",
+    "Level",
     "LogConfig",
     "Setting",
+    "Source",
+    "Synonym",
+    "Value",
+    "find_broker_key",
     "find_key",
+    "find_topic_key",
+    "format_value",
     "parse_assignments",
+    "parse_broker_config",
     "parse_config_file",
+    "parse_topic_config",
     "parse_value",
+    "refuse_broker_contradictions",
+    "refuse_contradictions",
+    "split_additions",
 ]

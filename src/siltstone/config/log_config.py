@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from siltstone.config.table import LONG_MAX, Config
+from siltstone.config.key import LONG_MAX
+from siltstone.config.resolve import Config
 
 _DAY_MS = 86_400_000
 _KEYS = {"policies": "cleanup.policy"}

@@ -1,0 +1,105 @@
+"""server.properties: Java's format, Kafka's names, errors with file and line."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siltstone.config import Config, Source
+from siltstone.config.properties import parse_server_properties
+from siltstone.errors import UsageError
+
+SAMPLE = r"""# A comment
+! another one
+process.roles=broker,controller
+node.id: 1
+log.dirs = /data/a,\
+           /data/b
+
+log.retention.hours	72
+log.segment.bytes=1\
+048\
+576
+log\u002Eroll.ms = 5
+log.cleaner.enable=false
+log.cleaner.enable=true
+"""
+
+
+def test_the_whole_format() -> None:
+    found = parse_server_properties(SAMPLE, "server.properties")
+    config = Config(static=found)
+    assert config["process.roles"] == ("broker", "controller")
+    assert config.integer("node.id") == 1
+    assert config["log.dirs"] == ("/data/a", "/data/b")
+    assert config.integer("retention.ms") == 72 * 3_600_000
+    assert config.integer("segment.bytes") == 1_048_576
+    assert config.integer("segment.ms") == 5
+    assert config.flag("log.cleaner.enable")
+    places = {name: setting.source.rpartition(":")[2] for name, setting in found.items()}
+    assert places == {
+        "process.roles": "3",
+        "node.id": "4",
+        "log.dirs": "5",
+        "log.retention.hours": "8",
+        "log.segment.bytes": "9",
+        "log.roll.ms": "12",
+        "log.cleaner.enable": "14",
+    }
+    assert config.setting("retention.ms").origin is Source.STATIC_BROKER_CONFIG
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_every_kind_of_line_end_counts(end: str) -> None:
+    found = parse_server_properties(SAMPLE.replace("\n", end), "s")
+    assert found["log.roll.ms"].source == "s:12"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "\nlog.retention.hour=1",
+            r"^s:2: unknown setting 'log.retention.hour'; did you mean 'log.retention.hours'\?$",
+        ),
+        ("a.b.c=1", r"^s:1: unknown setting 'a.b.c'"),
+        ("log.roll.ms=\\\n 0", r"^s:1: log.roll.ms='0' must be at least 1 and at most 9223372036854775807$"),
+        (
+            "\n\nretention.ms=1",
+            r"^s:3: 'retention.ms' is a topic's setting; a broker's is 'log.retention.ms'$",
+        ),
+        ("log.dirs=\\u12", r"^s:1: .*\\u12"),
+        ("log.segment.bytes", r"^s:1: log.segment.bytes='' is no whole number$"),
+    ],
+)
+def test_errors_name_the_line(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_server_properties(text, "s")
+
+
+def escaped(text: str) -> str:
+    """``text`` as a value in a properties file, every character escaped."""
+    return "".join(f"\\u{unit:04x}" for unit in utf16_units(text))
+
+
+def utf16_units(text: str) -> list[int]:
+    """The 16-bit units of Java's strings."""
+    data = text.encode("utf-16-be")
+    return [data[i] << 8 | data[i + 1] for i in range(0, len(data), 2)]
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.text(st.characters(codec="utf-8", exclude_characters=","), min_size=1))
+def test_escapes_come_back(text: str) -> None:
+    found = parse_server_properties(f"log.dirs={escaped('/' + text + '/')}", "s")
+    assert found["log.dirs"].value == ("/" + text + "/",)
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(st.text(max_size=60))
+def test_any_text_is_parsed_or_refused(text: str) -> None:
+    try:
+        parse_server_properties(text, "s")
+    except UsageError as error:
+        assert str(error).startswith("s:")

@@ -1,0 +1,115 @@
+"""Text ↔ value: units, overflow, negative limits, and the way there and back."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siltstone.config import ALL_KEYS, INT_MAX, LONG_MAX, Key, Kind, Value, find_key, format_value
+from siltstone.config.values import parse_text
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize("key", ALL_KEYS, ids=lambda key: key.name)
+def test_every_default_is_allowed(key: Key) -> None:
+    assert parse_text(key, format_value(key.default)) == key.default
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("log.retention.hours", "168", 604_800_000),
+        ("log.retention.minutes", "1", 60_000),
+        ("log.retention.ms", "1", 1),
+        ("log.retention.hours", "-1", -1),
+        ("log.retention.minutes", "-7", -1),
+        ("log.retention.ms", "-7", -1),
+        ("log.retention.hours", str(INT_MAX), INT_MAX * HOUR_MS),
+        ("log.retention.bytes", "-7", -1),
+        ("retention.bytes", "-7", -1),
+        ("retention.ms", "-1", -1),
+        ("retention.ms", "0", 0),
+        ("log.roll.hours", "2", 2 * HOUR_MS),
+        ("log.roll.jitter.hours", "0", 0),
+        ("log.roll.jitter.hours", "3", 3 * HOUR_MS),
+        ("log.cleanup.interval.mins", "5", 300_000),
+        ("log.flush.interval.ms", "1000", 1000),
+        ("segment.bytes", " +7 ", 7),
+        ("segment.bytes", str(INT_MAX), INT_MAX),
+        ("retention.ms", str(LONG_MAX), LONG_MAX),
+        ("compression.gzip.level", "-1", -1),
+        ("min.cleanable.dirty.ratio", "5e-1", 0.5),
+        ("min.cleanable.dirty.ratio", "1", 1.0),
+        ("log.cleaner.io.max.bytes.per.second", "1.7976931348623157E308", sys.float_info.max),
+        ("log.dirs", "/a, /b", ("/a", "/b")),
+        ("preallocate", "TRUE", True),
+    ],
+)
+def test_values_are_in_the_unit_of_the_settings_own_name(name: str, text: str, value: Value) -> None:
+    found = parse_text(find_key(name), text, name)
+    assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("log.retention.hours", str(INT_MAX + 1)),
+        ("log.retention.hours", str(-INT_MAX - 2)),
+        ("log.retention.hours", "0"),
+        ("log.retention.hours", "1.5"),
+        ("log.retention.ms", "0"),
+        ("log.retention.ms", str(LONG_MAX + 1)),
+        ("log.retention.ms", str(-LONG_MAX - 2)),
+        ("retention.ms", "-2"),
+        ("retention.bytes", str(-LONG_MAX - 2)),
+        ("log.roll.hours", "0"),
+        ("log.roll.hours", "-1"),
+        ("log.roll.jitter.hours", "-1"),
+        ("log.cleanup.interval.mins", str(INT_MAX + 1)),
+        ("segment.bytes", str(INT_MAX + 1)),
+        ("flush.messages", "0"),
+        ("max.compaction.lag.ms", "0"),
+        ("segment.index.bytes", "3"),
+        ("producer.id.expiration.ms", str(INT_MAX + 1)),
+        ("min.cleanable.dirty.ratio", "-0.1"),
+        ("min.cleanable.dirty.ratio", "NaN"),
+        ("segment.bytes", "\u0661"),
+        ("segment.bytes", ""),
+    ],
+)
+def test_what_does_not_fit_is_refused(name: str, text: str) -> None:
+    with pytest.raises(ValueError, match=r"must be|is no"):
+        parse_text(find_key(name), text, name)
+
+
+def values_of(key: Key) -> st.SearchStrategy[Value]:
+    """Values that a key allows."""
+    if key.choices:
+        words = st.sampled_from(key.choices)
+        return words if key.kind is Kind.STRING else st.lists(words, unique=True).map(tuple)
+    if key.kind is Kind.BOOLEAN:
+        return st.booleans()
+    text = st.text(st.characters(codec="utf-8", exclude_characters=","), min_size=1).filter(
+        lambda word: word == word.strip()
+    )
+    if key.kind is Kind.STRING:
+        return text
+    if key.kind is Kind.LIST:
+        return st.lists(text, unique=True).map(tuple)
+    if key.kind is Kind.DOUBLE:
+        return st.floats(key.least, key.most, allow_nan=False)
+    longest = INT_MAX if key.kind is Kind.INT else LONG_MAX
+    least = -1 if key.negative_is_unlimited else -longest - 1 if key.least is None else key.least
+    most = longest if key.most is None else key.most
+    return st.integers(int(least), int(most)).filter(lambda number: number not in key.refused)
+
+
+@settings(derandomize=True, deadline=None, max_examples=400)
+@given(st.sampled_from(ALL_KEYS).flatmap(lambda key: st.tuples(st.just(key), values_of(key))))
+def test_there_and_back(key_and_value: tuple[Key, Value]) -> None:
+    key, value = key_and_value
+    assert parse_text(key, format_value(value)) == value
