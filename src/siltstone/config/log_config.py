@@ -15,7 +15,7 @@ from siltstone.config.key import LONG_MAX
 from siltstone.config.resolve import Config
 
 _DAY_MS = 86_400_000
-_KEYS = {"policies": "cleanup.policy"}
+_KEYS = {"policies": "cleanup.policy", "retention_policy": "siltstone.retention.policy"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,7 @@ class LogConfig:
     remote_storage_enable: bool = False
     retention_bytes: int = -1
     retention_ms: int = 7 * _DAY_MS
+    retention_policy: str = "kafka"
     segment_bytes: int = 1 << 30
     segment_index_bytes: int = 10 << 20
     segment_jitter_ms: int = 0
