@@ -54,6 +54,7 @@ TOPIC_DEFAULTS = {
     # not Kafka's
     "compactionThreshold": 0,
     "max.decompressed.message.bytes": 268_435_456,
+    "siltstone.retention.policy": "kafka",
     "topicCompactionRetainNullKey": False,
 }
 
