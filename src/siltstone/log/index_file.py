@@ -52,9 +52,14 @@ class IndexFile:
         return len(self) * self._width
 
     def last(self) -> Entry | None:
-        """The newest entry."""
+        """The newest entry. A file that nobody looks things up in is not kept open for it."""
         saved, new = self._state
-        return new[-1] if new else self._read(saved - 1) if saved else None
+        if new or not saved:
+            return new[-1] if new else None
+        if self._reader is not None:
+            return self._read(saved - 1)
+        with files.Reader(self._path) as reader:
+            return self._entry_at(reader, saved - 1)
 
     def floor(self, key: int) -> Entry | None:
         """The last entry whose first number is at or below ``key``."""
@@ -93,7 +98,10 @@ class IndexFile:
     def _read(self, number: int) -> Entry:
         self.hold()
         assert self._reader is not None
-        first, second = self._entry.unpack(self._reader.read(number * self._width, self._width))
+        return self._entry_at(self._reader, number)
+
+    def _entry_at(self, reader: files.Reader, number: int) -> Entry:
+        first, second = self._entry.unpack(reader.read(number * self._width, self._width))
         return first, second
 
     def add(self, first: int, second: int) -> None:

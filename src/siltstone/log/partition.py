@@ -314,15 +314,17 @@ class PartitionLog:
         self._epochs.truncate_from_start(offset)
         self._publish()
 
-    def delete_prefix(self, count: int) -> list[Path]:
-        """Let go of the ``count`` oldest segments; the ``.deleted`` files that are to be unlinked later.
+    def delete_prefix(self, count: int | Callable[[LogView], int]) -> list[Path]:
+        """Let go of the ``count`` oldest segments, or of as many as it says of the log as it is now.
 
-        When it is all of them, a new active segment begins first: the end offset stays.
+        When it is all of them, a new active segment begins first: the end offset stays. Returns the
+        ``.deleted`` files, which are to be unlinked later.
         """
         with self._changing():
-            if count >= len(self._list.segments) and self._list.active.size:
+            going = count(self.view) if callable(count) else count
+            if going >= len(self._list.segments) and self._list.active.size:
                 self._roll(self.log_end_offset)
-            renamed = self._list.drop_prefix(count)
+            renamed = self._list.drop_prefix(going)
             self._raise_start(max(self.log_start_offset, self._list.segments[0].base_offset))
             self._publish()
             return renamed
