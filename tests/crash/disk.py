@@ -5,9 +5,10 @@ once its directory was synced. ``image`` builds what could be there after the fi
 
     keep      everything reached the disk, synced or not
     drop      nothing did that was not synced
-    a seed    some of the unsynced changes of names did, in order; unsynced content is old, new or torn
+    a seed    some of the unsynced changes of names did, in order; unsynced content is as in ``survivors``
 
 Renames are atomic: never under both names, never under none, unless their directory entry was lost whole.
+Files are appended to, cut off and made; nothing is ever written over in place.
 """
 
 from __future__ import annotations
@@ -19,31 +20,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from siltstone import files
 from siltstone.files import Operation
+from tests.crash.survivors import Content, surviving
 
 KEEP, DROP = "keep", "drop"
 STAGING = ".siltstone"
 Variant = str | int
+CONTENT_VERBS = ("write", "truncate", "utime", "attributes")
+"""Operations after which a file's bytes or times are others."""
 
 
 class Crash(BaseException):
     """The process is gone: nothing that catches errors may catch this."""
-
-
-@dataclass(kw_only=True)
-class Content:
-    """A file's bytes and modification time, those that were synced and those that are seen."""
-
-    number: int
-    data: bytes = b""
-    modified_ns: int = 0
-    durable: bytes = b""
-    durable_modified_ns: int = 0
-
-    def sync(self) -> None:
-        self.durable, self.durable_modified_ns = self.data, self.modified_ns
 
 
 @dataclass(kw_only=True)
@@ -58,12 +49,24 @@ class Step:
 
 @dataclass(kw_only=True)
 class Recording:
-    """The tree before, and every operation on it."""
+    """The tree before, and every operation on it.
+
+    ``marks``: (operations done, whatever the workload says of itself at that moment), in order.
+    """
 
     root: Path
     before: dict[str, tuple[int, bytes, int]]
     folders: set[str]
     steps: list[Step] = field(default_factory=list)
+    marks: list[tuple[int, Any]] = field(default_factory=list)
+
+    def mark(self, said: Any) -> None:
+        """Note something that holds from now on."""
+        self.marks.append((len(self.steps), said))
+
+    def said_by(self, count: int) -> Any:
+        """The newest mark after ``count`` operations."""
+        return next(said for at, said in reversed(self.marks) if at <= count)
 
 
 def _scan(root: Path) -> tuple[dict[str, tuple[int, bytes, int]], set[str]]:
@@ -83,10 +86,11 @@ def recorded(root: Path) -> Iterator[Recording]:
     recording = Recording(root=root, before=_scan(root)[0], folders=_scan(root)[1])
 
     def settle() -> None:
-        if recording.steps and recording.steps[-1].operation[0] in ("write", "utime", "attributes"):
+        if recording.steps and recording.steps[-1].operation[0] in CONTENT_VERBS:
             step = recording.steps[-1]
             path = Path(step.operation[1])
-            step.data, step.modified_ns = path.read_bytes(), path.stat().st_mtime_ns
+            if path.exists():
+                step.data, step.modified_ns = path.read_bytes(), path.stat().st_mtime_ns
 
     def observer(operation: Operation) -> None:
         settle()
@@ -124,8 +128,14 @@ class Disk:
         self.folders = set(recording.folders)
         self.durable_names, self.durable_folders = dict(self.names), set(self.folders)
         self.waiting: list[_Entry] = []
-        for step in recording.steps[:count]:
+        self._steps, self._done = recording.steps, 0
+        self.advance(count)
+
+    def advance(self, count: int) -> None:
+        """Go on to after the first ``count`` operations."""
+        for step in self._steps[self._done : count]:
             self._apply(step)
+        self._done = max(self._done, count)
 
     def _content(self, data: bytes = b"", modified_ns: int = 0) -> Content:
         self._numbers += 1
@@ -135,9 +145,9 @@ class Disk:
 
     def _apply(self, step: Step) -> None:
         verb, path, other = step.operation
-        if verb in ("write", "utime", "attributes"):
+        if verb in CONTENT_VERBS:
             if path in self.names:
-                self.names[path].data, self.names[path].modified_ns = step.data, step.modified_ns
+                self.names[path].change(step.data, step.modified_ns)
         elif verb == "fsync":
             self._sync(path, step.is_directory)
         else:
@@ -150,7 +160,8 @@ class Disk:
 
     def _sync(self, path: str, is_directory: bool) -> None:
         if not is_directory:
-            self.names[path].sync()
+            if path in self.names:
+                self.names[path].sync()
             return
         for entry in [each for each in self.waiting if each.folder == path]:
             _change(entry, self.durable_names, self.durable_folders, strict=False)
@@ -166,7 +177,7 @@ class Disk:
             for entry in self.waiting:
                 if rng.random() < 0.5:
                     _change(entry, names, folders)
-        contents = {path: _surviving(content, variant, rng) for path, content in sorted(names.items())}
+        contents = {path: self._bytes(content, variant, rng) for path, content in sorted(names.items())}
         alike = hash(tuple((path, data) for path, (data, _) in contents.items() if STAGING not in path))
         if seen is not None and alike in seen:
             return False
@@ -174,6 +185,14 @@ class Disk:
             seen.add(alike)
         self._write(names, folders, contents)
         return True
+
+    @staticmethod
+    def _bytes(content: Content, variant: Variant, rng: random.Random | None) -> tuple[bytes, int]:
+        if variant == KEEP:
+            return content.data, content.modified_ns
+        if rng is None:
+            return content.durable, content.durable_modified_ns
+        return surviving(content, rng)
 
     def _write(
         self, names: dict[str, Content], folders: set[str], contents: dict[str, tuple[bytes, int]]
@@ -193,19 +212,6 @@ class Disk:
             Path(path).write_bytes(data)
             os.utime(path, ns=(modified, modified))
             made[content.number] = path
-
-
-def _surviving(content: Content, variant: Variant, rng: random.Random | None) -> tuple[bytes, int]:
-    if variant == KEEP or (content.data, content.modified_ns) == (
-        content.durable,
-        content.durable_modified_ns,
-    ):
-        return content.data, content.modified_ns
-    if rng is None:
-        return content.durable, content.durable_modified_ns
-    torn = content.data[: rng.randrange(len(content.data) + 1)]
-    data = rng.choice([content.durable, content.data, torn])
-    return data, rng.choice([content.modified_ns, content.durable_modified_ns])
 
 
 def _change(entry: _Entry, names: dict[str, Content], folders: set[str], *, strict: bool = True) -> None:
