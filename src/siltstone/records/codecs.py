@@ -34,6 +34,10 @@ class DecompressionError(ValueError):
     """Compressed bytes that make no sense, or that grow past the limit: says which."""
 
 
+class DecompressedTooLargeError(DecompressionError):
+    """Compressed bytes that grow past the limit."""
+
+
 class Scratch:
     """A buffer that is used again and grows: where decompressed records go.
 
@@ -96,7 +100,7 @@ def _inflate(scratch: Scratch, codec: int, data: Bytes, limit: int) -> int:
             if "whole buffer" not in str(error):
                 raise DecompressionError(f"{CODECS[codec]}: {error}") from None
         if len(room) >= limit:
-            raise DecompressionError(f"{CODECS[codec]}: decompresses to more than {limit} bytes")
+            raise DecompressedTooLargeError(f"{CODECS[codec]}: decompresses to more than {limit} bytes")
         guess = min(4 * len(room), limit)
 
 
@@ -104,7 +108,7 @@ def _snappy_block(scratch: Scratch, data: memoryview, used: int, limit: int) -> 
     try:
         size = int(cramjam.snappy.decompress_raw_len(data))
         if used + size > limit:
-            raise DecompressionError(f"snappy: decompresses to more than {limit} bytes")
+            raise DecompressedTooLargeError(f"snappy: decompresses to more than {limit} bytes")
         if size > 64 * len(data) + 64:
             raise DecompressionError("snappy: impossible block size")
         room = scratch.reserve(used + size)[used : used + size]

@@ -1,0 +1,303 @@
+"""Batches as they are appended: may they, and what changes in them (Kafka's ``LogValidator``).
+
+One pass over the bytes: header, checksum, every record's fields, without a row a record. A second one writes
+what the log gives: offsets, leader epoch, and under log-append time the time. Between the two nothing has
+changed, so whoever refuses a batch leaves its bytes alone.
+
+What the first pass finds is a row of ``findings`` a batch (int64): ``FAULT`` is a ``Fault``, ``RECORD`` the
+index of the record where it lies, ``LARGEST`` the largest timestamp, ``KEYLESS`` and ``UNTIMELY`` the first
+record without a key and the first with a timestamp out of bounds (-1: none), ``PENDING`` whether the
+checksum is left to the library, which is faster from some size on.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import numpy as np
+
+from siltstone.records.build import write_int
+from siltstone.records.checksum import CRC32C_TABLES, crc_of
+from siltstone.records.columns import skip_headers, skip_span
+from siltstone.records.kernel import kernel
+from siltstone.records.layout import Bytes, Directory, Int64
+from siltstone.records.scan import scan_into
+from siltstone.records.varint import read_varint, read_varlong
+
+FAULT, RECORD, LARGEST, KEYLESS, UNTIMELY, PENDING, WIDTH = range(7)
+SMALL_BATCH_SIZE = 2048
+NOTHING, REFUSED, UNCHECKED, COMPRESSED = 0, 1, 2, 4
+"""What ``check_batches`` leaves to its caller, as bits."""
+
+
+class Fault(enum.IntEnum):
+    """Why a batch is refused. 1 to 6 are a record's, as in ``columns.DECODE_REASON``."""
+
+    NONE = 0
+    RECORD_SIZE = 1
+    RECORD_END = 2
+    VARINT = 3
+    NEGATIVE_SIZE = 4
+    RECORD_OFFSETS = 5
+    LEFT_OVER = 6
+    CHECKSUM = 7
+    BASE_OFFSET = 8
+    MAGIC = 9
+    COUNT = 10
+    CONTROL = 11
+    SEQUENCE = 12
+    EPOCH = 13
+    NO_PRODUCER = 14
+    TIMESTAMP_TYPE = 15
+    HORIZON = 16
+    CODEC = 17
+    OFFSETS = 18
+
+
+@kernel
+def _client_fault(row: Any) -> int:
+    """What a producer may not send, beside a base offset."""
+    if row.attributes & 32:
+        return 11
+    if row.producer_id >= 0 and row.base_sequence < 0:
+        return 12
+    return 16 if row.attributes & 64 else 0
+
+
+@kernel
+def _header_fault(row: Any, client: bool) -> int:
+    """A ``Fault`` of the header of a batch of magic 2 that is to get offsets."""
+    if row.count <= 0 or row.last_offset - row.base_offset + 1 != row.count:
+        return 10
+    fault = _client_fault(row) if client else 0
+    if fault != 0:
+        return fault
+    if row.producer_id >= 0 and row.producer_epoch < 0:
+        return 13
+    if row.attributes & 16 and row.producer_id < 0:
+        return 14
+    if row.attributes & 8:
+        return 15
+    return 17 if row.attributes & 7 > 4 else 0
+
+
+@kernel
+def _walk(
+    data: Bytes, position: int, end: int, header: Any, least: int, most: int, found: Int64
+) -> tuple[int, int]:
+    """Every record of a plain batch: (``Fault``, its record). ``columns.decode`` without the columns.
+
+    Without a fault ``found`` takes the rest of the findings.
+    """
+    largest = keyless = untimely = -1
+    before = -1
+    last_delta = header.last_offset - header.base_offset
+    base_timestamp = header.base_timestamp
+    for record in range(header.count):
+        body, position = read_varint(data, position, end)
+        if position < 0:
+            return 3, record
+        if body < 6 or body > end - position:
+            return 1, record
+        stop = position + body
+        delta, position = read_varlong(data, position + 1, stop)
+        if position < 0:
+            return 3, record
+        here, position = read_varint(data, position, stop)
+        if position < 0:
+            return 3, record
+        if here <= before or here > last_delta:
+            return 5, record
+        before = here
+        key, key_bytes, fault = skip_span(data, position, stop)
+        if key < 0:
+            return fault, record
+        value, value_bytes, fault = skip_span(data, key + max(key_bytes, 0), stop)
+        if value < 0:
+            return fault, record
+        headers, position = read_varint(data, value + max(value_bytes, 0), stop)
+        if position < 0 or headers < 0:
+            return (3 if position < 0 else 4), record
+        if headers > 0:
+            position, fault = skip_headers(data, position, stop, headers)
+            if position < 0:
+                return fault, record
+        if position != stop:
+            return 2, record
+        timestamp = base_timestamp + delta
+        largest = max(largest, timestamp)
+        if key_bytes < 0 and keyless < 0:
+            keyless = record
+        if (timestamp < least or timestamp > most) and timestamp != -1 and untimely < 0:
+            untimely = record
+    found[2] = largest
+    found[3] = keyless
+    found[4] = untimely
+    return (0 if position == end else 6), -1
+
+
+@kernel
+def check_records(
+    data: Bytes, start: int, end: int, rows: Directory, row: int, least: int, most: int, found: Int64
+) -> None:
+    """Check the plain records ``data[start:end]`` of the batch ``rows[row]``; ``found``: its findings."""
+    found[0], found[1] = _walk(data, start, end, rows[row], least, most, found)
+
+
+@kernel
+def _checksum_holds(data: Bytes, row: Any) -> bool:
+    return bool(crc_of(data, row.position + 21, row.position + row.size, CRC32C_TABLES) == row.crc)
+
+
+@kernel
+def check_batches(
+    data: Bytes, rows: Directory, findings: Int64, client: bool, keyed: bool, least: int, most: int
+) -> tuple[int, int, int, int]:
+    """Scan ``data`` into ``rows`` and check what is to get offsets: (batches, end, ``ScanEnd``, left to do).
+
+    ``client``: a producer sent it. ``keyed``: records without a key are refused. ``least`` and ``most`` bound
+    the timestamps (ms). Left to do are bits: ``REFUSED`` (a finding says why), ``UNCHECKED`` (a checksum is
+    pending; what else was found counts only once it holds), ``COMPRESSED`` (records to inflate and check).
+    """
+    count, end, outcome, _ = scan_into(data, 0, len(data), rows)
+    left = 0
+    for i in range(count):
+        row = rows[i]
+        found = findings[i]
+        found[:] = -1
+        found[0] = found[5] = 0
+        if row.magic < 2:
+            found[0] = 9
+        elif client and row.base_offset != 0:
+            found[0] = 8
+        elif row.size > SMALL_BATCH_SIZE:
+            found[5] = 1
+            left |= 2
+        elif not _checksum_holds(data, row):
+            found[0] = 7
+        if found[0] == 0:
+            found[0] = _header_fault(row, client)
+        if found[0] == 0 and row.attributes & 7:
+            left |= 4
+        elif found[0] == 0:
+            end_of_row = row.position + row.size
+            found[0], found[1] = _walk(data, row.position + 61, end_of_row, row, least, most, found)
+        if found[0] != 0 or found[4] >= 0 or (keyed and found[3] >= 0):
+            left |= 1
+    return count, end, outcome, left
+
+
+@kernel
+def check_replicated(
+    data: Bytes, rows: Directory, findings: Int64, next_offset: int
+) -> tuple[int, int, int, int]:
+    """The same for batches that have their offsets already: they ascend from ``next_offset`` on.
+
+    Records are not looked at: another log has them like that. Checksums of magic 0 and 1 are pending.
+    """
+    count, end, outcome, _ = scan_into(data, 0, len(data), rows)
+    left = 0
+    for i in range(count):
+        row = rows[i]
+        findings[i, :] = -1
+        findings[i, 0] = findings[i, 5] = 0
+        if row.magic < 2 or row.size > SMALL_BATCH_SIZE:
+            findings[i, 5] = 1
+            left |= 2
+        elif not _checksum_holds(data, row):
+            findings[i, 0] = 7
+        if findings[i, 0] == 0 and row.base_offset < next_offset:
+            findings[i, 0] = 18
+        if findings[i, 0] != 0:
+            left |= 1
+        next_offset = row.last_offset + 1
+    return count, end, outcome, left
+
+
+@kernel
+def assign_offsets(
+    data: Bytes,
+    rows: Directory,
+    findings: Int64,
+    next_offset: int,
+    leader_epoch: int,
+    log_append: bool,
+    now_ms: int,
+) -> int:
+    """Give checked batches their offsets and leader epoch, in ``data`` and ``rows``; how many are pending.
+
+    The largest timestamp is what the records say, or ``now_ms`` under log-append time; where that is news,
+    the checksum is made again, or left pending for a large batch.
+    """
+    pending = 0
+    for i in range(len(rows)):
+        row = rows[i]
+        position = row.position
+        row.last_offset += next_offset - row.base_offset
+        row.base_offset = next_offset
+        row.leader_epoch = leader_epoch
+        next_offset = row.last_offset + 1
+        write_int(data, position, row.base_offset, 8)
+        write_int(data, position + 12, leader_epoch, 4)
+        largest = now_ms if log_append else findings[i, 2]
+        findings[i, 5] = 0
+        if row.max_timestamp == largest and not log_append:
+            continue
+        row.max_timestamp = largest
+        write_int(data, position + 35, largest, 8)
+        if log_append:
+            row.attributes |= 8
+            write_int(data, position + 21, row.attributes, 2)
+        if row.size > SMALL_BATCH_SIZE:
+            findings[i, 5] = 1
+            pending += 1
+        else:
+            row.crc = crc_of(data, position + 21, position + row.size, CRC32C_TABLES)
+            write_int(data, position + 17, row.crc, 4)
+    return pending
+
+
+@kernel
+def admit_one(
+    data: Bytes,
+    rows: Directory,
+    client: bool,
+    keyed: bool,
+    least: int,
+    most: int,
+    size_limit: int,
+    next_offset: int,
+    leader_epoch: int,
+    log_append: bool,
+    now_ms: int,
+) -> bool:
+    """``check_batches`` and ``assign_offsets`` in one, for the common case: one batch, small, plain, sound.
+
+    ``rows`` has one row. False, and nothing has changed, for anything else, and where ``data`` is over
+    ``size_limit`` bytes: then the two have to be called.
+    """
+    if len(data) > size_limit or len(data) > SMALL_BATCH_SIZE:
+        return False
+    findings = np.empty((1, WIDTH), np.int64)
+    count, _, outcome, left = check_batches(data, rows, findings, client, keyed, least, most)
+    if count != 1 or outcome != 0 or left != 0:
+        return False
+    assign_offsets(data, rows, findings, next_offset, leader_epoch, log_append, now_ms)
+    return True
+
+
+@kernel
+def summarize(rows: Directory) -> tuple[int, int, int, int, int]:
+    """First and last offset, the largest timestamp, the last offset of the first batch with it, records.
+
+    An entry of magic 0 or 1 counts as one record.
+    """
+    largest = offset = -1
+    records = 0
+    for i in range(len(rows)):
+        if i == 0 or rows[i].max_timestamp > largest:
+            largest = rows[i].max_timestamp
+            offset = rows[i].last_offset
+        records += rows[i].count if rows[i].magic == 2 else 1
+    return rows[0].base_offset, rows[len(rows) - 1].last_offset, largest, offset, records
