@@ -101,8 +101,9 @@ def position_of_offset(
     """
     for batches in batch_headers(reader, start=start, end=end, first_read=first_read):
         reached = batches["last_offset"] >= offset
-        if reached.any():
-            found = batches[int(reached.argmax())]
+        row = int(reached.argmax())
+        if reached[row]:
+            found = batches[row]
             return BatchPlace(
                 position=int(found["position"]),
                 size=int(found["size"]),

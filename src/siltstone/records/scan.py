@@ -38,6 +38,10 @@ SCAN_REASON = {
 }
 
 
+_ENTRY_SIZE_MIN = 26
+"""Bytes of the smallest entry there is: a message of magic 0 with neither key nor value."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
     """What a scan found: the batch directory, how far it came, how it ended."""
@@ -137,13 +141,10 @@ def scan_headers(data: Bytes, limit: int) -> Scan:
     As ``scan_batches``, but the last batch's own bytes may lie beyond ``data`` when its header does not: its
     row is told and ``end`` is then beyond ``data``. So a file's batches are found without reading them.
     """
-    scan = scan_batches(data)
-    end = scan.end + scan.needed
-    if scan.outcome != ScanEnd.TRUNCATED or not scan.needed or end > limit:
-        return scan
-    if len(data) - scan.end < BATCH_OVERHEAD:
-        return scan
-    last = np.empty(1, BATCH)
-    rows, position, outcome, _ = scan_into(data, scan.end, end, last)
-    batches = np.concatenate((scan.batches, last[:rows]))
-    return Scan(batches=batches, end=position, outcome=ScanEnd(outcome), needed=0)
+    out = np.empty(len(data) // _ENTRY_SIZE_MIN + 2, BATCH)
+    rows, position, outcome, needed = scan_into(data, 0, len(data), out)
+    end = position + needed
+    if outcome == ScanEnd.TRUNCATED and needed and end <= limit and len(data) - position >= BATCH_OVERHEAD:
+        more, position, outcome, needed = scan_into(data, position, end, out[rows:])
+        rows += more
+    return Scan(batches=out[:rows], end=position, outcome=ScanEnd(outcome), needed=needed)
