@@ -12,6 +12,7 @@ it points to is durable. A failed fsync is never tried again.
 from __future__ import annotations
 
 from siltstone.files.appending import Appender, FileSlice
+from siltstone.files.listing import list_files, read_slice
 from siltstone.files.locking import (
     Lock,
 )
@@ -78,9 +79,11 @@ __all__ = [
     "inherit_owner",
     "is_directory",
     "link",
+    "list_files",
     "make_directory",
     "observe",
     "read_bytes",
+    "read_slice",
     "remove_directory",
     "remove_tree",
     "rename",

@@ -1,0 +1,358 @@
+"""Bringing a partition directory into order before it is opened (Kafka's ``LogLoader``).
+
+::
+
+    names ─► finish a swap ─► take strays away ─► segments
+      below the recovery point: are the indexes possible?          else built again
+      from it on (after a crash): every batch's checksum           cut at the first bad one
+      after a clean stop: the tail behind the last index entry     unsound: as after a crash
+    ─► producer snapshots ─► leader epochs ─► Recovered
+
+What was appended and not flushed may be missing, torn or nonsense after a crash: the log ends before the
+first batch that is not sound. What is wrong below the recovery point was durable once, so that it is no torn
+write: it is never cut off, only reported. Offsets that go back make the log refused (CorruptRecordError).
+
+Every step can be made again, and nothing here says that the log is in order: the recovery point and the
+clean-shutdown marker are ``recovery_directories``' to write, once everything they point to is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from siltstone import files
+from siltstone.config import LogConfig
+from siltstone.errors import CorruptFileError
+from siltstone.log.epochs import LeaderEpochs
+from siltstone.log.indexes import ENTRY_OF_KIND, TRANSACTION_ENTRY
+from siltstone.log.names import LEADER_EPOCH_CHECKPOINT, SEGMENT_KINDS, segment_file
+from siltstone.log.recovery_changes import Changes
+from siltstone.log.recovery_indexes import quick_trouble, trouble_with_log, whole_trouble
+from siltstone.log.recovery_producers import AbortedEntry, ProducerFold, ProducerHistory
+from siltstone.log.recovery_scan import (
+    LARGEST_RELATIVE,
+    Damage,
+    SegmentScan,
+    Visit,
+    check_tail,
+    scan_segment,
+)
+from siltstone.log.recovery_survey import finish_swap, list_found, remove_strays
+from siltstone.log.segments import Segment, segment_holding
+from siltstone.log.snapshots import ProducerEntry
+from siltstone.records.layout import Bytes, Directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """A partition directory in order, and what it took.
+
+    ``producers`` are known at ``log_end_offset``. ``damage``: bad batches below the recovery point, which
+    stay. ``notes``: what is odd, in words. ``changed``: was anything done to the directory?
+    """
+
+    directory: Path
+    segments: tuple[Segment, ...]
+    producers: tuple[ProducerEntry, ...]
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    truncated_bytes: int
+    rebuilt_indexes: tuple[str, ...]
+    finished_swaps: tuple[str, ...]
+    removed_files: tuple[str, ...]
+    damage: tuple[Damage, ...]
+    notes: tuple[str, ...]
+    changed: bool
+
+
+def recover_partition(
+    directory: Path,
+    *,
+    clean: bool,
+    recovery_point: int,
+    log_start: int,
+    config: LogConfig,
+    now_ms: int,
+    check: bool = False,
+    dry_run: bool = False,
+) -> Recovered:
+    """Bring one partition directory into order.
+
+    ``clean``: it was stopped cleanly. ``recovery_point`` and ``log_start`` are the checkpoints' entries, 0
+    without one. ``check``: read what lies below the recovery point too, and report what is wrong in it.
+    ``dry_run``: change nothing. Raises CorruptRecordError for a log that cannot be served, OSError.
+    """
+    names, finished, removed = finish_swap(directory, dry_run=dry_run)
+    changes = Changes(directory, names, dry_run=dry_run)
+    recovery = _Recovery(changes, clean=clean, log_start=log_start, config=config, now_ms=now_ms)
+    end = recovery.run(recovery_point, check=check)
+    return Recovered(
+        directory=directory,
+        segments=tuple(list_found(directory, changes.names)),
+        producers=tuple(recovery.fold.entries[each] for each in sorted(recovery.fold.entries)),
+        log_start_offset=recovery.log_start,
+        log_end_offset=end,
+        recovery_point=end,
+        truncated_bytes=changes.truncated_bytes,
+        rebuilt_indexes=tuple(recovery.rebuilt),
+        finished_swaps=tuple(finished),
+        removed_files=(*removed, *changes.removed),
+        damage=tuple(recovery.damage),
+        notes=tuple(recovery.notes),
+        changed=bool(finished or removed) or changes.any,
+    )
+
+
+class _Recovery:
+    """The recovery of one partition: ``run`` once."""
+
+    def __init__(
+        self, changes: Changes, *, clean: bool, log_start: int, config: LogConfig, now_ms: int
+    ) -> None:
+        self._changes = changes
+        self._clean = clean
+        self._config = config
+        self._checkpointed_start = max(log_start, 0)
+        self._segments = list_found(changes.directory, changes.names)
+        first = self._segments[0].base_offset if self._segments else 0
+        self.log_start = max(self._checkpointed_start, first)
+        self.fold = ProducerFold()
+        self.rebuilt: list[str] = []
+        self.damage: list[Damage] = []
+        self.notes: list[str] = []
+        self._epochs = self._load_epochs()
+        self._seen_epochs: list[tuple[int, int]] = []
+        self._last_epoch = -1
+        self._history = ProducerHistory(
+            changes,
+            remove_strays(changes, self._segments),
+            log_start=self.log_start,
+            now_ms=now_ms,
+            expiration_ms=config.producer_id_expiration_ms,
+        )
+
+    def run(self, recovery_point: int, *, check: bool) -> int:
+        """Do it; the log's end offset."""
+        end = self._tail_end() if self._clean else None
+        first = len(self._segments)
+        if end is None:
+            holding = segment_holding(self._segments, recovery_point)
+            first = len(self._segments) - 1 if self._clean else max(holding, 0)
+        for number in range(min(first, len(self._segments))):
+            self._look_at(number, check=check)
+        if end is None and self._segments:
+            end = self._scan_from(first)
+        elif end is not None:
+            self._load_producers(end)
+        if end is None or end < self._checkpointed_start:
+            return self._start_empty()
+        self._history.tidy({segment.base_offset for segment in self._segments}, end)
+        self._settle_epochs(end)
+        self._changes.settle()
+        return end
+
+    # What is there
+
+    def _load_epochs(self) -> LeaderEpochs | None:
+        try:
+            return LeaderEpochs(self._changes.directory)
+        except CorruptFileError:
+            return None
+
+    def _limit(self, number: int) -> int:
+        """No offset of a segment is as high."""
+        most = self._segments[number].base_offset + LARGEST_RELATIVE + 1
+        if number + 1 < len(self._segments):
+            return min(most, self._segments[number + 1].base_offset)
+        return most
+
+    def _tail_end(self) -> int | None:
+        """After a clean stop: the end offset, None where the active segment has to be scanned."""
+        if not self._segments or self._epochs is None:
+            return None
+        active = self._segments[-1]
+        if quick_trouble(active, self._limit(len(self._segments) - 1), self._changes.names):
+            return None
+        return check_tail(active)
+
+    # Below the recovery point
+
+    def _look_at(self, number: int, *, check: bool) -> None:
+        segment, limit = self._segments[number], self._limit(number)
+        trouble = (quick_trouble if self._clean and not check else whole_trouble)(
+            segment, limit, self._changes.names
+        )
+        if not trouble and not check:
+            return
+        fold, aborted = ProducerFold(), list[AbortedEntry]()
+        if trouble:
+            fold = self._history.at(segment.base_offset, self._segments)
+
+        def visit(data: Bytes, batches: Directory) -> None:
+            if trouble:
+                aborted.extend(fold.update(batches, data))
+
+        scan = self._scan(number, visit, keep_going=True)
+        self.damage += scan.skipped if scan.damage is None else (*scan.skipped, scan.damage)
+        if not trouble and scan.damage is None:
+            trouble = trouble_with_log(segment, self._changes.names)
+        if trouble:
+            self._write_indexes(segment, scan, aborted, trouble)
+        if check:
+            self._note_gaps(number, scan)
+
+    def _note_gaps(self, number: int, scan: SegmentScan) -> None:
+        if self._config.compacts:
+            return
+        log = segment_file(self._segments[number].base_offset, "log")
+        if scan.gaps and not scan.skipped:
+            self.notes.append(f"{log}: {scan.gaps} gaps between offsets, as cleaning leaves them")
+        if number + 1 < len(self._segments) and scan.damage is None:
+            following = self._segments[number + 1].base_offset
+            if scan.next_offset < following:
+                self.notes.append(
+                    f"{log}: offsets {scan.next_offset} to {following - 1} are missing behind it"
+                )
+
+    def _scan(self, number: int, visit: Visit, *, keep_going: bool = False) -> SegmentScan:
+        return scan_segment(
+            self._segments[number],
+            interval=self._config.index_interval_bytes,
+            index_limit=self._config.segment_index_bytes,
+            limit_offset=self._limit(number),
+            keep_going=keep_going,
+            visit=visit,
+        )
+
+    def _write_indexes(
+        self,
+        segment: Segment,
+        scan: SegmentScan,
+        aborted: Sequence[AbortedEntry],
+        trouble: Sequence[str] = (),
+    ) -> None:
+        built = {
+            "index": scan.indexes.offset_index,
+            "timeindex": scan.indexes.time_index,
+            "txnindex": np.array(aborted, TRANSACTION_ENTRY).tobytes(),
+        }
+        for kind, data in built.items():
+            name = segment_file(segment.base_offset, kind)
+            known = name in self._changes.names
+            if kind == "txnindex" and not known and not data:
+                continue
+            if trouble and name not in trouble and kind != "txnindex":
+                continue
+            if name in trouble or not (known and self._was_of(name, kind, data)):
+                self.rebuilt.append(name)
+            self._changes.write(name, data)
+
+    def _was_of(self, name: str, kind: str, data: bytes) -> bool:
+        """Was an index the right one, but for zeros at its end, or entries that are to come or to go?"""
+        before = files.read_bytes(self._changes.directory / name)
+        whole = len(before) % ENTRY_OF_KIND[kind].itemsize == 0
+        return whole and (data.startswith(before.rstrip(b"\0")) or before.startswith(data))
+
+    # From the recovery point on
+
+    def _scan_from(self, first: int) -> int:
+        """Scan the segments from number ``first`` on, cut at the first damage; the end offset."""
+        bases = [segment.base_offset for segment in self._segments]
+        self.fold = self._history.at(bases[first], self._segments, take=bases[-2:])
+        if bases[first] not in self._history.snapshots:
+            self._history.take(bases[first], self.fold)
+        end = bases[first]
+        for number in range(first, len(bases)):
+            segment, aborted = self._segments[number], list[AbortedEntry]()
+            if number > first:
+                self._history.take(segment.base_offset, self.fold)
+
+            def visit(data: Bytes, batches: Directory, into: list[AbortedEntry] = aborted) -> None:
+                into.extend(self.fold.update(batches, data))
+                self._see_epochs(batches)
+
+            scan = self._scan(number, visit)
+            end = scan.next_offset
+            if scan.damage is None:
+                self._changes.sync(segment_file(segment.base_offset, "log"))
+            else:
+                self._cut(number, scan)
+            self._write_indexes(segment, scan, aborted)
+            if scan.damage is not None:
+                break
+        self._history.take(end, self.fold)
+        return end
+
+    def _cut(self, number: int, scan: SegmentScan) -> None:
+        """End the log at a damage: later segments go first, so that a crash leaves the damage to be found."""
+        assert scan.damage is not None
+        self.notes.append(f"cut at {scan.damage}")
+        later = [segment.base_offset for segment in self._segments[number + 1 :]]
+        self._history.snapshots -= set(later)
+        self._changes.remove_segments(later)
+        del self._segments[number + 1 :]
+        self._changes.truncate_log(segment_file(self._segments[number].base_offset, "log"), scan.size)
+
+    def _see_epochs(self, batches: Directory) -> None:
+        """Epochs that are news, as a leader's ``leader-epoch-checkpoint`` would have them."""
+        epochs = batches["leader_epoch"]
+        for row in np.flatnonzero(np.diff(epochs, prepend=self._last_epoch)).tolist():
+            epoch, base = int(epochs[row]), int(batches["base_offset"][row])
+            latest = self._seen_epochs[-1][0] if self._seen_epochs else self._latest_epoch()
+            if epoch > latest:
+                self._seen_epochs.append((epoch, base))
+            before, self._last_epoch = self._last_epoch, epoch
+            if 0 <= epoch < before:
+                self.notes.append(f"leader epoch {epoch} at offset {base}, though {before} came before")
+
+    def _latest_epoch(self) -> int:
+        latest = None if self._epochs is None else self._epochs.latest_epoch
+        return -1 if latest is None else latest
+
+    # The end of it
+
+    def _load_producers(self, end: int) -> None:
+        """After a clean stop: from the snapshot at the end; without any snapshot, nobody, as Kafka has it."""
+        bases = [segment.base_offset for segment in self._segments]
+        if not self._history.snapshots:
+            for offset in (*bases[-2:], end):
+                self._history.take(offset, self.fold)
+            return
+        self.fold = self._history.at(end, self._segments, take=bases[-2:])
+        if end not in self._history.snapshots:
+            self._history.take(end, self.fold)
+
+    def _settle_epochs(self, end: int) -> None:
+        if self._epochs is None:
+            self._changes.remove(LEADER_EPOCH_CHECKPOINT)
+            self._changes.settle()
+            if not self._changes.dry_run:
+                self._epochs = LeaderEpochs(self._changes.directory)
+        if self._changes.dry_run or self._epochs is None:
+            return
+        before = self._epochs.entries
+        for epoch, base in self._seen_epochs:
+            self._epochs.assign(epoch, base)
+        self._epochs.truncate_from_end(end)
+        self._epochs.truncate_from_start(self.log_start)
+        self._changes.any |= self._epochs.entries != before
+
+    def _start_empty(self) -> int:
+        """There is no segment, or the log ends below its start: one empty segment at the start."""
+        if self._segments:
+            self.notes.append(f"ended below its start {self._checkpointed_start}: starts empty there")
+        self._changes.remove_segments([segment.base_offset for segment in self._segments])
+        self.log_start = self._checkpointed_start
+        for offset in sorted(self._history.snapshots):
+            self._history.remove(offset)
+        for kind in SEGMENT_KINDS[:3]:
+            self._changes.create(segment_file(self.log_start, kind))
+        self._changes.settle()
+        self.fold = ProducerFold()
+        self._settle_epochs(self.log_start)
+        return self.log_start

@@ -1,0 +1,96 @@
+"""Are a segment's index files there, and can they be of this segment?
+
+An index has no checksum. ``quick_trouble`` asks what a size and the last entry tell, for a start after a
+clean stop; ``whole_trouble`` reads all entries; ``trouble_with_log`` holds each of them against the log. What
+does not pass is built again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from siltstone import files
+from siltstone.errors import CorruptFileError
+from siltstone.log.indexes import ENTRY_OF_KIND, read_entries
+from siltstone.log.inspect_indexes import IndexFile, index_rows
+from siltstone.log.inspect_rows import DumpOptions, Finding
+from siltstone.log.names import SEGMENT_KINDS, segment_file
+from siltstone.log.segments import Segment
+
+INDEX_KINDS = SEGMENT_KINDS[1:]
+_LEAST_TIMESTAMP = -1
+
+
+def quick_trouble(segment: Segment, limit_offset: int, names: dict[str, files.FileStat]) -> list[str]:
+    """The names of a segment's indexes that are missing or whose last entry is impossible. Raises OSError.
+
+    ``limit_offset``: no offset of the segment is as high; ``names`` are the files of the directory.
+    """
+    found = []
+    for kind in INDEX_KINDS:
+        name = segment_file(segment.base_offset, kind)
+        facts = names.get(name)
+        if facts is None:
+            if kind != "txnindex":
+                found.append(name)
+        elif facts.size and not _last_is_possible(segment, kind, name, facts.size, limit_offset):
+            found.append(name)
+    return found
+
+
+def _last_is_possible(segment: Segment, kind: str, name: str, size: int, limit_offset: int) -> bool:
+    width = ENTRY_OF_KIND[kind].itemsize
+    if size % width:
+        return False
+    raw = files.read_slice(Path(segment.directory) / name, size - width, width)
+    if kind == "txnindex":
+        return raw[:2] == b"\0\0"
+    if raw == bytes(width):
+        return False
+    entry = np.frombuffer(raw, ENTRY_OF_KIND[kind])
+    offset = segment.base_offset + int(entry["relative_offset"][0])
+    if not segment.base_offset <= offset < limit_offset:
+        return False
+    if kind == "index":
+        return 0 <= int(entry["position"][0]) < segment.size
+    return int(entry["timestamp"][0]) >= _LEAST_TIMESTAMP and segment.size > 0
+
+
+def whole_trouble(segment: Segment, limit_offset: int, names: dict[str, files.FileStat]) -> list[str]:
+    """The same with every entry read: they ascend, and all lie within the segment. Raises OSError."""
+    found = quick_trouble(segment, limit_offset, names)
+    for kind in INDEX_KINDS:
+        name = segment_file(segment.base_offset, kind)
+        if name in found or name not in names or not names[name].size:
+            continue
+        try:
+            data = files.read_bytes(Path(segment.directory) / name)
+            entries = read_entries(data, kind, name)
+        except CorruptFileError:
+            found.append(name)
+            continue
+        if len(entries) * entries.dtype.itemsize != len(data):
+            found.append(name)
+        elif kind == "txnindex":
+            first, last = entries["first_offset"], entries["last_offset"]
+            if (last < segment.base_offset).any() or (last >= limit_offset).any() or (first > last).any():
+                found.append(name)
+        elif (entries["relative_offset"] < 0).any():
+            found.append(name)
+    return found
+
+
+def trouble_with_log(segment: Segment, names: dict[str, files.FileStat]) -> list[str]:
+    """The names of a sound segment's indexes with entries that its log does not bear out. Raises OSError."""
+    found = []
+    for kind in ("index", "timeindex"):
+        name = segment_file(segment.base_offset, kind)
+        if name in names:
+            path = str(Path(segment.directory) / name)
+            index = IndexFile(path=path, kind=kind, base_offset=segment.base_offset, suffix="")
+            rows = index_rows(index, DumpOptions(verify_index_only=True))
+            if any(isinstance(row, Finding) and row.path == path for row in rows):
+                found.append(name)
+    return found

@@ -1,0 +1,207 @@
+"""Producer states while a log is recovered: from the newest sound snapshot, and the batches behind it.
+
+Kafka's ``ProducerStateManager`` as far as a start needs it. A snapshot that does not read is taken away and
+the one before it is used; without any, the log is gone through from its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from siltstone import files
+from siltstone.errors import CorruptFileError, CorruptRecordError
+from siltstone.log.names import SNAPSHOT, segment_file
+from siltstone.log.recovery_changes import Changes
+from siltstone.log.segments import Segment, windows
+from siltstone.log.snapshots import ProducerEntry, read_snapshot, write_snapshot
+from siltstone.records.control import marker_of
+from siltstone.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory, Int64
+
+AbortedEntry = tuple[int, int, int, int, int]
+"""A row of a ``.txnindex``: version, producer id, first, last and last stable offset."""
+
+
+class ProducerFold:
+    """Producers by id as of some offset; batches are folded in, in log order."""
+
+    def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
+        self.entries = {entry.producer_id: entry for entry in entries}
+
+    def snapshot(self) -> bytes:
+        """The bytes of a ``.snapshot``, by producer id."""
+        return write_snapshot(self.entries[each] for each in sorted(self.entries))
+
+    def update(self, batches: Directory, data: Bytes) -> list[AbortedEntry]:
+        """Fold batches of ``data`` in; the transactions that were aborted in them.
+
+        Raises CorruptRecordError for a marker that makes no sense.
+        """
+        aborted = []
+        for row in rows_that_matter(batches).tolist():
+            batch = batches[row]
+            if not int(batch["attributes"]) & CONTROL_BIT:
+                self._add_data(batch)
+                continue
+            marker = marker_of(data, batches, row)
+            if marker is not None:
+                ended = self._end(batch, marker.coordinator_epoch)
+                if ended is not None and not marker.commit:
+                    aborted.append(ended)
+        return aborted
+
+    def _add_data(self, batch: np.void) -> None:
+        producer, base = int(batch["producer_id"]), int(batch["base_offset"])
+        known = self.entries.get(producer)
+        delta = int(batch["last_offset"]) - base
+        began = known.open_transaction_offset if known else -1
+        if int(batch["attributes"]) & TRANSACTIONAL_BIT and began < 0:
+            began = base
+        self.entries[producer] = ProducerEntry(
+            producer_id=producer,
+            producer_epoch=int(batch["producer_epoch"]),
+            last_sequence=(int(batch["base_sequence"]) + delta) % (1 << 31),
+            last_offset=base + delta,
+            offset_delta=delta,
+            timestamp_ms=int(batch["max_timestamp"]),
+            coordinator_epoch=known.coordinator_epoch if known else -1,
+            open_transaction_offset=began,
+        )
+
+    def _end(self, batch: np.void, coordinator_epoch: int) -> AbortedEntry | None:
+        """A marker ends a transaction: its entry as if it was aborted, None where none was open."""
+        producer, epoch = int(batch["producer_id"]), int(batch["producer_epoch"])
+        known = self.entries.get(producer)
+        if known is None or known.producer_epoch != epoch:
+            fresh = ProducerEntry(
+                producer_id=producer,
+                producer_epoch=epoch,
+                last_sequence=-1,
+                last_offset=-1,
+                offset_delta=0,
+                timestamp_ms=-1,
+                coordinator_epoch=-1,
+                open_transaction_offset=-1,
+            )
+        else:
+            fresh = known
+        self.entries[producer] = replace(
+            fresh,
+            timestamp_ms=int(batch["max_timestamp"]),
+            coordinator_epoch=coordinator_epoch,
+            open_transaction_offset=-1,
+        )
+        if known is None or known.open_transaction_offset < 0:
+            return None
+        at = int(batch["base_offset"])
+        still_open = (e.open_transaction_offset for e in self.entries.values())
+        stable = min((offset for offset in still_open if offset >= 0), default=at + 1)
+        return 0, producer, known.open_transaction_offset, at, stable
+
+
+def rows_that_matter(batches: Directory) -> Int64:
+    """Rows that change a producer's state: of a run of one producer's like batches the first and the last.
+
+    What lies between them is overwritten by the last, and opens no transaction that the first did not.
+    Ascending; markers are all among them.
+    """
+    rows = np.flatnonzero(batches["producer_id"] >= 0)
+    if len(rows) < 3:
+        return rows
+    producers = batches["producer_id"][rows]
+    order = np.argsort(producers, kind="stable")
+    producers, sorted_rows = producers[order], rows[order]
+    flags = batches["attributes"][sorted_rows] & (CONTROL_BIT | TRANSACTIONAL_BIT)
+    starts = np.empty(len(rows) + 1, bool)
+    starts[0] = starts[-1] = True
+    starts[1:-1] = (
+        (producers[1:] != producers[:-1])
+        | (flags[1:] != flags[:-1])
+        | ((flags[1:] & CONTROL_BIT) != 0)
+        | (np.diff(batches["producer_epoch"][sorted_rows]) != 0)
+    )
+    return np.sort(sorted_rows[starts[:-1] | starts[1:]])
+
+
+class ProducerHistory:
+    """The states at offsets of one log. ``snapshots`` are the offsets that have a snapshot file."""
+
+    def __init__(
+        self, changes: Changes, snapshots: Iterable[int], *, log_start: int, now_ms: int, expiration_ms: int
+    ) -> None:
+        self.snapshots = set(snapshots)
+        self._changes = changes
+        self._log_start = log_start
+        self._now_ms = now_ms
+        self._expiration_ms = expiration_ms
+
+    def newest(self, upto: int) -> tuple[int, ProducerFold]:
+        """The newest sound snapshot's offset, at most ``upto``, and its state.
+
+        (log start, nobody) without one.
+        """
+        for offset in sorted((each for each in self.snapshots if each <= upto), reverse=True):
+            if offset < self._log_start:
+                break
+            path = self._changes.directory / segment_file(offset, SNAPSHOT)
+            try:
+                entries = read_snapshot(files.read_bytes(path), str(path))
+            except CorruptFileError:
+                self.remove(offset)
+                continue
+            return offset, ProducerFold(entry for entry in entries if not self._is_expired(entry))
+        return self._log_start, ProducerFold()
+
+    def _is_expired(self, entry: ProducerEntry) -> bool:
+        silent_ms = self._now_ms - entry.timestamp_ms
+        return entry.open_transaction_offset < 0 and silent_ms >= self._expiration_ms
+
+    def at(self, offset: int, segments: Sequence[Segment], take: Iterable[int] = ()) -> ProducerFold:
+        """The state as of ``offset``; snapshots are taken on the way at the bases in ``take``.
+
+        Raises OSError. Checksums are not looked at: what lies below is taken as it is, as far as it reads.
+        """
+        start, fold = self.newest(offset)
+        wanted = set(take)
+        for number, segment in enumerate(segments):
+            following = segments[number + 1].base_offset if number + 1 < len(segments) else None
+            if segment.base_offset >= offset or (following is not None and following <= start):
+                continue
+            if segment.base_offset in wanted and segment.base_offset > start:
+                self.take(segment.base_offset, fold)
+            self._read(segment, start, offset, fold)
+        return fold
+
+    def _read(self, segment: Segment, start: int, end: int, fold: ProducerFold) -> None:
+        with files.Reader(segment.path) as reader:
+            try:
+                for window in windows(reader, verify=False):
+                    bases = window.batches["base_offset"]
+                    fold.update(window.batches[(bases >= start) & (bases < end)], window.data)
+                    if int(bases[-1]) >= end:
+                        return
+            except CorruptRecordError:
+                return
+
+    def take(self, offset: int, fold: ProducerFold) -> None:
+        """Write a snapshot, durably; none at the log's start, where nobody is known."""
+        if offset > self._log_start or (offset == self._log_start and fold.entries):
+            self._changes.write(segment_file(offset, SNAPSHOT), fold.snapshot())
+            self.snapshots.add(offset)
+
+    def remove(self, offset: int) -> None:
+        """Take a snapshot away."""
+        self.snapshots.discard(offset)
+        self._changes.remove(segment_file(offset, SNAPSHOT))
+
+    def tidy(self, bases: set[int], end_offset: int) -> None:
+        """Take away what no start will read: outside the log, or of no segment unless it is the newest."""
+        strays = self.snapshots - bases
+        newest = max((offset for offset in strays if offset <= end_offset), default=-1)
+        for offset in sorted(self.snapshots):
+            outside = offset < self._log_start or offset > end_offset
+            stray = offset in strays and not (offset == newest and offset > max(bases))
+            if outside or stray:
+                self.remove(offset)
