@@ -110,6 +110,7 @@ def test_a_bad_line_is_named_with_its_number(line: str) -> None:
 def test_what_has_no_effect_is_not_shown() -> None:
     shown = Config().settings()
     assert "segment.bytes" in shown and "min.insync.replicas" not in shown
+    assert "log.cleaner.io.buffer.size" in shown and "log.cleaner.enable" not in shown
     assert find_key("log.cleaner.delete.retention.ms").name == "delete.retention.ms"
 
 

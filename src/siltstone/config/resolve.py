@@ -44,12 +44,16 @@ class Setting:
 
 Given = Mapping[str, Setting]
 
-_OF_A_LOG = ("producer.id.expiration.ms",)
+_NAMES = {key.name: key.names for key in ALL_KEYS}
+# A broker's settings that the cleaning of one log goes by.
+_OF_A_CLEANING = (
+    "log.cleaner.dedupe.buffer.size",
+    "log.cleaner.io.buffer.load.factor",
+    "log.cleaner.io.buffer.size",
+    "producer.id.expiration.ms",
+)
 _LOG_KEYS = tuple(
-    key
-    for key in ALL_KEYS
-    if key.used
-    and (key.level is not Level.BROKER or key.name.startswith("log.cleaner.") or key.name in _OF_A_LOG)
+    key for key in ALL_KEYS if key.used and (key.level is not Level.BROKER or key.name in _OF_A_CLEANING)
 )
 
 
@@ -86,7 +90,7 @@ class Config:
     def found(self, key: Key) -> Setting:
         """Value and source of ``key``."""
         for origin, layer in self._layers.items():
-            for name in key.names if layer else ():
+            for name in _NAMES[key.name] if layer else ():
                 if name in layer:
                     setting = layer[name]
                     return Setting(value=setting.value, source=setting.source, origin=origin, name=name)
