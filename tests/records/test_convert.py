@@ -20,7 +20,7 @@ from siltstone.records.legacy import complete_directory
 from siltstone.records.scan import ScanEnd, scan_batches
 from tests.golden_sets import legacy_names
 from tests.records import twin
-from tests.records.arrays import decoded, directory
+from tests.records.arrays import array, decoded, directory, records_of
 from tests.records.test_golden_records import listed_segments
 
 Content = tuple[int, int, bytes | None, bytes | None]
@@ -262,3 +262,24 @@ def message_sets(draw: st.DrawFn) -> bytes:
 def test_any_message_set_has_the_same_records_as_batches(log: bytes) -> None:
     out = converted_log(log)
     assert twin_contents(out) == twin_contents(log) == contents(decoded(out))
+
+
+@given(message_sets(), st.data())
+def test_damaged_message_sets_are_refused_or_give_sound_batches(log: bytes, data: st.DataObject) -> None:
+    damaged = bytearray(log)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(log) - 1))
+        damaged[at] = data.draw(st.sampled_from((0, 1, 0x7F, 0x80, 0xFF)))
+    window = array(bytes(damaged))
+    batches = scan_batches(window).batches
+    batches = batches[: int(np.append(np.flatnonzero(batches["magic"] == 2), len(batches))[0])]
+    try:
+        out = up_convert(window, batches)
+    except CorruptRecordError as error:
+        assert 0 <= error.position < len(log)
+        return
+    scan = scan_batches(out)
+    assert (scan.outcome, len(scan.batches)) == (ScanEnd.CLEAN, len(batches))
+    assert first_bad_checksum(out, scan.batches) is None
+    want = contents(records_of(decode_records(window, batches)))
+    assert contents(records_of(decode_records(out, scan.batches))) == want
