@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 
@@ -40,7 +39,7 @@ from siltstone.log.validation import Origin, Validated, validate_and_assign
 from siltstone.records.layout import Bytes
 
 Background = Callable[[Callable[[], None]], object]
-"""Runs a task now or later: what a log leaves to its manager, such as the flush after a roll."""
+"""Runs a task now or later, such as the flush after a roll."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -399,5 +398,5 @@ class PartitionLog:
 
 def _writable(data: Bytes | bytes | bytearray | memoryview) -> Bytes:
     """A writable array over the buffer, or a copy where it is not writable."""
-    array: Any = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
+    array: Bytes = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     return array if array.flags.writeable else array.copy()

@@ -1,0 +1,75 @@
+"""From a partition directory to an open log: recovery, then ``PartitionLog``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+from siltstone import files
+from siltstone.clock import Clock, SystemClock
+from siltstone.config import LogConfig
+from siltstone.errors import DirectoryRefusedError
+from siltstone.log.found import Found
+from siltstone.log.names import TopicPartition, parse_partition
+from siltstone.log.partition import Background, PartitionLog, run_now
+from siltstone.log.producers import ProducerStates
+from siltstone.log.recovery import Recovered, recover_partition
+
+
+def partition_of(directory: Path) -> TopicPartition:
+    """Which partition a directory is, by its name. Raises DirectoryRefusedError for no ``topic-N``."""
+    where = parse_partition(directory.absolute().name)
+    if where is None:
+        raise DirectoryRefusedError(
+            f"{directory}: a partition's directory is named TOPIC-N, such as events-0"
+        )
+    return where
+
+
+def open_recovered(
+    recovered: Recovered,
+    config: LogConfig,
+    clock: Clock,
+    *,
+    background: Background = run_now,
+    random: Random | None = None,
+) -> PartitionLog:
+    """The log of a directory that recovery has brought into order. Raises OSError."""
+    states = ProducerStates.load(recovered.producers, map_end_offset=recovered.log_end_offset)
+    found = Found(
+        where=partition_of(recovered.directory),
+        directory=recovered.directory,
+        segments=recovered.segments,
+        producers=states,
+        log_start_offset=recovered.log_start_offset,
+        log_end_offset=recovered.log_end_offset,
+        recovery_point=recovered.recovery_point,
+    )
+    return PartitionLog(found, config, clock, background=background, random=random)
+
+
+def open_partition(
+    directory: Path,
+    config: LogConfig | None = None,
+    clock: Clock | None = None,
+    *,
+    clean: bool = False,
+    recovery_point: int = 0,
+    log_start: int = 0,
+) -> PartitionLog:
+    """Open one partition directory, made if it is not there, without a lock and without checkpoints.
+
+    For tools and tests: a program opens logs through a ``LogManager``. ``clean`` says that it was closed in
+    order; else everything from ``recovery_point`` on is checked. Raises CorruptRecordError, OSError.
+    """
+    config, clock = config or LogConfig(), clock or SystemClock()
+    files.make_directory(directory, parents=True)
+    recovered = recover_partition(
+        directory,
+        clean=clean,
+        recovery_point=recovery_point,
+        log_start=log_start,
+        config=config,
+        now_ms=clock.now_ms(),
+    )
+    return open_recovered(recovered, config, clock)
