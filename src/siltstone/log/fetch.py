@@ -2,26 +2,38 @@
 
 A ``LogView`` is replaced as a whole at every change, so a reader sees one list of segments and one end,
 whatever is appended, deleted or swapped meanwhile.
+
+Who reads on where the last read ended need not be searched for again: ``Fetched.behind`` says where that is,
+and ``read`` takes it as ``place``::
+
+    found = read(view, offset, 1 << 20, place=place)
+    data, batches, _ = found.batches()
+    place = found.behind(batches)               # its ``offset`` is the next one to ask for
 """
 
 from __future__ import annotations
 
 import bisect
+import struct
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from siltstone.errors import OffsetOutOfRangeError
+from siltstone.errors import CorruptRecordError, OffsetOutOfRangeError
 from siltstone.files import FileSlice
 from siltstone.log.live_segment import LiveSegment
 from siltstone.log.lookup import RecordPlace
-from siltstone.records.layout import Bytes, Directory
-from siltstone.records.scan import scan_batches
+from siltstone.records.layout import LOG_OVERHEAD, Bytes, Directory
+from siltstone.records.scan import SCAN_REASON, ScanEnd, scan_batches
 
 READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
 EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3
 """Kafka's special timestamps of ListOffsets."""
+_HEAD = struct.Struct(">qi4xB")
+"""An entry's offset, its size behind these two, its magic byte."""
+Found = TypeVar("Found")
 
 
 class LogView(NamedTuple):
@@ -40,10 +52,23 @@ class LogView(NamedTuple):
 
 
 class AbortedTransaction(NamedTuple):
-    """A producer's records from ``first_offset`` to its next abort marker do not count."""
+    """A producer's records from ``first_offset`` to its abort marker at ``last_offset`` do not count."""
 
     producer_id: int
     first_offset: int
+    last_offset: int
+
+
+class Place(NamedTuple):
+    """Where a read ended: at byte ``position`` of ``segment``; all batches before it are below ``offset``.
+
+    It holds for a view that has the same segment. Only ``truncate_to`` can make it wrong; what stands there
+    then is looked at, but who cannot live with the rest of the chance reads without.
+    """
+
+    segment: LiveSegment
+    position: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +81,7 @@ class Fetched:
     """
 
     slice: FileSlice | None
+    segment: LiveSegment | None
     first_offset: int
     first_batch_size: int
     log_start_offset: int
@@ -71,10 +97,27 @@ class Fetched:
         return 0 if self.slice is None else self.slice.size
 
     def batches(self) -> tuple[Bytes, Directory, int]:
-        """Read it: (bytes, whole batches in them, bytes of a last batch that is there in part)."""
-        data = np.empty(0, np.uint8) if self.slice is None else self.slice.read()
+        """Read it: (bytes, whole batches in them, bytes of a last batch that is there in part).
+
+        Checksums are not looked at. Raises CorruptRecordError where no batch can be, once all before it
+        was read.
+        """
+        if self.slice is None:
+            data = np.empty(0, np.uint8)
+            return data, scan_batches(data).batches, 0
+        data = self.slice.read()
         scan = scan_batches(data)
+        if scan.outcome not in (ScanEnd.CLEAN, ScanEnd.TRUNCATED) and not len(scan.batches):
+            raise CorruptRecordError(self.slice.reader.path, self.slice.position, SCAN_REASON[scan.outcome])
         return data[: scan.end], scan.batches, len(data) - scan.end
+
+    def behind(self, batches: Directory) -> Place | None:
+        """Where a reader goes on who has used these first of the ``batches``, None when there are none."""
+        if self.slice is None or self.segment is None or not len(batches):
+            return None
+        last = batches[-1]
+        end = self.slice.position + int(last["position"]) + int(last["size"])
+        return Place(self.segment, end, int(last["last_offset"]) + 1)
 
 
 def read(
@@ -84,54 +127,96 @@ def read(
     *,
     isolation: str = READ_UNCOMMITTED,
     whole_first: bool = True,
+    place: Place | None = None,
 ) -> Fetched:
     """Up to ``max_bytes`` of batches from the one that holds ``offset`` on, all from one segment.
 
     In a gap it begins at the next higher batch; at the end it is empty. With ``whole_first`` the first batch
-    is there as a whole whatever its size. The last batch may be there in part. Raises
-    OffsetOutOfRangeError for an offset below the log start or above the end.
+    is there as a whole whatever its size. The last batch may be there in part. ``place``, from
+    ``Fetched.behind``, spares the search when ``offset`` is its offset. Raises OffsetOutOfRangeError for an
+    offset below the log start or above the end.
     """
     if not view.log_start_offset <= offset <= view.log_end_offset:
         raise OffsetOutOfRangeError(
             f"offset {offset} is outside {view.log_start_offset} to {view.log_end_offset}; "
             "start again from the earliest or the latest offset"
         )
+    known = place if place is not None and place.offset == offset else None
+    return _over_renames(view, lambda: _read(view, offset, max_bytes, isolation, whole_first, known))
+
+
+def _over_renames(view: LogView, look: Callable[[], Found]) -> Found:
+    """``look``, again when a file was renamed between being asked for and being opened.
+
+    Whoever renames a segment has opened its files before, so a segment fails once at most.
+    """
+    for _ in view.segments:
+        try:
+            return look()
+        except FileNotFoundError:
+            continue
+    return look()
+
+
+def _read(
+    view: LogView, offset: int, max_bytes: int, isolation: str, whole_first: bool, known: Place | None
+) -> Fetched:
     limit = view.last_stable_offset if isolation == READ_COMMITTED else view.high_watermark
     number = max(bisect.bisect_right(view.segments, offset, key=_base) - 1, 0)
-    while offset < limit and number < len(view.segments):
-        found = _read_segment(view, number, offset, limit, max_bytes, whole_first)
-        if found is not None:
-            part, base, first_size = found
-            aborted = _aborted(view, number, offset, part, limit) if isolation == READ_COMMITTED else ()
-            return _fetched(view, part, base, first_size, limit, aborted)
+    found = None
+    while offset < limit and found is None and number < len(view.segments):
+        found = _place_in(view, number, offset, limit, known)
         number += 1
-    return _fetched(view, None, min(offset, limit), 0, limit, ())
+    if found is None:
+        return _fetched(view, None, None, min(offset, limit), 0, limit, ())
+    segment, position, end, base, first_size = found
+    wanted = max(max_bytes, first_size) if whole_first else max_bytes
+    part = FileSlice(segment.reader, position, min(wanted, end - position))
+    aborted = _aborted(view, number - 1, offset, part, limit) if isolation == READ_COMMITTED else ()
+    return _fetched(view, part, segment, base, first_size, limit, aborted)
 
 
 def _base(segment: LiveSegment) -> int:
     return segment.base_offset
 
 
-def _read_segment(
-    view: LogView, number: int, offset: int, limit: int, max_bytes: int, whole_first: bool
-) -> tuple[FileSlice, int, int] | None:
-    """(slice, first batch's base offset, its size), None when the segment has nothing from ``offset`` on."""
-    segment = view.segments[number]
-    end = view.size_of(number)
-    if limit < view.log_end_offset and end:
+def _place_in(
+    view: LogView, number: int, offset: int, limit: int, known: Place | None
+) -> tuple[LiveSegment, int, int, int, int] | None:
+    """(segment, first batch's position, end of what may be read, first batch's base offset and size).
+
+    None when the segment has nothing from ``offset`` on.
+    """
+    segment, end = view.segments[number], view.size_of(number)
+    is_below = number + 1 < len(view.segments) and view.segments[number + 1].base_offset <= limit
+    if limit < view.log_end_offset and end and not is_below:
         above = segment.place_of(limit, end)
         end = above.position if above is not None else end
+    if known is not None and known.segment is segment:
+        if known.position == end:
+            return None
+        head = _head_at(known, end)
+        if head is not None:
+            return segment, known.position, end, *head
     place = segment.place_of(offset, end)
-    if place is None:
+    return None if place is None else (segment, place.position, end, place.base_offset, place.size)
+
+
+def _head_at(place: Place, end: int) -> tuple[int, int] | None:
+    """Offset and size of the batch at a place, None when no batch with its offset or more can be there."""
+    head = place.segment.reader.read(place.position, _HEAD.size)
+    if len(head) < _HEAD.size:
         return None
-    wanted = max(max_bytes, place.size) if whole_first else max_bytes
-    part = FileSlice(segment.reader, place.position, min(wanted, end - place.position))
-    return part, place.base_offset, place.size
+    offset, size, magic = _HEAD.unpack(head)
+    size += LOG_OVERHEAD
+    possible = offset >= place.offset and magic <= 2 and _HEAD.size <= size <= end - place.position
+    return (offset, size) if possible else None
 
 
 def _fetched(
     view: LogView,
     part: FileSlice | None,
+    segment: LiveSegment | None,
     first_offset: int,
     first_size: int,
     limit: int,
@@ -139,6 +224,7 @@ def _fetched(
 ) -> Fetched:
     return Fetched(
         slice=part,
+        segment=segment,
         first_offset=first_offset,
         first_batch_size=first_size,
         log_start_offset=view.log_start_offset,
@@ -163,7 +249,7 @@ def _aborted(
     for each in view.segments[number:]:
         for producer_id, first, last, stable in each.aborted():
             if last >= offset and first < upper:
-                found.append(AbortedTransaction(producer_id, first))
+                found.append(AbortedTransaction(producer_id, first, last))
             if stable >= upper:
                 return tuple(found)
     return tuple(found)
@@ -183,6 +269,10 @@ def offset_for_time(view: LogView, timestamp: int) -> RecordPlace | None:
         timestamp = max((segment.largest()[0] for segment in view.segments), default=-1)
         if timestamp < 0:
             return None
+    return _over_renames(view, lambda: _first_at_or_after(view, timestamp))
+
+
+def _first_at_or_after(view: LogView, timestamp: int) -> RecordPlace | None:
     for number, segment in enumerate(view.segments):
         if segment.largest_timestamp >= timestamp:
             place = segment.place_of_time(timestamp, view.size_of(number), view.log_start_offset)

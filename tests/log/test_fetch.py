@@ -1,0 +1,213 @@
+"""Reads and time lookups against plain lists: logs of all formats, with gaps, limits and small indexes."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siltstone.errors import CorruptRecordError, OffsetOutOfRangeError
+from siltstone.log.fetch import (
+    EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP,
+    READ_COMMITTED,
+    AbortedTransaction,
+    Fetched,
+    LogView,
+    offset_for_time,
+    read,
+)
+from tests.cleaner.logs import one
+from tests.golden_sets import case_names, legacy_names
+from tests.log.views import entries_of, random_segments, view_of, write_aborted, write_segments
+from tests.records import twin
+
+Listed = list[tuple[int, twin.Batch]]
+logs = st.tuples(st.integers(0, 2**32), st.integers(0, 25), st.sampled_from([0, 200, 4096]))
+
+
+def model(listed: Listed, offset: int, limit: int, size: int, whole: bool) -> tuple[int, int, int] | None:
+    """(segment base, position, bytes) of what a read gives: plain loops over all batches."""
+    readable = list(itertools.takewhile(lambda item: item[1].last < limit, listed))
+    found = next((item for item in readable if item[1].last >= offset), None)
+    if found is None:
+        return None
+    base, first = found
+    end = max(entry.position + entry.size for at, entry in readable if at == base)
+    wanted = max(size, first.size) if whole else size
+    return base, first.position, min(wanted, end - first.position)
+
+
+def got(fetched: Fetched) -> tuple[int, int, int] | None:
+    if fetched.slice is None:
+        return None
+    assert fetched.segment is not None
+    return fetched.segment.base_offset, fetched.slice.position, fetched.slice.size
+
+
+@settings(max_examples=150, deadline=None)
+@given(logs, st.data())
+def test_reads_are_those_of_a_plain_list(log: tuple[int, int, int], data: st.DataObject) -> None:
+    seed, count, interval = log
+    with tempfile.TemporaryDirectory() as folder:
+        directory = write_segments(Path(folder), random_segments(random.Random(seed), count), interval)
+        listed = list(entries_of(directory))
+        view = view_of(directory)
+        mark = data.draw(st.integers(view.log_start_offset, view.log_end_offset), label="high watermark")
+        stable = data.draw(st.integers(view.log_start_offset, mark), label="last stable offset")
+        view = view._replace(high_watermark=mark, last_stable_offset=stable)
+        size = data.draw(st.sampled_from([1, 61, 300, 1000, 1 << 20]), label="bytes")
+        for offset in range(view.log_start_offset, view.log_end_offset + 1):
+            for whole, (isolation, limit) in itertools.product(
+                (True, False), (("read_uncommitted", mark), (READ_COMMITTED, stable))
+            ):
+                fetched = read(view, offset, size, isolation=isolation, whole_first=whole)
+                assert got(fetched) == model(listed, offset, limit, size, whole), offset
+                assert fetched.end_offset == limit
+
+
+@settings(max_examples=100, deadline=None)
+@given(logs, st.sampled_from([1, 200, 700, 5000]))
+def test_reading_on_from_a_place_finds_what_a_search_finds(log: tuple[int, int, int], size: int) -> None:
+    seed, count, interval = log
+    with tempfile.TemporaryDirectory() as folder:
+        directory = write_segments(Path(folder), random_segments(random.Random(seed), count), interval)
+        view = view_of(directory)
+        offset, place, passed = view.log_start_offset, None, []
+        while True:
+            found = read(view, offset, size, place=place)
+            assert got(found) == got(read(view, offset, size))
+            assert found.first_offset == read(view, offset, size).first_offset
+            if found.slice is None:
+                break
+            data, batches, rest = found.batches()
+            assert len(data) + rest == found.size
+            passed += batches["last_offset"].tolist()
+            place = found.behind(batches)
+            assert place is not None
+            offset = place.offset
+        assert passed == [entry.last for _, entry in entries_of(directory)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(logs, st.data())
+def test_times_are_those_of_a_plain_list(log: tuple[int, int, int], data: st.DataObject) -> None:
+    seed, count, interval = log
+    with tempfile.TemporaryDirectory() as folder:
+        directory = write_segments(Path(folder), random_segments(random.Random(seed), count), interval)
+        view = view_of(directory)
+        start = data.draw(st.integers(view.log_start_offset, view.log_end_offset), label="log start")
+        mark = data.draw(st.integers(start, view.log_end_offset), label="high watermark")
+        view = view._replace(log_start_offset=start, high_watermark=mark)
+        records = [record for _, entry in entries_of(directory) for record in entry.records]
+        for time in range(62):
+            found = offset_for_time(view, time)
+            late = (r for r in records if r.timestamp >= time and r.timestamp >= 0 and r.offset >= start)
+            first = next(late, None)
+            want = (first.offset, first.timestamp) if first and first.offset < mark else None
+            assert (found and (found.offset, found.timestamp)) == want, time
+
+
+def test_special_times(tmp_path: Path) -> None:
+    view = view_of(write_segments(tmp_path, {3: [one(3, "a"), one(4, "b")]}), log_start=4, high_watermark=4)
+    earliest, latest = offset_for_time(view, EARLIEST), offset_for_time(view, LATEST)
+    assert earliest and latest
+    assert (earliest.offset, earliest.timestamp, latest.offset) == (4, -1, 4)
+    found = offset_for_time(view._replace(high_watermark=5), MAX_TIMESTAMP)
+    assert found and found.offset == 4
+    empty = view_of(write_segments(tmp_path / "empty", {0: []}))
+    assert offset_for_time(empty, MAX_TIMESTAMP) is None
+    assert offset_for_time(empty, 0) is None
+
+
+def test_kafkas_own_directories_are_read_batch_by_batch(golden: Path) -> None:
+    for name in [*legacy_names(golden), *case_names(golden)[::5]]:
+        directory = golden / name / "before"
+        view, listed = view_of(directory), list(entries_of(directory))
+        for offset in range(view.log_start_offset, view.log_end_offset, 7):
+            want = model(listed, offset, view.log_end_offset, 2000, True)
+            assert got(read(view, offset, 2000)) == want, (name, offset)
+
+
+def three(tmp_path: Path) -> LogView:
+    """Offsets 14, 17 and 18; worked example 3."""
+    return view_of(write_segments(tmp_path, {14: [one(14, "a")], 17: [one(17, "b"), one(18, "c")]}))
+
+
+def test_worked_example_3_a_read_in_a_gap_starts_at_the_next_batch(tmp_path: Path) -> None:
+    view = three(tmp_path)
+    assert [read(view, offset, 1).first_offset for offset in (14, 15, 16, 17, 18)] == [14, 17, 17, 17, 18]
+    at_end = read(view, 19, 1)
+    assert at_end.slice is None and at_end.size == 0 and len(at_end.batches()[1]) == 0
+    assert at_end.behind(at_end.batches()[1]) is None
+
+
+@pytest.mark.parametrize("offset", [13, 20, -1, 1 << 62, -(1 << 63)])
+def test_an_offset_outside_is_refused(tmp_path: Path, offset: int) -> None:
+    with pytest.raises(OffsetOutOfRangeError, match=f"offset {offset} is outside 14 to 19"):
+        read(three(tmp_path), offset, 1)
+
+
+def test_worked_example_18_a_partial_message_is_told_from_a_whole_one(tmp_path: Path) -> None:
+    messages = [one(0, "a"), one(1, "bbb")]
+    view = view_of(write_segments(tmp_path, {0: messages}))
+    first, both = len(messages[0]), len(messages[0]) + len(messages[1])
+    for size in range(1, both + 5):
+        fetched = read(view, 0, size, whole_first=False)
+        data, batches, rest = fetched.batches()
+        whole = 2 if size >= both else 1 if size >= first else 0
+        assert len(batches) == whole
+        assert rest == (0 if size in (first, both) or size > both else size - len(data))
+        assert (size < first) == (fetched.first_batch_size > fetched.size)
+
+
+def test_damage_is_told_from_a_partial_message(tmp_path: Path) -> None:
+    good, bad = one(0, "a"), bytearray(one(1, "b"))
+    directory = write_segments(tmp_path, {0: [good, bytes(bad)]})
+    log = directory / "00000000000000000000.log"
+    bad[16] = 7
+    log.write_bytes(good + bad)
+    view = view_of(directory, end=2)
+    fetched = read(view, 0, 1000)
+    _, batches, rest = fetched.batches()
+    assert (len(batches), rest) == (1, len(bad))
+    with pytest.raises(CorruptRecordError, match=f"byte {len(good)}: unknown magic byte"):
+        read(view, 1, 1000, place=fetched.behind(batches))
+
+
+def test_a_place_that_was_cut_off_is_looked_up_again(tmp_path: Path) -> None:
+    directory = write_segments(tmp_path, {0: [one(0, "a"), one(1, "b"), one(2, "c")]})
+    view = view_of(directory)
+    found = read(view, 0, 1)
+    place = found.behind(found.batches()[1])
+    (directory / "00000000000000000000.log").write_bytes(one(0, "a" * 30) + one(1, "b") + one(2, "c"))
+    segment = view.segments[0]
+    segment.size = (directory / "00000000000000000000.log").stat().st_size
+    view = view._replace(active_size=segment.size)
+    assert got(read(view, 1, 1, place=place)) == got(read(view, 1, 1)) != got(found)
+
+
+def test_aborted_transactions_of_what_was_read(tmp_path: Path) -> None:
+    """Markers lie in later segments; what ended before the offset, or began behind the bytes, is left out."""
+    directory = write_segments(
+        tmp_path, {0: [one(at, "k") for at in range(5)], 5: [one(at, "k") for at in range(5, 10)]}, interval=0
+    )
+    write_aborted(directory, 0, [(7, 0, 1, 2)])
+    write_aborted(directory, 5, [(7, 2, 6, 4), (8, 4, 7, 8), (9, 8, 9, 10)])
+    view = view_of(directory)
+    for offset, size, want in (
+        (0, 1 << 20, [(7, 0, 1), (7, 2, 6), (8, 4, 7)]),
+        (0, 1, [(7, 0, 1)]),
+        (2, 1 << 20, [(7, 2, 6), (8, 4, 7)]),
+        (7, 1 << 20, [(8, 4, 7), (9, 8, 9)]),
+        (8, 1 << 20, [(9, 8, 9)]),
+    ):
+        found = read(view, offset, size, isolation=READ_COMMITTED).aborted
+        assert found == tuple(AbortedTransaction(*each) for each in want), (offset, size)
+        assert read(view, offset, size).aborted == ()
