@@ -8,6 +8,7 @@ from siltstone.log.names import segment_file
 from siltstone.log.producers import ProducerState, producer_state
 from siltstone.log.segments import list_segments
 from siltstone.log.snapshots import ProducerEntry, read_snapshot, write_snapshot
+from siltstone.records.control import end_transaction_marker
 from tests import golden_sets
 from tests.cleaner import logs
 from tests.cleaner.logs import Rec, batch, one
@@ -89,10 +90,14 @@ def test_an_open_transaction_and_its_marker(tmp_path: Path) -> None:
     began = [of(0, 1), of(1, 7, transactional=True), of(2, 7, 1, transactional=True)]
     state = state_of(logs.write_log(tmp_path / "open", {0: began}))
     assert state.first_open_transaction() == 1
-    marker = of(3, 7, -1, transactional=True, control=True)
+    made = end_transaction_marker(
+        commit=True, producer_id=7, producer_epoch=0, coordinator_epoch=4, timestamp_ms=1003
+    )
+    marker = (3).to_bytes(8, "big") + made.tobytes()[8:]
     ended = state_of(logs.write_log(tmp_path / "ended", {0: [*began, marker]}))
     assert ended.first_open_transaction() is None
     assert ended.producers[7].last_offset == 2
+    assert ended.producers[7].coordinator_epoch == 4
 
 
 def test_the_state_at_each_of_kafkas_snapshots(golden: Path, tmp_path: Path) -> None:
@@ -110,7 +115,14 @@ def test_the_state_at_each_of_kafkas_snapshots(golden: Path, tmp_path: Path) -> 
         assert state.end_offset == int(newest.stem)
         for who, wanted in kafkas.items():
             mine = state.producers[who]
-            fields = ("producer_epoch", "last_sequence", "last_offset", "offset_delta", "timestamp_ms")
+            fields = (
+                "producer_epoch",
+                "last_sequence",
+                "last_offset",
+                "offset_delta",
+                "timestamp_ms",
+                "coordinator_epoch",
+            )
             assert [getattr(mine, f) for f in fields] == [getattr(wanted, f) for f in fields]
             assert mine.open_transaction_offset == wanted.open_transaction_offset
             compared += 1
