@@ -1,0 +1,282 @@
+"""Reading a log from somewhere on: a cursor that gives columns (Kafka's consumer of one partition).
+
+::
+
+    reader = LogReader(log, "earliest", isolation="read_committed")
+    for polled in reader:            # to the end as it is now; go on later with the same reader
+        polled.columns.offset        # arrays, one row a record
+
+``LogReader`` looks at the log's newest view at each poll, so it goes on over appends, rolls, swaps and
+deletes. Records below the offset asked for, control records and, under read_committed, those of aborted
+transactions are left out. A batch that is larger than the buffer doubles it until it fits (seed 000); bad
+bytes are refused once everything before them was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from siltstone.errors import CorruptRecordError, MessageTooLargeError, OffsetOutOfRangeError, UsageError
+from siltstone.log import fetch
+from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, AbortedTransaction, Fetched, LogView, Place
+from siltstone.log.segments import LARGEST_BATCH
+from siltstone.records.checksum import first_bad_checksum
+from siltstone.records.codecs import DEFAULT_LIMIT
+from siltstone.records.columns import RecordColumns
+from siltstone.records.convert import up_convert
+from siltstone.records.decode import decode_records
+from siltstone.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory
+from siltstone.records.scan import SCAN_REASON, ScanEnd
+
+EARLIEST, LATEST = "earliest", "latest"
+RESET_POLICIES = (EARLIEST, LATEST, "none")
+DEFAULT_BUFFER_BYTES = 1 << 20
+
+
+class HasView(Protocol):
+    """A log: an object with the ``LogView`` of this moment."""
+
+    @property
+    def view(self) -> LogView:
+        """What may be read now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """A place to start: the first record at or after ``timestamp_ms``, the end where none is that late."""
+
+    timestamp_ms: int
+
+
+Start = int | str | AtTime
+"""An offset, "earliest", "latest" (from now on: the end at the time of asking), or a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polled:
+    """Records of one read, at least one: ``columns``, whose ``batch`` counts rows of ``batches``.
+
+    The arrays are the caller's to keep.
+    """
+
+    columns: RecordColumns
+    batches: Directory
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One record for people to look at; ``timestamp`` in ms, -1 where the format has none."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[bytes, bytes | None], ...]
+    leader_epoch: int
+
+
+class LogReader:
+    """A cursor over a log. ``offset`` is the next one to be read, ``resets`` how often it had to jump.
+
+    ``reset`` says what becomes of an offset that is no longer, or not yet, in the log: it goes on at the
+    "earliest" or "latest" one, or "none": OffsetOutOfRangeError. ``end``: nothing at or above is read.
+    ``buffer_bytes`` is read at once and grows up to ``largest_batch_bytes``; ``limit`` is what one batch may
+    decompress to. One thread at a time.
+    """
+
+    def __init__(
+        self,
+        log: HasView,
+        start: Start = EARLIEST,
+        *,
+        isolation: str = READ_UNCOMMITTED,
+        reset: str = "none",
+        end: int | None = None,
+        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+        largest_batch_bytes: int = LARGEST_BATCH,
+        limit: int = DEFAULT_LIMIT,
+        verify: bool = True,
+    ) -> None:
+        if isolation not in (READ_COMMITTED, READ_UNCOMMITTED):
+            raise UsageError(f"isolation {isolation!r}: give {READ_COMMITTED} or {READ_UNCOMMITTED}")
+        if reset not in RESET_POLICIES:
+            raise UsageError(f"reset {reset!r}: give one of {', '.join(RESET_POLICIES)}")
+        if buffer_bytes <= 0:
+            raise UsageError(f"buffer_bytes {buffer_bytes}: give at least 1")
+        self._log = log
+        self._isolation, self._reset, self._end = isolation, reset, end
+        self.buffer_bytes, self._largest = buffer_bytes, largest_batch_bytes
+        self._limit, self._verify = limit, verify
+        self._place: Place | None = None
+        self.resets = 0
+        self.offset = self._offset_of(start, log.view)
+
+    def seek(self, start: Start) -> None:
+        """Go on somewhere else."""
+        self.offset = self._offset_of(start, self._log.view)
+
+    def _offset_of(self, start: Start, view: LogView) -> int:
+        end = view.last_stable_offset if self._isolation == READ_COMMITTED else view.high_watermark
+        if isinstance(start, AtTime):
+            found = fetch.offset_for_time(view, start.timestamp_ms)
+            return end if found is None else found.offset
+        if isinstance(start, str):
+            if start not in (EARLIEST, LATEST):
+                raise UsageError(f"start {start!r}: give {EARLIEST}, {LATEST}, an offset or AtTime(ms)")
+            return view.log_start_offset if start == EARLIEST else end
+        return start
+
+    def __iter__(self) -> Iterator[Polled]:
+        while (polled := self.poll()) is not None:
+            yield polled
+
+    def records(self) -> Iterator[Record]:
+        """One object a record, to the end as it is now: for people; columns are a hundred times faster."""
+        for polled in self:
+            yield from _records(polled)
+
+    def poll(self, max_bytes: int | None = None) -> Polled | None:
+        """The next records, of about ``max_bytes`` of log (at least one batch); None at the end.
+
+        Raises OffsetOutOfRangeError (``reset``), MessageTooLargeError for a batch over
+        ``largest_batch_bytes``, CorruptRecordError for a batch that makes no sense; ``offset`` is still the
+        same then: ``seek`` behind it to go on.
+        """
+        while self._end is None or self.offset < self._end:
+            place, self._place = self._place, None
+            try:
+                view, fetched = self._fetch(max_bytes or self.buffer_bytes, place)
+                if fetched.slice is None:
+                    return None
+                polled = self._take(fetched)
+                if polled is None and self._log.view is view:
+                    position = fetched.slice.position
+                    raise CorruptRecordError(
+                        fetched.slice.reader.path, position, SCAN_REASON[ScanEnd.TRUNCATED]
+                    )
+            except CorruptRecordError:
+                if place is None:
+                    raise
+                continue  # the log may have been cut off and have grown again: look the offset up
+            if polled is not None and len(polled):
+                return polled
+        return None
+
+    def _fetch(self, max_bytes: int, place: Place | None) -> tuple[LogView, Fetched]:
+        view = self._log.view
+        try:
+            fetched = fetch.read(view, self.offset, max_bytes, isolation=self._isolation, place=place)
+        except OffsetOutOfRangeError:
+            if self._reset == "none":
+                raise
+            self.offset = self._offset_of(self._reset, view)
+            self.resets += 1
+            fetched = fetch.read(view, self.offset, max_bytes, isolation=self._isolation)
+        self._make_room(fetched)
+        return view, fetched
+
+    def _make_room(self, fetched: Fetched) -> None:
+        """Double the buffer until the first batch fits: its header says so, nothing is read twice."""
+        if fetched.first_batch_size > self._largest:
+            raise MessageTooLargeError(
+                f"the batch at offset {fetched.first_offset} takes {fetched.first_batch_size} bytes, over "
+                f"this reader's largest_batch_bytes, {self._largest}; raise that, or seek behind the batch"
+            )
+        while self.buffer_bytes < fetched.first_batch_size:
+            self.buffer_bytes = min(2 * self.buffer_bytes, self._largest)
+
+    def _take(self, fetched: Fetched) -> Polled | None:
+        """Decode what was fetched and move on; None when not even the first batch is there as a whole."""
+        assert fetched.slice is not None
+        path, origin = fetched.slice.reader.path, fetched.slice.position
+        data, batches, _ = fetched.batches()
+        if not len(batches):
+            return None
+        bad = first_bad_checksum(data, batches) if self._verify else None
+        if bad == 0:
+            raise CorruptRecordError(path, origin, "checksum does not match")
+        batches = batches[:bad]
+        kept = self._wanted(batches, fetched.aborted)
+        try:
+            columns = decode_records(data, kept, limit=self._limit, path=path, origin=origin)
+        except CorruptRecordError as error:
+            batches = batches[batches["position"] < error.position - origin]
+            if not len(batches):
+                raise
+            kept = self._wanted(batches, fetched.aborted)
+            columns = decode_records(data, kept, limit=self._limit, path=path, origin=origin)
+        end = fetched.end_offset if self._end is None else min(self._end, fetched.end_offset)
+        columns = _between(columns, self.offset, end)
+        self._place = fetched.behind(batches)
+        self.offset = max(self.offset, int(batches["last_offset"][-1]) + 1)
+        return Polled(columns=columns, batches=kept)
+
+    def _wanted(self, batches: Directory, aborted: tuple[AbortedTransaction, ...]) -> Directory:
+        """The batches with records for the caller."""
+        wanted = ((batches["attributes"] & CONTROL_BIT) == 0) | (batches["magic"] < 2)
+        wanted &= batches["last_offset"] >= self.offset
+        wanted &= batches["count"] != 0
+        if aborted:
+            wanted &= ~in_aborted(batches, aborted)
+        return batches if wanted.all() else batches[wanted]
+
+
+def in_aborted(batches: Directory, aborted: tuple[AbortedTransaction, ...]) -> npt.NDArray[np.bool_]:
+    """Which batches belong to aborted transactions: bool, one a batch."""
+    found = np.zeros(len(batches), np.bool_)
+    transactional = (batches["attributes"] & TRANSACTIONAL_BIT) != 0
+    for producer_id, first, last in aborted:
+        found |= (
+            (batches["producer_id"] == producer_id)
+            & (batches["last_offset"] >= first)
+            & (batches["base_offset"] <= last)
+        )
+    return np.asarray(found & transactional)
+
+
+def _between(columns: RecordColumns, start: int, end: int) -> RecordColumns:
+    """The rows with offsets in ``[start, end)``: views of the same arrays."""
+    first, behind = np.searchsorted(columns.offset, [start, end]).tolist()
+    if first == 0 and behind == len(columns):
+        return columns
+    names = (field.name for field in fields(RecordColumns) if field.name != "data")
+    return replace(columns, **{name: getattr(columns, name)[first:behind] for name in names})
+
+
+def _records(polled: Polled) -> Iterator[Record]:
+    columns, epochs = polled.columns, polled.batches["leader_epoch"].tolist()
+    for row in range(len(columns)):
+        yield Record(
+            offset=int(columns.offset[row]),
+            timestamp=int(columns.timestamp[row]),
+            key=columns.key(row),
+            value=columns.value(row),
+            headers=tuple(columns.headers(row)),
+            leader_epoch=epochs[columns.batch[row]],
+        )
+
+
+def as_record_batches(fetched: Fetched, *, limit: int = DEFAULT_LIMIT) -> Bytes:
+    """The whole batches of a read for somebody who knows magic 2 only: message sets become record batches.
+
+    uint8; without message sets they are the bytes of the file. Raises CorruptRecordError, also for a message
+    set whose checksum does not hold.
+    """
+    data, batches, _ = fetched.batches()
+    if fetched.slice is None:
+        return data
+    path, origin = fetched.slice.reader.path, fetched.slice.position
+    old = batches[batches["magic"] < 2]
+    bad = first_bad_checksum(data, old)
+    if bad is not None:
+        raise CorruptRecordError(path, origin + int(old["position"][bad]), "checksum does not match")
+    return up_convert(data, batches, limit=limit, path=path, origin=origin)

@@ -1,0 +1,322 @@
+"""The reader: records against plain lists and Kafka's own, resets, growing buffers, damage."""
+
+from __future__ import annotations
+
+import base64
+import random
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siltstone.errors import CorruptRecordError, MessageTooLargeError, OffsetOutOfRangeError, UsageError
+from siltstone.log.fetch import read
+from siltstone.log.reading import AtTime, LogReader, as_record_batches
+from siltstone.records.control import end_transaction_marker
+from siltstone.records.layout import HEADER
+from siltstone.records.scan import scan_batches
+from tests.cleaner.logs import Rec, batch, one
+from tests.golden_sets import case_names, legacy_names, read_records
+from tests.log.views import (
+    FixedLog,
+    entries_of,
+    random_segments,
+    view_of,
+    write_aborted,
+    write_segments,
+)
+from tests.records import twin
+from tests.records.arrays import records_of
+
+COMMITTED = "read_committed"
+
+
+def offsets(reader: LogReader) -> list[int]:
+    return [int(offset) for polled in reader for offset in polled.columns.offset]
+
+
+def log_of(tmp_path: Path, *batches: bytes) -> FixedLog:
+    return FixedLog(view_of(write_segments(tmp_path / "topic-0", {0: batches})))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.integers(0, 25),
+    st.sampled_from([1, 100, 1000, 1 << 20]),
+    st.data(),
+)
+def test_records_are_those_of_a_plain_list(seed: int, count: int, size: int, data: st.DataObject) -> None:
+    """From any offset to any end, whatever is read at once; the batch before the offset is cut."""
+    with tempfile.TemporaryDirectory() as folder:
+        directory = write_segments(Path(folder), random_segments(random.Random(seed), count), 200)
+        view = view_of(directory)
+        start = data.draw(st.integers(view.log_start_offset, view.log_end_offset))
+        end = data.draw(st.none() | st.integers(start, view.log_end_offset + 3))
+        records = [record for _, entry in entries_of(directory) for record in entry.records]
+        want = [r for r in records if start <= r.offset and (end is None or r.offset < end)]
+        reader = LogReader(FixedLog(view), start, end=end, buffer_bytes=size)
+        found = [record for polled in reader for record in records_of(polled.columns)]
+        assert found == want
+        assert reader.poll() is None
+        assert reader.offset >= start
+
+
+@pytest.mark.parametrize("size", [1, 500, 1 << 20])
+def test_golden_logs_are_read_whole_and_windows_can_be_kept(golden: Path, size: int) -> None:
+    for name in [*legacy_names(golden), *case_names(golden)[::4]]:
+        directory = golden / name / "before"
+        windows = list(LogReader(FixedLog(view_of(directory)), buffer_bytes=size))
+        found = [record for window in windows for record in records_of(window.columns)]
+        control = control_offsets(golden / name / "records_before.jsonl")
+        want = [r for _, entry in entries_of(directory) for r in entry.records if r.offset not in control]
+        assert found == want, name
+
+
+def control_offsets(listing: Path) -> set[int]:
+    """Offsets in control batches by Kafka's own listing."""
+    found, inside = set(), False
+    for line in read_records(listing):
+        if line["t"] == "batch":
+            inside = line.get("isControl", False)
+        elif line["t"] == "rec" and inside:
+            found.add(line["offset"])
+    return found
+
+
+def kafkas_outcome(listing: Path) -> tuple[list[int], list[int], int | None]:
+    """By Kafka's listing and nothing else: (data offsets, committed ones, first offset still open).
+
+    A producer's next marker decides about its records.
+    """
+    producers: dict[int, list[int]] = {}
+    every, aborted, here = [], set(), {}
+    for line in read_records(listing):
+        if line["t"] == "batch":
+            here = line
+        elif line["t"] == "rec" and here["isControl"]:
+            going = producers.pop(here["producerId"], [])
+            if twin_is_abort(line["k"]):
+                aborted |= set(going)
+        elif line["t"] == "rec":
+            every.append(line["offset"])
+            if here["isTransactional"]:
+                producers.setdefault(here["producerId"], []).append(line["offset"])
+    still = min((min(each) for each in producers.values()), default=None)
+    return every, [at for at in every if at not in aborted and (still is None or at < still)], still
+
+
+def twin_is_abort(key: str) -> bool:
+    return base64.b64decode(key)[2:4] == b"\0\0"
+
+
+@pytest.mark.parametrize("size", [1, 300, 5000, 1 << 20])
+@pytest.mark.parametrize("part", ["before", "before2", "after", "after2"])
+def test_read_committed_gives_what_kafkas_markers_say(golden: Path, part: str, size: int) -> None:
+    directory = golden / "txn" / part
+    every, committed, still = kafkas_outcome(golden / "txn" / f"records_{part}.jsonl")
+    assert part != "before" or (len(committed) < len(every) and list(directory.glob("*.txnindex")))
+    view = view_of(directory, last_stable_offset=still)
+    assert offsets(LogReader(FixedLog(view), buffer_bytes=size)) == every
+    for start in range(view.log_start_offset, view.log_end_offset, 1 if size == 300 else 29):
+        reader = LogReader(FixedLog(view), start, isolation=COMMITTED, buffer_bytes=size)
+        assert offsets(reader) == [at for at in committed if at >= start], start
+
+
+def transactions(tmp_path: Path) -> FixedLog:
+    """Producer 7 aborts 0-1, commits 3; producer 8 aborts 4, 6 around a plain record; 9 is open from 8 on."""
+
+    def data(at: int, producer: int, keys: int = 1) -> bytes:
+        records = [Rec(offset=at + n, key=b"k%d" % producer) for n in range(keys)]
+        return batch(records, producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True)
+
+    def marker(at: int, producer: int, commit: bool) -> bytes:
+        made = end_transaction_marker(
+            commit=commit, producer_id=producer, producer_epoch=0, coordinator_epoch=0, timestamp_ms=5
+        )
+        made[:8] = np.frombuffer(at.to_bytes(8, "big"), np.uint8)
+        return made.tobytes()
+
+    batches = [
+        *(data(0, 7, 2), marker(2, 7, False), data(3, 7), data(4, 8), one(5, "plain"), data(6, 8)),
+        *(marker(7, 8, False), data(8, 9), marker(9, 7, True), one(10, "behind")),
+    ]
+    directory = write_segments(tmp_path / "topic-0", {0: batches}, interval=0)
+    write_aborted(directory, 0, [(7, 0, 2, 3), (8, 4, 7, 3)])
+    return FixedLog(view_of(directory, last_stable_offset=8))
+
+
+@pytest.mark.parametrize("size", [1, 150, 1 << 20])
+def test_aborted_transactions_are_left_out(tmp_path: Path, size: int) -> None:
+    log = transactions(tmp_path)
+    assert offsets(LogReader(log, buffer_bytes=size)) == [0, 1, 3, 4, 5, 6, 8, 10]
+    for start in range(9):
+        reader = LogReader(log, start, isolation=COMMITTED, buffer_bytes=size)
+        assert offsets(reader) == [at for at in (3, 5) if at >= start]
+        assert reader.offset == 8
+    log.view = log.view._replace(last_stable_offset=11)
+    assert offsets(LogReader(log, isolation=COMMITTED, buffer_bytes=size)) == [3, 5, 8, 10]
+
+
+def test_worked_example_17_the_buffer_doubles_until_the_message_fits(tmp_path: Path) -> None:
+    large = "v" * 5000
+    log = log_of(tmp_path, one(0, "a"), one(1, "b", large), one(2, "c"))
+    reader = LogReader(log, buffer_bytes=100)
+    assert [polled.columns.offset.tolist() for polled in reader] == [[0], [1], [2]]
+    assert reader.buffer_bytes == 100 * 2**6
+    refusing = LogReader(log, buffer_bytes=100, largest_batch_bytes=5000)
+    first = refusing.poll()
+    assert first is not None and len(first) == 1
+    with pytest.raises(MessageTooLargeError, match=r"the batch at offset 1 takes 507. bytes, over .* 5000"):
+        refusing.poll()
+    assert refusing.offset == 1
+    refusing.seek(2)
+    assert offsets(refusing) == [2]
+
+
+def test_worked_example_20_from_now_on_and_an_offset_that_expired(tmp_path: Path) -> None:
+    log = log_of(tmp_path, one(0, "a"), one(1, "b"))
+    now = LogReader(log, "latest")
+    assert now.offset == 2 and now.poll() is None
+    failing, earliest, latest = (LogReader(log, 0, reset=reset) for reset in ("none", "earliest", "latest"))
+    longer = write_segments(
+        tmp_path / "longer", {0: [one(0, "a")], 1: [one(1, "b"), one(2, "c"), one(3, "d")]}
+    )
+    log.view = view_of(longer, log_start=2)
+    assert offsets(now) == [2, 3]
+    with pytest.raises(OffsetOutOfRangeError, match="offset 0 is outside 2 to 4"):
+        failing.poll()
+    assert (offsets(earliest), earliest.resets) == ([2, 3], 1)
+    assert (offsets(latest), latest.resets, latest.offset) == ([], 1, 4)
+    beyond = LogReader(log, 9, reset="latest")
+    assert beyond.poll() is None and beyond.offset == 4
+
+
+def test_from_now_on_is_the_stable_end_under_read_committed(tmp_path: Path) -> None:
+    log = transactions(tmp_path)
+    assert LogReader(log, "latest").offset == 11
+    assert LogReader(log, "latest", isolation=COMMITTED).offset == 8
+
+
+def test_from_a_time_on(tmp_path: Path) -> None:
+    times = [50, 20, 70, 60]
+    log = log_of(tmp_path, batch([Rec(offset=at, key=b"k", timestamp=time) for at, time in enumerate(times)]))
+    for time, want in ((0, [0, 1, 2, 3]), (51, [2, 3]), (70, [2, 3]), (71, [])):
+        assert offsets(LogReader(log, AtTime(time))) == want
+    reader = LogReader(log)
+    reader.seek(AtTime(60))
+    assert offsets(reader) == [2, 3]
+
+
+def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
+    log = log_of(tmp_path, one(0, "a"))
+    for wrong in ({"isolation": "dirty"}, {"reset": "soon"}, {"start": "now"}, {"buffer_bytes": 0}):
+        with pytest.raises(UsageError, match=str(next(iter(wrong.values())))):
+            LogReader(log, **wrong)  # type: ignore[arg-type]
+
+
+def test_records_for_people(tmp_path: Path) -> None:
+    headers = ((b"h", b"1"), (b"g", None))
+    log = log_of(
+        tmp_path, batch([Rec(offset=0, key=None, value=None, timestamp=9, headers=headers)], leader_epoch=3)
+    )
+    (record,) = LogReader(log).records()
+    assert (record.offset, record.timestamp, record.leader_epoch) == (0, 9, 3)
+    assert (record.key, record.value, record.headers) == (None, None, headers)
+
+
+@pytest.mark.parametrize("at", [HEADER.size + 3, 21])
+def test_what_comes_before_damage_is_given_and_then_it_is_refused(tmp_path: Path, at: int) -> None:
+    good, bad = one(0, "a"), bytearray(one(1, "b"))
+    bad[at] ^= 1
+    log = log_of(tmp_path, good, bytes(bad), one(2, "c"))
+    reader = LogReader(log)
+    first = reader.poll()
+    assert first is not None and first.columns.offset.tolist() == [0]
+    for _ in range(2):
+        with pytest.raises(CorruptRecordError, match=f"byte {len(good)}: checksum"):
+            reader.poll()
+    reader.seek(2)
+    assert offsets(reader) == [2]
+
+
+def test_records_that_make_no_sense_are_refused_without_checksums_too(tmp_path: Path) -> None:
+    good, bad = one(0, "a"), bytearray(one(1, "b"))
+    bad[HEADER.size] = 1
+    log = log_of(tmp_path, good, bytes(bad), one(2, "c"))
+    reader = LogReader(log, verify=False)
+    assert (first := reader.poll()) is not None and len(first) == 1
+    with pytest.raises(CorruptRecordError, match=f"byte {len(good)}"):
+        reader.poll()
+
+
+def test_a_file_that_is_shorter_than_the_log_says_is_no_end(tmp_path: Path) -> None:
+    log = log_of(tmp_path, one(0, "a"), one(1, "b"))
+    path = tmp_path / "topic-0" / "00000000000000000000.log"
+    reader = LogReader(log, 1)
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(CorruptRecordError, match="goes on beyond the end"):
+        reader.poll()
+
+
+def test_a_batch_that_decompresses_past_the_limit_is_refused(tmp_path: Path) -> None:
+    bomb = batch([Rec(offset=1, key=b"k", value=bytes(1 << 20))], codec=4)
+    reader = LogReader(log_of(tmp_path, one(0, "a"), bomb), limit=1 << 16)
+    assert (first := reader.poll()) is not None and len(first) == 1
+    with pytest.raises(CorruptRecordError, match="decompresses to more than"):
+        reader.poll()
+
+
+def test_a_log_that_was_cut_and_grew_again_is_looked_up(tmp_path: Path) -> None:
+    """The place that the reader kept is amid another batch then; its head even looks like one."""
+    log = log_of(tmp_path, one(0, "a"), one(1, "b"), one(2, "c"))
+    reader = LogReader(log, buffer_bytes=1)
+    assert (first := reader.poll()) is not None and len(first) == 1
+    lure = one(1, "lure")[:17] + bytes(60)
+    head = one(0, "a")
+    offset_of_value = len(batch([Rec(offset=0, key=b"a", value=b"")])) - 1
+    filler = bytes(len(head) - offset_of_value - 2)
+    regrown = batch([Rec(offset=0, key=b"a", value=filler + lure)]) + one(1, "d")
+    path = tmp_path / "topic-0" / "00000000000000000000.log"
+    path.write_bytes(regrown)
+    assert regrown[len(head) - 3 : len(head) + 40].find(lure[:17]) >= 0
+    log.view.segments[0].size = len(regrown)
+    log.view = log.view._replace(active_size=len(regrown), log_end_offset=2, high_watermark=2)
+    assert (second := reader.poll()) is not None and second.columns.key(0) == b"d"
+
+
+def test_message_sets_are_served_as_record_batches(golden: Path) -> None:
+    for name in legacy_names(golden):
+        view = view_of(golden / name / "before")
+        offset, found = view.log_start_offset, []
+        while (fetched := read(view, offset, 3000)).slice is not None:
+            data = as_record_batches(fetched)
+            scan = scan_batches(data)
+            assert (scan.batches["magic"] == 2).all() and scan.end == len(data)
+            found += twin_records(data.tobytes())
+            place = fetched.behind(fetched.batches()[1])
+            assert place is not None
+            offset = place.offset
+        assert found == [strip(r) for _, entry in entries_of(golden / name / "before") for r in entry.records]
+    assert len(as_record_batches(fetched)) == 0
+
+
+def twin_records(data: bytes) -> Iterator[twin.Record]:
+    return (strip(record) for entry in twin.decode_log(data) for record in entry.records)
+
+
+def strip(record: twin.Record) -> twin.Record:
+    return replace(record, size=0)
+
+
+def test_a_damaged_message_set_is_not_served_as_a_good_batch(tmp_path: Path) -> None:
+    entry = bytearray(twin.message(0, b"k", b"value", magic=1))
+    entry[-1] ^= 1
+    log = log_of(tmp_path, bytes(entry))
+    with pytest.raises(CorruptRecordError, match="checksum does not match"):
+        as_record_batches(read(log.view, 0, 1000))
