@@ -100,7 +100,7 @@ class ProducerStates:
             return None
         after: dict[int, Producer] = {}
         for row in rows:
-            batch = ProducerBatch.of(batches[row])
+            batch = ProducerBatch.of(batches, row)
             producer = after.get(batch.producer_id) or self._known(batch.producer_id)
             again = producer.find_duplicate(batch) if origin is Origin.CLIENT else None
             if again is not None:
@@ -126,7 +126,7 @@ class ProducerStates:
         """
         aborted = []
         for row in producer_rows(batches):
-            batch = ProducerBatch.of(batches[row])
+            batch = ProducerBatch.of(batches, row)
             if not batch.control:
                 self._add_data(batch)
                 continue
@@ -148,7 +148,9 @@ class ProducerStates:
 
     def _end(self, batch: ProducerBatch, marker: Marker) -> AbortedTransaction | None:
         """A marker ends a transaction: its entry as if it was aborted, None where none was open."""
-        producer = self._producers.setdefault(batch.producer_id, Producer(batch.producer_id))
+        producer = self._producers.get(batch.producer_id)
+        if producer is None:
+            producer = self._producers[batch.producer_id] = Producer(batch.producer_id)
         first = producer.add_marker(batch, marker)
         if first < 0:
             return None

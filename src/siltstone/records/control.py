@@ -18,8 +18,11 @@ import numpy as np
 
 from siltstone.errors import CorruptRecordError
 from siltstone.records.build import BatchShape, Spans, build_batch
+from siltstone.records.columns import skip_span
 from siltstone.records.decode import decode_records
-from siltstone.records.layout import Bytes, Directory
+from siltstone.records.kernel import kernel
+from siltstone.records.layout import CODEC_MASK, Bytes, Directory
+from siltstone.records.varint import read_varint, read_varlong
 
 ABORT, COMMIT = 0, 1
 _KEY = struct.Struct(">hh")
@@ -61,13 +64,44 @@ def marker_of(data: Bytes, batches: Directory, row: int, path: str = "", origin:
     file position of ``data[0]``) are for messages. Raises CorruptRecordError for one that makes no sense.
     """
     one = batches[row : row + 1]
-    if not int(one["count"][0]):
+    if not one["count"].item():
         return None
-    columns = decode_records(data, one, path=path, origin=origin)
+    if one["attributes"].item() & CODEC_MASK:
+        columns = decode_records(data, one, path=path, origin=origin)
+        key, value = columns.key(0), columns.value(0)
+    else:
+        spans = _first_record(data, one["position"].item(), one["size"].item())
+        key, value = _span(data, *spans[:2]), _span(data, *spans[2:])
     try:
-        return read_marker(columns.key(0), columns.value(0))
+        return read_marker(key, value)
     except ValueError as error:
-        raise CorruptRecordError(path, origin + int(one["position"][0]), str(error)) from None
+        raise CorruptRecordError(path, origin + one["position"].item(), str(error)) from None
+
+
+@kernel
+def _first_record(data: Bytes, position: int, size: int) -> tuple[int, int, int, int]:
+    """Start and size of the first record's key and value in a plain batch; null where they make no sense."""
+    end = position + size
+    body, position = read_varint(data, position + 61, end)
+    if position < 0 or body < 6 or body > end - position:
+        return 0, -1, 0, -1
+    end = position + body
+    _, position = read_varlong(data, position + 1, end)
+    if position >= 0:
+        _, position = read_varint(data, position, end)
+    if position < 0:
+        return 0, -1, 0, -1
+    key, key_size, _ = skip_span(data, position, end)
+    if key < 0:
+        return 0, -1, 0, -1
+    value, value_size, _ = skip_span(data, key + max(key_size, 0), end)
+    if value < 0:
+        return key, key_size, 0, -1
+    return key, key_size, value, value_size
+
+
+def _span(data: Bytes, start: int, size: int) -> bytes | None:
+    return None if size < 0 else data[start : start + size].tobytes()
 
 
 def end_transaction_marker(
