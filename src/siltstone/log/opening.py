@@ -35,7 +35,7 @@ def open_recovered(
     random: Random | None = None,
 ) -> PartitionLog:
     """The log of a directory that recovery has brought into order. Raises OSError."""
-    states = ProducerStates.load(recovered.producers, map_end_offset=recovered.log_end_offset)
+    states = ProducerStates.load(recovered.producers, recovered.log_end_offset)
     found = Found(
         where=partition_of(recovered.directory),
         directory=recovered.directory,
