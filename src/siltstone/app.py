@@ -31,10 +31,18 @@ from siltstone.cleaner.originals import (
 )
 from siltstone.cleaner.report import LogResult
 from siltstone.clock import Clock, SystemClock
-from siltstone.config import Config, Setting, parse_assignments, parse_config_file, refuse_contradictions
+from siltstone.config import (
+    Config,
+    LogConfig,
+    Setting,
+    parse_assignments,
+    parse_config_file,
+    refuse_contradictions,
+)
 from siltstone.errors import DirectoryRefusedError, UsageError
 from siltstone.log.directory import LogDirectory, PassedOver, refuse_strangers
 from siltstone.log.names import CLUSTER_METADATA, LOCK, TopicPartition
+from siltstone.log.recovery_directories import DirectoryRecovery, Recovery, recover_directories
 from siltstone.log.replacement import finish_replacement
 
 DEFAULT_MASTER = "local[*]"
@@ -106,7 +114,9 @@ def clean(
     started = clock.now_ms()
     run = f"{datetime.fromtimestamp(started / 1000, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     with contextlib.ExitStack() as stack:
-        directories = [stack.enter_context(each) for each in _open_all(request)]
+        locked = set[tuple[int, int]]()
+        opened = (_open(path, locked, dry_run=request.dry_run) for path in request.directories)
+        directories = [stack.enter_context(each) for each in opened]
         _refuse_outputs_inside(request, directories)
         for directory in directories:
             _refuse_state(directory, in_place=request.in_place)
@@ -220,30 +230,32 @@ def _refuse_outputs_inside(request: CleanRequest, directories: Sequence[LogDirec
                 )
 
 
-def _open_all(request: CleanRequest) -> Iterator[LogDirectory]:
-    """Open and lock, one after the other; two partitions of one log directory share its one lock.
+def _open(path: Path, locked: set[tuple[int, int]], *, dry_run: bool) -> LogDirectory:
+    """Open and lock. Two partitions of one log directory share its one lock: ``locked`` is what is locked.
 
     A dry run makes no lock file where there is none.
     """
-    locked: set[tuple[int, int]] = set()
-    for path in request.directories:
-        directory = LogDirectory.open(path, lock=False)
-        facts = files.stat(directory.path)
-        if (facts.device, facts.inode) not in locked and not (
-            request.dry_run and not files.exists(directory.path / LOCK)
-        ):
-            directory = LogDirectory.open(path)
-            locked.add((facts.device, facts.inode))
-        yield directory
+    directory = LogDirectory.open(path, lock=False)
+    facts = files.stat(directory.path)
+    place = (facts.device, facts.inode)
+    if place in locked or (dry_run and not files.exists(directory.path / LOCK)):
+        return directory
+    locked.add(place)
+    return LogDirectory.open(path)
 
 
 def _refuse_state(directory: LogDirectory, *, in_place: bool) -> None:
     if directory.is_marked and not directory.was_stopped_cleanly:
         raise DirectoryRefusedError(
-            f"{directory.path}: was not stopped cleanly (no .kafka_cleanshutdown); "
-            "start the broker on it once, stop it, and clean then"
+            f"{directory.path}: was not stopped cleanly (no .kafka_cleanshutdown); run siltstone recover "
+            f"{directory.path} (or start the broker on it once and stop it), and try again then"
         )
-    if in_place and files.file_system(directory.path) in files.NETWORK_FILE_SYSTEMS:
+    if in_place:
+        _refuse_network(directory)
+
+
+def _refuse_network(directory: LogDirectory) -> None:
+    if files.file_system(directory.path) in files.NETWORK_FILE_SYSTEMS:
         raise DirectoryRefusedError(
             f"{directory.path}: on a network file system ({files.file_system(directory.path)}), "
             "where locks and renames cannot be trusted; clean a copy with --out"
@@ -326,6 +338,43 @@ def undo(folder: Path) -> dict[str, list[str]]:
             with uninterrupted():
                 done[log.path] = undo_log(place, log, directories[Path(log.path).parent])
         return done
+
+
+def recover(
+    paths: Sequence[Path],
+    *,
+    config: Sequence[str] = (),
+    now_ms: int | None = None,
+    threads: int = 2,
+    check: bool | None = None,
+    dry_run: bool = False,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> list[DirectoryRecovery]:
+    """Bring log directories into order, as a broker's start and stop would: a result for each of them.
+
+    What is wrong with one log or with one disk is in its result. Raises SiltstoneError for the rest.
+    """
+    settings = LogConfig.of(Config(parse_assignments(config, "--config")))
+    how = Recovery(
+        config_of=lambda where: settings,
+        now_ms=SystemClock().now_ms() if now_ms is None else now_ms,
+        threads=threads,
+        check=check,
+        close=True,
+        dry_run=dry_run,
+    )
+    directories, offline, locked = [], [], set[tuple[int, int]]()
+    with contextlib.ExitStack() as stack:
+        for path in paths:
+            try:
+                directory = stack.enter_context(_open(path, locked, dry_run=dry_run))
+                _refuse_network(directory)
+                directory.properties()
+                directories.append(directory)
+            except OSError as error:
+                offline.append(DirectoryRecovery.failed(path, error))
+        refuse_strangers(directories)
+        return recover_directories(directories, how, progress) + offline
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ def build_app() -> cyclopts.App:
     import siltstone
     from siltstone.cli.clean import clean
     from siltstone.cli.dump import dump
+    from siltstone.cli.recover import recover
     from siltstone.cli.undo import undo
 
     app = cyclopts.App(
@@ -37,7 +38,7 @@ def build_app() -> cyclopts.App:
         help_on_error=False,
         suppress_keyboard_interrupt=False,
     )
-    for command in (clean, dump, undo):
+    for command in (clean, dump, recover, undo):
         app.command(command)
     return app
 

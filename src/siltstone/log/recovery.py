@@ -93,7 +93,7 @@ def recover_partition(
     end = recovery.run(recovery_point, check=check)
     return Recovered(
         directory=directory,
-        segments=tuple(list_found(directory, changes.names)),
+        segments=tuple(list_found(directory, changes.names) if changes.any else recovery.segments),
         producers=tuple(recovery.fold.entries[each] for each in sorted(recovery.fold.entries)),
         log_start_offset=recovery.log_start,
         log_end_offset=end,
@@ -118,8 +118,8 @@ class _Recovery:
         self._clean = clean
         self._config = config
         self._checkpointed_start = max(log_start, 0)
-        self._segments = list_found(changes.directory, changes.names)
-        first = self._segments[0].base_offset if self._segments else 0
+        self.segments = list_found(changes.directory, changes.names)
+        first = self.segments[0].base_offset if self.segments else 0
         self.log_start = max(self._checkpointed_start, first)
         self.fold = ProducerFold()
         self.rebuilt: list[str] = []
@@ -130,7 +130,7 @@ class _Recovery:
         self._last_epoch = -1
         self._history = ProducerHistory(
             changes,
-            remove_strays(changes, self._segments),
+            remove_strays(changes, self.segments),
             log_start=self.log_start,
             now_ms=now_ms,
             expiration_ms=config.producer_id_expiration_ms,
@@ -139,19 +139,20 @@ class _Recovery:
     def run(self, recovery_point: int, *, check: bool) -> int:
         """Do it; the log's end offset."""
         end = self._tail_end() if self._clean else None
-        first = len(self._segments)
+        first = len(self.segments)
         if end is None:
-            holding = segment_holding(self._segments, recovery_point)
-            first = len(self._segments) - 1 if self._clean else max(holding, 0)
-        for number in range(min(first, len(self._segments))):
+            holding = segment_holding(self.segments, recovery_point)
+            first = len(self.segments) - 1 if self._clean else max(holding, 0)
+        looked_at = end is not None and not check  # the active segment was, by its tail
+        for number in range(min(first, len(self.segments) - looked_at)):
             self._look_at(number, check=check)
-        if end is None and self._segments:
+        if end is None and self.segments:
             end = self._scan_from(first)
         elif end is not None:
             self._load_producers(end)
         if end is None or end < self._checkpointed_start:
             return self._start_empty()
-        self._history.tidy({segment.base_offset for segment in self._segments}, end)
+        self._history.tidy({segment.base_offset for segment in self.segments}, end)
         self._settle_epochs(end)
         self._changes.settle()
         return end
@@ -166,24 +167,24 @@ class _Recovery:
 
     def _limit(self, number: int) -> int:
         """No offset of a segment is as high."""
-        most = self._segments[number].base_offset + LARGEST_RELATIVE + 1
-        if number + 1 < len(self._segments):
-            return min(most, self._segments[number + 1].base_offset)
+        most = self.segments[number].base_offset + LARGEST_RELATIVE + 1
+        if number + 1 < len(self.segments):
+            return min(most, self.segments[number + 1].base_offset)
         return most
 
     def _tail_end(self) -> int | None:
         """After a clean stop: the end offset, None where the active segment has to be scanned."""
-        if not self._segments or self._epochs is None:
+        if not self.segments or self._epochs is None:
             return None
-        active = self._segments[-1]
-        if quick_trouble(active, self._limit(len(self._segments) - 1), self._changes.names):
+        active = self.segments[-1]
+        if quick_trouble(active, self._limit(len(self.segments) - 1), self._changes.names):
             return None
         return check_tail(active)
 
     # Below the recovery point
 
     def _look_at(self, number: int, *, check: bool) -> None:
-        segment, limit = self._segments[number], self._limit(number)
+        segment, limit = self.segments[number], self._limit(number)
         trouble = (quick_trouble if self._clean and not check else whole_trouble)(
             segment, limit, self._changes.names
         )
@@ -191,7 +192,7 @@ class _Recovery:
             return
         fold, aborted = ProducerFold(), list[AbortedEntry]()
         if trouble:
-            fold = self._history.at(segment.base_offset, self._segments)
+            fold = self._history.at(segment.base_offset, self.segments)
 
         def visit(data: Bytes, batches: Directory) -> None:
             if trouble:
@@ -209,11 +210,11 @@ class _Recovery:
     def _note_gaps(self, number: int, scan: SegmentScan) -> None:
         if self._config.compacts:
             return
-        log = segment_file(self._segments[number].base_offset, "log")
+        log = segment_file(self.segments[number].base_offset, "log")
         if scan.gaps and not scan.skipped:
             self.notes.append(f"{log}: {scan.gaps} gaps between offsets, as cleaning leaves them")
-        if number + 1 < len(self._segments) and scan.damage is None:
-            following = self._segments[number + 1].base_offset
+        if number + 1 < len(self.segments) and scan.damage is None:
+            following = self.segments[number + 1].base_offset
             if scan.next_offset < following:
                 self.notes.append(
                     f"{log}: offsets {scan.next_offset} to {following - 1} are missing behind it"
@@ -221,7 +222,7 @@ class _Recovery:
 
     def _scan(self, number: int, visit: Visit, *, keep_going: bool = False) -> SegmentScan:
         return scan_segment(
-            self._segments[number],
+            self.segments[number],
             interval=self._config.index_interval_bytes,
             index_limit=self._config.segment_index_bytes,
             limit_offset=self._limit(number),
@@ -262,13 +263,13 @@ class _Recovery:
 
     def _scan_from(self, first: int) -> int:
         """Scan the segments from number ``first`` on, cut at the first damage; the end offset."""
-        bases = [segment.base_offset for segment in self._segments]
-        self.fold = self._history.at(bases[first], self._segments, take=bases[-2:])
+        bases = [segment.base_offset for segment in self.segments]
+        self.fold = self._history.at(bases[first], self.segments, take=bases[-2:])
         if bases[first] not in self._history.snapshots:
             self._history.take(bases[first], self.fold)
         end = bases[first]
         for number in range(first, len(bases)):
-            segment, aborted = self._segments[number], list[AbortedEntry]()
+            segment, aborted = self.segments[number], list[AbortedEntry]()
             if number > first:
                 self._history.take(segment.base_offset, self.fold)
 
@@ -292,11 +293,11 @@ class _Recovery:
         """End the log at a damage: later segments go first, so that a crash leaves the damage to be found."""
         assert scan.damage is not None
         self.notes.append(f"cut at {scan.damage}")
-        later = [segment.base_offset for segment in self._segments[number + 1 :]]
+        later = [segment.base_offset for segment in self.segments[number + 1 :]]
         self._history.snapshots -= set(later)
         self._changes.remove_segments(later)
-        del self._segments[number + 1 :]
-        self._changes.truncate_log(segment_file(self._segments[number].base_offset, "log"), scan.size)
+        del self.segments[number + 1 :]
+        self._changes.truncate_log(segment_file(self.segments[number].base_offset, "log"), scan.size)
 
     def _see_epochs(self, batches: Directory) -> None:
         """Epochs that are news, as a leader's ``leader-epoch-checkpoint`` would have them."""
@@ -318,12 +319,12 @@ class _Recovery:
 
     def _load_producers(self, end: int) -> None:
         """After a clean stop: from the snapshot at the end; without any snapshot, nobody, as Kafka has it."""
-        bases = [segment.base_offset for segment in self._segments]
+        bases = [segment.base_offset for segment in self.segments]
         if not self._history.snapshots:
             for offset in (*bases[-2:], end):
                 self._history.take(offset, self.fold)
             return
-        self.fold = self._history.at(end, self._segments, take=bases[-2:])
+        self.fold = self._history.at(end, self.segments, take=bases[-2:])
         if end not in self._history.snapshots:
             self._history.take(end, self.fold)
 
@@ -344,9 +345,9 @@ class _Recovery:
 
     def _start_empty(self) -> int:
         """There is no segment, or the log ends below its start: one empty segment at the start."""
-        if self._segments:
+        if self.segments:
             self.notes.append(f"ended below its start {self._checkpointed_start}: starts empty there")
-        self._changes.remove_segments([segment.base_offset for segment in self._segments])
+        self._changes.remove_segments([segment.base_offset for segment in self.segments])
         self.log_start = self._checkpointed_start
         for offset in sorted(self._history.snapshots):
             self._history.remove(offset)

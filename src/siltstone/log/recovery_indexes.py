@@ -7,9 +7,7 @@ does not pass is built again.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import numpy as np
+import struct
 
 from siltstone import files
 from siltstone.errors import CorruptFileError
@@ -21,6 +19,8 @@ from siltstone.log.segments import Segment
 
 INDEX_KINDS = SEGMENT_KINDS[1:]
 _LEAST_TIMESTAMP = -1
+_OFFSET_ENTRY, _TIME_ENTRY = struct.Struct(">ii"), struct.Struct(">qi")
+_WIDTHS = {kind: ENTRY_OF_KIND[kind].itemsize for kind in INDEX_KINDS}
 
 
 def quick_trouble(segment: Segment, limit_offset: int, names: dict[str, files.FileStat]) -> list[str]:
@@ -41,21 +41,21 @@ def quick_trouble(segment: Segment, limit_offset: int, names: dict[str, files.Fi
 
 
 def _last_is_possible(segment: Segment, kind: str, name: str, size: int, limit_offset: int) -> bool:
-    width = ENTRY_OF_KIND[kind].itemsize
+    width = _WIDTHS[kind]
     if size % width:
         return False
-    raw = files.read_slice(Path(segment.directory) / name, size - width, width)
+    raw = files.read_slice(f"{segment.directory}/{name}", size - width, width)
     if kind == "txnindex":
         return raw[:2] == b"\0\0"
     if raw == bytes(width):
         return False
-    entry = np.frombuffer(raw, ENTRY_OF_KIND[kind])
-    offset = segment.base_offset + int(entry["relative_offset"][0])
-    if not segment.base_offset <= offset < limit_offset:
-        return False
     if kind == "index":
-        return 0 <= int(entry["position"][0]) < segment.size
-    return int(entry["timestamp"][0]) >= _LEAST_TIMESTAMP and segment.size > 0
+        relative, position = _OFFSET_ENTRY.unpack(raw)
+        possible = 0 <= position < segment.size
+    else:
+        timestamp, relative = _TIME_ENTRY.unpack(raw)
+        possible = timestamp >= _LEAST_TIMESTAMP and segment.size > 0
+    return possible and 0 <= relative < limit_offset - segment.base_offset
 
 
 def whole_trouble(segment: Segment, limit_offset: int, names: dict[str, files.FileStat]) -> list[str]:
@@ -66,7 +66,7 @@ def whole_trouble(segment: Segment, limit_offset: int, names: dict[str, files.Fi
         if name in found or name not in names or not names[name].size:
             continue
         try:
-            data = files.read_bytes(Path(segment.directory) / name)
+            data = files.read_bytes(f"{segment.directory}/{name}")
             entries = read_entries(data, kind, name)
         except CorruptFileError:
             found.append(name)
@@ -88,7 +88,7 @@ def trouble_with_log(segment: Segment, names: dict[str, files.FileStat]) -> list
     for kind in ("index", "timeindex"):
         name = segment_file(segment.base_offset, kind)
         if name in names:
-            path = str(Path(segment.directory) / name)
+            path = f"{segment.directory}/{name}"
             index = IndexFile(path=path, kind=kind, base_offset=segment.base_offset, suffix="")
             rows = index_rows(index, DumpOptions(verify_index_only=True))
             if any(isinstance(row, Finding) and row.path == path for row in rows):

@@ -145,9 +145,9 @@ class ProducerHistory:
         for offset in sorted((each for each in self.snapshots if each <= upto), reverse=True):
             if offset < self._log_start:
                 break
-            path = self._changes.directory / segment_file(offset, SNAPSHOT)
+            path = f"{self._changes.directory}/{segment_file(offset, SNAPSHOT)}"
             try:
-                entries = read_snapshot(files.read_bytes(path), str(path))
+                entries = read_snapshot(files.read_bytes(path), path)
             except CorruptFileError:
                 self.remove(offset)
                 continue
@@ -167,7 +167,7 @@ class ProducerHistory:
         wanted = set(take)
         for number, segment in enumerate(segments):
             following = segments[number + 1].base_offset if number + 1 < len(segments) else None
-            if segment.base_offset >= offset or (following is not None and following <= start):
+            if segment.base_offset >= offset or start >= offset or (following or start + 1) <= start:
                 continue
             if segment.base_offset in wanted and segment.base_offset > start:
                 self.take(segment.base_offset, fold)

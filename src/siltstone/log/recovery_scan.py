@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -181,7 +180,8 @@ def check_tail(segment: Segment) -> int | None:
     tail = segment.size - start
     if not 0 < tail <= _LARGEST_TAIL:
         return None
-    data = np.frombuffer(files.read_slice(segment.path, start, tail), np.uint8)
+    path = f"{segment.directory}/{segment_file(segment.base_offset, 'log')}"
+    data = np.frombuffer(files.read_slice(path, start, tail), np.uint8)
     scan = scan_batches(data)
     batches = scan.batches
     if len(data) != tail or scan.outcome != ScanEnd.CLEAN or first_bad_checksum(data, batches) is not None:
@@ -206,7 +206,7 @@ def _tail_entries(segment: Segment) -> tuple[int, npt.NDArray[np.void]]:
     """
     width = OFFSET_ENTRY.itemsize
     count = min(segment.offset_index_size // width, _TAIL_ENTRIES)
-    path = Path(segment.directory) / segment_file(segment.base_offset, "index")
+    path = f"{segment.directory}/{segment_file(segment.base_offset, 'index')}"
     raw = files.read_slice(path, segment.offset_index_size - count * width, count * width) if count else b""
     entries = np.frombuffer(raw, OFFSET_ENTRY).astype([("relative_offset", "i8"), ("position", "i8")])
     early = np.flatnonzero(entries["position"] <= segment.size - _TAIL)

@@ -41,18 +41,16 @@ def finish_swap(directory: Path, *, dry_run: bool) -> tuple[dict[str, files.File
 
 def list_found(directory: Path, names: dict[str, files.FileStat]) -> list[Segment]:
     """The segments among a directory's files, by base offset."""
-    found = []
+    found, folder = [], str(directory)
     for name, facts in names.items():
-        if not name.endswith(".log"):
-            continue
-        parsed = parse_segment_file(name)
+        parsed = parse_segment_file(name) if name.endswith(".log") else None
         if parsed is None:
             continue
         sizes = [names.get(segment_file(parsed.base_offset, kind)) for kind in INDEX_KINDS]
         offset_index, time_index, transaction_index = (size.size if size else 0 for size in sizes)
         found.append(
             Segment(
-                directory=str(directory),
+                directory=folder,
                 base_offset=parsed.base_offset,
                 size=facts.size,
                 modified_ns=facts.modified_ns,
@@ -75,6 +73,8 @@ def remove_strays(changes: Changes, segments: list[Segment]) -> set[int]:
             written = name.removesuffix(TEMPORARY)
             if parse_segment_file(written) or written in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA):
                 changes.remove(name)
+            continue
+        if name.endswith(".log"):
             continue
         parsed = parse_segment_file(name)
         if parsed is None or parsed.suffix:

@@ -1,0 +1,286 @@
+"""All partitions of a broker's log directories, brought into order before they are opened (``LogManager``).
+
+::
+
+    take the clean-shutdown marker away, durably     a crash from here on is a crash
+    recover every partition                          some at a time; a bad one stops no other
+    write the checkpoints                            recovery point, log start, high watermark
+    write the marker again, last                     only when the logs are not going to be opened now
+
+An error of the file system is the directory's end, not the broker's: it goes offline with its reason, and the
+others are served. A log that cannot be served keeps the marker from being written: the next start must not
+take it for one that was stopped cleanly.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from siltstone import files
+from siltstone.config import LogConfig
+from siltstone.errors import CorruptFileError
+from siltstone.log import names
+from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
+from siltstone.log.directory import LogDirectory, PassedOver
+from siltstone.log.names import CLUSTER_METADATA, TopicPartition
+from siltstone.log.recovery import Recovered, recover_partition
+from siltstone.log.recovery_scan import Damage
+
+NOTHING_TO_DO, RECOVERED, DAMAGED = "nothing_to_do", "recovered", "damaged"
+REFUSED, FAILED, SKIPPED = "refused", "failed", "skipped"
+_BAD = (DAMAGED, REFUSED, FAILED)
+_NEW_MARKER = b'{"version":0,"brokerEpoch":-1}'
+"""Of no broker's run: a controller then takes nothing for granted of what was replicated."""
+
+ConfigOf = Callable[[TopicPartition], LogConfig]
+Progress = Callable[[str, int, int], None]
+"""Is told of a directory how many of its logs are done, and of how many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRecovery:
+    """What came of one log. ``recovered`` is None where it cannot be served; ``damage`` says where, then."""
+
+    where: TopicPartition
+    path: Path
+    status: str
+    reason: str = ""
+    recovered: Recovered | None = None
+    damage: tuple[Damage, ...] = ()
+
+    @property
+    def is_bad(self) -> bool:
+        """Is there something that a person has to look at?"""
+        return self.status in _BAD
+
+
+@dataclass(slots=True, kw_only=True)
+class DirectoryRecovery:
+    """What came of one log directory; ``offline`` is why it is not served, None where it is."""
+
+    path: Path
+    was_clean: bool = False
+    logs: list[LogRecovery] = field(default_factory=list)
+    offline: str | None = None
+    notes: list[str] = field(default_factory=list)
+    passed_over: list[PassedOver] = field(default_factory=list)
+
+    @classmethod
+    def failed(cls, path: Path, error: OSError) -> DirectoryRecovery:
+        """A directory that could not even be opened."""
+        return cls(path=path, offline=_words(error))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """How to recover: ``config_of`` a log, ``now_ms`` for expiry, ``threads`` for each directory.
+
+    ``check``: read what was durable too (None: where a directory was not stopped cleanly). ``close``: nobody
+    opens the logs now, so that the directory is left as after a clean stop. ``dry_run``: change nothing.
+    """
+
+    config_of: ConfigOf
+    now_ms: int
+    threads: int = 1
+    check: bool | None = False
+    close: bool = False
+    dry_run: bool = False
+
+
+def recover_directories(
+    directories: Sequence[LogDirectory], how: Recovery, progress: Progress | None = None
+) -> list[DirectoryRecovery]:
+    """Recover the opened directories of one broker, at the same time; a result for each, in order.
+
+    Single partitions of one log directory are gone through one after the other: they share its checkpoints.
+    """
+    runs = [_DirectoryRun(each, how, progress) for each in directories]
+    by_path: dict[Path, list[_DirectoryRun]] = {}
+    for run in runs:
+        by_path.setdefault(run.result.path, []).append(run)
+
+    def run_all(together: list[_DirectoryRun]) -> None:
+        for run in together:
+            run.run()
+
+    with ThreadPoolExecutor(max(len(by_path), 1)) as pool:
+        list(pool.map(run_all, by_path.values()))
+    return [run.result for run in runs]
+
+
+class _DirectoryRun:
+    """The recovery of one log directory: ``run`` once."""
+
+    def __init__(self, directory: LogDirectory, how: Recovery, progress: Progress | None) -> None:
+        self._directory = directory
+        self._how = how
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._done = 0
+        self.result = DirectoryRecovery(path=directory.path, passed_over=directory.passed_over)
+
+    def run(self) -> None:
+        """Do it; ``result`` says what came of it."""
+        try:
+            self._run()
+        except OSError as error:
+            self._go_offline(error)
+        if self.result.offline is not None:
+            self._add_the_rest()
+
+    def _run(self) -> None:
+        marker = self._take_marker()
+        self.result.was_clean = marker is not None
+        points = self._read(names.RECOVERY_CHECKPOINT)
+        starts = self._read(names.LOG_START_CHECKPOINT)
+        self._recover_all(points, starts)
+        if self.result.offline is None and self._directory.is_marked and not self._how.dry_run:
+            self._write_checkpoints(points, starts)
+            self._write_marker(marker)
+
+    def _take_marker(self) -> bytes | None:
+        """The clean-shutdown marker's bytes, None without one; it is gone then, durably."""
+        path = self._directory.path / names.CLEAN_SHUTDOWN
+        try:
+            marker = files.read_bytes(path)
+        except FileNotFoundError:
+            return None
+        if not (self._how.dry_run or self._directory.is_single_partition):
+            files.unlink(path)
+            files.sync_directory(self._directory.path)
+        return marker
+
+    def _read(self, name: str) -> dict[TopicPartition, int]:
+        try:
+            return read_checkpoint(self._directory.path / name)
+        except CorruptFileError as error:
+            self.result.notes.append(f"{error}; taken for empty")
+            return {}
+
+    # The logs
+
+    def _recover_all(
+        self, points: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int]
+    ) -> None:
+        def one(where: TopicPartition) -> LogRecovery | None:
+            if self.result.offline is not None:
+                return None
+            found = self._recover(where, points.get(where, 0), starts.get(where, 0))
+            with self._lock:
+                self._done += 1
+                if self._progress is not None:
+                    path, total = str(self._directory.path), len(self._directory.partitions)
+                    self._progress(path, self._done, total)
+            return found
+
+        wheres = sorted(self._directory.partitions)
+        if self._how.threads == 1:
+            found = [one(where) for where in wheres]
+        else:
+            with ThreadPoolExecutor(self._how.threads) as pool:
+                found = list(pool.map(one, wheres))
+        self.result.logs = [each for each in found if each is not None]
+
+    def _recover(self, where: TopicPartition, point: int, start: int) -> LogRecovery | None:
+        path, how = self._directory.partitions[where], self._how
+        if where.topic == CLUSTER_METADATA:
+            reason = "the metadata log is its quorum's to recover"
+            return LogRecovery(where=where, path=path, status=SKIPPED, reason=reason)
+        clean = self.result.was_clean
+        try:
+            recovered = recover_partition(
+                path,
+                clean=clean,
+                recovery_point=point,
+                log_start=start,
+                config=how.config_of(where),
+                now_ms=how.now_ms,
+                check=not clean if how.check is None else how.check,
+                dry_run=how.dry_run,
+            )
+        except CorruptFileError as error:
+            damage = Damage(path=error.path, position=error.position, reason=error.reason)
+            return LogRecovery(where=where, path=path, status=REFUSED, reason=str(error), damage=(damage,))
+        except OSError as error:
+            self._go_offline(error)
+            return LogRecovery(where=where, path=path, status=FAILED, reason=self.result.offline or "")
+        return _result_of(where, path, recovered)
+
+    def _go_offline(self, error: OSError) -> None:
+        with self._lock:
+            if self.result.offline is None:
+                self.result.offline = _words(error)
+
+    def _add_the_rest(self) -> None:
+        """A directory that went offline: what was not looked at is not served either."""
+        known = {log.where for log in self.result.logs}
+        reason = f"{self._directory.path} is offline"
+        for where, path in self._directory.partitions.items():
+            if where not in known:
+                self.result.logs.append(LogRecovery(where=where, path=path, status=FAILED, reason=reason))
+        self.result.logs.sort(key=lambda log: log.where)
+
+    # What says that they are in order
+
+    def _write_checkpoints(
+        self, points: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int]
+    ) -> None:
+        """Only what has changed is written; entries of logs that are not there any more go."""
+        partitions = self._directory.partitions
+        everyone = self._directory.is_single_partition
+        new_points = {where: point for where, point in points.items() if everyone or where in partitions}
+        new_starts = {where: start for where, start in starts.items() if everyone or where in partitions}
+        marks = self._read(names.REPLICATION_CHECKPOINT)
+        new_marks = dict(marks)
+        for log in self.result.logs:
+            if log.recovered is None:
+                continue
+            new_points[log.where] = log.recovered.recovery_point
+            new_starts.pop(log.where, None)
+            if log.recovered.log_start_offset > log.recovered.segments[0].base_offset:
+                new_starts[log.where] = log.recovered.log_start_offset
+            if new_marks.get(log.where, 0) > log.recovered.log_end_offset:
+                new_marks[log.where] = log.recovered.log_end_offset
+        for name, old, new in (
+            (names.LOG_START_CHECKPOINT, starts, new_starts),
+            (names.REPLICATION_CHECKPOINT, marks, new_marks),
+            (names.RECOVERY_CHECKPOINT, points, new_points),
+        ):
+            if new != old:
+                write_checkpoint(self._directory.path / name, new)
+
+    def _write_marker(self, marker: bytes | None) -> None:
+        """Say that the directory was stopped cleanly; with the old words where nothing has changed since."""
+        if not self._how.close or self._directory.is_single_partition:
+            return
+        served = [log for log in self.result.logs if log.status != SKIPPED]
+        if any(log.recovered is None for log in served):
+            return
+        changed = any(log.recovered is not None and log.recovered.truncated_bytes for log in served)
+        words = _NEW_MARKER if marker is None or changed else marker
+        files.replace(self._directory.path / names.CLEAN_SHUTDOWN, words)
+
+
+def _words(error: OSError) -> str:
+    return (f"{error.filename}: " if error.filename else "") + (error.strerror or str(error))
+
+
+def _result_of(where: TopicPartition, path: Path, recovered: Recovered) -> LogRecovery:
+    status = RECOVERED if recovered.changed else NOTHING_TO_DO
+    reasons = list(recovered.notes)
+    if recovered.damage:
+        status = DAMAGED
+        more = f" and {len(recovered.damage) - 1} more" if len(recovered.damage) > 1 else ""
+        reasons.insert(0, f"bad below the recovery point, left as it is: {recovered.damage[0]}{more}")
+    return LogRecovery(
+        where=where,
+        path=path,
+        status=status,
+        reason="; ".join(reasons),
+        recovered=recovered,
+        damage=recovered.damage,
+    )
