@@ -49,7 +49,7 @@ def recover(
     directories
         Kafka log directories (all log.dirs of one broker together), or one partition directory.
     config
-        A setting of the logs, key=value; may be given several times (index.interval.bytes, …).
+        A setting of the logs, key=value, such as index.interval.bytes; may be given several times.
     check
         Read what was flushed too and report what is wrong in it; default: after an unclean stop.
     threads
@@ -77,8 +77,7 @@ def recover(
         sys.stdout.write(json.dumps(_document(done, dry_run=dry_run)) + "\n")
     else:
         _show(done, dry_run=dry_run)
-    bad = any(each.offline is not None or any(log.is_bad for log in each.logs) for each in done)
-    return 1 if bad else 0
+    return 1 if any(each.is_bad for each in done) else 0
 
 
 class _Bars:

@@ -30,9 +30,10 @@ from siltstone.errors import CorruptFileError
 from siltstone.log.epochs import LeaderEpochs
 from siltstone.log.indexes import ENTRY_OF_KIND, TRANSACTION_ENTRY
 from siltstone.log.names import LEADER_EPOCH_CHECKPOINT, SEGMENT_KINDS, segment_file
+from siltstone.log.producers import ProducerStates
 from siltstone.log.recovery_changes import Changes
 from siltstone.log.recovery_indexes import quick_trouble, trouble_with_log, whole_trouble
-from siltstone.log.recovery_producers import AbortedEntry, ProducerFold, ProducerHistory
+from siltstone.log.recovery_producers import AbortedEntry, ProducerHistory, fold
 from siltstone.log.recovery_scan import (
     LARGEST_RELATIVE,
     Damage,
@@ -94,7 +95,7 @@ def recover_partition(
     return Recovered(
         directory=directory,
         segments=tuple(list_found(directory, changes.names) if changes.any else recovery.segments),
-        producers=tuple(recovery.fold.entries[each] for each in sorted(recovery.fold.entries)),
+        producers=tuple(recovery.states.entries()),
         log_start_offset=recovery.log_start,
         log_end_offset=end,
         recovery_point=end,
@@ -121,7 +122,7 @@ class _Recovery:
         self.segments = list_found(changes.directory, changes.names)
         first = self.segments[0].base_offset if self.segments else 0
         self.log_start = max(self._checkpointed_start, first)
-        self.fold = ProducerFold()
+        self.states = ProducerStates()
         self.rebuilt: list[str] = []
         self.damage: list[Damage] = []
         self.notes: list[str] = []
@@ -190,13 +191,13 @@ class _Recovery:
         )
         if not trouble and not check:
             return
-        fold, aborted = ProducerFold(), list[AbortedEntry]()
+        states, aborted = ProducerStates(), list[AbortedEntry]()
         if trouble:
-            fold = self._history.at(segment.base_offset, self.segments)
+            states = self._history.at(segment.base_offset, self.segments)
 
         def visit(data: Bytes, batches: Directory) -> None:
             if trouble:
-                aborted.extend(fold.update(batches, data))
+                aborted.extend(fold(states, batches, data))
 
         scan = self._scan(number, visit, keep_going=True)
         self.damage += scan.skipped if scan.damage is None else (*scan.skipped, scan.damage)
@@ -264,17 +265,17 @@ class _Recovery:
     def _scan_from(self, first: int) -> int:
         """Scan the segments from number ``first`` on, cut at the first damage; the end offset."""
         bases = [segment.base_offset for segment in self.segments]
-        self.fold = self._history.at(bases[first], self.segments, take=bases[-2:])
+        self.states = self._history.at(bases[first], self.segments, take=bases[-2:])
         if bases[first] not in self._history.snapshots:
-            self._history.take(bases[first], self.fold)
+            self._history.take(bases[first], self.states)
         end = bases[first]
         for number in range(first, len(bases)):
             segment, aborted = self.segments[number], list[AbortedEntry]()
             if number > first:
-                self._history.take(segment.base_offset, self.fold)
+                self._history.take(segment.base_offset, self.states)
 
             def visit(data: Bytes, batches: Directory, into: list[AbortedEntry] = aborted) -> None:
-                into.extend(self.fold.update(batches, data))
+                into.extend(fold(self.states, batches, data))
                 self._see_epochs(batches)
 
             scan = self._scan(number, visit)
@@ -286,7 +287,7 @@ class _Recovery:
             self._write_indexes(segment, scan, aborted)
             if scan.damage is not None:
                 break
-        self._history.take(end, self.fold)
+        self._history.take(end, self.states)
         return end
 
     def _cut(self, number: int, scan: SegmentScan) -> None:
@@ -322,11 +323,11 @@ class _Recovery:
         bases = [segment.base_offset for segment in self.segments]
         if not self._history.snapshots:
             for offset in (*bases[-2:], end):
-                self._history.take(offset, self.fold)
+                self._history.take(offset, self.states)
             return
-        self.fold = self._history.at(end, self.segments, take=bases[-2:])
+        self.states = self._history.at(end, self.segments, take=bases[-2:])
         if end not in self._history.snapshots:
-            self._history.take(end, self.fold)
+            self._history.take(end, self.states)
 
     def _settle_epochs(self, end: int) -> None:
         if self._epochs is None:
@@ -354,6 +355,6 @@ class _Recovery:
         for kind in SEGMENT_KINDS[:3]:
             self._changes.create(segment_file(self.log_start, kind))
         self._changes.settle()
-        self.fold = ProducerFold()
+        self.states = ProducerStates()
         self._settle_epochs(self.log_start)
         return self.log_start

@@ -69,6 +69,11 @@ class DirectoryRecovery:
     notes: list[str] = field(default_factory=list)
     passed_over: list[PassedOver] = field(default_factory=list)
 
+    @property
+    def is_bad(self) -> bool:
+        """Is there something that a person has to look at?"""
+        return self.offline is not None or any(log.is_bad for log in self.logs)
+
     @classmethod
     def failed(cls, path: Path, error: OSError) -> DirectoryRecovery:
         """A directory that could not even be opened."""

@@ -7,98 +7,30 @@ the one before it is used; without any, the log is gone through from its start.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from siltstone import files
 from siltstone.errors import CorruptFileError, CorruptRecordError
 from siltstone.log.names import SNAPSHOT, segment_file
+from siltstone.log.producers import ProducerStates
 from siltstone.log.recovery_changes import Changes
 from siltstone.log.segments import Segment, windows
-from siltstone.log.snapshots import ProducerEntry, read_snapshot, write_snapshot
-from siltstone.records.control import marker_of
+from siltstone.log.snapshots import ProducerEntry, read_snapshot
 from siltstone.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory, Int64
 
 AbortedEntry = tuple[int, int, int, int, int]
 """A row of a ``.txnindex``: version, producer id, first, last and last stable offset."""
 
 
-class ProducerFold:
-    """Producers by id as of some offset; batches are folded in, in log order."""
+def fold(states: ProducerStates, batches: Directory, data: Bytes) -> list[AbortedEntry]:
+    """Take batches of ``data`` into ``states``, as far as they matter; the transactions that they aborted.
 
-    def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
-        self.entries = {entry.producer_id: entry for entry in entries}
-
-    def snapshot(self) -> bytes:
-        """The bytes of a ``.snapshot``, by producer id."""
-        return write_snapshot(self.entries[each] for each in sorted(self.entries))
-
-    def update(self, batches: Directory, data: Bytes) -> list[AbortedEntry]:
-        """Fold batches of ``data`` in; the transactions that were aborted in them.
-
-        Raises CorruptRecordError for a marker that makes no sense.
-        """
-        aborted = []
-        for row in rows_that_matter(batches).tolist():
-            batch = batches[row]
-            if not int(batch["attributes"]) & CONTROL_BIT:
-                self._add_data(batch)
-                continue
-            marker = marker_of(data, batches, row)
-            if marker is not None:
-                ended = self._end(batch, marker.coordinator_epoch)
-                if ended is not None and not marker.commit:
-                    aborted.append(ended)
-        return aborted
-
-    def _add_data(self, batch: np.void) -> None:
-        producer, base = int(batch["producer_id"]), int(batch["base_offset"])
-        known = self.entries.get(producer)
-        delta = int(batch["last_offset"]) - base
-        began = known.open_transaction_offset if known else -1
-        if int(batch["attributes"]) & TRANSACTIONAL_BIT and began < 0:
-            began = base
-        self.entries[producer] = ProducerEntry(
-            producer_id=producer,
-            producer_epoch=int(batch["producer_epoch"]),
-            last_sequence=(int(batch["base_sequence"]) + delta) % (1 << 31),
-            last_offset=base + delta,
-            offset_delta=delta,
-            timestamp_ms=int(batch["max_timestamp"]),
-            coordinator_epoch=known.coordinator_epoch if known else -1,
-            open_transaction_offset=began,
-        )
-
-    def _end(self, batch: np.void, coordinator_epoch: int) -> AbortedEntry | None:
-        """A marker ends a transaction: its entry as if it was aborted, None where none was open."""
-        producer, epoch = int(batch["producer_id"]), int(batch["producer_epoch"])
-        known = self.entries.get(producer)
-        if known is None or known.producer_epoch != epoch:
-            fresh = ProducerEntry(
-                producer_id=producer,
-                producer_epoch=epoch,
-                last_sequence=-1,
-                last_offset=-1,
-                offset_delta=0,
-                timestamp_ms=-1,
-                coordinator_epoch=-1,
-                open_transaction_offset=-1,
-            )
-        else:
-            fresh = known
-        self.entries[producer] = replace(
-            fresh,
-            timestamp_ms=int(batch["max_timestamp"]),
-            coordinator_epoch=coordinator_epoch,
-            open_transaction_offset=-1,
-        )
-        if known is None or known.open_transaction_offset < 0:
-            return None
-        at = int(batch["base_offset"])
-        still_open = (e.open_transaction_offset for e in self.entries.values())
-        stable = min((offset for offset in still_open if offset >= 0), default=at + 1)
-        return 0, producer, known.open_transaction_offset, at, stable
+    Raises CorruptRecordError for a marker that makes no sense.
+    """
+    rows = rows_that_matter(batches)
+    mattering = batches if len(rows) == len(batches) else batches[rows]
+    return [(0, *aborted) for aborted in states.update(mattering, data)]
 
 
 def rows_that_matter(batches: Directory) -> Int64:
@@ -137,7 +69,7 @@ class ProducerHistory:
         self._now_ms = now_ms
         self._expiration_ms = expiration_ms
 
-    def newest(self, upto: int) -> tuple[int, ProducerFold]:
+    def newest(self, upto: int) -> tuple[int, ProducerStates]:
         """The newest sound snapshot's offset, at most ``upto``, and its state.
 
         (log start, nobody) without one.
@@ -151,44 +83,44 @@ class ProducerHistory:
             except CorruptFileError:
                 self.remove(offset)
                 continue
-            return offset, ProducerFold(entry for entry in entries if not self._is_expired(entry))
-        return self._log_start, ProducerFold()
+            return offset, ProducerStates.load(entry for entry in entries if not self._is_expired(entry))
+        return self._log_start, ProducerStates()
 
     def _is_expired(self, entry: ProducerEntry) -> bool:
         silent_ms = self._now_ms - entry.timestamp_ms
         return entry.open_transaction_offset < 0 and silent_ms >= self._expiration_ms
 
-    def at(self, offset: int, segments: Sequence[Segment], take: Iterable[int] = ()) -> ProducerFold:
+    def at(self, offset: int, segments: Sequence[Segment], take: Iterable[int] = ()) -> ProducerStates:
         """The state as of ``offset``; snapshots are taken on the way at the bases in ``take``.
 
         Raises OSError. Checksums are not looked at: what lies below is taken as it is, as far as it reads.
         """
-        start, fold = self.newest(offset)
+        start, states = self.newest(offset)
         wanted = set(take)
         for number, segment in enumerate(segments):
             following = segments[number + 1].base_offset if number + 1 < len(segments) else None
             if segment.base_offset >= offset or start >= offset or (following or start + 1) <= start:
                 continue
             if segment.base_offset in wanted and segment.base_offset > start:
-                self.take(segment.base_offset, fold)
-            self._read(segment, start, offset, fold)
-        return fold
+                self.take(segment.base_offset, states)
+            self._read(segment, start, offset, states)
+        return states
 
-    def _read(self, segment: Segment, start: int, end: int, fold: ProducerFold) -> None:
+    def _read(self, segment: Segment, start: int, end: int, states: ProducerStates) -> None:
         with files.Reader(segment.path) as reader:
             try:
                 for window in windows(reader, verify=False):
                     bases = window.batches["base_offset"]
-                    fold.update(window.batches[(bases >= start) & (bases < end)], window.data)
+                    fold(states, window.batches[(bases >= start) & (bases < end)], window.data)
                     if int(bases[-1]) >= end:
                         return
             except CorruptRecordError:
                 return
 
-    def take(self, offset: int, fold: ProducerFold) -> None:
+    def take(self, offset: int, states: ProducerStates) -> None:
         """Write a snapshot, durably; none at the log's start, where nobody is known."""
-        if offset > self._log_start or (offset == self._log_start and fold.entries):
-            self._changes.write(segment_file(offset, SNAPSHOT), fold.snapshot())
+        if offset > self._log_start or (offset == self._log_start and len(states)):
+            self._changes.write(segment_file(offset, SNAPSHOT), states.snapshot())
             self.snapshots.add(offset)
 
     def remove(self, offset: int) -> None:
