@@ -95,6 +95,12 @@ def unpack_golden(destination: Path) -> Path:
     return destination / "golden"
 
 
+def unpack_recovery(destination: Path) -> Path:
+    """Unpack the directories that a broker was started on after a stop or with damage; returns their root."""
+    unpack(DATA / "recovery.tar.xz", destination)
+    return destination / "golden"
+
+
 def unpack_broker(destination: Path) -> tuple[Path, Path]:
     """Unpack the stopped broker `whole_43`, before cleaning; returns its log directories data0 and data1."""
     unpack(REPOSITORY / "demo" / "data" / "broker.tar.xz", destination)

@@ -1,0 +1,211 @@
+"""Directories that a real broker was started on after a stop, with and without damage: ours ends as it did.
+
+Offsets and bytes of every file are Kafka's after its next start and stop, but for ``DIFFERENT``: what Kafka
+does not notice there, or does not survive. ``leader-epoch-checkpoint`` is compared after what the broker did
+once the log was loaded: it became leader.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from siltstone.config import LogConfig
+from siltstone.errors import CorruptRecordError
+from siltstone.log.epochs import LeaderEpochs
+from siltstone.log.recovery import Recovered, recover_partition
+from tests import golden_sets
+from tests.cleaner.logs import tree
+
+CONFIG = LogConfig(index_interval_bytes=512, segment_index_bytes=4096)
+NOW = 1_795_227_600_000
+"""About when the broker was started on them: no producer had expired."""
+
+
+class Different(NamedTuple):
+    """Where ours is another outcome on purpose: the end offset, the files that differ (by ending), why."""
+
+    end: int | None
+    endings: tuple[str, ...]
+    why: str
+
+
+_LAST = (".log", ".index", ".timeindex", ".snapshot")
+DIFFERENT = {
+    "c_bitflip_last": Different(173, _LAST, "Kafka reads no data after a clean stop; ours reads the tail"),
+    "c_index_garbage": Different(
+        215, (".index", ".snapshot"), "Kafka believes the index and loses 13 records"
+    ),
+    "c_torn_batch": Different(183, _LAST, "Kafka falls back to the segment's base: 162"),
+    "c_zero_tail": Different(177, (), "Kafka does not start"),
+    "c_timeindex_deleted": Different(None, (".timeindex",), "Kafka makes empty ones"),
+    "c_timeindex_truncated": Different(None, (".timeindex",), "Kafka leaves or cuts them"),
+    "c_txnindex_torn": Different(None, (".txnindex",), "Kafka leaves them torn"),
+    "u_badmagic": Different(243, _LAST, "the magic byte is outside the checksum: Kafka lets it pass"),
+    "u_index_garbage": Different(None, ("36.index",), "below the recovery point Kafka does not look"),
+    "u_timeindex_truncated": Different(
+        None, ("45.timeindex",), "below the recovery point Kafka does not look"
+    ),
+}
+REFUSED = {"u_offset_back": "base offset 185 goes back"}
+NOTICED = {
+    "u_bitflip_old": "00000000000000000000.log: byte 494: checksum does not match",
+    "u_gap": "offsets 40 to 79 are missing",
+    "u_bitflip_epoch": "leader epoch 0 at offset 254, though 32 came before",
+}
+"""What Kafka does not notice at all, and ours says."""
+
+NAMES = """
+    c_bitflip_last c_index_deleted c_index_garbage c_plain c_snapshot_deleted c_timeindex_deleted
+    c_timeindex_truncated c_torn_batch c_txnindex_deleted c_txnindex_torn c_zero_tail u_badlen
+    u_badmagic u_bitflip_crc u_bitflip_epoch u_bitflip_last u_bitflip_mid_r0 u_bitflip_old u_empty_last
+    u_epoch_deleted u_gap u_garbage_tail u_index_deleted u_index_garbage u_offset_back u_plain
+    u_plain_r0 u_shortlen u_snapshot_deleted u_snapshot_garbage u_stray_files u_timeindex_truncated
+    u_torn_12 u_torn_batch u_torn_header u_txn u_txn_r0_nosnap u_zero_mid u_zero_tail
+""".split()
+SWAPS = """
+    cs_1_cleaned cs_2_log_swap_rest_cleaned cs_3_swap cs_5_swap_all_deleted us_1_cleaned us_1b_cleaned_torn
+    us_2_log_swap_rest_cleaned us_2b_index_swap_log_cleaned us_3_swap us_4_swap_first_deleted
+    us_4b_swap_first_log_deleted us_4c_swap_last_deleted us_5_swap_all_deleted us_6_log_final_index_swap
+    us_6b_log_swap_index_final us_7_final_deleted us_8_two_swaps_cleaned_left
+""".split()
+
+
+@pytest.fixture(scope="session")
+def roots(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The root of each set, by its name."""
+    stopped = golden_sets.unpack_recovery(tmp_path_factory.mktemp("golden-recovery"))
+    return {
+        name.removeprefix("recovery/"): root
+        for root in (golden, stopped)
+        for name in golden_sets.recovery_names(root)
+    }
+
+
+class Staged(NamedTuple):
+    case: golden_sets.Case
+    round: golden_sets.Round
+    partition: Path
+
+    def recover(self, *, check: bool = False, clean: bool | None = None) -> Recovered:
+        points = self.round.checkpoints_before
+        return recover_partition(
+            self.partition,
+            clean=self.round.clean_shutdown if clean is None else clean,
+            recovery_point=points["recovery-point-offset-checkpoint"] or 0,
+            log_start=points["log-start-offset-checkpoint"] or 0,
+            config=CONFIG,
+            now_ms=NOW,
+            check=check,
+        )
+
+
+def stage(roots: dict[str, Path], name: str, where: Path) -> Staged:
+    case = golden_sets.load_case(roots[name], f"recovery/{name}")
+    (round_,) = case.rounds
+    directory = golden_sets.stage_round(case, round_, where / "log")
+    return Staged(case, round_, golden_sets.partition_directory(case, directory))
+
+
+def become_leader(staged: Staged, end: int) -> None:
+    """What the broker did next: a clean stop hands the leadership over, a kill does not."""
+    epochs = LeaderEpochs(staged.partition)
+    if not staged.round.clean_shutdown:
+        epochs.assign(0, end)
+    epochs.assign(2, end)
+
+
+def test_no_set_is_forgotten(roots: dict[str, Path]) -> None:
+    assert sorted([*NAMES, *SWAPS]) == sorted(roots)
+    assert len(roots) == 56
+
+
+@pytest.mark.parametrize("name", [each for each in (*NAMES, *SWAPS) if each not in REFUSED])
+def test_it_ends_as_kafka_ended(roots: dict[str, Path], tmp_path: Path, name: str) -> None:
+    staged = stage(roots, name, tmp_path)
+    found = staged.recover(check=not staged.round.clean_shutdown)
+    different = DIFFERENT.get(name)
+    kafkas = staged.case.raw.get("log_end_offset")
+    expected = kafkas if different is None or different.end is None else different.end
+    assert found.log_end_offset == found.recovery_point == expected
+    assert found.log_start_offset == 0
+    if staged.round.after is None:
+        assert name == "c_zero_tail"
+        return
+    become_leader(staged, found.log_end_offset)
+    ours, theirs = tree(staged.partition), tree(staged.round.after)
+    moved = found.log_end_offset != kafkas
+    unlike = {each for each in {*ours, *theirs} if ours.get(each) != theirs.get(each)}
+    unlike -= {"leader-epoch-checkpoint"} if moved else set()
+    assert all(each.endswith(different.endings if different else ()) for each in unlike), unlike
+    assert bool(unlike) == (different is not None)
+
+
+@pytest.mark.parametrize("name", [each for each in (*NAMES, *SWAPS) if each not in REFUSED])
+def test_a_second_start_changes_nothing(roots: dict[str, Path], tmp_path: Path, name: str) -> None:
+    staged = stage(roots, name, tmp_path)
+    first = staged.recover()
+    before = tree(staged.partition)
+    forgotten = name == "c_snapshot_deleted"  # the producers, by Kafka and by us; a scan finds some again
+    for clean in (True,) if forgotten else (False, True):
+        again = staged.recover(clean=clean)
+        assert not again.changed
+        assert again.log_end_offset == first.log_end_offset
+        assert again.producers == first.producers
+        assert again.segments == first.segments
+    assert tree(staged.partition) == before
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_offsets_that_go_back_are_refused(roots: dict[str, Path], tmp_path: Path, name: str) -> None:
+    staged = stage(roots, name, tmp_path)
+    logs = {path.name: path.read_bytes() for path in staged.partition.glob("*.log")}
+    with pytest.raises(CorruptRecordError, match=REFUSED[name]) as caught:
+        staged.recover()
+    assert Path(caught.value.path).name in logs and caught.value.position == 3243
+    assert {path.name: path.read_bytes() for path in staged.partition.glob("*.log")} == logs
+
+
+@pytest.mark.parametrize("name", NOTICED)
+def test_what_kafka_does_not_notice_is_said(roots: dict[str, Path], tmp_path: Path, name: str) -> None:
+    found = stage(roots, name, tmp_path).recover(check=True)
+    assert any(NOTICED[name] in str(each) for each in (*found.damage, *found.notes))
+
+
+def test_rebuilt_swapped_and_removed_are_told(roots: dict[str, Path], tmp_path: Path) -> None:
+    bases = (0, 43, 84, 118, 156, 202)
+    found = stage(roots, "u_index_deleted", tmp_path / "a").recover()
+    assert found.rebuilt_indexes == tuple(f"{base:020d}.index" for base in bases)
+    assert found.truncated_bytes == 0 and found.finished_swaps == ()
+    found = stage(roots, "cs_5_swap_all_deleted", tmp_path / "b").recover()
+    assert found.finished_swaps == (f"{0:020d}.log",)
+    assert len([name for name in found.removed_files if name.endswith(".deleted")]) >= 27
+    found = stage(roots, "u_bitflip_mid_r0", tmp_path / "c").recover()
+    assert found.log_end_offset == 48
+    assert found.truncated_bytes > 6144 - 1054
+    assert f"{165:020d}.log" in found.removed_files
+
+
+@pytest.mark.parametrize("name", ["u_torn_batch", "us_3_swap", "c_zero_tail", "u_snapshot_deleted"])
+def test_a_dry_run_says_it_and_changes_nothing(roots: dict[str, Path], tmp_path: Path, name: str) -> None:
+    staged = stage(roots, name, tmp_path)
+    before = tree(staged.partition)
+    points = staged.round.checkpoints_before
+    found = recover_partition(
+        staged.partition,
+        clean=staged.round.clean_shutdown,
+        recovery_point=points["recovery-point-offset-checkpoint"] or 0,
+        log_start=0,
+        config=CONFIG,
+        now_ms=NOW,
+        dry_run=True,
+    )
+    assert tree(staged.partition) == before
+    assert found.changed
+    done = staged.recover()
+    assert (found.log_end_offset, found.truncated_bytes) == (done.log_end_offset, done.truncated_bytes)
+    assert found.finished_swaps == done.finished_swaps
+    shutil.rmtree(tmp_path)
