@@ -1,0 +1,416 @@
+"""What may be appended, what it becomes, and with which of Kafka's errors the rest is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from siltstone.config import LogConfig
+from siltstone.errors import (
+    CorruptMessageError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    LogError,
+    MessageTooLargeError,
+    RecordListTooLargeError,
+    RecordRefusedError,
+)
+from siltstone.log.validation import Origin, Validated, validate_and_assign
+from siltstone.records.checksum import first_bad_checksum
+from siltstone.records.control import end_transaction_marker
+from siltstone.records.layout import BATCH, Bytes
+from siltstone.records.scan import ScanEnd, scan_batches
+from tests.cleaner.logs import Rec, records_in
+from tests.log.batches import TIME, array, edited, of_body, of_records, record, sent
+from tests.records import twin
+
+DAY = 86_400_000
+LARGE = 200  # records that make a batch too large for the one-call way
+
+
+def append(
+    data: Bytes,
+    *,
+    next_offset: int = 1000,
+    now_ms: int = TIME,
+    origin: Origin = Origin.CLIENT,
+    **config: object,
+) -> Validated:
+    return validate_and_assign(
+        data,
+        config=replace(LogConfig(), **config),  # type: ignore[arg-type]
+        next_offset=next_offset,
+        now_ms=now_ms,
+        leader_epoch=7,
+        origin=origin,
+    )
+
+
+def assert_refused(
+    data: Bytes, kind: type[LogError], reason: str, index: int | None = None, **how: object
+) -> None:
+    before = data.tobytes()
+    with pytest.raises(kind, match=reason) as caught:
+        append(data, **how)  # type: ignore[arg-type]
+    assert data.tobytes() == before
+    assert type(caught.value) is kind
+    if isinstance(caught.value, RecordRefusedError):
+        assert caught.value.record_index == index
+
+
+def assert_in_order(validated: Validated) -> None:
+    """The rows say what the bytes say, checksums hold."""
+    scan = scan_batches(validated.data)
+    assert scan.outcome == ScanEnd.CLEAN
+    assert scan.batches.tolist() == validated.batches.tolist()
+    assert validated.batches.dtype == BATCH
+    assert first_bad_checksum(validated.data, validated.batches) is None
+
+
+# accepted
+
+
+@pytest.mark.parametrize("count", [1, 3, LARGE])
+def test_offsets_are_given_in_place(count: int) -> None:
+    data = sent(count)
+    before = data.tobytes()
+    validated = append(data)
+    assert validated.data is data
+    assert (validated.first_offset, validated.last_offset) == (1000, 999 + count)
+    assert (validated.records, validated.max_timestamp) == (count, TIME + count - 1)
+    assert validated.offset_of_max_timestamp == 999 + count
+    assert [int(validated.batches[name][0]) for name in ("base_offset", "leader_epoch")] == [1000, 7]
+    assert_in_order(validated)
+    after = data.tobytes()
+    assert after[:8] == (1000).to_bytes(8, "big") and after[12:16] == (7).to_bytes(4, "big")
+    assert after[8:12] + after[16:] == before[8:12] + before[16:]
+
+
+def test_offsets_of_any_size() -> None:
+    start = (1 << 62) + 3
+    assert append(sent(2), next_offset=start).last_offset == start + 1
+
+
+@pytest.mark.parametrize("count", [1, LARGE])
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+def test_log_append_time(count: int, codec: int) -> None:
+    data = sent(count, codec=codec, first_time=5)
+    validated = append(data, now_ms=TIME + 9, message_timestamp_type="LogAppendTime")
+    assert validated.max_timestamp == TIME + 9
+    assert {each.timestamp for each in records_in(validated.data.tobytes())} == {TIME + 9}
+    assert_in_order(validated)
+
+
+@pytest.mark.parametrize("count", [1, LARGE])
+@pytest.mark.parametrize("codec", [0, 4])
+def test_a_wrong_largest_timestamp_is_put_right(count: int, codec: int) -> None:
+    validated = append(edited(sent(count, codec=codec), 35, 12345, 8))
+    assert validated.max_timestamp == TIME + count - 1
+    assert int(validated.batches["max_timestamp"][0]) == TIME + count - 1
+    assert_in_order(validated)
+
+
+def test_records_without_a_time_pass() -> None:
+    assert append(sent(1, first_time=-1), message_timestamp_before_max_ms=DAY).max_timestamp == -1
+
+
+def test_keyless_records_pass_where_nothing_is_compacted() -> None:
+    data = of_records([Rec(offset=0, key=None, timestamp=TIME)])
+    assert append(data, policies=("delete",)).records == 1
+
+
+def test_times_at_the_bounds_pass() -> None:
+    bounds = {"message_timestamp_before_max_ms": DAY, "message_timestamp_after_max_ms": 5}
+    for moved in (-DAY, 5):
+        assert append(sent(1), now_ms=TIME - moved, **bounds).records == 1
+
+
+def test_coordinators_write_several_batches_and_markers() -> None:
+    marker = end_transaction_marker(
+        commit=True, producer_id=3, producer_epoch=0, coordinator_epoch=1, timestamp_ms=TIME
+    )
+    unnumbered = sent(2, producer_id=3, producer_epoch=0, transactional=True)
+    data = np.concatenate((marker, unnumbered, sent(LARGE)))
+    validated = append(data, origin=Origin.COORDINATOR)
+    assert validated.batches["base_offset"].tolist() == [1000, 1001, 1003]
+    assert (validated.last_offset, validated.records) == (1002 + LARGE, 3 + LARGE)
+    assert_in_order(validated)
+
+
+def test_many_batches_of_a_coordinator() -> None:
+    data = np.concatenate([sent(1)] * 100)
+    validated = append(data, origin=Origin.COORDINATOR)
+    assert validated.batches["base_offset"].tolist() == list(range(1000, 1100))
+    assert_in_order(validated)
+
+
+# the topic's own codec
+
+
+@pytest.mark.parametrize("count", [1, LARGE])
+@pytest.mark.parametrize("compression", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("codec", [0, 1, 4])
+def test_the_topics_codec(count: int, compression: str, codec: int) -> None:
+    records = [
+        Rec(
+            offset=i,
+            key=None if i % 5 == 0 else b"k%d" % i,
+            value=None if i % 3 == 0 else b"v" * i,
+            timestamp=TIME + 7 * i,
+            headers=((b"h", None), (b"", b"x")) if i % 2 else (),
+        )
+        for i in range(count)
+    ]
+    shape = {"producer_id": 9, "producer_epoch": 2, "base_sequence": 5, "transactional": True}
+    data = of_records(records, codec=codec, **shape)
+    before = data.tobytes()
+    validated = append(data, compression_type=compression)
+    wanted = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}[compression]
+    row = validated.batches[0]
+    assert row["attributes"] & 7 == wanted
+    assert (row["producer_id"], row["producer_epoch"], row["base_sequence"]) == (9, 2, 5)
+    assert (row["base_offset"], row["leader_epoch"], row["count"]) == (1000, 7, count)
+    assert row["attributes"] & 16
+    assert_in_order(validated)
+    plain = [
+        replace(each, size=0, offset=each.offset - 1000) for each in records_in(validated.data.tobytes())
+    ]
+    assert plain == [
+        twin.Record(offset=r.offset, timestamp=r.timestamp, key=r.key, value=r.value, headers=r.headers)
+        for r in records
+    ]
+    if wanted != codec:
+        assert data.tobytes() == before
+    else:
+        assert validated.data is data
+
+
+def test_recompressed_under_log_append_time() -> None:
+    validated = append(sent(3, first_time=5), compression_type="zstd", message_timestamp_type="LogAppendTime")
+    assert {each.timestamp for each in records_in(validated.data.tobytes())} == {TIME}
+    assert_in_order(validated)
+
+
+def test_control_batches_are_never_compressed() -> None:
+    marker = end_transaction_marker(
+        commit=False, producer_id=3, producer_epoch=0, coordinator_epoch=1, timestamp_ms=TIME
+    )
+    validated = append(marker, origin=Origin.COORDINATOR, compression_type="gzip")
+    assert validated.data is marker
+
+
+def test_the_size_counts_after_recompression_too() -> None:
+    data = of_records([Rec(offset=0, key=b"k", value=b"x" * 5000, timestamp=TIME)], codec=4)
+    assert_refused(
+        data,
+        MessageTooLargeError,
+        "max.message.bytes=500",
+        max_message_bytes=500,
+        compression_type="uncompressed",
+    )
+
+
+# refused
+
+
+def test_no_batch_and_several() -> None:
+    assert_refused(array(b""), InvalidRecordError, "no batch at all")
+    assert_refused(np.concatenate((sent(1), sent(1))), InvalidRecordError, "more than one batch")
+    assert_refused(np.concatenate([sent(1)] * 5), InvalidRecordError, "more than one batch")
+    assert_refused(array(b""), InvalidRecordError, "no batch", origin=Origin.COORDINATOR)
+
+
+HEADERS: list[tuple[str, Callable[[], Bytes], str]] = [
+    ("base offset", lambda: edited(sent(1), 0, 5, 8), "base offset is not 0"),
+    ("count 0", lambda: edited(sent(1), 57, 0, 4), "record count"),
+    ("count -1", lambda: edited(sent(1), 57, -1, 4), "record count"),
+    ("count 2 of 3 offsets", lambda: edited(sent(3), 57, 2, 4), "record count"),
+    ("last offset delta -1", lambda: edited(sent(1), 23, -1, 4), "offset delta"),
+    ("last offset delta 7", lambda: edited(sent(3), 23, 7, 4), "record count"),
+    ("control", lambda: sent(1, control=True), "control records"),
+    ("no sequence", lambda: sent(1, producer_id=3, producer_epoch=0), "no sequence"),
+    ("no epoch", lambda: sent(1, producer_id=3, base_sequence=0), "no producer epoch"),
+    ("transactional", lambda: sent(1, transactional=True), "no producer id"),
+    ("horizon", lambda: sent(1, delete_horizon_ms=TIME), "delete horizon"),
+    ("codec 5", lambda: edited(sent(1), 21, 5, 2), "codec is unknown"),
+    ("codec 7", lambda: edited(sent(1), 21, 7, 2), "codec is unknown"),
+    ("magic 0", lambda: array(twin.message(0, b"k", b"v" * 40, magic=0)), "v0 or v1"),
+    ("magic 1", lambda: array(twin.message(0, b"k", b"v" * 40, magic=1, timestamp=TIME)), "v0 or v1"),
+    ("magic 3", lambda: edited(sent(1), 16, 3, 1), "magic"),
+    ("size 0", lambda: edited(sent(1), 8, 0, 4), "impossible batch size"),
+    ("size -1", lambda: edited(sent(1), 8, -1, 4), "impossible batch size"),
+    ("size too large", lambda: edited(sent(1), 8, 1 << 30, 4), "goes on beyond the end"),
+    ("bytes left over", lambda: array(sent(1).tobytes() + b"\0"), "goes on beyond the end"),
+    ("cut", lambda: array(sent(1).tobytes()[:-1]), "goes on beyond the end"),
+]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"), [case[1:] for case in HEADERS], ids=[case[0] for case in HEADERS]
+)
+@pytest.mark.parametrize("config", [{}, {"compression_type": "zstd"}])
+def test_headers_that_are_refused(data: Callable[[], Bytes], reason: str, config: dict[str, object]) -> None:
+    assert_refused(data(), InvalidRecordError, reason, **config)
+
+
+def test_a_client_does_not_give_log_append_time() -> None:
+    assert_refused(sent(1, log_append=True), InvalidTimestampError, "log-append time", 0)
+
+
+BODIES: list[tuple[str, bytes, str, int | None]] = [
+    ("record size negative", record(size=twin.varint(-5)), "size is not possible", 0),
+    ("record size too large", record(size=twin.varint(999)), "size is not possible", 0),
+    ("record size too small", record(size=twin.varint(7)), "over-long or cut", 0),
+    ("over-long size", record(size=b"\x80\x80\x80\x80\x80\x01"), "over-long", 0),
+    ("over-long offset delta", record(delta=b"\x80\x80\x80\x80\x80\x00"), "over-long", 0),
+    ("key size below null", record(key=twin.varint(-2)), "negative size", 0),
+    ("key size too large", record(key=twin.varint(1 << 30) + b"k"), "go on beyond", 0),
+    ("bytes behind the headers", record(tail=b"\0"), "go on beyond its end, or end before", 0),
+    ("bytes behind the last record", record() + b"\0", "left over", None),
+    ("an offset that is not the first", record(delta=b"\2"), "do not ascend", 0),
+    ("nothing", b"", "over-long or cut", 0),
+]
+
+
+@pytest.mark.parametrize("codec", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("body", "reason", "index"), [case[1:] for case in BODIES], ids=[c[0] for c in BODIES]
+)
+def test_records_that_are_refused(body: bytes, reason: str, index: int | None, codec: int) -> None:
+    assert_refused(of_body(body, codec=codec), InvalidRecordError, reason, index)
+
+
+def test_the_record_that_is_at_fault_is_named() -> None:
+    good = record() + record(delta=twin.varint(1))
+    assert_refused(of_body(good + record(delta=twin.varint(1)), 3), InvalidRecordError, "ascend", 2)
+    assert_refused(of_body(good + record(delta=twin.varint(3)), 3), InvalidRecordError, "ascend", 2)
+
+
+@pytest.mark.parametrize("count", [1, LARGE])
+def test_a_checksum_that_does_not_match(count: int) -> None:
+    for position in (17, 21, 30, 57, 62, -1):
+        data = sent(count)
+        data[position] ^= 0x10
+        assert_refused(data, CorruptMessageError, "checksum")
+
+
+def test_a_checksum_comes_before_what_is_inside() -> None:
+    data = sent(1)
+    data[57:61] = 255
+    assert_refused(data, CorruptMessageError, "checksum")
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+@pytest.mark.parametrize("count", [3, LARGE])
+def test_a_record_without_a_key_in_a_compacted_topic(count: int, codec: int) -> None:
+    records = [Rec(offset=i, key=b"" if i < 2 else None, timestamp=TIME) for i in range(count)]
+    assert_refused(
+        of_records(records, codec=codec),
+        InvalidRecordError,
+        "record 2 has no key",
+        2,
+        policies=("delete", "compact"),
+    )
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+@pytest.mark.parametrize("moved", [-DAY - 1, 3_600_001])
+def test_a_timestamp_out_of_bounds(moved: int, codec: int) -> None:
+    records = [Rec(offset=i, key=b"k", timestamp=TIME + (moved if i == 1 else 0)) for i in range(3)]
+    assert_refused(
+        of_records(records, codec=codec),
+        InvalidTimestampError,
+        "timestamp of record 1 is not within",
+        1,
+        message_timestamp_before_max_ms=DAY,
+    )
+
+
+def test_a_timestamp_names_the_error_where_there_are_both() -> None:
+    records = [Rec(offset=0, key=None, timestamp=TIME), Rec(offset=1, key=b"k", timestamp=TIME + DAY)]
+    assert_refused(of_records(records), InvalidTimestampError, "record 1", 1, policies=("compact",))
+
+
+def test_too_large() -> None:
+    data = sent(LARGE)
+    small = {"max_message_bytes": len(data) - 1}
+    assert_refused(data, MessageTooLargeError, f"{len(data)} bytes are over max.message.bytes", **small)
+    assert_refused(sent(1), MessageTooLargeError, "over max.message.bytes", max_message_bytes=10)
+    assert_refused(data, RecordListTooLargeError, "segment.bytes=1000", segment_bytes=1000)
+    assert append(data, max_message_bytes=len(data), segment_bytes=len(data)).records == LARGE
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_a_batch_that_decompresses_to_too_much(codec: int) -> None:
+    data = of_records([Rec(offset=0, key=b"k", value=bytes(1 << 20), timestamp=TIME)], codec=codec)
+    assert_refused(
+        data, MessageTooLargeError, "max.decompressed.message.bytes", max_decompressed_message_bytes=1 << 20
+    )
+    assert append(data, max_decompressed_message_bytes=1 << 21).records == 1
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_compressed_bytes_that_make_no_sense(codec: int) -> None:
+    data = edited(of_body(b"this is not compressed"), 21, codec, 2)
+    assert_refused(data, InvalidRecordError, "gzip|snappy|lz4|zstd")
+
+
+# replicated
+
+
+def replicated(*bases: int) -> Bytes:
+    return np.concatenate([edited(sent(3), 0, base, 8) for base in bases])
+
+
+def test_replicated_batches_keep_their_offsets() -> None:
+    data = edited(replicated(1000, 1005, 2000), 12, 3, 4, sealed=False)
+    before = data.tobytes()
+    validated = append(data, origin=Origin.REPLICATION, max_message_bytes=10)
+    assert validated.data is data and data.tobytes() == before
+    assert (validated.first_offset, validated.last_offset, validated.records) == (1000, 2002, 9)
+    assert validated.offset_of_max_timestamp == 1002
+    assert_in_order(validated)
+
+
+def test_a_cut_batch_at_the_end_is_left_out() -> None:
+    data = replicated(1000, 1003)
+    validated = append(data[:-1], origin=Origin.REPLICATION)
+    assert validated.last_offset == 1002
+    assert_in_order(validated)
+    assert_refused(data[:50], InvalidRecordError, "no whole batch", origin=Origin.REPLICATION)
+
+
+@pytest.mark.parametrize("bases", [(999,), (1000, 1002), (1005, 1000)])
+def test_replicated_offsets_ascend_from_the_logs_end(bases: tuple[int, ...]) -> None:
+    assert_refused(replicated(*bases), InvalidRecordError, "below the log's end", origin=Origin.REPLICATION)
+
+
+def test_replicated_damage() -> None:
+    for position in (17, 62, -1):
+        data = replicated(1000, 1003)
+        data[position] ^= 1
+        assert_refused(data, CorruptMessageError, "checksum", origin=Origin.REPLICATION)
+    data = edited(replicated(1000), 16, 9, 1, sealed=False)
+    assert_refused(data, CorruptMessageError, "magic", origin=Origin.REPLICATION)
+    assert_refused(
+        replicated(1000), RecordListTooLargeError, "segment.bytes", origin=Origin.REPLICATION, segment_bytes=9
+    )
+
+
+def test_replicated_message_sets() -> None:
+    data = array(
+        twin.message(1000, b"k", b"v", magic=0) + twin.message(1001, b"k", b"v", magic=1, timestamp=TIME)
+    )
+    validated = append(data, origin=Origin.REPLICATION)
+    assert (validated.last_offset, validated.records, validated.max_timestamp) == (1001, 2, TIME)
+    data[-1] ^= 1
+    assert_refused(data, CorruptMessageError, "checksum", origin=Origin.REPLICATION)
+
+
+def test_many_replicated_batches() -> None:
+    data = np.concatenate([edited(sent(1), 0, 1000 + i, 8, sealed=False) for i in range(3000)])
+    validated = append(data, origin=Origin.REPLICATION)
+    assert len(validated.batches) == 3000 and validated.last_offset == 3999
