@@ -1,0 +1,168 @@
+"""What a live log asks of its producers' states beside sequences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from siltstone.errors import CorruptRecordError, InvalidRecordError, OutOfOrderSequenceError
+from siltstone.log.producers import AbortedTransaction, ProducerStates
+from siltstone.log.sequences import ProducerBatch
+from siltstone.log.snapshots import ProducerEntry, read_snapshot
+from siltstone.log.validation import Origin
+from siltstone.records.control import end_transaction_marker
+from siltstone.records.layout import BATCH, Bytes
+from siltstone.records.scan import scan_batches
+from tests.cleaner.logs import Rec
+from tests.log.batches import TIME, edited, of_records, sent
+
+
+def at(data: Bytes, offset: int) -> Bytes:
+    return edited(data, 0, offset, 8, sealed=False)
+
+
+def data(
+    offset: int, producer: int = 1, sequence: int = 0, *, transactional: bool = False, count: int = 1
+) -> Bytes:
+    made = sent(
+        count, producer_id=producer, producer_epoch=0, base_sequence=sequence, transactional=transactional
+    )
+    return at(made, offset)
+
+
+def marker(offset: int, producer: int = 1, *, commit: bool = True, coordinator: int = 0) -> Bytes:
+    made = end_transaction_marker(
+        commit=commit,
+        producer_id=producer,
+        producer_epoch=0,
+        coordinator_epoch=coordinator,
+        timestamp_ms=TIME,
+    )
+    return at(made, offset)
+
+
+def update(states: ProducerStates, *parts: Bytes) -> list[AbortedTransaction]:
+    whole = np.concatenate(parts)
+    return states.update(scan_batches(whole).batches, whole)
+
+
+def test_batches_without_a_producer_only_move_the_end() -> None:
+    states, one = ProducerStates(), at(sent(3), 10)
+    batches = scan_batches(one).batches
+    assert states.check(batches, one, origin=Origin.CLIENT, now_ms=0) is None
+    assert states.update(batches, one) == []
+    assert (states.map_end_offset, len(states)) == (13, 0)
+    assert read_snapshot(states.snapshot()) == []
+
+
+def test_transactions_hold_the_stable_offset_back() -> None:
+    states = ProducerStates()
+    assert states.last_stable_offset(9) == 9
+    update(states, data(0), data(1, 2, transactional=True), data(2, 3, transactional=True))
+    assert states.last_stable_offset(3) == states.first_unstable_offset == 1
+    assert states.last_stable_offset(1) == 1 and states.last_stable_offset(0) == 0
+    assert update(states, marker(3, 2, commit=False)) == [AbortedTransaction(2, 1, 3, 2)]
+    assert states.last_stable_offset(3) == 1, "the marker may still be lost"
+    assert states.last_stable_offset(4) == 2
+    assert update(states, marker(4, 3)) == []
+    assert states.last_stable_offset(5) == 5
+    assert states.first_unstable_offset is None
+
+
+def test_a_marker_without_data_ends_nothing() -> None:
+    states = ProducerStates()
+    assert update(states, marker(0, commit=False, coordinator=7)) == []
+    (entry,) = states.entries()
+    assert (entry.coordinator_epoch, entry.last_offset, entry.last_sequence) == (7, -1, -1)
+    assert states.first_unstable_offset is None
+
+
+def test_an_emptied_marker_is_passed_over() -> None:
+    states, empty = (
+        ProducerStates(),
+        at(of_records([], producer_id=1, transactional=True, control=True, last_offset=0), 0),
+    )
+    batches = scan_batches(empty).batches
+    assert states.check(batches, empty, origin=Origin.COORDINATOR) is None
+    assert states.update(batches, empty) == []
+    assert len(states) == 0 and states.map_end_offset == 1
+
+
+def test_a_control_record_that_is_no_marker() -> None:
+    senseless = of_records([Rec(offset=0, key=b"k")], producer_id=1, transactional=True, control=True)
+    other = of_records([Rec(offset=0, key=b"\0\0\0\2")], producer_id=1, transactional=True, control=True)
+    for each, reason in ((senseless, "too short"), (other, "no marker")):
+        with pytest.raises(InvalidRecordError, match=reason):
+            ProducerStates().check(scan_batches(each).batches, each, origin=Origin.COORDINATOR)
+    with pytest.raises(CorruptRecordError, match=r"x\.log: byte 0: .*too short"):
+        ProducerStates().update(scan_batches(senseless).batches, senseless, "x.log")
+
+
+def test_silent_producers_expire_but_not_in_a_transaction() -> None:
+    states = ProducerStates()
+    update(states, data(0, 1), data(1, 2, transactional=True), data(2, 3))
+    assert states.expire(TIME + 99, 100) == 0
+    assert states.expire(TIME + 100, 100) == 2
+    assert [entry.producer_id for entry in states.entries()] == [2]
+
+
+def test_a_snapshot_has_the_last_batch_only() -> None:
+    states = ProducerStates()
+    update(states, data(0, count=2), data(2, sequence=2, count=3))
+    assert states.entries() == [
+        ProducerEntry(
+            producer_id=1,
+            producer_epoch=0,
+            last_sequence=4,
+            last_offset=4,
+            offset_delta=2,
+            timestamp_ms=TIME + 2,
+            coordinator_epoch=-1,
+            open_transaction_offset=-1,
+        )
+    ]
+    again = ProducerStates.load(states.entries(), 5)
+    assert (again.entries(), again.map_end_offset) == (states.entries(), 5)
+    for known, found in ((states, True), (again, False)):
+        first = data(9, count=2)
+        batches = scan_batches(first).batches
+        if found:
+            duplicate = known.check(batches, first, origin=Origin.CLIENT)
+            assert duplicate is not None and duplicate.first_offset == 0
+        else:
+            with pytest.raises(OutOfOrderSequenceError):
+                known.check(batches, first, origin=Origin.CLIENT)
+
+
+def test_open_transactions_survive_a_snapshot() -> None:
+    states = ProducerStates()
+    update(states, data(4, 8, transactional=True))
+    again = ProducerStates.load(read_snapshot(states.snapshot()), 5)
+    assert again.last_stable_offset(100) == 4
+    assert update(again, marker(5, 8, commit=False)) == [AbortedTransaction(8, 4, 5, 6)]
+    assert again.last_stable_offset(100) == 100
+
+
+def test_cleared() -> None:
+    states = ProducerStates()
+    update(states, data(4, 8, transactional=True))
+    states.clear(77)
+    assert (len(states), states.map_end_offset, states.last_stable_offset(99)) == (0, 77, 99)
+
+
+def test_a_row_is_read_by_its_names() -> None:
+    row = np.zeros(2, BATCH)
+    row[1] = tuple(range(1, 15))
+    fields = {name: int(row[1][name]) for name in BATCH.names or ()}
+    batch = ProducerBatch.of(row, 1)
+    assert batch[:6] == tuple(
+        fields[name]
+        for name in (
+            "producer_id",
+            "producer_epoch",
+            "base_sequence",
+            "base_offset",
+            "last_offset",
+            "max_timestamp",
+        )
+    )
