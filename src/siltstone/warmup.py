@@ -60,9 +60,8 @@ def main() -> None:
                 window_size=1 << 16,
                 memory_bytes=1 << 20,
             )
-            done = engine.clean_whole([work]) if name == "whole" else engine.clean_spread(work, [work.groups])
-            for each in done:
-                assert each.found.trouble is None and each.groups[0].trouble is None, each
+            (done,) = engine.clean_whole([work]) if name == "whole" else [engine.clean_spread(work)]
+            assert done.found.trouble is None and done.groups[0].trouble is None, done
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from siltstone.cleaner.cleaner import GROWTH, Cleaner, RunLimits
+from siltstone.cleaner.cleaner import Cleaner, RunLimits
 from siltstone.cleaner.destination import Destination, InPlace
 from siltstone.cleaner.engine import Engine, InProcessEngine
 from siltstone.cleaner.facts import Choices, LogState, Planned, plan_log
 from siltstone.cleaner.report import LogResult
+from siltstone.cleaner.waves import extra, spill, waiting
 from siltstone.config import Config, parse_assignments
 from siltstone.log.directory import LogDirectory
 from siltstone.log.indexes import IndexBuilder
@@ -149,7 +150,7 @@ def run(
 
 
 def one_group_a_wave(path: Path, config: Mapping[str, object] | None = None, now_ms: int = NOW) -> RunLimits:
-    """Limits under which a log is spread, in as many waves as its largest group allows."""
+    """Limits under which a log is spread, in waves of one group, with room for the largest."""
     with LogDirectory.open(path) as directory:
         ((where, partition),) = directory.partitions.items()
         state = LogState(where=where, path=partition, directory=directory, config=settings(config))
@@ -158,10 +159,9 @@ def one_group_a_wave(path: Path, config: Mapping[str, object] | None = None, now
     if not isinstance(found, Planned):
         return RunLimits(whole_log_bytes=0)
     work = found.work
-    sizes = [sum(s.size for s in work.segments[group.first : group.last]) for group in work.groups]
-    span = work.end - work.segments[0].base_offset
-    spill = 16 * min(span, sum(sizes))
-    return RunLimits(whole_log_bytes=0, max_extra_bytes=int(max(sizes) * GROWTH) + spill)
+    largest = max(extra(work.segments[group.first : group.last]) for group in work.groups)
+    room = largest + spill(work) + waiting(found)
+    return RunLimits(whole_log_bytes=0, max_extra_bytes=room, wave_bytes=1)
 
 
 def logs_of(partition: Path) -> dict[int, bytes]:

@@ -203,7 +203,7 @@ def test_damage_in_the_middle_makes_a_log_uncleanable(tmp_path: Path, way: str) 
     data[-1] ^= 1
     (partition / f"{1:020d}.log").write_bytes(data)
     before = logs.tree(path)
-    limits = logs.one_group_a_wave(path) if way == "spread" else None
+    limits = logs.one_group_a_wave(path, {"segment.bytes": 1}) if way == "spread" else None
     result = logs.run(path, limits=limits, config={"segment.bytes": 1})
     assert result.status == UNCLEANABLE
     assert f"{1:020d}.log" in result.reason and "checksum" in result.reason

@@ -9,8 +9,10 @@ import pytest
 from siltstone import app, files
 from siltstone.cleaner import engine as engine_module
 from siltstone.cleaner.engine import InProcessEngine, LogDone
-from siltstone.cleaner.work import Group, LogWork
-from tests.operator.staged import Staged, listing, no_leftovers, stage
+from siltstone.cleaner.staging import Rewritten
+from siltstone.cleaner.winners import WinnersFile
+from siltstone.cleaner.work import Extracted, Group, LogWork
+from tests.operator.staged import SMALL_WAVES, Staged, listing, no_leftovers, stage
 
 Change = Callable[[LogDone], None]
 
@@ -32,10 +34,12 @@ class Tampering(InProcessEngine):
             self._change(done)
             yield done
 
-    def clean_spread(self, work: LogWork, waves: Sequence[Sequence[Group]]) -> Iterator[LogDone]:
-        for done in super().clean_spread(work, waves):
-            self._change(done)
-            yield done
+    def rewrite(
+        self, work: LogWork, groups: Sequence[Group], winners: Sequence[WinnersFile]
+    ) -> list[Rewritten]:
+        wave = LogDone(name=work.name, found=Extracted(), groups=super().rewrite(work, groups, winners))
+        self._change(wave)
+        return wave.groups
 
 
 def nothing_swapped(staged: Staged, engine: InProcessEngine, *words: str) -> None:
@@ -193,7 +197,7 @@ def test_doubt_in_a_later_wave_leaves_the_log_whole(staged: Staged, tmp_path: Pa
             done.groups[0].winners += 1
 
     (result,) = app.clean(
-        staged.asking(max_extra_bytes=15_000 + 16 * 482), engine=lambda request, progress: Tampering(change)
+        staged.asking(max_extra_bytes=SMALL_WAVES), engine=lambda request, progress: Tampering(change)
     ).results
     assert (result.status, waves) == ("failed", 3)
     assert staged.checkpoint() is None

@@ -12,12 +12,14 @@ from pyspark.sql import SparkSession
 
 from siltstone import app
 from siltstone.cleaner import cleaner as cleaner_module
+from siltstone.cleaner import waves as waves_module
 from siltstone.cleaner.engine import InProcessEngine, bucket_count
 from siltstone.cleaner.report import LogResult
 from siltstone.errors import EngineError
 from siltstone.spark import clean as pipeline
 from siltstone.spark.clean import SparkEngine
 from tests.operator.staged import (
+    SMALL_WAVES,
     Staged,
     listing,
     log_bytes,
@@ -71,8 +73,47 @@ def test_one_log_over_all_workers(
 
 @pytest.mark.usefixtures("always_spread")
 def test_in_several_waves(golden: Path, tmp_path: Path, session: SparkSession) -> None:
-    """Room for about three groups and for what the shuffle may spill."""
-    same(golden, tmp_path, "basic_zipf_ts", SparkEngine(session, buckets=3), max_extra_bytes=40_000)
+    """The winners go through files, the groups one by one and then two by two."""
+    for tasks in (1, 2):
+        engine = SparkEngine(session, buckets=3, tasks=tasks)
+        room = SMALL_WAVES + (tasks - 1) * 15_000
+        same(golden, tmp_path / str(tasks), "basic_zipf_ts", engine, max_extra_bytes=room)
+
+
+class Interrupted(SparkEngine):
+    """Ctrl-C when some groups were rewritten."""
+
+    left = 3
+
+    def rewrite(self, work: Any, groups: Any, winners: Any) -> Any:
+        self.left -= len(groups)
+        if self.left < 0:
+            raise KeyboardInterrupt
+        return super().rewrite(work, groups, winners)
+
+
+class WithoutExtraction(SparkEngine):
+    """The winners are known."""
+
+    def gather(self, work: Any) -> Any:
+        raise AssertionError("extracted again")
+
+
+@pytest.mark.usefixtures("always_spread")
+def test_an_interrupted_log_is_gone_on_with(golden: Path, tmp_path: Path, session: SparkSession) -> None:
+    whole = stage(golden, "basic_zipf_ts", tmp_path / "whole")
+    wanted = clean_with(InProcessEngine(), whole)
+    staged = stage(golden, "basic_zipf_ts", tmp_path / "data")
+    with pytest.raises(KeyboardInterrupt):
+        clean_with(Interrupted(session, tasks=1), staged, max_extra_bytes=SMALL_WAVES)
+    left = sorted(path.suffix for path in staged.partition.glob(".siltstone/*/*"))
+    assert left == [".json"] + [".winners"] * 6
+    result = clean_with(WithoutExtraction(session), staged, max_extra_bytes=SMALL_WAVES)
+    assert any("3 of 6 groups were done" in note for note in result.notes)
+    counts = replace(wanted, directory="", seconds=0.0, settings={}, notes=[])
+    assert replace(result, directory="", seconds=0.0, settings={}, notes=[]) == counts
+    assert logs_in(staged.directory) == logs_in(whole.directory)
+    no_leftovers(staged.directory)
 
 
 @pytest.mark.usefixtures("always_spread")
@@ -147,6 +188,17 @@ def test_a_worker_is_killed_and_its_task_goes_again(
     assert marker.exists()
 
 
+@pytest.mark.usefixtures("always_spread")
+@pytest.mark.parametrize("task", ["gather_task", "rewrite_from_files_task"])
+def test_a_worker_is_killed_in_waves(
+    golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    marker = tmp_path / "killed"
+    monkeypatch.setattr(pipeline, task, dying(getattr(pipeline, task), str(marker)))
+    same(golden, tmp_path, "basic_zipf_ts", SparkEngine(session, buckets=3), max_extra_bytes=SMALL_WAVES)
+    assert marker.exists()
+
+
 def test_a_worker_is_killed_in_the_job_of_small_logs(
     golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,7 +233,7 @@ def test_a_bad_log_is_a_row_and_no_failed_job(
     path.write_bytes(data)
     before = listing(directory / "tombstones-0")
     if spread:
-        monkeypatch.setattr(cleaner_module, "fits_one_task", lambda work, limit: False)
+        monkeypatch.setattr(waves_module, "fits_one_task", lambda work, limit: False)
     jobs: list[BaseException] = []
     monkeypatch.setattr(pipeline, "EngineError", lambda text: jobs.append(EngineError(text)) or jobs[-1])
     results = app.clean(request, engine=lambda request, progress: SparkEngine(session)).results

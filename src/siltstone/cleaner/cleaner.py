@@ -2,7 +2,7 @@
 
 ::
 
-    tidy ─► plan ─► engine (small logs in one job · a large log over all workers, in waves)
+    tidy ─► plan ─► engine (small logs in one job · a large log over all workers · a very large one in waves)
                         └─► checked groups ─► destination, ascending ─► checkpoint
 
 One bad log never stops the others: whatever is wrong with a log ends in its ``LogResult``.
@@ -13,25 +13,31 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from siltstone.cleaner import report
 from siltstone.cleaner.destination import Destination
-from siltstone.cleaner.engine import Engine, LogDone, Progress, fits_one_task
+from siltstone.cleaner.engine import Engine, LogDone, Progress
 from siltstone.cleaner.facts import Choices, LogState, Planned, mismatched_topic_ids, open_result, plan_log
-from siltstone.cleaner.keys import ENTRY_BYTES
-from siltstone.cleaner.plan import kafka_map_keys, kafka_passes
+from siltstone.cleaner.outcome import (
+    Progressing,
+    begin_journal,
+    check_counts,
+    count_all,
+    fill,
+    fill_sizes,
+    wave_done,
+)
 from siltstone.cleaner.report import LogResult
-from siltstone.cleaner.staging import Rewritten
-from siltstone.cleaner.work import Group, LogWork, Trouble, trouble_of
-from siltstone.errors import CheckFailedError, CorruptFileError, EngineError, SiltstoneError
-from siltstone.log.segments import count_records
+from siltstone.cleaner.resume import checked_group
+from siltstone.cleaner.waves import Budget, Way, budget, extra, groups_left, waves
+from siltstone.cleaner.work import Trouble, trouble_of
+from siltstone.errors import EngineError, SiltstoneError
 
 WHOLE_LOG_BYTES = 64 << 20
 """A log up to this size goes through one task, if the memory for its keys allows it."""
-GROWTH = 1.1
-"""How much larger than its sources a group may turn out, at the worst: stamps and lost compression."""
-FILES_PER_GROUP = 8
+WAVE_BYTES = 1 << 30
+"""Sources that a wave takes, so much may have to be done again; larger logs are gone on with by a journal."""
 
 Critical = Callable[[], contextlib.AbstractContextManager[object]]
 
@@ -40,22 +46,14 @@ Critical = Callable[[], contextlib.AbstractContextManager[object]]
 class RunLimits:
     """What bounds a run: extra bytes on disk (None: a quarter of what is free) and seconds.
 
-    ``whole_log_bytes``: up to this size a log is one task's.
+    ``whole_log_bytes``: up to this size a log is one task's. ``wave_bytes``: up to this size it goes in one
+    job, and so much of a larger one goes in one wave.
     """
 
     max_extra_bytes: int | None = None
     stop_after_seconds: float | None = None
     whole_log_bytes: int = WHOLE_LOG_BYTES
-
-
-@dataclass(slots=True, kw_only=True)
-class _Progressing:
-    """A planned log on its way: what its waves have said so far."""
-
-    planned: Planned
-    began: float = 0.0
-    groups: list[Rewritten] = field(default_factory=list)
-    winners: int = 0
+    wave_bytes: int = WAVE_BYTES
 
 
 class Cleaner:
@@ -100,11 +98,12 @@ class Cleaner:
         return [results[state] for state in states]
 
     def _leave(self, planned: Sequence[Planned]) -> None:
-        """Interrupted: clear away what is only staged. What was swapped stays; each log is whole."""
+        """Interrupted: clear away what is only staged, but for what the next run can go on with. What was
+        swapped stays; each log is whole."""
         with self._critical():
             for each in planned:
                 with contextlib.suppress(OSError):
-                    self._destination.give_up(each)
+                    self._destination.pause(each)
 
     def _plan(self, state: LogState, choices: Choices, stranger: str | None) -> Planned | LogResult:
         try:
@@ -113,8 +112,15 @@ class Cleaner:
                 return open_result(state).stop(report.SKIPPED, stranger)
             with self._critical():
                 notes = self._destination.tidy(state) if wanted else []
-            found = plan_log(state, state.directory.checkpoints(), choices, self._destination.staging(state))
-            (found.result if isinstance(found, Planned) else found).notes += notes
+            unfinished = self._destination.unfinished(state) if wanted else None
+            staging = self._destination.staging(state)
+            found = plan_log(state, state.directory.checkpoints(), choices, staging, unfinished)
+            result = found.result if isinstance(found, Planned) else found
+            result.notes[:0] = notes
+            resumed = isinstance(found, Planned) and found.journal is not None
+            if unfinished is not None and not resumed and result.status != report.SKIPPED:
+                with self._critical():
+                    self._destination.drop(state)
             if isinstance(found, LogResult) and found.checkpoint_reset is not None:
                 self._destination.reset_checkpoint(state, found.checkpoint_reset)
             return found
@@ -127,52 +133,44 @@ class Cleaner:
         small: list[Planned] = []
         large: list[Planned] = []
         for each in planned:
-            room = self._room(each)
-            if room is None:
-                continue
-            fits = (
-                fits_one_task(each.work, self._limits.whole_log_bytes) and _extra(each.work.segments) <= room
-            )
-            (small if fits else large).append(each)
+            found = self._budget(each)
+            if found is not None:
+                (small if found.way is Way.ONE_TASK else large).append(each)
         for batch in self._batches(small):
             self._clean_small(batch)
         for each in large:
             self._clean_large(each)
 
-    def _room(self, planned: Planned) -> int | None:
-        """Bytes that the log's new files may take at one time; None when there is no room, and said so."""
-        work, where = planned.work, planned.state.path
+    def _budget(self, planned: Planned) -> Budget | None:
+        """The way that the log goes, and its room; None when there is not enough, and said so."""
+        where = planned.state.path
         try:
             room = self._destination.room(planned.state, self._limits.max_extra_bytes)
         except OSError as error:
             planned.result.stop(report.FAILED, trouble_of(error).reason)
             return None
-        whole = fits_one_task(work, self._limits.whole_log_bytes) and _extra(work.segments) <= room.size
-        spill = 0 if whole else _spill(work)
-        at_once = (
-            [work.segments[g.first : g.last] for g in work.groups] if room.frees_sources else [work.segments]
-        )
-        need = max(_extra(segments) for segments in at_once) + spill
-        if need > room.size:
+        found = budget(planned, room, self._limits.whole_log_bytes, self._limits.wave_bytes)
+        if found.need > room.size:
             reason = (
-                f"{where}: needs up to {need} bytes more on disk, but only {max(room.size, 0)} are allowed"
+                f"{where}: needs up to {found.need} bytes more on disk, "
+                f"but only {max(room.size, 0)} are allowed"
             )
             planned.result.stop(report.FAILED, f"{reason}; free some, or raise --max-extra-bytes")
             return None
-        if room.inodes is not None and room.inodes < FILES_PER_GROUP * len(work.groups):
+        if room.inodes is not None and room.inodes < found.inodes:
             planned.result.stop(report.FAILED, f"{where}: too few free inodes ({room.inodes})")
             return None
-        return room.size - spill
+        return found
 
     def _batches(self, small: Sequence[Planned]) -> Iterator[list[Planned]]:
         """Small logs in jobs whose new files together stay within the room there is."""
         batch: list[Planned] = []
         used = 0
         for each in small:
-            need, room = _extra(each.work.segments), self._room(each)
-            if room is None:
+            need, found = extra(each.work.segments), self._budget(each)
+            if found is None:
                 continue
-            if batch and used + need > room:
+            if batch and used + need > found.size:
                 yield batch
                 batch, used = [], 0
             batch.append(each)
@@ -190,7 +188,7 @@ class Cleaner:
     def _clean_small(self, batch: Sequence[Planned]) -> None:
         if self._stopped(batch):
             return
-        left = {each.work.name: _Progressing(planned=each) for each in batch if self._prepared(each)}
+        left = {each.work.name: Progressing(planned=each) for each in batch if self._prepared(each)}
         if not left:
             return
         try:
@@ -209,37 +207,72 @@ class Cleaner:
             self._destination.prepare(planned)
             return True
         except (SiltstoneError, OSError) as error:
-            self._fail(_Progressing(planned=planned), trouble_of(error))
+            self._fail(Progressing(planned=planned), trouble_of(error))
             return False
 
     def _clean_large(self, planned: Planned) -> None:
         if self._stopped([planned]):
             return
-        progressing = _Progressing(planned=planned)
-        room = self._room(planned)
-        if room is None or not self._prepared(planned):
+        found = self._budget(planned)
+        if found is None or not self._prepared(planned):
             return
-        waves = list(_waves(planned.work, room))
+        progressing = Progressing(planned=planned, journal=planned.journal)
+        if planned.journal is not None:
+            progressing.groups = [each.rewritten for each in planned.journal.checked]
         try:
-            engine = self._engine()
-            progressing.began = time.perf_counter()
-            for number, done in enumerate(engine.clean_spread(planned.work, waves)):
-                if not self._settle(progressing, done, last=number + 1 == len(waves)):
-                    return
-                if number + 1 < len(waves) and self._stopped([planned]):
-                    self._fail(
-                        progressing, Trouble(status=report.SKIPPED, reason=_partly(number + 1, len(waves)))
-                    )
-                    return
+            if found.way is Way.IN_WAVES:
+                self._clean_in_waves(progressing, found)
+            else:
+                engine = self._engine()
+                progressing.began = time.perf_counter()
+                self._settle(progressing, engine.clean_spread(planned.work), last=True)
         except (SiltstoneError, OSError) as error:
-            self._fail(progressing, trouble_of(error))
+            self._fail(progressing, trouble_of(error), pause=isinstance(error, EngineError))
             self._raise_if_no_engine(error)
+
+    def _clean_in_waves(self, progressing: Progressing, found: Budget) -> None:
+        planned, left = progressing.planned, groups_left(progressing.planned)
+        engine = self._engine() if left else None
+        progressing.began = time.perf_counter()
+        if progressing.journal is None:
+            assert engine is not None
+            if not self._gather(progressing, engine):
+                return
+        journal = progressing.journal
+        assert journal is not None
+        if engine is None:
+            self._settle(progressing, wave_done(journal, []), last=True)
+            return
+        done, total = len(progressing.groups), len(planned.work.groups)
+        for wave in waves(planned.work, left, found.size, self._limits.wave_bytes, engine.workers):
+            if self._stopped([planned]):
+                reason = Trouble(status=report.SKIPPED, reason=_partly(done, total))
+                self._fail(progressing, reason, pause=True)
+                return
+            rewritten = wave_done(journal, engine.rewrite(planned.work, wave, journal.winners))
+            done += len(wave)
+            if not self._settle(progressing, rewritten, last=done == total):
+                return
+
+    def _gather(self, progressing: Progressing, engine: Engine) -> bool:
+        """Put the winners on disk, and remember them; False when the log is not to be gone on with."""
+        gathered = engine.gather(progressing.planned.work)
+        trouble = gathered.totals.found.trouble or next(
+            (file.trouble for file in gathered.files if file.trouble is not None), None
+        )
+        if trouble is not None:
+            self._fail(progressing, trouble)
+            return False
+        progressing.journal = begin_journal(progressing.planned, gathered)
+        with self._critical():
+            self._destination.remember(progressing.planned, progressing.journal)
+        return True
 
     def _raise_if_no_engine(self, error: Exception) -> None:
         if isinstance(error, EngineError) and error.__cause__ is None:
             raise error
 
-    def _settle(self, progressing: _Progressing, done: LogDone, *, last: bool) -> bool:
+    def _settle(self, progressing: Progressing, done: LogDone, *, last: bool) -> bool:
         """Check and take over what an engine hands back; False when the log is not to be gone on with."""
         planned = progressing.planned
         try:
@@ -247,9 +280,10 @@ class Cleaner:
                 (g.trouble for g in done.groups if g.trouble is not None), None
             )
             if trouble is None:
-                _check_counts(progressing, done, last=last)
+                check_counts(progressing, done, last=last)
                 if last and planned.result.records_before is None:
-                    _count_all(planned, done)
+                    count_all(planned, done)
+                self._remember(progressing, done)
                 for group in done.groups:
                     with self._critical():
                         self._destination.accept(planned, group)
@@ -263,19 +297,29 @@ class Cleaner:
             self._fail(progressing, trouble)
             return False
         if last:
-            _fill(progressing, done)
+            fill(progressing, done)
+            planned.result.seconds = time.perf_counter() - progressing.began
             self._tell()
         return True
 
-    def _fail(self, progressing: _Progressing, trouble: Trouble) -> None:
+    def _remember(self, progressing: Progressing, done: LogDone) -> None:
+        """Before groups are swapped in, the journal says by what they will be known."""
+        if progressing.journal is not None and done.groups:
+            groups = [checked_group(group) for group in done.groups]
+            progressing.journal = progressing.journal.with_checked(groups)
+            with self._critical():
+                self._destination.remember(progressing.planned, progressing.journal)
+
+    def _fail(self, progressing: Progressing, trouble: Trouble, *, pause: bool = False) -> None:
+        """Say why the log is not cleaned; with ``pause``, the next run is to go on with it."""
         planned = progressing.planned
         planned.result.stop(trouble.status, trouble.reason)
         planned.result.cleaned_end_offset = planned.result.first_dirty_offset
-        _fill_sizes(progressing)
+        fill_sizes(progressing)
         if progressing.began:
             planned.result.seconds = time.perf_counter() - progressing.began
         with contextlib.suppress(OSError):
-            self._destination.give_up(planned)
+            (self._destination.pause if pause else self._destination.give_up)(planned)
         self._tell()
 
     def _tell(self) -> None:
@@ -291,88 +335,5 @@ def _blank(state: LogState) -> LogResult:
         return LogResult(topic=state.where.topic, partition=state.where.partition, directory=str(state.path))
 
 
-def _extra(segments: Sequence[object]) -> int:
-    return int(sum(segment.size for segment in segments) * GROWTH)  # type: ignore[attr-defined]
-
-
-def _spill(work: LogWork) -> int:
-    """Most bytes of entries that a shuffle may put on disk."""
-    span = work.end - work.segments[0].base_offset
-    return ENTRY_BYTES * min(span, sum(segment.size for segment in work.segments))
-
-
-def _waves(work: LogWork, room: int) -> Iterator[list[Group]]:
-    wave: list[Group] = []
-    for group in work.groups:
-        members = [segment for each in (*wave, group) for segment in work.segments[each.first : each.last]]
-        if wave and _extra(members) > room:
-            yield wave
-            wave = []
-        wave.append(group)
-    yield wave
-
-
-def _partly(waves: int, total: int) -> str:
-    return f"stopped by --stop-after with {waves} of {total} waves of groups done; run again to go on"
-
-
-def _check_counts(progressing: _Progressing, done: LogDone, *, last: bool) -> None:
-    """The winners that were merged are the winners that were met, group by group; so are the records.
-
-    Raises CheckFailedError.
-    """
-    name = progressing.planned.work.name
-    for group in done.groups:
-        if group.winners != done.winners.get(group.group, 0):
-            raise CheckFailedError(
-                f"{name}: {done.winners.get(group.group, 0)} winners of group {group.group} were merged, "
-                f"but {group.winners} arrived; nothing of it was swapped"
-            )
-    groups = [*progressing.groups, *done.groups]
-    if last and len(groups) != len(progressing.planned.work.groups):
-        raise CheckFailedError(
-            f"{name}: {len(groups)} groups came back, not {len(progressing.planned.work.groups)}"
-        )
-    if last and sum(group.records for group in groups) != done.found.records:
-        raise CheckFailedError(
-            f"{name}: the groups' records are not the {done.found.records} that were extracted"
-        )
-
-
-def _count_all(planned: Planned, done: LogDone) -> None:
-    """Records of the whole log before: those extracted, and those above the cleaned range."""
-    try:
-        rest = [count_records(segment) for segment in planned.uncleaned]
-    except CorruptFileError:
-        rest = [None]
-    if None not in rest:
-        planned.result.records_before = done.found.records + sum(count for count in rest if count is not None)
-
-
-def _fill_sizes(progressing: _Progressing) -> None:
-    """Sizes after the groups that were taken over."""
-    result, work = progressing.planned.result, progressing.planned.work
-    result.bytes_after, result.segments_after = result.bytes_before, result.segments_before
-    for group in progressing.groups:
-        members = work.segments[work.groups[group.group].first : work.groups[group.group].last]
-        result.bytes_after += group.size - sum(segment.size for segment in members)
-        result.segments_after -= len(members) - 1
-
-
-def _fill(progressing: _Progressing, done: LogDone) -> None:
-    result, config = progressing.planned.result, progressing.planned.state.config
-    assert config is not None
-    for group in progressing.groups:
-        result.removed.superseded += group.superseded
-        result.removed.tombstones += group.tombstones
-        result.removed.keyless += group.keyless
-    _fill_sizes(progressing)
-    if result.records_before is not None:
-        result.records_after = result.records_before - result.removed.total()
-    result.distinct_dirty_keys = done.dirty_keys
-    map_keys = kafka_map_keys(
-        config.integer("log.cleaner.dedupe.buffer.size"), config.number("log.cleaner.io.buffer.load.factor")
-    )
-    result.kafka_passes = kafka_passes(done.dirty_keys, map_keys)
-    result.status, result.reason = report.CLEANED, ""
-    result.seconds = time.perf_counter() - progressing.began
+def _partly(done: int, total: int) -> str:
+    return f"stopped by --stop-after with {done} of {total} groups done; run again to go on"

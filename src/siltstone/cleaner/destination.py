@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Protocol
 
 from siltstone import files
+from siltstone.cleaner import resume
 from siltstone.cleaner.facts import LogState, Planned, staging_folder
+from siltstone.cleaner.journal import Journal
 from siltstone.cleaner.originals import Originals
 from siltstone.cleaner.staging import Rewritten
 from siltstone.errors import CheckFailedError, DirectoryRefusedError
@@ -27,7 +29,8 @@ from siltstone.log.replacement import adopt, finish_replacement, interrupted, re
 class Room:
     """Bytes that new files may take, and free inodes (None: not counted).
 
-    ``frees_sources``: a swapped group's originals are gone, so that waves need room one after another.
+    ``frees_sources``: a swapped group's originals are gone, so that waves need room one after another; only
+    then are there waves, and a journal of them.
     """
 
     size: int
@@ -40,6 +43,14 @@ class Destination(Protocol):
 
     def tidy(self, state: LogState) -> list[str]:
         """Before planning: finish what an earlier run or broker left; what was done, a line each."""
+        ...
+
+    def unfinished(self, state: LogState) -> resume.Unfinished | None:
+        """After that: the interrupted run that may be gone on with."""
+        ...
+
+    def drop(self, state: LogState) -> None:
+        """That run is not gone on with: clear it away."""
         ...
 
     def staging(self, state: LogState) -> Path | None:
@@ -58,6 +69,10 @@ class Destination(Protocol):
         """Make the folder: the log is about to be worked on."""
         ...
 
+    def remember(self, planned: Planned, journal: Journal) -> None:
+        """Keep the journal, durably, for a run that has to go on with this one."""
+        ...
+
     def accept(self, planned: Planned, group: Rewritten) -> None:
         """Take over one checked group."""
         ...
@@ -68,6 +83,10 @@ class Destination(Protocol):
 
     def give_up(self, planned: Planned) -> None:
         """The log is not gone on with: clear away what is only staged."""
+        ...
+
+    def pause(self, planned: Planned) -> None:
+        """The log is interrupted: clear away what is only staged, but for what a run can go on with."""
         ...
 
     def close(self, states: list[LogState]) -> None:
@@ -93,19 +112,29 @@ class Nowhere:
         """Nothing is finished in a dry run; such a log is reported as skipped."""
         return []
 
+    def unfinished(self, state: LogState) -> resume.Unfinished | None:
+        """A dry run plans as if nothing had been begun."""
+        return None
+
+    def drop(self, state: LogState) -> None:
+        """Nothing to clear away."""
+
     def staging(self, state: LogState) -> Path | None:
         """No folder."""
         return None
 
     def room(self, state: LogState, allowed: int | None) -> Room:
         """As much as one likes."""
-        return Room(size=1 << 62, inodes=None, frees_sources=True)
+        return Room(size=1 << 62, inodes=None, frees_sources=False)
 
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
         """Nothing to write."""
 
     def prepare(self, planned: Planned) -> None:
         """Nothing to make."""
+
+    def remember(self, planned: Planned, journal: Journal) -> None:
+        """Nothing to remember: there is one wave."""
 
     def accept(self, planned: Planned, group: Rewritten) -> None:
         """Nothing to take over."""
@@ -114,6 +143,9 @@ class Nowhere:
         """Nothing to move."""
 
     def give_up(self, planned: Planned) -> None:
+        """Nothing to clear away."""
+
+    def pause(self, planned: Planned) -> None:
         """Nothing to clear away."""
 
     def close(self, states: list[LogState]) -> None:
@@ -132,12 +164,20 @@ class InPlace:
         self._kept_bytes = 0
 
     def tidy(self, state: LogState) -> list[str]:
-        """Finish an interrupted swap as a broker would, and drop an earlier run's staged files."""
+        """Finish an interrupted swap as a broker would, and drop an earlier run's staged files, but for those
+        that can be gone on with."""
         done = finish_replacement(state.path) if interrupted(state.path) else []
         if files.exists(state.path / STAGING):
-            files.remove_tree(state.path / STAGING)
-            done.append(f"removed staged files of an earlier run ({STAGING})")
+            done += resume.sweep(state.path, keep=self._originals is None)
         return done
+
+    def unfinished(self, state: LogState) -> resume.Unfinished | None:
+        """The run whose journal is there; with kept originals a log is not gone on with."""
+        return None if self._originals is not None else resume.find_unfinished(state.path)[0]
+
+    def drop(self, state: LogState) -> None:
+        """Remove its folder."""
+        resume.drop(state.path)
 
     def staging(self, state: LogState) -> Path | None:
         """``topic-N/.siltstone/RUN``."""
@@ -156,8 +196,14 @@ class InPlace:
         state.directory.write_cleaner_checkpoint(state.where, offset)
 
     def prepare(self, planned: Planned) -> None:
-        """Make the staging folder."""
-        files.make_directory(staging_folder(planned.state.path, self._run), parents=True)
+        """Make the staging folder; that of an interrupted run is there."""
+        assert planned.work.staging is not None
+        files.make_directory(planned.work.staging, parents=True)
+
+    def remember(self, planned: Planned, journal: Journal) -> None:
+        """Write the journal beside what is staged."""
+        assert planned.work.staging is not None
+        resume.remember(Path(planned.work.staging), journal)
 
     def accept(self, planned: Planned, group: Rewritten) -> None:
         """Swap one group in; its originals are kept first where that was asked for."""
@@ -178,11 +224,13 @@ class InPlace:
         self.give_up(planned)
 
     def give_up(self, planned: Planned) -> None:
-        """Remove the staging folder, and its parent when no other run uses it."""
-        folder = planned.state.path / STAGING
-        if files.exists(folder):
-            files.remove_tree(folder)
-            files.sync_directory(planned.state.path)
+        """Remove the staging folder and its parent."""
+        resume.drop(planned.state.path)
+
+    def pause(self, planned: Planned) -> None:
+        """Remove all that is staged but a journal and what it names."""
+        if files.exists(planned.state.path / STAGING):
+            resume.sweep(planned.state.path)
 
     def close(self, states: list[LogState]) -> None:
         """Nothing is open."""
@@ -209,6 +257,13 @@ class CleanedCopy:
     def tidy(self, state: LogState) -> list[str]:
         """The source is never changed."""
         return []
+
+    def unfinished(self, state: LogState) -> resume.Unfinished | None:
+        """A copy is always made anew."""
+        return None
+
+    def drop(self, state: LogState) -> None:
+        """The source is never changed."""
 
     def _folder(self, state: LogState) -> Path:
         return self._partial / state.path.name
@@ -239,6 +294,9 @@ class CleanedCopy:
         """Make the staging folder in the copy."""
         files.make_directory(staging_folder(self._folder(planned.state), self._run), parents=True)
 
+    def remember(self, planned: Planned, journal: Journal) -> None:
+        """Nothing to remember: there is one wave."""
+
     def accept(self, planned: Planned, group: Rewritten) -> None:
         """Remember the group; it is moved when the log is whole."""
         check_sizes(group)
@@ -257,6 +315,10 @@ class CleanedCopy:
         """Drop what was staged; the originals are copied in the end."""
         if files.exists(self._folder(planned.state)):
             files.remove_tree(self._folder(planned.state))
+
+    def pause(self, planned: Planned) -> None:
+        """A copy is not gone on with."""
+        self.give_up(planned)
 
     def close(self, states: list[LogState]) -> None:
         """Copy all the rest, write the checkpoints, and give the copy its name."""

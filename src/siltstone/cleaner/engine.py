@@ -15,6 +15,7 @@ import numpy as np
 
 from siltstone.cleaner.keys import MERGE_BYTES, EntryBlob, Winners, merge_bucket
 from siltstone.cleaner.staging import Offsets, Rewritten, rewrite_group
+from siltstone.cleaner.winners import WinnersFile, rewrite_from, write_winners
 from siltstone.cleaner.work import Extracted, Group, LogWork, check_keyless, extract, winners_by_group
 
 
@@ -34,6 +35,14 @@ class LogDone:
     seconds: float = 0.0
 
 
+@dataclass(slots=True, kw_only=True)
+class Gathered:
+    """A log's winners, on disk: the merge's totals (no groups yet), and a file for each group."""
+
+    totals: LogDone
+    files: list[WinnersFile] = field(default_factory=list)
+
+
 class Progress(Protocol):
     """Told what goes on: which log, at which stage, and how much of it is done."""
 
@@ -43,14 +52,29 @@ class Progress(Protocol):
 
 
 class Engine(Protocol):
-    """What the cleaner asks of whoever spreads the work."""
+    """What the cleaner asks of whoever spreads the work. ``workers``: groups that go at one time."""
+
+    @property
+    def workers(self) -> int:
+        """How many groups are rewritten at one time."""
+        ...
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
         """Each log in one task; all of them in one job. One answer a log, in any order."""
         ...
 
-    def clean_spread(self, work: LogWork, waves: Sequence[Sequence[Group]]) -> Iterator[LogDone]:
-        """One log over all workers; one answer a wave, in order. A wave starts when the caller asks."""
+    def clean_spread(self, work: LogWork) -> LogDone:
+        """One log over all workers, in one job."""
+        ...
+
+    def gather(self, work: LogWork) -> Gathered:
+        """One log over all workers, up to its winners, which are put into files of the staging folder."""
+        ...
+
+    def rewrite(
+        self, work: LogWork, groups: Sequence[Group], winners: Sequence[WinnersFile]
+    ) -> list[Rewritten]:
+        """Some groups of a log whose winners were gathered, in order; ``winners`` are of all its groups."""
         ...
 
 
@@ -104,6 +128,8 @@ def rewrite_groups(
 class InProcessEngine:
     """Everything here and now, one piece after another; both ways of spreading, without spreading."""
 
+    workers = 1
+
     def __init__(self, buckets: int = 1) -> None:
         self._buckets = buckets
 
@@ -112,8 +138,35 @@ class InProcessEngine:
         for work in works:
             yield clean_in_one_go(work, "0")
 
-    def clean_spread(self, work: LogWork, waves: Sequence[Sequence[Group]]) -> Iterator[LogDone]:
+    def clean_spread(self, work: LogWork) -> LogDone:
         """Segment by segment, bucket by bucket, group by group, as a cluster would."""
+        done, by_group = self._merged(work)
+        if done.found.trouble is None:
+            done.groups = rewrite_groups(work, work.groups, by_group, "0")
+        return done
+
+    def gather(self, work: LogWork) -> Gathered:
+        """The same, up to the winners."""
+        done, by_group = self._merged(work)
+        gathered = Gathered(totals=done)
+        if done.found.trouble is None:
+            for group in work.groups:
+                mine = by_group.get(group.index, np.empty(0, np.uint32))
+                gathered.files.append(write_winners(work, group, mine, "0"))
+        return gathered
+
+    def rewrite(
+        self, work: LogWork, groups: Sequence[Group], winners: Sequence[WinnersFile]
+    ) -> list[Rewritten]:
+        """Group by group, up to the first that has trouble."""
+        reports: list[Rewritten] = []
+        for group in groups:
+            reports.append(rewrite_from(work, group, winners[group.index], "0"))
+            if reports[-1].trouble is not None:
+                break
+        return reports
+
+    def _merged(self, work: LogWork) -> tuple[LogDone, dict[int, Offsets]]:
         buckets, found = bucket_count(work, self._buckets), Extracted()
         blobs: dict[int, list[EntryBlob]] = {}
         for number in range(len(work.segments)):
@@ -122,12 +175,9 @@ class InProcessEngine:
         merged = [merge_bucket(mine, bucket, buckets) for bucket, mine in blobs.items()]
         found.trouble = found.trouble or check_keyless(work, found)
         by_group = _gather(work, merged)
-        for wave in waves:
-            done = LogDone(name=work.name, found=found, dirty_keys=sum(each.dirty_keys for each in merged))
-            done.winners = {group: len(offsets) for group, offsets in by_group.items()}
-            if found.trouble is None:
-                done.groups = rewrite_groups(work, wave, by_group, "0")
-            yield done
+        done = LogDone(name=work.name, found=found, dirty_keys=sum(each.dirty_keys for each in merged))
+        done.winners = {group: len(offsets) for group, offsets in by_group.items()}
+        return done, by_group
 
 
 def _gather(work: LogWork, merged: list[Winners]) -> dict[int, Offsets]:

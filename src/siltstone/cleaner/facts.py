@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from siltstone.cleaner import plan, report
+from siltstone.cleaner.journal import SETTINGS, Basis, Journal, going_on, groups_done, why_not
 from siltstone.cleaner.report import LogResult
+from siltstone.cleaner.resume import Unfinished, not_gone_on_with
 from siltstone.cleaner.work import Group, LogWork
 from siltstone.config import LONG_MAX, Config
 from siltstone.errors import CorruptFileError
@@ -52,12 +54,18 @@ class LogState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A log that is to be cleaned: the work, and the result as it stands before."""
+    """A log that is to be cleaned: the work, and the result as it stands before.
+
+    ``basis``: what the plan was made on. ``journal``: of the interrupted run that is gone on with; its
+    checked groups are those that are swapped in.
+    """
 
     state: LogState
     work: LogWork
     result: LogResult
     uncleaned: tuple[Segment, ...]
+    basis: Basis
+    journal: Journal | None = None
 
 
 def open_result(state: LogState) -> LogResult:
@@ -91,11 +99,17 @@ def refusal(state: LogState) -> str | None:
 
 
 def plan_log(
-    state: LogState, checkpoints: Checkpoints, choices: Choices, staging: Path | None
+    state: LogState,
+    checkpoints: Checkpoints,
+    choices: Choices,
+    staging: Path | None,
+    unfinished: Unfinished | None = None,
 ) -> Planned | LogResult:
     """Plan one log's cleaning. ``staging``: folder for new files, None for a dry run.
 
-    Raises CorruptFileError or OSError when the directory cannot be made sense of.
+    ``unfinished``: an interrupted run, which the plan goes on with if that is still the same work; a note in
+    the result says whether it does. Raises CorruptFileError or OSError when the directory cannot be made
+    sense of.
     """
     result = open_result(state)
     reason = refusal(state)
@@ -112,7 +126,7 @@ def plan_log(
     facts = _log_facts(
         state, checkpoints, segments, producers, None if choices.high_watermark_is_end else high_watermark
     )
-    return _decide(state, choices, staging, result, segments, producers, facts)
+    return _decide(state, choices, staging, result, segments, producers, facts, unfinished)
 
 
 def _log_facts(
@@ -155,8 +169,12 @@ def _decide(
     segments: Sequence[Segment],
     producers: ProducerState,
     facts: plan.LogFacts,
+    unfinished: Unfinished | None,
 ) -> Planned | LogResult:
     assert state.config is not None
+    basis = Basis(
+        checkpoint=facts.checkpoint, settings={name: state.config.integer(name) for name in SETTINGS}
+    )
     lag = plan.LagLimits(
         min_ms=state.config.integer("min.compaction.lag.ms"),
         max_ms=state.config.integer("max.compaction.lag.ms"),
@@ -169,6 +187,12 @@ def _decide(
         result.notes.append(
             f"the cleaner checkpoint {facts.checkpoint} is outside the log: reset to {found.first_dirty}"
         )
+    work = _work(state, choices, staging, segments, facts, found, producers)
+    if unfinished is not None:
+        resumed = _resumed(state, result, segments, work, basis, unfinished)
+        if isinstance(resumed, Planned):
+            return resumed
+        result.notes.append(not_gone_on_with(unfinished.run, resumed))
     if found.end <= found.first_dirty or not found.cleanable_bytes:
         return result.stop(
             report.NOTHING_TO_DO, "nothing that may be cleaned lies above the cleaner checkpoint"
@@ -178,10 +202,40 @@ def _decide(
         reason = f"dirty ratio {found.dirty_ratio:.3f} is not over min.cleanable.dirty.ratio={ratio:g}"
         return result.stop(report.NOT_ELIGIBLE, f"{reason}; --force cleans it")
     result.cleaned_end_offset = found.end
-    work = _work(state, choices, staging, segments, facts, found, producers)
     result.groups = len(work.groups)
     rest = tuple(segment for segment in segments if segment.base_offset >= found.end)
-    return Planned(state=state, work=work, result=result, uncleaned=rest)
+    return Planned(state=state, work=work, result=result, uncleaned=rest, basis=basis)
+
+
+def _resumed(
+    state: LogState,
+    result: LogResult,
+    segments: Sequence[Segment],
+    fresh: LogWork,
+    basis: Basis,
+    unfinished: Unfinished,
+) -> Planned | str:
+    """The plan that goes on with an interrupted run, or why there is none. The dirty ratio is not asked
+    again: what was swapped already made it smaller."""
+    reason = why_not(unfinished.journal, fresh, basis)
+    if reason is not None:
+        return reason
+    done = groups_done(unfinished.journal, segments)
+    if done is None:
+        return "the log was changed since"
+    damaged = unfinished.damaged_winners(done)
+    if damaged is not None:
+        return f"{damaged} is damaged"
+    journal = going_on(unfinished.journal, segments, fresh, done)
+    before = (*journal.work.segments, *journal.rest)
+    result.bytes_before = sum(segment.size for segment in before)
+    result.segments_before, result.groups = len(before), len(journal.work.groups)
+    result.dirty_ratio, result.cleaned_end_offset = journal.dirty_ratio, journal.work.end
+    result.notes.append(f"resumed run {unfinished.run}: {done} of {result.groups} groups were done")
+    rest = tuple(segment for segment in segments if segment.base_offset >= journal.work.end)
+    return Planned(
+        state=state, work=journal.work, result=result, uncleaned=rest, basis=basis, journal=journal
+    )
 
 
 def _work(

@@ -3,12 +3,14 @@
 ::
 
     spark.range(tasks) ─ extract ─► entries ─ by bucket ─► merge ─► winners ─ by group ─► rewrite ─► reports
+                                                                              or      ─► gather  ─► files
+    spark.range(tasks) ─ a wave's groups, with their files of winners ─► rewrite ─► reports
 
 A small log goes through one task, all small logs of a run in one job; a large one through the stages
-above. Inputs reach the tasks as plain data in the function itself, so nothing is shuffled but entries and
-winners. Reports travel as rows beside them. Where the groups of a log go in several waves, the winners are
-kept on disk between the waves; every task makes sure that the segments it reads are those that were
-planned with, so nothing computed anew can mix with what was swapped already.
+above, in one job or, where its groups go in waves, in one that gathers the winners and one for each wave.
+Inputs reach the tasks as plain data in the function itself, so nothing is shuffled but entries and
+winners. Reports travel as rows beside them. Every task makes sure that the segments it reads are those that
+were planned with, so nothing computed anew can mix with what was swapped already.
 """
 
 from __future__ import annotations
@@ -25,14 +27,21 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from siltstone.cleaner.engine import LogDone, Progress, bucket_count, clean_in_one_go, entry_capacity
+from siltstone.cleaner.engine import (
+    Gathered,
+    LogDone,
+    Progress,
+    bucket_count,
+    clean_in_one_go,
+    entry_capacity,
+)
 from siltstone.cleaner.keys import EntryBlob, merge_bucket
-from siltstone.cleaner.staging import rewrite_group
+from siltstone.cleaner.staging import Offsets, Rewritten, rewrite_group
+from siltstone.cleaner.winners import WinnersFile, rewrite_from, write_winners
 from siltstone.cleaner.work import Extracted, Group, LogWork, check_keyless, extract, winners_by_group
 from siltstone.errors import EngineError
 from siltstone.spark import rows
@@ -101,23 +110,44 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
         yield rows.report_row(rows.MERGED, merged).batch()
 
 
-def rewrite_task(work: LogWork, groups: Sequence[int], batches: Batches) -> Iterator[pa.RecordBatch]:
+def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     """The winners of one group, or of several, become staged segments; reports pass through.
 
     A group without any winner still has to be rewritten: ``HEADS`` sees to it that it has a row.
     """
-    winners: dict[int, list[np.ndarray[tuple[int], np.dtype[np.uint32]]]] = {}
+    winners: dict[int, list[Offsets]] = {}
+    yield from _apart(batches, winners)
+    for group, parts in sorted(winners.items()):
+        report = rewrite_group(work, work.groups[group], np.concatenate(parts), _attempt())
+        yield rows.report_row(rows.REWRITTEN, report).batch()
+
+
+def gather_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """The winners of one group, or of several, go into a file each; reports pass through."""
+    winners: dict[int, list[Offsets]] = {}
+    yield from _apart(batches, winners)
+    for group in sorted(winners):
+        file = write_winners(work, work.groups[group], np.concatenate(winners.pop(group)), _attempt())
+        yield rows.report_row(rows.GATHERED, asdict(file)).batch()
+
+
+def _apart(batches: Batches, winners: dict[int, list[Offsets]]) -> Iterator[pa.RecordBatch]:
+    """Put winners aside by group; hand on all other rows."""
     for batch in batches:
         for row in rows_of(batch):
             if row.kind == rows.WINNERS:
                 winners.setdefault(row.target, []).append(rows.winners_of(row).copy())
             else:
                 yield row.batch()
-    wanted = set(groups)
-    for group, parts in sorted(winners.items()):
-        if group in wanted:
-            report = rewrite_group(work, work.groups[group], np.concatenate(parts), _attempt())
-            yield rows.report_row(rows.REWRITTEN, report).batch()
+
+
+def rewrite_from_files_task(
+    work: LogWork, wave: Sequence[tuple[Group, WinnersFile]], batches: Batches
+) -> Iterator[pa.RecordBatch]:
+    """Each row names a group of a wave, which becomes a staged segment."""
+    for number in _task_numbers(batches):
+        group, file = wave[number]
+        yield rows.report_row(rows.REWRITTEN, rewrite_from(work, group, file, _attempt())).batch()
 
 
 def _stage(frame: DataFrame, function: Callable[..., Iterator[pa.RecordBatch]], *given: object) -> DataFrame:
@@ -156,31 +186,47 @@ class SparkEngine:
         for row in self._collect(_stage(frame, clean_whole_task, ordered), title):
             yield _done_of(row.report)
 
-    def clean_spread(self, work: LogWork, waves: Sequence[Sequence[Group]]) -> Iterator[LogDone]:
+    @property
+    def workers(self) -> int:
+        """A group goes through one task, and there are so many at one time."""
+        return self._parallelism
+
+    def clean_spread(self, work: LogWork) -> LogDone:
         """One log over all workers."""
+        done = LogDone(name=work.name, found=Extracted())
+        _add_reports(work, done, self._collect(_stage(self._by_group(work), rewrite_task, work), work.name))
+        done.groups.sort(key=lambda group: group.group)
+        return done
+
+    def gather(self, work: LogWork) -> Gathered:
+        """One log over all workers, up to a file of winners for each group."""
+        gathered = Gathered(totals=LogDone(name=work.name, found=Extracted()))
+        reports = self._collect(_stage(self._by_group(work), gather_task, work), work.name)
+        files = [row for row in reports if row.kind == rows.GATHERED]
+        gathered.files = [rows.winners_file_of(row.report) for row in files]
+        _add_reports(work, gathered.totals, [row for row in reports if row.kind != rows.GATHERED])
+        return gathered
+
+    def rewrite(
+        self, work: LogWork, groups: Sequence[Group], winners: Sequence[WinnersFile]
+    ) -> list[Rewritten]:
+        """Some groups, each by one task out of its file of winners."""
+        wave = [(group, winners[group.index]) for group in groups]
+        frame = self._session.range(0, len(wave), 1, self._rewriting_tasks(len(wave)))
+        reports = self._collect(_stage(frame, rewrite_from_files_task, work, wave), work.name)
+        found = [rows.rewritten_of(row.report) for row in reports]
+        return sorted(found, key=lambda group: group.group)
+
+    def _by_group(self, work: LogWork) -> DataFrame:
+        """Winners, brought together by group, and reports."""
         buckets = bucket_count(work, max(self._least_buckets, self._parallelism))
         parts = self._parts(work)
         entries = _stage(
             self._session.range(0, len(parts), 1, len(parts)), extract_task, work, parts, buckets
         )
         merged = _stage(entries.repartitionById(buckets, "target"), merge_task, work, buckets)
-        if len(waves) == 1:
-            yield self._wave(work, merged, waves[0], LogDone(name=work.name, found=Extracted()))
-            return
-        merged = merged.persist(StorageLevel.DISK_ONLY)
-        try:
-            totals = LogDone(name=work.name, found=Extracted())
-            _add_reports(work, totals, self._collect(merged.filter(F.col("kind") != rows.WINNERS), work.name))
-            for wave in waves:
-                base = LogDone(
-                    name=work.name, found=totals.found, winners=totals.winners, dirty_keys=totals.dirty_keys
-                )
-                winners = merged.filter(
-                    (F.col("kind") == rows.WINNERS) & F.col("target").isin([g.index for g in wave])
-                )
-                yield self._wave(work, winners, wave, base) if totals.found.trouble is None else base
-        finally:
-            merged.unpersist()
+        count = self._rewriting_tasks(len(work.groups))
+        return merged.repartitionById(count, F.pmod(F.col("target"), F.lit(count)).cast("int"))
 
     def _parts(self, work: LogWork) -> list[list[int]]:
         """Runs of neighbouring segments of about the same size, one for each extracting task."""
@@ -192,14 +238,6 @@ class SparkEngine:
             parts[min(tasks - 1, (passed + segment.size // 2) * tasks // max(total, 1))].append(number)
             passed += segment.size
         return [part for part in parts if part]
-
-    def _wave(self, work: LogWork, winners: DataFrame, wave: Sequence[Group], done: LogDone) -> LogDone:
-        groups = [group.index for group in wave]
-        first, count = groups[0], self._rewriting_tasks(len(groups))
-        spread = winners.repartitionById(count, F.pmod(F.col("target") - first, F.lit(count)).cast("int"))
-        _add_reports(work, done, self._collect(_stage(spread, rewrite_task, work, groups), work.name))
-        done.groups.sort(key=lambda group: group.group)
-        return done
 
     def _rewriting_tasks(self, groups: int) -> int:
         """A task costs Spark some 80 ms: as many as there are cores, but few groups' winners in each."""

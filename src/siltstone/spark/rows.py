@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from siltstone.cleaner.keys import BLOB_BYTES, EntryBlob
 from siltstone.cleaner.staging import Rewritten
+from siltstone.cleaner.winners import WinnersFile
 from siltstone.cleaner.work import Extracted, Trouble
 
 SCHEMA = "target int, kind string, base_offset long, count long, blob binary, report string"
@@ -31,7 +32,7 @@ ARROW_SCHEMA = pa.schema(
     ]
 )
 DIRTY, CLEAN, WINNERS = "dirty", "clean", "winners"
-FOUND, MERGED, REWRITTEN = "found", "merged", "rewritten"
+FOUND, MERGED, GATHERED, REWRITTEN = "found", "merged", "gathered", "rewritten"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +127,11 @@ def _trouble(found: dict[str, Any]) -> dict[str, Any]:
 def extracted_of(text: str) -> Extracted:
     """An extraction's report again."""
     return Extracted(**_trouble(json.loads(text)))
+
+
+def winners_file_of(text: str) -> WinnersFile:
+    """A gathering's report again."""
+    return WinnersFile(**_trouble(json.loads(text)))
 
 
 def rewritten_of(text: str) -> Rewritten:
