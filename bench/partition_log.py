@@ -110,9 +110,7 @@ def large_appends(folder: Path, megabytes: int = 512) -> Figure:
     seconds, ratio = _in_turns(ours, plain, 5)
     (folder / "plain").unlink()
     speed = len(batch) * megabytes / seconds / 1e9
-    return Figure(
-        name="append batches of 1 MB", value=speed, unit="GB/s", ratio=ratio, goal="0.6 of a file"
-    )
+    return Figure(name="append batches of 1 MB", value=speed, unit="GB/s", ratio=ratio, goal="0.6 of a file")
 
 
 def small_appends(folder: Path, count: int = 200_000) -> Figure:
@@ -131,11 +129,11 @@ def reads(folder: Path) -> Figure:
     size = 4 << 20
 
     def ours() -> None:
-        offset = log.log_start_offset
+        offset, place = log.log_start_offset, None
         while offset < log.log_end_offset:
-            data, batches, _ = log.read(offset, size).batches()
-            offset = int(batches["last_offset"][-1]) + 1
-            assert len(data)
+            fetched = log.read(offset, size, place=place)
+            _, batches, _ = fetched.batches()
+            offset, place = int(batches["last_offset"][-1]) + 1, fetched.behind(batches)
 
     def plain() -> None:
         for path in sorted((folder / "large-0").glob("*.log")):

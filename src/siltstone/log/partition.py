@@ -27,7 +27,7 @@ from siltstone.config import LogConfig
 from siltstone.errors import OffsetOutOfRangeError, StorageError
 from siltstone.log import fetch
 from siltstone.log.epochs import LeaderEpochs
-from siltstone.log.fetch import Fetched, LogView
+from siltstone.log.fetch import Fetched, LogView, Place
 from siltstone.log.found import Found
 from siltstone.log.live_segment import LiveSegment
 from siltstone.log.lookup import RecordPlace
@@ -116,7 +116,9 @@ class PartitionLog:
         return sum(segment.size for segment in self.view.segments)
 
     def _publish(self) -> LogView:
-        mark = self.log_end_offset if self._high_watermark is None else self._high_watermark
+        mark = self.log_end_offset
+        if self._high_watermark is not None:
+            mark = self._high_watermark = min(max(self._high_watermark, self.log_start_offset), mark)
         view = LogView(
             self._list.segments,
             self.log_start_offset,
@@ -229,7 +231,9 @@ class PartitionLog:
 
     def _snapshot(self, offset: int) -> None:
         """Keep the producers as of ``offset``: a start needs to read only what comes behind it."""
-        files.replace(self.directory / segment_file(offset, SNAPSHOT), self._producers.snapshot())
+        path = self.directory / segment_file(offset, SNAPSHOT)
+        if not files.exists(path):
+            files.replace(path, self._producers.snapshot())
 
     def flush(self) -> None:
         """Make everything that was appended before this call durable. Raises StorageError."""
@@ -273,9 +277,12 @@ class PartitionLog:
         *,
         isolation: str = fetch.READ_UNCOMMITTED,
         whole_first: bool = True,
+        place: Place | None = None,
     ) -> Fetched:
         """Batches from the one that holds ``offset`` on; see ``fetch.read``."""
-        return fetch.read(self.view, offset, max_bytes, isolation=isolation, whole_first=whole_first)
+        return fetch.read(
+            self.view, offset, max_bytes, isolation=isolation, whole_first=whole_first, place=place
+        )
 
     def offset_for_time(self, timestamp: int) -> RecordPlace | None:
         """The first record at or after a time in ms; see ``fetch.offset_for_time``."""
@@ -284,7 +291,7 @@ class PartitionLog:
     # What makes it shorter
 
     def set_high_watermark(self, offset: int | None) -> None:
-        """Say up to where records are replicated; None: the end, always."""
+        """Say up to where records are replicated, within the log's bounds; None: the end, always."""
         with self._lock:
             self._high_watermark = offset
             self._publish()
@@ -353,8 +360,6 @@ class PartitionLog:
             if name is not None and name.kind == SNAPSHOT and name.base_offset > end:
                 files.unlink(self.directory / entry.name)
         self._producers = load_producers(self.directory, list_segments(self.directory), end)
-        if self._high_watermark is not None:
-            self._high_watermark = min(self._high_watermark, end)
         self._publish()
 
     def replace(self, new: Sequence[int], old: Sequence[int]) -> None:
