@@ -12,6 +12,7 @@ journal or in the log, means that it is not gone by; ``cleaner.resume`` reads, w
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -232,17 +233,17 @@ def groups_done(journal: Journal, segments: Sequence[Segment]) -> int | None:
     ``segments`` are the log's as they are: of each group either all that it was to be made of, or the new
     one; and all those above.
     """
-    work, done = journal.work, 0
-    left = list(segments)
+    work, done, first = journal.work, 0, 0
+    bases = [segment.base_offset for segment in segments]
     for group in work.groups:
-        mine = [_identity(each) for each in left if each.base_offset < group.end_offset]
-        del left[: len(mine)]
+        last = bisect.bisect_left(bases, group.end_offset, first)
+        mine, first = [_identity(each) for each in segments[first:last]], last
         if mine == [_identity(each) for each in work.segments[group.first : group.last]]:
             continue
         if done != group.index or len(mine) != 1 or mine[0] != _new_identity(journal, group):
             return None
         done += 1
-    above = [_identity(each) for each in left]
+    above = [_identity(each) for each in segments[first:]]
     return done if above == [_identity(each) for each in journal.rest] else None
 
 
