@@ -1,14 +1,35 @@
-"""A partition directory in order: what recovery hands to whoever opens the log."""
+"""What a log is opened from, and what it answers: the small types around ``PartitionLog``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from siltstone.log.names import TopicPartition
 from siltstone.log.producers import ProducerStates
 from siltstone.log.segments import Segment
+
+Background = Callable[[Callable[[], None]], object]
+"""Runs a task now or later, such as the flush after a roll."""
+
+
+def run_now(task: Callable[[], None]) -> None:
+    """A ``Background`` that does not wait."""
+    task()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """Where an append went. ``duplicate``: it was there already, these are its offsets then.
+
+    ``log_append_ms`` is the time that was given under log-append time, else -1.
+    """
+
+    first_offset: int
+    last_offset: int
+    log_append_ms: int = -1
+    duplicate: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

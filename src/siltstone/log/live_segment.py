@@ -7,6 +7,7 @@ and then moves ``size``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -143,7 +144,7 @@ class LiveSegment:
         if timestamp > (newest[0] if newest else NO_TIMESTAMP):
             self.time_index.add(timestamp, offset - self.base_offset)
 
-    def add_aborted(self, entries: list[tuple[int, int, int, int]]) -> None:
+    def add_aborted(self, entries: Sequence[tuple[int, int, int, int]]) -> None:
         """Entries of aborted transactions: (producer id, first offset, last offset, last stable offset)."""
         rows = np.array([(0, *entry) for entry in entries], TRANSACTION_ENTRY)
         appender = files.Appender(self.path("txnindex"))

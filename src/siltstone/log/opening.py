@@ -9,9 +9,9 @@ from siltstone import files
 from siltstone.clock import Clock, SystemClock
 from siltstone.config import LogConfig
 from siltstone.errors import DirectoryRefusedError
-from siltstone.log.found import Found
+from siltstone.log.found import Background, Found, run_now
 from siltstone.log.names import TopicPartition, parse_partition
-from siltstone.log.partition import Background, PartitionLog, run_now
+from siltstone.log.partition import PartitionLog
 from siltstone.log.producers import ProducerStates
 from siltstone.log.recovery import Recovered, recover_partition
 

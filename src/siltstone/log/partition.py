@@ -15,7 +15,6 @@ import contextlib
 import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -28,7 +27,7 @@ from siltstone.errors import OffsetOutOfRangeError, StorageError
 from siltstone.log import fetch
 from siltstone.log.epochs import LeaderEpochs
 from siltstone.log.fetch import Fetched, LogView, Place
-from siltstone.log.found import Found
+from siltstone.log.found import Appended, Background, Found, run_now
 from siltstone.log.live_segment import LiveSegment
 from siltstone.log.lookup import RecordPlace
 from siltstone.log.names import SNAPSHOT, parse_segment_file, segment_file
@@ -38,27 +37,7 @@ from siltstone.log.segments import list_segments
 from siltstone.log.validation import Origin, Validated, validate_and_assign
 from siltstone.records.layout import Bytes
 
-Background = Callable[[Callable[[], None]], object]
-"""Runs a task now or later, such as the flush after a roll."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-def run_now(task: Callable[[], None]) -> None:
-    """A ``Background`` that does not wait."""
-    task()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Appended:
-    """Where an append went. ``duplicate``: it was there already, these are its offsets then.
-
-    ``log_append_ms`` is the time that was given under log-append time, else -1.
-    """
-
-    first_offset: int
-    last_offset: int
-    log_append_ms: int = -1
-    duplicate: bool = False
 
 
 class PartitionLog:
@@ -203,7 +182,7 @@ class PartitionLog:
             active.append(validated)
             aborted = self._producers.update(validated.batches, validated.data)
             if aborted:
-                active.add_aborted([tuple(entry) for entry in aborted])
+                active.add_aborted(aborted)
         except OSError as error:
             raise self._go_offline(error) from error
         self.log_end_offset = validated.last_offset + 1
