@@ -30,12 +30,13 @@ from siltstone.records.codecs import DEFAULT_LIMIT
 from siltstone.records.columns import RecordColumns
 from siltstone.records.convert import up_convert
 from siltstone.records.decode import decode_records
-from siltstone.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory
+from siltstone.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory, Int64
 from siltstone.records.scan import SCAN_REASON, ScanEnd
 
 EARLIEST, LATEST = "earliest", "latest"
 RESET_POLICIES = (EARLIEST, LATEST, "none")
 DEFAULT_BUFFER_BYTES = 1 << 20
+_TRIES = 5
 
 
 class HasView(Protocol):
@@ -151,28 +152,24 @@ class LogReader:
         ``largest_batch_bytes``, CorruptRecordError for a batch that makes no sense; ``offset`` is still the
         same then: ``seek`` behind it to go on.
         """
+        tries = 0
         while self._end is None or self.offset < self._end:
             place, self._place = self._place, None
+            view = self._log.view
             try:
-                view, fetched = self._fetch(max_bytes or self.buffer_bytes, place)
-                if fetched.slice is None:
-                    return None
-                polled = self._take(fetched)
-                if polled is None and self._log.view is view:
-                    position = fetched.slice.position
-                    raise CorruptRecordError(
-                        fetched.slice.reader.path, position, SCAN_REASON[ScanEnd.TRUNCATED]
-                    )
+                fetched = self._fetch(view, max_bytes or self.buffer_bytes, place)
+                polled = None if fetched.slice is None else self._take(fetched)
             except CorruptRecordError:
-                if place is None:
+                # The log may have been cut off, and may have grown again: look the offset up once more.
+                tries += 1
+                if tries > _TRIES or (place is None and self._log.view is view):
                     raise
-                continue  # the log may have been cut off and have grown again: look the offset up
-            if polled is not None and len(polled):
+                continue
+            if polled is None or len(polled):
                 return polled
         return None
 
-    def _fetch(self, max_bytes: int, place: Place | None) -> tuple[LogView, Fetched]:
-        view = self._log.view
+    def _fetch(self, view: LogView, max_bytes: int, place: Place | None) -> Fetched:
         try:
             fetched = fetch.read(view, self.offset, max_bytes, isolation=self._isolation, place=place)
         except OffsetOutOfRangeError:
@@ -182,7 +179,7 @@ class LogReader:
             self.resets += 1
             fetched = fetch.read(view, self.offset, max_bytes, isolation=self._isolation)
         self._make_room(fetched)
-        return view, fetched
+        return fetched
 
     def _make_room(self, fetched: Fetched) -> None:
         """Double the buffer until the first batch fits: its header says so, nothing is read twice."""
@@ -194,13 +191,13 @@ class LogReader:
         while self.buffer_bytes < fetched.first_batch_size:
             self.buffer_bytes = min(2 * self.buffer_bytes, self._largest)
 
-    def _take(self, fetched: Fetched) -> Polled | None:
-        """Decode what was fetched and move on; None when not even the first batch is there as a whole."""
+    def _take(self, fetched: Fetched) -> Polled:
+        """Decode what was fetched and move on; what is left of it may be nothing."""
         assert fetched.slice is not None
         path, origin = fetched.slice.reader.path, fetched.slice.position
         data, batches, _ = fetched.batches()
         if not len(batches):
-            return None
+            raise CorruptRecordError(path, origin, SCAN_REASON[ScanEnd.TRUNCATED])
         bad = first_bad_checksum(data, batches) if self._verify else None
         if bad == 0:
             raise CorruptRecordError(path, origin, "checksum does not match")
@@ -243,13 +240,17 @@ def in_aborted(batches: Directory, aborted: tuple[AbortedTransaction, ...]) -> n
     return np.asarray(found & transactional)
 
 
-def _between(columns: RecordColumns, start: int, end: int) -> RecordColumns:
-    """The rows with offsets in ``[start, end)``: views of the same arrays."""
-    first, behind = np.searchsorted(columns.offset, [start, end]).tolist()
-    if first == 0 and behind == len(columns):
-        return columns
+def select(columns: RecordColumns, rows: slice | Int64) -> RecordColumns:
+    """Some of the rows, over the same data; a slice copies nothing."""
     names = (field.name for field in fields(RecordColumns) if field.name != "data")
-    return replace(columns, **{name: getattr(columns, name)[first:behind] for name in names})
+    return replace(columns, **{name: getattr(columns, name)[rows] for name in names})
+
+
+def _between(columns: RecordColumns, start: int, end: int) -> RecordColumns:
+    """The rows with offsets in ``[start, end)``."""
+    first, behind = np.searchsorted(columns.offset, [start, end]).tolist()
+    whole = first == 0 and behind == len(columns)
+    return columns if whole else select(columns, slice(first, behind))
 
 
 def _records(polled: Polled) -> Iterator[Record]:

@@ -1,0 +1,213 @@
+"""Readers and writers at once, with real threads: appends, rolls, deletes, cleanings and truncations.
+
+A record's value is its offset, so a wrong record is seen at once. Offsets that divide by five are never
+cleaned away: a reader that was not thrown out by a delete must meet every one of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from siltstone.clock import ManualClock
+from siltstone.config import LogConfig
+from siltstone.errors import CorruptRecordError, OffsetOutOfRangeError
+from siltstone.log.names import CLEANED, SEGMENT_KINDS, segment_file
+from siltstone.log.opening import open_partition
+from siltstone.log.partition import PartitionLog
+from siltstone.log.reading import LogReader
+from siltstone.records.build import BatchShape, Spans, build_batch
+from tests.cleaner.logs import Rec, batch, write_segment
+from tests.log.views import FixedLog
+from tests.records import twin
+
+TOTAL = 900
+NOW = 1_800_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def threads_take_turns_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    yield
+    sys.setswitchinterval(before)
+
+
+def opened(tmp_path: Path, segment_bytes: int = 2000) -> PartitionLog:
+    config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=200)
+    return open_partition(tmp_path / "topic-0", config, ManualClock(NOW))
+
+
+def append(log: PartitionLog, count: int = 3) -> None:
+    offsets = np.arange(count, dtype=np.int64)
+    here = log.log_end_offset
+    values = Spans.of([b"%d" % (here + at) for at in range(count)])
+    log.append(
+        build_batch(BatchShape(), offset=offsets, timestamp=offsets + NOW - 1000, keys=values, values=values)
+    )
+
+
+def fill(log: PartitionLog, total: int = TOTAL) -> None:
+    while log.log_end_offset < total:
+        append(log)
+
+
+def clean_two(log: PartitionLog, at: int) -> None:
+    """Swap one segment in for the closed ones ``at`` and behind it; only fifth records stay."""
+    going = log.view.segments[at : at + 2]
+    data = b"".join(segment.path().read_bytes() for segment in going)
+    batches = []
+    for entry in twin.decode_log(data):
+        kept = [record for record in entry.records if record.offset % 5 == 0]
+        records = [Rec(offset=r.offset, key=r.key, value=r.value, timestamp=r.timestamp) for r in kept]
+        if records:
+            batches.append(batch(records, base_offset=entry.first, last_offset=entry.last))
+    base = going[0].base_offset
+    folder = log.directory / "staging"
+    folder.mkdir()
+    write_segment(folder, base, b"".join(batches), 200)
+    for kind in SEGMENT_KINDS:
+        if (folder / segment_file(base, kind)).exists():
+            (folder / segment_file(base, kind)).rename(log.directory / segment_file(base, kind, CLEANED))
+    folder.rmdir()
+    log.replace([base], [segment.base_offset for segment in going])
+
+
+def check(offsets: list[int], values: list[bytes | None]) -> None:
+    assert [b"%d" % offset for offset in offsets] == values
+    assert all(a < b for a, b in itertools.pairwise(offsets))
+
+
+def read_on(reader: LogReader, total: int, into: list[int]) -> None:
+    """Poll until the reader has come to ``total``."""
+    while reader.offset < total:
+        polled = reader.poll()
+        if polled is not None:
+            found = polled.columns.offset.tolist()
+            check(found, [polled.columns.value(row) for row in range(len(polled))])
+            into += found
+
+
+def together(*actions: Callable[[], None]) -> None:
+    """All at once, each in a thread of its own; the first error is raised here."""
+    errors: list[BaseException] = []
+
+    def run(action: Callable[[], None]) -> None:
+        try:
+            action()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(action,), daemon=True) for action in actions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert errors or not thread.is_alive(), "a thread hangs"
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.parametrize("buffer", [1, 700, 1 << 20])
+def test_readers_go_on_over_appends_rolls_and_swaps(tmp_path: Path, buffer: int) -> None:
+    log = opened(tmp_path)
+    early, late, found = LogReader(log, buffer_bytes=buffer), LogReader(log, buffer_bytes=buffer), list[int]()
+    second: list[int] = []
+
+    def clean() -> None:
+        at = 0
+        while log.log_end_offset < TOTAL or at + 3 < len(log.view.segments):
+            if at + 3 < len(log.view.segments):
+                clean_two(log, at)
+                at += 1
+
+    together(
+        lambda: fill(log),
+        clean,
+        lambda: read_on(early, TOTAL, found),
+        lambda: read_on(late, TOTAL, second),
+    )
+    for each in (found, second, [at for polled in LogReader(log) for at in polled.columns.offset.tolist()]):
+        check(each, [b"%d" % at for at in each])
+        assert set(range(0, TOTAL, 5)) <= set(each)
+    assert early.resets == 0
+    log.close()
+
+
+@pytest.mark.parametrize("reset", ["earliest", "none"])
+def test_readers_go_on_over_deletes(tmp_path: Path, reset: str) -> None:
+    log = opened(tmp_path)
+    reader, found, refused = LogReader(log, reset=reset, buffer_bytes=700), list[int](), list[int]()
+
+    def delete() -> None:
+        while log.log_end_offset < TOTAL:
+            for path in log.delete_prefix(max(len(log.view.segments) - 3, 0)):
+                path.unlink()
+
+    def read() -> None:
+        while reader.offset < TOTAL:
+            try:
+                read_on(reader, TOTAL, found)
+            except OffsetOutOfRangeError:
+                refused.append(reader.offset)
+                reader.seek("earliest")
+
+    together(lambda: fill(log), delete, read)
+    check(found, [b"%d" % at for at in found])
+    assert found[-1] == TOTAL - 1
+    jumps = sum(b - a > 1 for a, b in itertools.pairwise([-1, *found]))
+    assert jumps <= (len(refused) if reset == "none" else reader.resets)
+    assert bool(refused) <= (reset == "none")
+    log.close()
+
+
+def test_a_reader_and_truncations(tmp_path: Path) -> None:
+    """What is above the cut is told as it was or as it is written anew, never mixed up; the end comes."""
+    log = opened(tmp_path)
+    reader, found = LogReader(log, reset="latest", buffer_bytes=700), list[int]()
+
+    def write() -> None:
+        for upto in range(100, TOTAL + 1, 100):
+            fill(log, upto)
+            log.truncate_to(upto - 30)
+            while log.log_end_offset < upto:
+                append(log, 1)
+
+    def read() -> None:
+        while reader.offset < TOTAL:
+            try:
+                read_on(reader, min(reader.offset + 50, TOTAL), found)
+            except CorruptRecordError:
+                continue  # the file is shorter before the view is
+
+    together(write, read)
+    assert found and found[-1] == TOTAL - 1
+    log.close()
+
+
+def test_a_view_is_read_after_everything_in_it_was_deleted(tmp_path: Path) -> None:
+    """Segments that were read before and segments that were not: retiring opens what is not open yet."""
+    log = opened(tmp_path)
+    fill(log, 600)
+    old = FixedLog(log.view)
+    iterator = iter(LogReader(old, buffer_bytes=1))
+    first = next(iterator)
+    clean_two(log, 0)
+    clean_two(log, 2)
+    for path in log.delete_prefix(len(log.view.segments)):
+        path.unlink()
+    for path in log.directory.glob("*.deleted"):
+        path.unlink()
+    assert log.log_start_offset == log.log_end_offset == 600
+    rest = [at for polled in iterator for at in polled.columns.offset.tolist()]
+    found = first.columns.offset.tolist() + rest
+    assert found == list(range(600))
+    again = LogReader(old, 123)
+    assert [at for each in again for at in each.columns.offset.tolist()] == list(range(123, 600))
+    log.close()
