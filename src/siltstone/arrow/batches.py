@@ -1,0 +1,193 @@
+"""``to_batches`` and ``to_arrow``: a partition's records with the columns of Spark's Kafka source.
+
+::
+
+    key            binary                     timestamp      timestamp[us, UTC]   -1 ms: the format has none
+    value          binary                     timestampType  int32   0 create, 1 log append, -1 none (v0)
+    topic          string                     headers        list<struct<key: string, value: binary>>
+    partition      int32                                     only where asked for; null: the record has none
+    offset         int64
+
+Types are those that Spark's own map to (``TimestampType`` is microseconds in UTC), every column may be null.
+What is read is the log as it was at the call, whatever is deleted or swapped meanwhile.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from siltstone.arrow.buffers import HEADERS, bytes_array, headers_array
+from siltstone.arrow.latest import latest_offsets
+from siltstone.errors import UsageError
+from siltstone.log.fetch import READ_COMMITTED, LogView
+from siltstone.log.names import TopicPartition
+from siltstone.log.reading import EARLIEST, LogReader, Polled, select
+from siltstone.records.columns import RecordColumns
+from siltstone.records.layout import TIMESTAMP_TYPE_BIT, Directory, Int64
+
+DEFAULT_BATCH_BYTES = 8 << 20
+_LARGEST_MS = ((1 << 63) - 1) // 1000
+
+
+class TopicLog(Protocol):
+    """A log that knows whose it is, such as ``PartitionLog``."""
+
+    @property
+    def where(self) -> TopicPartition:
+        """Its topic and partition."""
+        ...
+
+    @property
+    def view(self) -> LogView:
+        """What may be read now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    """A log that stays as it was."""
+
+    view: LogView
+
+
+Maker = Callable[[RecordColumns, Directory, TopicPartition], pa.Array]
+
+
+def _microseconds(columns: RecordColumns, batches: Directory, where: TopicPartition) -> pa.Array:
+    """Times that Arrow cannot hold become the nearest that it can."""
+    times = np.clip(columns.timestamp, -_LARGEST_MS, _LARGEST_MS) * 1000
+    return pa.Array.from_buffers(_TYPES["timestamp"], len(times), [None, pa.py_buffer(times)], 0)
+
+
+def _timestamp_types(columns: RecordColumns, batches: Directory, where: TopicPartition) -> pa.Array:
+    of_batch = np.where(batches["attributes"] & TIMESTAMP_TYPE_BIT, 1, 0)
+    of_batch[batches["magic"] == 0] = -1
+    return pa.array(of_batch.astype(np.int32)[columns.batch])
+
+
+_TYPES: dict[str, pa.DataType] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    "headers": HEADERS,
+}
+_MAKERS: dict[str, Maker] = {
+    "key": lambda columns, _, __: bytes_array(columns.data, columns.key_start, columns.key_size),
+    "value": lambda columns, _, __: bytes_array(columns.data, columns.value_start, columns.value_size),
+    "topic": lambda columns, _, where: pa.repeat(pa.scalar(where.topic), len(columns)),
+    "partition": lambda columns, _, where: pa.array(np.full(len(columns), where.partition, np.int32)),
+    "offset": lambda columns, _, __: pa.array(columns.offset),
+    "timestamp": _microseconds,
+    "timestampType": _timestamp_types,
+    "headers": lambda columns, _, __: headers_array(columns),
+}
+COLUMNS = tuple(_TYPES)
+"""Every column, in Spark's order."""
+
+
+def schema(columns: Sequence[str] | None = None, *, include_headers: bool = False) -> pa.Schema:
+    """The schema of these columns, in the order given; all but the headers unless told."""
+    names = [name for name in COLUMNS if name != "headers"] if columns is None else list(columns)
+    names += ["headers"] if include_headers and "headers" not in names else []
+    unknown = [name for name in names if name not in _TYPES]
+    if unknown or len(set(names)) < len(names):
+        raise UsageError(
+            f"columns {', '.join(unknown or names)}: give some of {', '.join(COLUMNS)}, each once"
+        )
+    return pa.schema([pa.field(name, _TYPES[name]) for name in names])
+
+
+def to_batches(
+    log: TopicLog,
+    start: int | None = None,
+    end: int | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    include_headers: bool = False,
+    isolation: str = READ_COMMITTED,
+    view: str = "log",
+    tombstones: str = "drop",
+    batch_bytes: int = DEFAULT_BATCH_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """The records with offsets in ``[start, end)`` as Arrow batches of about ``batch_bytes`` of records.
+
+    ``start`` and ``end`` are the log's own unless told. ``view``: "log", every record, or "latest", the last
+    record of each key among them (keyless ones left out; ``tombstones``: "drop" or "keep" keys whose last
+    value is null), which reads twice, see ``arrow.latest``. Only the columns asked for are made. Raises
+    UsageError at the call; OffsetOutOfRangeError and CorruptRecordError while reading.
+    """
+    wanted = schema(columns, include_headers=include_headers)
+    if view not in ("log", "latest") or tombstones not in ("drop", "keep"):
+        raise UsageError(f"view {view!r}, tombstones {tombstones!r}: give log or latest, drop or keep")
+    fixed, first = _Fixed(log.view), EARLIEST if start is None else start
+
+    def reader() -> LogReader:
+        return LogReader(fixed, first, isolation=isolation, end=end, buffer_bytes=batch_bytes)
+
+    found: Iterator[Polled] = iter(reader())
+    if view == "latest":
+        found = _latest(reader, tombstones == "keep")
+    return (
+        _record_batch(part, wanted, log.where) for polled in found for part in _in_pieces(polled, batch_bytes)
+    )
+
+
+def to_arrow(
+    log: TopicLog,
+    start: int | None = None,
+    end: int | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    include_headers: bool = False,
+    isolation: str = READ_COMMITTED,
+    view: str = "log",
+    tombstones: str = "drop",
+) -> pa.Table:
+    """All of ``to_batches`` as one table, in chunks that may be more than 2 GiB together."""
+    batches = to_batches(
+        log,
+        start,
+        end,
+        columns=columns,
+        include_headers=include_headers,
+        isolation=isolation,
+        view=view,
+        tombstones=tombstones,
+    )
+    return pa.Table.from_batches(batches, schema(columns, include_headers=include_headers))
+
+
+def _latest(reader: Callable[[], LogReader], keep_tombstones: bool) -> Iterator[Polled]:
+    """Of a second reading the records that a first one found to be their keys' last."""
+    winners: Int64 = latest_offsets(reader())
+    for polled in reader():
+        offset = polled.columns.offset
+        low, high = np.searchsorted(winners, [offset[0], offset[-1] + 1]).tolist()
+        rows = np.searchsorted(offset, winners[low:high])
+        if not keep_tombstones:
+            rows = rows[polled.columns.value_size[rows] >= 0]
+        if len(rows):
+            yield Polled(columns=select(polled.columns, rows), batches=polled.batches)
+
+
+def _in_pieces(polled: Polled, batch_bytes: int) -> Iterator[Polled]:
+    """Runs of records of about ``batch_bytes``: what is compressed may be many times what was read."""
+    piece = np.cumsum(polled.columns.size, dtype=np.int64) // max(batch_bytes, 1)
+    edges = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(polled)]
+    for first, behind in itertools.pairwise(edges):
+        yield Polled(columns=select(polled.columns, slice(first, behind)), batches=polled.batches)
+
+
+def _record_batch(polled: Polled, wanted: pa.Schema, where: TopicPartition) -> pa.RecordBatch:
+    arrays = [_MAKERS[name](polled.columns, polled.batches, where) for name in wanted.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=wanted)
