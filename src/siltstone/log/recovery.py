@@ -340,8 +340,8 @@ class _Recovery:
         before = self._epochs.entries
         for epoch, base in self._seen_epochs:
             self._epochs.assign(epoch, base)
+        self._epochs.truncate_from_start(self.log_start)  # first: what is moved to an empty log's end goes
         self._epochs.truncate_from_end(end)
-        self._epochs.truncate_from_start(self.log_start)
         self._changes.any |= self._epochs.entries != before
 
     def _start_empty(self) -> int:
