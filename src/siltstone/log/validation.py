@@ -38,6 +38,7 @@ from siltstone.records.check import (
     KEYLESS,
     PENDING,
     RECORD,
+    REFUSED,
     UNCHECKED,
     UNTIMELY,
     WIDTH,
@@ -187,15 +188,19 @@ def _checked(data: Bytes, config: LogConfig, rules: _Rules) -> tuple[Directory, 
     rows, findings = rows[:count], findings[:count]
     if outcome or count == 0 or (count > 1 and client):
         raise _no_batches(data, client and count > 1, end, ScanEnd(outcome))
-    _refuse_before_sizes(rows, findings)
-    _refuse_oversized(rows, config)
-    if left & UNCHECKED:
-        _check_pending(data, rows, findings)
-    _refuse_faults(rows, findings)
+    if left & REFUSED:
+        _refuse_before_sizes(rows, findings)
+    if len(data) > config.max_message_bytes:
+        _refuse_oversized(rows, config)
+    if left & UNCHECKED and not _pending_hold(data, rows, findings):
+        left |= REFUSED
+    if left & REFUSED:
+        _refuse_faults(rows, findings)
     if left & COMPRESSED:
         _check_compressed(data, rows, findings, config, rules)
         _refuse_faults(rows, findings)
-    _refuse_records(rows, findings, config, rules)
+    if left & (REFUSED | COMPRESSED):
+        _refuse_records(rows, findings, config, rules)
     return rows, findings
 
 
@@ -254,16 +259,19 @@ def _too_much(data: Bytes, config: LogConfig) -> LogError:
     )
 
 
-def _check_pending(data: Bytes, rows: Directory, findings: Int64) -> None:
-    view = data.data
+def _pending_hold(data: Bytes, rows: Directory, findings: Int64) -> bool:
+    """Do the checksums hold that are pending? One that does not is its batch's fault from now on."""
+    all_hold = True
     for row in np.flatnonzero(findings[:, PENDING]).tolist():
         start, size = int(rows["position"][row]), int(rows["size"][row])
         if rows["magic"][row] < 2:
             holds = first_bad_checksum(data, rows[row : row + 1]) is None
         else:
-            holds = crc32c(view[start + CHECKED_FROM : start + size]) == int(rows["crc"][row])
+            holds = crc32c(data.data[start + CHECKED_FROM : start + size]) == int(rows["crc"][row])
         if not holds:
             findings[row, FAULT], findings[row, RECORD] = Fault.CHECKSUM, -1
+            all_hold = False
+    return all_hold
 
 
 def _refuse_faults(rows: Directory, findings: Int64) -> None:
@@ -341,9 +349,7 @@ def _take_over(data: Bytes, config: LogConfig, next_offset: int) -> Validated:
         raise InvalidRecordError("no whole batch to append: fetch more bytes")
     if outcome not in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):
         raise CorruptMessageError(_at(end, f"{SCAN_REASON[ScanEnd(outcome)]}: fetch it again"))
-    if left & UNCHECKED:
-        _check_pending(data, rows, findings)
-    if left:
+    if (left & UNCHECKED and not _pending_hold(data, rows, findings)) or left & REFUSED:
         _refuse_faults(rows, findings)
     if end > config.segment_bytes:
         raise _too_much(data[:end], config)
