@@ -9,17 +9,23 @@ import os
 
 from siltstone.files.operations import about_to, inherit_owner, unlink
 
+_held: set[tuple[int, int]] = set()
+"""Device and inode of the files that this process holds: the system would let it lock them once more."""
+
 
 class Lock:
     """An exclusive POSIX lock on one file, held on one descriptor until ``release``.
 
     ``lockf`` and not ``flock``: Java's ``FileChannel.lock`` is a POSIX record lock. Closing any other
-    descriptor of the same file in this process would drop it, so nothing else may open the file.
+    descriptor of the same file in this process would drop it, so nothing else may open the file, and a second
+    ``Lock`` on it is refused before it does. Raises BlockingIOError.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         self.made = not os.path.lexists(path)
+        if not self.made and _identity(os.stat(path)) in _held:
+            raise BlockingIOError(errno.EAGAIN, "locked by this process already", self.path)
         if self.made:
             about_to("create", path)
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -32,14 +38,23 @@ class Lock:
             if error.errno in (errno.EACCES, errno.EAGAIN, errno.ENOENT):
                 raise BlockingIOError(errno.EAGAIN, "locked by another process", self.path) from None
             raise
+        self._identity = _identity(os.fstat(self._descriptor))
+        _held.add(self._identity)
         if self.made:
             inherit_owner(path)
 
     def release(self) -> None:
         """Let go, once. A file that was not there before is removed first, as a broker does."""
         if self._descriptor >= 0:
-            if self.made:
-                with contextlib.suppress(FileNotFoundError):
-                    unlink(self.path)
-            os.close(self._descriptor)
-            self._descriptor = -1
+            try:
+                if self.made:
+                    with contextlib.suppress(FileNotFoundError):
+                        unlink(self.path)
+            finally:
+                os.close(self._descriptor)
+                self._descriptor = -1
+                _held.discard(self._identity)
+
+
+def _identity(facts: os.stat_result) -> tuple[int, int]:
+    return facts.st_dev, facts.st_ino
