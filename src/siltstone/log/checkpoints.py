@@ -32,7 +32,7 @@ def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
     rows = [line for line in lines[2:] if line.strip()]
     if len(lines) < 2 or lines[1].strip() != str(len(rows)):
         raise CorruptFileError(
-            str(path), len(lines[0]) + 1, f"the entry count does not match {len(rows)} entries"
+            str(path), min(len(lines[0]) + 1, len(raw)), f"the entry count does not match {len(rows)} entries"
         )
     return dict(_entry(path, row) for row in rows)
 
