@@ -26,6 +26,7 @@ _CHECKPOINTS = (
     names.LOG_START_CHECKPOINT,
     names.REPLICATION_CHECKPOINT,
 )
+_EMPTY = (names.LOCK, "lost+found")
 _MARKS_OF_A_LOG_DIRECTORY = (names.META_PROPERTIES, names.CLEAN_SHUTDOWN, *_CHECKPOINTS)
 
 
@@ -78,6 +79,36 @@ class LogDirectory:
         if lock:
             directory._take_lock()
         return directory
+
+    @classmethod
+    def claim(cls, path: Path, *, only: TopicPartition | None = None) -> LogDirectory:
+        """Open and lock a directory to serve its logs; made if it is not there, empty or a log directory.
+
+        ``only``: nothing but that one partition, which need not be there, whatever else the directory holds.
+        Raises NotALogDirectoryError, DirectoryLockedError, OSError.
+        """
+        real = path.absolute()
+        if not files.is_directory(real):
+            files.make_directory(real, parents=True)
+            files.sync_directory(real.parent)
+        directory = cls(real, {}, [])
+        directory._take_lock()
+        try:
+            directory.partitions, directory.passed_over = _find_partitions(real)
+            if only is not None:
+                directory._keep_only(only)
+            elif any(entry.name not in _EMPTY for entry in files.entries(real)):
+                directory._refuse_other_directories()
+        except BaseException:
+            directory.close()
+            raise
+        return directory
+
+    def _keep_only(self, only: TopicPartition) -> None:
+        if only not in self.partitions and files.exists(self.path / str(only)):
+            raise NotALogDirectoryError(f"{self.path / str(only)}: no directory of its own")
+        self.partitions = {where: path for where, path in self.partitions.items() if where == only}
+        self.is_single_partition = True
 
     def _refuse_other_directories(self) -> None:
         if not self.is_marked:

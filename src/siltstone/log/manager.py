@@ -1,0 +1,375 @@
+"""All logs of a process: several directories, their partitions, and what these need as time passes.
+
+::
+
+    with LogManager.open(["/disk1/logs", "/disk2/logs"]) as logs:
+        logs.topics.create("orders", partitions=3, config={"retention.ms": "3600000"})
+        logs["orders", 0].append(batch)
+
+Kafka's ``LogManager``. A directory whose disk fails goes offline with its logs, and the others serve; a log
+that makes no sense is refused, and the others are served. Nothing happens by itself until ``start``: ``tick``
+does what is due. ``close`` leaves the directories as a broker leaves them after a controlled shutdown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+
+from siltstone import files
+from siltstone.clock import Clock, SystemClock
+from siltstone.config import Config
+from siltstone.errors import PolicyViolationError, SiltstoneError, StorageError, UnknownTopicError
+from siltstone.log import names
+from siltstone.log.claiming import claim_all
+from siltstone.log.found import Background
+from siltstone.log.loading import Surroundings, open_log, open_logs
+from siltstone.log.names import TopicPartition
+from siltstone.log.partition import PartitionLog
+from siltstone.log.scheduler import Scheduler, Ticker
+from siltstone.log.served_directory import ServedDirectory
+from siltstone.log.topic_names import RandomBytes, deleted_directory, partition_metadata
+from siltstone.log.topics import Topics
+from siltstone.log.upkeep import Upkeep
+
+_BACKGROUND_THREADS = 2
+_logger = logging.getLogger("siltstone")
+
+
+class LogManager:
+    """Logs of some directories, open for appending. Use ``open``; close it, or use it as a context.
+
+    ``topics``: make, change and delete topics. ``directories``: those in service; ``offline``: directories
+    that are not, and why. ``config``: the broker's settings. ``changing``: held by whoever makes or deletes
+    partitions.
+    """
+
+    def __init__(
+        self,
+        directories: Sequence[ServedDirectory],
+        offline: Mapping[Path, str],
+        *,
+        config: Config,
+        clock: Clock,
+        background: Background | None,
+        random_bytes: RandomBytes,
+        only: TopicPartition | None,
+    ) -> None:
+        self.directories = tuple(directories)
+        self.config = config
+        self.clock = clock
+        self.only = only
+        self._unopened = dict(offline)
+        self._random_bytes = random_bytes
+        self.changing = threading.RLock()
+        self._closed = False
+        self._ticker: Ticker | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        if background is None:
+            self._pool = ThreadPoolExecutor(_BACKGROUND_THREADS, thread_name_prefix="siltstone-background")
+            background = self._in_background
+        self.scheduler = Scheduler()
+        self.topics = Topics(self, random_bytes)
+        self._surroundings = Surroundings(
+            config_of=self.topics.log_config, clock=clock, background=background
+        )
+        self.upkeep = Upkeep(self.directories, self.scheduler, config, clock)
+
+    @classmethod
+    def open(
+        cls,
+        directories: Sequence[Path | str],
+        *,
+        config: Config | None = None,
+        clock: Clock | None = None,
+        background: Background | None = None,
+        random_bytes: RandomBytes = secrets.token_bytes,
+        only: TopicPartition | None = None,
+    ) -> LogManager:
+        """Claim the directories (made where they are not there), recover and open their logs.
+
+        ``config`` is the broker's; ``background`` runs what can wait (a small pool of threads, unless given);
+        ``only``: nothing but this one partition. Raises DirectoryLockedError, DirectoryRefusedError,
+        NotALogDirectoryError, CorruptFileError, and StorageError when no directory can be used.
+        """
+        config = config or Config()
+        served, offline = claim_all([Path(each) for each in directories], config, random_bytes, only)
+        manager = cls(
+            served,
+            offline,
+            config=config,
+            clock=clock or SystemClock(),
+            background=background,
+            random_bytes=random_bytes,
+            only=only,
+        )
+        try:
+            manager._load()
+        except BaseException:
+            manager._abandon()
+            raise
+        return manager
+
+    def _load(self) -> None:
+        self.topics.load()
+        threads = self.config.integer("num.recovery.threads.per.data.dir")
+
+        def load(served: ServedDirectory) -> None:
+            try:
+                served.take_marker()
+                self.topics.sort_out(served)
+                open_logs(served, self._surroundings, threads)
+                served.drop_strange_entries()
+            except StorageError:
+                pass
+            except OSError as error:
+                served.go_offline(f"{error.strerror or error}")
+
+        with ThreadPoolExecutor(max(len(self.directories), 1)) as pool:
+            list(pool.map(load, self.directories))
+        self.topics.finish()
+        for where in self:
+            self.upkeep.settings_changed(self[where].config)
+
+    def _abandon(self) -> None:
+        """Let go of everything as if the process had been killed: no marker, no checkpoint."""
+        for served in self.directories:
+            served.go_offline("the start failed")
+        self._end_threads()
+
+    def _in_background(self, task: Callable[[], None]) -> None:
+        assert self._pool is not None
+        self._pool.submit(self._run_quietly, task)
+
+    def _run_quietly(self, task: Callable[[], None]) -> None:
+        try:
+            task()
+        except SiltstoneError as error:
+            _logger.warning("%s", error)
+            self.upkeep.take_failed_offline()
+
+    # Finding logs
+
+    @property
+    def offline(self) -> dict[Path, str]:
+        """Directories that are out of service, and why."""
+        failed = {each.path: each.offline for each in self.directories if each.offline is not None}
+        return {**self._unopened, **failed}
+
+    @property
+    def refused(self) -> dict[TopicPartition, str]:
+        """Partitions that could not be opened, and why."""
+        return {
+            where: why
+            for each in self.directories
+            if each.offline is None
+            for where, why in each.refused.items()
+        }
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(sorted(where for served in self.serving() for where in served.logs))
+
+    def __len__(self) -> int:
+        return sum(len(served.logs) for served in self.serving())
+
+    def __contains__(self, where: object) -> bool:
+        return any(where in served.logs for served in self.serving())
+
+    def __getitem__(self, where: TopicPartition | tuple[str, int]) -> PartitionLog:
+        return self.get(where if isinstance(where, TopicPartition) else TopicPartition(*where))
+
+    def serving(self) -> list[ServedDirectory]:
+        """The directories that are in service."""
+        return [served for served in self.directories if served.offline is None]
+
+    def get(self, where: TopicPartition) -> PartitionLog:
+        """The log of a partition.
+
+        Raises UnknownTopicError, StorageError where it is in a directory that is offline or was refused.
+        """
+        return self.directory_of(where).logs[where]
+
+    def directory_of(self, where: TopicPartition) -> ServedDirectory:
+        """The directory that a partition is in. Raises as ``get`` does."""
+        for served in self.serving():
+            if where in served.logs:
+                return served
+            if where in served.refused:
+                raise StorageError(f"{where}: not served: {served.refused[where]}")
+        if self.topics.has(where):
+            gone = ", ".join(f"{path} ({why})" for path, why in self.offline.items())
+            raise StorageError(
+                f"{where}: is in none of the directories in service; offline: {gone or 'none'}; "
+                "name the directory that it is in, or delete the topic"
+            )
+        raise UnknownTopicError(f"{where}: there is no such partition here; create it first")
+
+    # Making and deleting partitions
+
+    def get_or_create(self, where: TopicPartition) -> PartitionLog:
+        """The log of a partition, made in the directory that has the fewest when it is not there.
+
+        Raises InvalidTopicError, StorageError.
+        """
+        with contextlib.suppress(UnknownTopicError):
+            return self.get(where)
+        with self.changing:
+            with contextlib.suppress(UnknownTopicError):
+                return self.get(where)
+            self.topics.add(where)
+            return self.get(where)
+
+    def make(self, where: TopicPartition) -> PartitionLog:
+        """Make the directory and the log of a partition that ``topics`` lists. Raises StorageError."""
+        with self.changing:
+            serving = self.serving()
+            if not serving:
+                raise StorageError("no log directory is in service")
+            served = min(serving, key=lambda each: len(each.directory.partitions))
+            path = served.partition_path(where)
+            try:
+                files.make_directory(path)
+                topic_id = self.topics.id_of(where.topic)
+                if topic_id and not files.exists(path / names.PARTITION_METADATA):
+                    files.replace(path / names.PARTITION_METADATA, partition_metadata(topic_id))
+                files.sync_directory(served.path)
+                log = open_log(where, path, self._surroundings, clean=True)
+            except OSError as error:
+                raise self._failed(served, error) from error
+            served.directory.partitions[where] = path
+            served.logs[where] = log
+            self.upkeep.settings_changed(log.config)
+            return log
+
+    def _failed(self, served: ServedDirectory, error: OSError) -> StorageError:
+        reason = f"{error.strerror or error}"
+        served.go_offline(reason)
+        return StorageError(f"{served.path}: offline: {reason}")
+
+    def take_away(self, served: ServedDirectory, where: TopicPartition, delay_ms: int) -> None:
+        """Rename a partition's directory, which is removed after ``delay_ms``. Raises StorageError."""
+        log = served.logs.get(where)
+        if log is not None:
+            with contextlib.suppress(StorageError):
+                log.close()
+        target = served.path / deleted_directory(where, self._random_bytes)
+        try:
+            files.rename(served.partition_path(where), target)
+            files.sync_directory(served.path)
+            served.forget(where)
+        except OSError as error:
+            raise self._failed(served, error) from error
+        self.upkeep.remove_later(served, target, delay_ms)
+
+    # What changes logs and checkpoints together
+
+    def delete_records(self, where: TopicPartition, before: int) -> int:
+        """Move a log's start up to ``before`` (-1: the high watermark); the new start, which is durable.
+
+        Raises PolicyViolationError for a log that is only compacted, OffsetOutOfRangeError, StorageError.
+        """
+        served, log = self.directory_of(where), self.get(where)
+        if log.config.compacts and not log.config.deletes:
+            raise PolicyViolationError(
+                f"{where}: records of a topic with cleanup.policy=compact cannot be deleted; "
+                "set compact,delete"
+            )
+        start = log.delete_records(before)
+        self._checkpointed(served, served.write_log_starts)
+        return start
+
+    def truncate_to(self, where: TopicPartition, offset: int) -> bool:
+        """Drop everything at and above ``offset``; False when there was nothing. Raises StorageError."""
+        served, log = self.directory_of(where), self.get(where)
+        if not log.truncate_to(offset):
+            return False
+        self._checkpointed(served, lambda: self._after_truncation(served, log))
+        return True
+
+    def truncate_fully_and_start_at(self, where: TopicPartition, offset: int) -> None:
+        """Drop everything and go on at ``offset``. Raises StorageError."""
+        served, log = self.directory_of(where), self.get(where)
+        log.truncate_fully_and_start_at(offset)
+        self._checkpointed(served, lambda: self._after_truncation(served, log))
+
+    def _after_truncation(self, served: ServedDirectory, log: PartitionLog) -> None:
+        served.bound_cleaner_checkpoint(log.where, log.view.segments[-1].base_offset)
+        served.write_checkpoints()
+
+    def _checkpointed(self, served: ServedDirectory, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except OSError as error:
+            raise self._failed(served, error) from error
+
+    def settings_changed(self, topic: str | None = None) -> None:
+        """Hand the logs of one topic, or all logs, the settings that hold for them now."""
+        for served in self.serving():
+            for where, log in list(served.logs.items()):
+                if topic is None or where.topic == topic:
+                    log.update_config(self._surroundings.config_of(where.topic))
+                    self.upkeep.settings_changed(log.config)
+
+    def update_config(self, config: Config) -> None:
+        """Other settings of the broker, from now on."""
+        self.config = config
+        self.topics.forget_settings()
+        self.settings_changed()
+
+    # As time passes
+
+    def tick(self, now_ms: int | None = None) -> list[str]:
+        """Do what is due at ``now_ms``, the clock's time unless given; the names of what was done."""
+        self.upkeep.take_failed_offline()
+        ran = self.scheduler.tick(self.clock.now_ms() if now_ms is None else now_ms)
+        self.upkeep.take_failed_offline()
+        return ran
+
+    def start(self) -> None:
+        """Let a thread call ``tick`` as time passes, until ``close``."""
+        if self._ticker is None:
+            self._ticker = Ticker(self.tick, self.scheduler, self.clock)
+
+    def flush(self) -> None:
+        """Make everything that was appended durable. Raises StorageError."""
+        for served in self.serving():
+            for log in list(served.logs.values()):
+                log.flush()
+
+    def close(self) -> None:
+        """Close all logs in order, write checkpoints and markers, let go of the locks; twice is once.
+
+        Raises StorageError when a directory could not be left clean; the others are.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._end_threads()
+        trouble: StorageError | None = None
+        for served in self.serving():
+            try:
+                served.close()
+            except StorageError as error:
+                trouble = trouble or error
+        if trouble is not None:
+            raise trouble
+
+    def _end_threads(self) -> None:
+        if self._ticker is not None:
+            self._ticker.stop()
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def __enter__(self) -> LogManager:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,224 @@
+"""One log directory in service: its lock, its logs, its checkpoints, its clean-shutdown marker.
+
+::
+
+    claim ─► lock ─► the marker goes, durably ─► recover and open the logs ─► …
+    close ─► logs flushed and closed ─► checkpoints ─► marker ─► lock let go
+
+The marker says that nothing has to be looked at: it goes before anything else is touched, and comes back
+only when all logs were closed in order. A checkpoint is written only when it says something new, and each
+entry only once what it points to is durable. A directory whose disk fails goes offline with all its logs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from siltstone import files
+from siltstone.errors import CorruptFileError, StorageError
+from siltstone.log import names
+from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
+from siltstone.log.directory import LogDirectory, PassedOver
+from siltstone.log.names import TopicPartition
+from siltstone.log.partition import PartitionLog
+
+_MARKER = b'{"version":0,"brokerEpoch":-1}'
+_logger = logging.getLogger("siltstone")
+
+
+class ServedDirectory:
+    """A claimed log directory and the logs that are open in it.
+
+    ``logs`` by partition; ``refused``: partitions that could not be opened, and why; ``offline``: why the
+    directory is out of service, None while it serves; ``was_clean``: was it stopped cleanly before?
+    """
+
+    def __init__(self, directory: LogDirectory) -> None:
+        self.directory = directory
+        self.path = directory.path
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.refused: dict[TopicPartition, str] = {}
+        self._passed_over: set[TopicPartition] = set()
+        self.offline: str | None = None
+        self.was_clean = directory.was_stopped_cleanly
+        self._lock = threading.Lock()
+        self._written: dict[str, dict[TopicPartition, int]] = {}
+        self._kept: dict[str, dict[TopicPartition, int]] = {}
+
+    @classmethod
+    def claim(cls, path: Path, *, only: TopicPartition | None = None) -> ServedDirectory:
+        """Claim a directory; nothing in it is touched yet. Raises SiltstoneError, OSError."""
+        served = cls(LogDirectory.claim(path, only=only))
+        try:
+            served._read_checkpoints()
+        except BaseException:
+            served.directory.close()
+            raise
+        return served
+
+    def take_marker(self) -> None:
+        """Take the clean-shutdown marker away, durably: from here on a crash is a crash. Raises OSError."""
+        if files.exists(self.path / names.CLEAN_SHUTDOWN):
+            files.unlink(self.path / names.CLEAN_SHUTDOWN)
+            files.sync_directory(self.path)
+
+    def _read_checkpoints(self) -> None:
+        """Entries of partitions that nobody opens here stay as they are; a bad file is as good as none."""
+        for name in (names.RECOVERY_CHECKPOINT, names.LOG_START_CHECKPOINT, names.REPLICATION_CHECKPOINT):
+            try:
+                self._written[name] = read_checkpoint(self.path / name)
+            except CorruptFileError as error:
+                _logger.warning("%s; it is made anew", error)
+                self._written[name] = {}
+                self.was_clean = False
+            others = self._written[name] if self.directory.is_single_partition else {}
+            mine = self.directory.partitions
+            self._kept[name] = {where: at for where, at in others.items() if where not in mine}
+
+    # What there is
+
+    def partition_path(self, where: TopicPartition) -> Path:
+        """Where a partition's directory is, or would be."""
+        return self.path / str(where)
+
+    def recovery_point(self, where: TopicPartition) -> int:
+        """What was checkpointed last, 0 without an entry."""
+        return self._written[names.RECOVERY_CHECKPOINT].get(where, 0)
+
+    def log_start(self, where: TopicPartition) -> int:
+        """What was checkpointed last, 0 without an entry."""
+        return self._written[names.LOG_START_CHECKPOINT].get(where, 0)
+
+    def pass_over(self, where: TopicPartition, reason: str) -> None:
+        """A partition is none of ours: it is neither opened nor touched."""
+        path = self.directory.partitions.pop(where)
+        self.directory.passed_over.append(PassedOver(path=str(path), reason=reason))
+        self._passed_over.add(where)
+
+    @property
+    def all_partitions(self) -> set[TopicPartition]:
+        """Every partition that has a directory here, be it served or not."""
+        return {*self.directory.partitions, *self._passed_over}
+
+    # Checkpoints
+
+    def write_recovery_points(self) -> None:
+        """Write down below what everything is durable, and the high watermarks. Raises OSError."""
+        self._write(names.RECOVERY_CHECKPOINT, lambda log: log.recovery_point)
+        self._write(names.REPLICATION_CHECKPOINT, lambda log: log.high_watermark)
+
+    def write_log_starts(self) -> None:
+        """Write down where logs start that do not start with their first segment. Raises OSError."""
+        self._write(names.LOG_START_CHECKPOINT, _start_within_a_segment)
+
+    def write_checkpoints(self) -> None:
+        """Write all that have changed. Raises OSError."""
+        self.write_recovery_points()
+        self.write_log_starts()
+
+    def _write(self, name: str, entry_of: Callable[[PartitionLog], int | None]) -> None:
+        """Partitions that are there and not open keep their entries: they may be mended, or opened yet."""
+        with self._lock:
+            before, logs = self._written[name], self.logs.copy()
+            closed = self.all_partitions - logs.keys()
+            offsets = {**self._kept[name], **{where: before[where] for where in closed if where in before}}
+            for where, log in logs.items():
+                entry = entry_of(log)
+                if entry is not None:
+                    offsets[where] = entry
+            if offsets != before:
+                write_checkpoint(self.path / name, offsets)
+                self._written[name] = offsets
+
+    def bound_cleaner_checkpoint(self, where: TopicPartition, most: int | None) -> None:
+        """The cleaner's entry is at most ``most``; None takes it away. Raises CorruptFileError, OSError."""
+        with self._lock:
+            entry = self.directory.checkpoints().cleaner.get(where)
+            if entry is not None and (most is None or entry > most):
+                self.directory.write_cleaner_checkpoint(where, most)
+
+    def drop_strange_entries(self) -> None:
+        """Take entries of partitions that are not here out of all checkpoints.
+
+        A partition that is made anew must not begin where an earlier one of its name ended. Raises OSError.
+        """
+        self.write_checkpoints()
+        if self.directory.is_single_partition:
+            return
+        here = self.all_partitions
+        path = self.path / names.CLEANER_CHECKPOINT
+        try:
+            cleaner = read_checkpoint(path)
+        except CorruptFileError:
+            return
+        kept = {where: at for where, at in cleaner.items() if where in here}
+        if kept != cleaner:
+            write_checkpoint(path, kept)
+
+    def forget(self, where: TopicPartition) -> None:
+        """A partition is not here any more: its entries go. Raises OSError."""
+        self.logs.pop(where, None)
+        self.refused.pop(where, None)
+        self.directory.partitions.pop(where, None)
+        self.write_checkpoints()
+        with contextlib.suppress(CorruptFileError):
+            self.bound_cleaner_checkpoint(where, None)
+
+    # Its end
+
+    def go_offline(self, reason: str) -> None:
+        """Take the directory and all its logs out of service; the others go on."""
+        if self.offline is not None:
+            return
+        self.offline = reason
+        _logger.error("%s: offline: %s; its %d logs are not served", self.path, reason, len(self.logs))
+        for log in list(self.logs.values()):
+            log.offline = log.offline or reason
+            log.close()
+        with contextlib.suppress(OSError):
+            self.directory.close()
+
+    def close(self) -> None:
+        """Close the logs, write the checkpoints and, when all of it went well, the marker.
+
+        Raises StorageError.
+        """
+        if self.offline is not None:
+            return
+        trouble: Exception | None = None
+        for log in list(self.logs.values()):
+            try:
+                log.close()
+            except StorageError as error:
+                trouble = trouble or error
+            if log.offline is not None:
+                trouble = trouble or StorageError(f"{log.directory}: {log.offline}")
+        try:
+            self.write_checkpoints()
+            if trouble is None and self._is_whole:
+                files.replace(self.path / names.CLEAN_SHUTDOWN, _MARKER)
+        except OSError as error:
+            trouble = trouble or StorageError(f"{self.path}: {error.strerror or error}")
+        finally:
+            self.offline = "closed"
+            self.directory.close()
+        if trouble is not None:
+            raise trouble
+
+    @property
+    def _is_whole(self) -> bool:
+        """Are all partitions of the directory in order, those too that were not opened here?"""
+        if self.refused:
+            return False
+        if self.was_clean or not (self._passed_over or self.directory.is_single_partition):
+            return True
+        return not LogDirectory.open(self.path, lock=False).partitions.keys() - self.logs.keys()
+
+
+def _start_within_a_segment(log: PartitionLog) -> int | None:
+    view = log.view
+    return view.log_start_offset if view.log_start_offset > view.segments[0].base_offset else None

@@ -1,0 +1,350 @@
+"""Topics: made, changed, deleted, listed; their settings, at run time too.
+
+Every change is first written to ``siltstone-topics.json`` (see ``topic_registry``) and then carried out on
+the partitions: what a crash interrupts, the next start finishes. Errors are Kafka's, by their codes: 3
+unknown, 17 bad name or collision, 36 exists, 37 bad number of partitions, 40 bad settings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from siltstone.config import Config, LogConfig, find_topic_key, parse_topic_config, refuse_contradictions
+from siltstone.errors import (
+    CorruptFileError,
+    DirectoryRefusedError,
+    InvalidConfigError,
+    InvalidPartitionsError,
+    StorageError,
+    TopicExistsError,
+    UnknownTopicError,
+    UsageError,
+)
+from siltstone.log.checkpoints import read_topic_id
+from siltstone.log.names import TopicPartition
+from siltstone.log.retention import find_policy
+from siltstone.log.served_directory import ServedDirectory
+from siltstone.log.topic_names import (
+    RandomBytes,
+    is_deleted_directory,
+    new_id,
+    refuse_bad_name,
+    refuse_collision,
+)
+from siltstone.log.topic_registry import TopicEntry, TopicRegistry, load_registry, write_registry
+from siltstone.log.upkeep import Upkeep
+
+_logger = logging.getLogger("siltstone")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """A topic: its id (None where Kafka gave it none), partitions, those not served now, own settings."""
+
+    name: str
+    topic_id: str | None
+    partitions: tuple[int, ...]
+    offline: tuple[int, ...]
+    config: Mapping[str, str]
+
+
+class Partitions(Protocol):
+    """What topics ask of the ``LogManager`` that holds their partitions; see there."""
+
+    config: Config
+    only: TopicPartition | None
+    upkeep: Upkeep
+    changing: threading.RLock
+
+    @property
+    def offline(self) -> Mapping[Path, str]: ...
+    def serving(self) -> list[ServedDirectory]: ...
+    def make(self, where: TopicPartition) -> object: ...
+    def take_away(self, served: ServedDirectory, where: TopicPartition, delay_ms: int) -> None: ...
+    def settings_changed(self, topic: str) -> None: ...
+
+
+class Topics:
+    """The topics of a ``LogManager``."""
+
+    def __init__(self, manager: Partitions, random_bytes: RandomBytes) -> None:
+        self._manager = manager
+        self._random_bytes = random_bytes
+        self._registry = TopicRegistry()
+        self._behind: list[ServedDirectory] = []
+        self._settings: dict[str, LogConfig] = {}
+        self._ids_given: dict[str, str] = {}
+
+    # Starting
+
+    def load(self) -> None:
+        """Read the registry. Raises CorruptFileError."""
+        by_path = {served.path: served for served in self._manager.serving()}
+        self._registry, behind = load_registry(by_path)
+        self._behind = [by_path[path] for path in behind]
+
+    def sort_out(self, served: ServedDirectory) -> None:
+        """Before a directory's logs are opened: deleted topics' partitions go, strangers are passed over.
+
+        Raises StorageError.
+        """
+        for where in list(served.directory.partitions):
+            entry, deleted = self._registry.topics.get(where.topic), self._registry.deleted.get(where.topic)
+            if entry is None and deleted is None:
+                continue
+            try:
+                found = read_topic_id(served.partition_path(where)) or ""
+            except CorruptFileError as error:
+                served.pass_over(where, str(error))
+                continue
+            if deleted is not None and found in deleted:
+                self._manager.take_away(served, where, self.log_config(where.topic).file_delete_delay_ms)
+            elif entry is not None and found and entry.topic_id not in ("", found):
+                served.pass_over(where, f"its topic id is {found}, the topic's is {entry.topic_id}")
+
+    def finish(self) -> None:
+        """After the start: make partitions that are listed and missing, bring older copies up to date."""
+        manager = self._manager
+        if manager.only is not None:
+            return
+        for served in self._behind:
+            if served.offline is None:
+                with manager.upkeep.guarded(served):
+                    write_registry(served.path, self._registry)
+        for served in manager.serving():
+            for each in served.directory.passed_over:
+                path = served.path / each.path.rpartition("/")[2]
+                if is_deleted_directory(path.name):
+                    manager.upkeep.remove_later(served, path, self.log_config("").file_delete_delay_ms)
+        if manager.offline:
+            return
+        for name, entry in self._registry.topics.items():
+            if entry.unmade:
+                self._make(name, entry)
+
+    # Settings
+
+    def settings(self, name: str) -> Config:
+        """What holds for a topic: its own settings over the broker's."""
+        entry = self._registry.topics.get(name)
+        own = parse_topic_config(entry.config, f"topic {name}") if entry else {}
+        return self._manager.config.over(own)
+
+    def log_config(self, name: str) -> LogConfig:
+        """The same, as a log reads it. Raises UsageError when the file holds a bad setting."""
+        known = name if name in self._registry.topics else ""
+        config = self._settings.get(known)
+        if config is None:
+            config = self._settings[known] = LogConfig.of(self.settings(known))
+        return config
+
+    def forget_settings(self) -> None:
+        """The broker's settings are others now."""
+        self._settings = {}
+
+    def _refuse_bad_settings(self, name: str, texts: Mapping[str, str]) -> None:
+        try:
+            given = parse_topic_config(texts, f"topic {name}")
+            config = refuse_contradictions(self._manager.config.over(given))
+        except UsageError as error:
+            raise InvalidConfigError(str(error)) from None
+        find_policy(LogConfig.of(config).retention_policy)
+
+    # What there is
+
+    def names(self) -> list[str]:
+        """All topics, in order of name."""
+        return sorted({*self._registry.topics, *(where.topic for where in self._here())})
+
+    def _here(self) -> set[TopicPartition]:
+        return {where for served in self._manager.serving() for where in (*served.logs, *served.refused)}
+
+    def has(self, where: TopicPartition) -> bool:
+        """Is this partition listed, be it served or not?"""
+        entry = self._registry.topics.get(where.topic)
+        return entry is not None and where.partition in entry.partitions
+
+    def describe(self, name: str) -> TopicDescription:
+        """One topic. Raises UnknownTopicError."""
+        entry = self._entry(name)
+        serving = self._manager.serving()
+        served = {where.partition for each in serving for where in list(each.logs) if where.topic == name}
+        return TopicDescription(
+            name=name,
+            topic_id=entry.topic_id or None,
+            partitions=entry.partitions,
+            offline=tuple(number for number in entry.partitions if number not in served),
+            config=dict(entry.config),
+        )
+
+    def _entry(self, name: str) -> TopicEntry:
+        """The registry's entry with what else is on disk, for a topic of a broker all of it."""
+        listed = self._registry.topics.get(name)
+        found = sorted(where for where in self._here() if where.topic == name)
+        if listed is None and not found:
+            raise UnknownTopicError(f"there is no topic {name!r} here")
+        numbers = {where.partition for where in found}
+        if listed is not None:
+            return replace(listed, partitions=tuple(sorted({*listed.partitions, *numbers})))
+        topic_id = self._found_id(found)
+        return TopicEntry(topic_id=topic_id or "", partitions=tuple(sorted(numbers)))
+
+    def _found_id(self, wheres: Iterable[TopicPartition]) -> str | None:
+        for served in self._manager.serving():
+            for where in wheres:
+                with contextlib.suppress(CorruptFileError):
+                    topic_id = read_topic_id(served.partition_path(where))
+                    if topic_id is not None:
+                        return topic_id
+        return None
+
+    def id_of(self, name: str) -> str | None:
+        """The id for a topic's new partition."""
+        if self._manager.only is not None and name not in self._registry.topics:
+            return self._ids_given.setdefault(name, new_id(self._random_bytes))
+        with contextlib.suppress(UnknownTopicError):
+            return self._entry(name).topic_id or None
+        return None
+
+    # Changing
+
+    def create(
+        self,
+        name: str,
+        partitions: int | None = None,
+        config: Mapping[str, str] | None = None,
+        *,
+        validate_only: bool = False,
+    ) -> TopicDescription:
+        """A new topic; ``num.partitions`` partitions unless told, ``config`` as texts by Kafka's names.
+
+        Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, InvalidConfigError, StorageError.
+        """
+        with self._manager.changing:
+            refuse_bad_name(name)
+            names, texts = self.names(), dict(config or {})
+            if name in names:
+                raise TopicExistsError(f"topic {name!r} exists")
+            refuse_collision(name, names)
+            count = self._manager.config.integer("num.partitions") if partitions is None else partitions
+            if count < 1:
+                raise InvalidPartitionsError(f"topic {name!r}: {count} partitions; give at least 1")
+            self._refuse_bad_settings(name, texts)
+            numbers = tuple(range(count))
+            entry = TopicEntry(
+                topic_id=new_id(self._random_bytes), partitions=numbers, unmade=numbers, config=texts
+            )
+            if validate_only:
+                return _as_asked(name, entry)
+            self._write(self._registry.with_topic(name, entry))
+            self._make(name, entry)
+            return self.describe(name)
+
+    def add_partitions(self, name: str, count: int) -> TopicDescription:
+        """Let a topic have ``count`` partitions, which is more than it has.
+
+        Raises UnknownTopicError, InvalidPartitionsError, StorageError.
+        """
+        with self._manager.changing:
+            entry = self._entry(name)
+            if count <= len(entry.partitions):
+                raise InvalidPartitionsError(
+                    f"topic {name!r} has {len(entry.partitions)} partitions; {count} would not be more"
+                )
+            more = [number for number in range(count) if number not in entry.partitions]
+            self._add(name, entry, more)
+            return self.describe(name)
+
+    def _add(self, name: str, entry: TopicEntry, more: Iterable[int]) -> None:
+        more = tuple(more)
+        numbers = tuple(sorted((*entry.partitions, *more)))
+        entry = replace(entry, partitions=numbers, unmade=(*entry.unmade, *more))
+        self._write(self._registry.with_topic(name, entry))
+        self._make(name, entry)
+
+    def _make(self, name: str, entry: TopicEntry) -> None:
+        """Make what is unmade of a listed topic, and say so only then: a crash before makes it once more."""
+        here = {where for served in self._manager.serving() for where in served.all_partitions}
+        for where in (TopicPartition(name, number) for number in entry.unmade):
+            if where not in here:
+                self._manager.make(where)
+        self._write(self._registry.with_topic(name, replace(entry, unmade=())))
+
+    def add(self, where: TopicPartition) -> None:
+        """A new partition, of a topic that may be new too. Raises as ``create`` does."""
+        if self._manager.only is not None:
+            if where != self._manager.only:
+                raise UnknownTopicError(f"{where}: only {self._manager.only} is open here")
+            self._manager.make(where)
+            return
+        names = self.names()
+        if where.topic in names:
+            entry = self._entry(where.topic)
+        else:
+            refuse_bad_name(where.topic)
+            refuse_collision(where.topic, names)
+            entry = TopicEntry(topic_id=new_id(self._random_bytes), partitions=())
+        if where.partition < 0:
+            raise InvalidPartitionsError(f"{where.topic}: no partition has number {where.partition}")
+        self._add(where.topic, entry, [where.partition])
+
+    def alter(
+        self, name: str, set_to: Mapping[str, str] | None = None, *, remove: Iterable[str] = ()
+    ) -> TopicDescription:
+        """Set some of a topic's settings and take others away; they hold at once, sizes at the next roll.
+
+        Raises UnknownTopicError, InvalidConfigError, StorageError.
+        """
+        with self._manager.changing:
+            entry = self._entry(name)
+            try:
+                gone = {find_topic_key(key).name for key in (*remove, *(set_to or {}))}
+            except UsageError as error:
+                raise InvalidConfigError(f"topic {name}: {error}") from None
+            kept = {key: text for key, text in entry.config.items() if find_topic_key(key).name not in gone}
+            texts = {**kept, **(set_to or {})}
+            self._refuse_bad_settings(name, texts)
+            self._write(self._registry.with_topic(name, replace(entry, config=texts)))
+            self._settings.pop(name, None)
+            self._manager.settings_changed(name)
+            return self.describe(name)
+
+    def delete(self, name: str) -> None:
+        """A topic goes: its directories are renamed now and removed after ``file.delete.delay.ms``.
+
+        Partitions in a directory that is offline go when that is back. Raises UnknownTopicError,
+        StorageError.
+        """
+        with self._manager.changing:
+            entry, delay_ms = self._entry(name), self.log_config(name).file_delete_delay_ms
+            self._write(self._registry.without_topic(name, entry.topic_id))
+            for served in self._manager.serving():
+                for where in [each for each in (*served.logs, *served.refused) if each.topic == name]:
+                    with contextlib.suppress(StorageError):
+                        self._manager.take_away(served, where, delay_ms)
+            self._settings.pop(name, None)
+            if not self._manager.offline:
+                self._registry = self._registry.without_deleted()
+
+    def _write(self, registry: TopicRegistry) -> None:
+        """Make a change durable in every directory that serves. Raises StorageError when none does."""
+        if self._manager.only is not None:
+            raise DirectoryRefusedError("a single partition is open: open its log directory to change topics")
+        for served in self._manager.serving():
+            with self._manager.upkeep.guarded(served):
+                write_registry(served.path, registry)
+        if not self._manager.serving():
+            raise StorageError("no log directory is in service")
+        self._registry = registry
+
+
+def _as_asked(name: str, entry: TopicEntry) -> TopicDescription:
+    return TopicDescription(
+        name=name, topic_id=None, partitions=entry.partitions, offline=(), config=entry.config
+    )
