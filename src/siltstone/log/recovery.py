@@ -213,7 +213,7 @@ class _Recovery:
             return
         log = segment_file(self.segments[number].base_offset, "log")
         if scan.gaps and not scan.skipped:
-            self.notes.append(f"{log}: {scan.gaps} gaps between offsets, as cleaning leaves them")
+            self.notes.append(f"{log}: {scan.gaps} gaps between offsets, such as cleaning leaves")
         if number + 1 < len(self.segments) and scan.damage is None:
             following = self.segments[number + 1].base_offset
             if scan.next_offset < following:
@@ -284,6 +284,7 @@ class _Recovery:
                 self._changes.sync(segment_file(segment.base_offset, "log"))
             else:
                 self._cut(number, scan)
+            self._note_gaps(number, scan)
             self._write_indexes(segment, scan, aborted)
             if scan.damage is not None:
                 break
