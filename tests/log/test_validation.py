@@ -3,71 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from siltstone.config import LogConfig
 from siltstone.errors import (
     CorruptMessageError,
     InvalidRecordError,
     InvalidTimestampError,
-    LogError,
     MessageTooLargeError,
     RecordListTooLargeError,
-    RecordRefusedError,
 )
-from siltstone.log.validation import Origin, Validated, validate_and_assign
-from siltstone.records.checksum import first_bad_checksum
+from siltstone.log.validation import Origin
 from siltstone.records.control import end_transaction_marker
-from siltstone.records.layout import BATCH, Bytes
-from siltstone.records.scan import ScanEnd, scan_batches
+from siltstone.records.layout import Bytes
 from tests.cleaner.logs import Rec, records_in
+from tests.log.appending import LARGE, append, assert_in_order, assert_refused
 from tests.log.batches import TIME, array, edited, of_body, of_records, record, sent
 from tests.records import twin
 
 DAY = 86_400_000
-LARGE = 200  # records that make a batch too large for the one-call way
-
-
-def append(
-    data: Bytes,
-    *,
-    next_offset: int = 1000,
-    now_ms: int = TIME,
-    origin: Origin = Origin.CLIENT,
-    **config: object,
-) -> Validated:
-    return validate_and_assign(
-        data,
-        config=replace(LogConfig(), **config),  # type: ignore[arg-type]
-        next_offset=next_offset,
-        now_ms=now_ms,
-        leader_epoch=7,
-        origin=origin,
-    )
-
-
-def assert_refused(
-    data: Bytes, kind: type[LogError], reason: str, index: int | None = None, **how: object
-) -> None:
-    before = data.tobytes()
-    with pytest.raises(kind, match=reason) as caught:
-        append(data, **how)  # type: ignore[arg-type]
-    assert data.tobytes() == before
-    assert type(caught.value) is kind
-    if isinstance(caught.value, RecordRefusedError):
-        assert caught.value.record_index == index
-
-
-def assert_in_order(validated: Validated) -> None:
-    """The rows say what the bytes say, checksums hold."""
-    scan = scan_batches(validated.data)
-    assert scan.outcome == ScanEnd.CLEAN
-    assert scan.batches.tolist() == validated.batches.tolist()
-    assert validated.batches.dtype == BATCH
-    assert first_bad_checksum(validated.data, validated.batches) is None
 
 
 # accepted
@@ -145,72 +100,6 @@ def test_many_batches_of_a_coordinator() -> None:
     validated = append(data, origin=Origin.COORDINATOR)
     assert validated.batches["base_offset"].tolist() == list(range(1000, 1100))
     assert_in_order(validated)
-
-
-# the topic's own codec
-
-
-@pytest.mark.parametrize("count", [1, LARGE])
-@pytest.mark.parametrize("compression", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
-@pytest.mark.parametrize("codec", [0, 1, 4])
-def test_the_topics_codec(count: int, compression: str, codec: int) -> None:
-    records = [
-        Rec(
-            offset=i,
-            key=None if i % 5 == 0 else b"k%d" % i,
-            value=None if i % 3 == 0 else b"v" * i,
-            timestamp=TIME + 7 * i,
-            headers=((b"h", None), (b"", b"x")) if i % 2 else (),
-        )
-        for i in range(count)
-    ]
-    shape = {"producer_id": 9, "producer_epoch": 2, "base_sequence": 5, "transactional": True}
-    data = of_records(records, codec=codec, **shape)
-    before = data.tobytes()
-    validated = append(data, compression_type=compression)
-    wanted = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}[compression]
-    row = validated.batches[0]
-    assert row["attributes"] & 7 == wanted
-    assert (row["producer_id"], row["producer_epoch"], row["base_sequence"]) == (9, 2, 5)
-    assert (row["base_offset"], row["leader_epoch"], row["count"]) == (1000, 7, count)
-    assert row["attributes"] & 16
-    assert_in_order(validated)
-    plain = [
-        replace(each, size=0, offset=each.offset - 1000) for each in records_in(validated.data.tobytes())
-    ]
-    assert plain == [
-        twin.Record(offset=r.offset, timestamp=r.timestamp, key=r.key, value=r.value, headers=r.headers)
-        for r in records
-    ]
-    if wanted != codec:
-        assert data.tobytes() == before
-    else:
-        assert validated.data is data
-
-
-def test_recompressed_under_log_append_time() -> None:
-    validated = append(sent(3, first_time=5), compression_type="zstd", message_timestamp_type="LogAppendTime")
-    assert {each.timestamp for each in records_in(validated.data.tobytes())} == {TIME}
-    assert_in_order(validated)
-
-
-def test_control_batches_are_never_compressed() -> None:
-    marker = end_transaction_marker(
-        commit=False, producer_id=3, producer_epoch=0, coordinator_epoch=1, timestamp_ms=TIME
-    )
-    validated = append(marker, origin=Origin.COORDINATOR, compression_type="gzip")
-    assert validated.data is marker
-
-
-def test_the_size_counts_after_recompression_too() -> None:
-    data = of_records([Rec(offset=0, key=b"k", value=b"x" * 5000, timestamp=TIME)], codec=4)
-    assert_refused(
-        data,
-        MessageTooLargeError,
-        "max.message.bytes=500",
-        max_message_bytes=500,
-        compression_type="uncompressed",
-    )
 
 
 # refused

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from siltstone.config import LogConfig
 from siltstone.records.build import BatchShape, Spans, build_batch
+from siltstone.records.checksum import patch_checksums
+from siltstone.records.codecs import compress
 from siltstone.records.columns import RecordColumns
 from siltstone.records.decode import decode_records
 from siltstone.records.layout import (
+    BATCH_OVERHEAD,
+    CHECKED_FROM,
     CODEC_MASK,
     CODECS,
     CONTROL_BIT,
+    LOG_OVERHEAD,
     TRANSACTIONAL_BIT,
     Bytes,
     Directory,
@@ -23,12 +29,12 @@ from siltstone.records.layout import (
 from siltstone.records.scan import scan_batches
 
 
-def recompress(data: Bytes, batches: Directory, compression_type: str) -> tuple[Bytes, Directory]:
-    """``data`` and its ``batches`` under the topic's ``compression_type``; the same ones where they have it.
+def recompress(data: Bytes, batches: Directory, config: LogConfig) -> tuple[Bytes, Directory]:
+    """``data`` and its ``batches`` under the topic's ``compression.type``; the same ones where they have it.
 
     The batches have been checked; base offset and leader epoch of a new one are the old one's.
     """
-    codec = 0 if compression_type == "uncompressed" else CODECS.index(compression_type)
+    codec, level = _codec(config)
     attributes = batches["attributes"]
     others = ((attributes & CODEC_MASK) != codec) & ((attributes & CONTROL_BIT) == 0)
     if not others.any():
@@ -37,18 +43,45 @@ def recompress(data: Bytes, batches: Directory, compression_type: str) -> tuple[
     for row, (start, size) in enumerate(
         zip(batches["position"].tolist(), batches["size"].tolist(), strict=True)
     ):
-        parts.append(_made_anew(data, batches, row, codec) if others[row] else data[start : start + size])
+        if others[row]:
+            parts.append(_compressed(_plain(data, batches, row), codec, level))
+        else:
+            parts.append(data[start : start + size])
     joined = np.concatenate(parts)
     return joined, scan_batches(joined).batches
 
 
-def _made_anew(data: Bytes, batches: Directory, row: int, codec: int) -> Bytes:
+def _codec(config: LogConfig) -> tuple[int, int | None]:
+    """The topic's codec and its level, None for the codec's own."""
+    if config.compression_type == "uncompressed":
+        return 0, None
+    levels = {
+        "gzip": None if config.compression_gzip_level < 0 else config.compression_gzip_level,
+        "lz4": config.compression_lz4_level,
+        "zstd": config.compression_zstd_level,
+    }
+    return CODECS.index(config.compression_type), levels.get(config.compression_type)
+
+
+def _compressed(batch: Bytes, codec: int, level: int | None) -> Bytes:
+    """A plain batch, compressed, with the checksum that goes with it."""
+    if not codec:
+        return batch
+    body = np.frombuffer(compress(codec, batch[BATCH_OVERHEAD:], level), np.uint8)
+    whole = np.concatenate((batch[:BATCH_OVERHEAD], body))
+    whole[8:12] = np.frombuffer((len(whole) - LOG_OVERHEAD).to_bytes(4, "big"), np.uint8)
+    whole[CHECKED_FROM + 1] |= codec
+    patch_checksums(whole, np.zeros(1, np.int64), np.array([len(whole)], np.int64))
+    return whole
+
+
+def _plain(data: Bytes, batches: Directory, row: int) -> Bytes:
+    """The batch made anew, not compressed."""
     old = batches[row]
     columns = decode_records(data, batches[row : row + 1])
     shape = BatchShape(
         base_offset=int(old["base_offset"]),
         leader_epoch=int(old["leader_epoch"]),
-        codec=codec,
         producer_id=int(old["producer_id"]),
         producer_epoch=int(old["producer_epoch"]),
         base_sequence=int(old["base_sequence"]),

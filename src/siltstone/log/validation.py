@@ -145,7 +145,7 @@ def validate_and_assign(
     if not admit_one(data, rows, *rules, small, *given):
         rows, findings = _checked(data, config, rules)
         if config.compression_type != "producer":
-            data, rows = recompress(data, rows, config.compression_type)
+            data, rows = recompress(data, rows, config)
             _refuse_oversized(rows, config)
         if len(data) > config.segment_bytes:
             raise _too_much(data, config)

@@ -27,7 +27,7 @@ XERIAL_HEADER = XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 XERIAL_BLOCK_SIZE = 32 * 1024
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
 DEFAULT_LIMIT = (1 << 31) - 1
-_ZSTD_LEVEL = 3
+_LZ4_LEVEL, _ZSTD_LEVEL = 1, 3
 
 
 class DecompressionError(ValueError):
@@ -148,21 +148,23 @@ def _mend_lz4(data: Bytes) -> Bytes:
     return np.frombuffer(raw, np.uint8)
 
 
-def compress(codec: int, data: Bytes) -> Any:
+def compress(codec: int, data: Bytes, level: int | None = None) -> Any:
     """Compress one batch's records; returns a bytes-like object that Kafka's Java client reads.
 
-    ``codec`` is the number in the batch's attributes, 1 to 4.
+    ``codec`` is the number in the batch's attributes, 1 to 4; ``level`` the codec's own, snappy has none.
     """
     if codec == 1:
-        return cramjam.gzip.compress(data.data)
+        return cramjam.gzip.compress(data.data, level=level)
     if codec == 2:
         return _xerial(data.data)
     if codec == 3:
-        compressor = cramjam.lz4.Compressor(level=1, content_checksum=False, block_linked=False)
+        compressor = cramjam.lz4.Compressor(
+            level=_LZ4_LEVEL if level is None else level, content_checksum=False, block_linked=False
+        )
         compressor.compress(data.tobytes())  # it takes nothing but bytes
         return compressor.finish()
     if codec == 4:
-        return cramjam.zstd.compress(data.data, level=_ZSTD_LEVEL)
+        return cramjam.zstd.compress(data.data, level=_ZSTD_LEVEL if level is None else level)
     raise ValueError(f"no codec has the number {codec}")
 
 
