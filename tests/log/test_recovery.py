@@ -1,0 +1,328 @@
+"""`recover_partition`: what a start makes of a directory; the real broker's cases are in tests/golden."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from siltstone import files
+from siltstone.config import LogConfig
+from siltstone.errors import CorruptRecordError
+from siltstone.log.epochs import LeaderEpochs
+from siltstone.log.producers import ProducerStates
+from siltstone.log.recovery import Recovered, recover_partition
+from siltstone.log.recovery_producers import fold, rows_that_matter
+from siltstone.log.segments import list_segments
+from siltstone.log.snapshots import read_snapshot
+from siltstone.records.control import end_transaction_marker
+from siltstone.records.layout import HEADER
+from siltstone.records.scan import scan_batches
+from tests.cleaner.logs import Rec, batch, logs_of, one, tree, write_log
+
+CONFIG = LogConfig(index_interval_bytes=100)
+NOW = 1_700_000_001_000
+
+
+def write(path: Path, count: int = 30, each: int = 10, **shape: Any) -> Path:
+    """Segments of ten one-record batches each."""
+    batches = {
+        base: [one(base + i, f"k{base + i}", "v" * 40, **shape) for i in range(each)]
+        for base in range(0, count, each)
+    }
+    return write_log(path, batches, interval=100)
+
+
+def recover(
+    partition: Path, *, clean: bool = False, point: int = 0, start: int = 0, **given: Any
+) -> Recovered:
+    config = given.pop("config", CONFIG)
+    return recover_partition(
+        partition, clean=clean, recovery_point=point, log_start=start, config=config, now_ms=NOW, **given
+    )
+
+
+def settled(path: Path, **given: Any) -> Path:
+    """The same as a clean stop leaves it."""
+    partition = write(path, **given)
+    recover(partition)
+    return partition
+
+
+def name(base: int, kind: str) -> str:
+    return f"{base:020d}.{kind}"
+
+
+def test_a_clean_log_is_only_looked_at(tmp_path: Path) -> None:
+    partition = settled(tmp_path)
+    before = tree(partition)
+    seen: list[files.Operation] = []
+    with files.observe(seen.append):
+        found = recover(partition, clean=True, point=30)
+    assert seen == []
+    assert tree(partition) == before
+    assert (found.log_start_offset, found.log_end_offset, found.recovery_point) == (0, 30, 30)
+    assert found.segments == tuple(list_segments(partition))
+    assert not found.changed
+
+
+def test_a_clean_log_is_not_read_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = settled(tmp_path, count=4000, each=2000)
+    read = []
+    read_slice = files.read_slice
+    monkeypatch.setattr(files, "read_slice", lambda *given: read.append(given[2]) or read_slice(*given))
+    monkeypatch.setattr(files, "Reader", None)
+    assert recover(partition, clean=True).log_end_offset == 4000
+    assert sum(read) < 70_000 < (partition / name(2000, "log")).stat().st_size
+
+
+def test_an_empty_directory_gets_a_segment_at_the_log_start(tmp_path: Path) -> None:
+    partition = tmp_path / "topic-0"
+    partition.mkdir()
+    found = recover(partition, start=7)
+    assert (found.log_start_offset, found.log_end_offset) == (7, 7)
+    assert sorted(tree(partition)) == [name(7, "index"), name(7, "log"), name(7, "timeindex")]
+    assert [segment.base_offset for segment in found.segments] == [7]
+
+
+def test_an_end_below_the_log_start_starts_empty_there(tmp_path: Path) -> None:
+    partition = settled(tmp_path)
+    for clean in (False, True):
+        found = recover(partition, clean=clean, start=1000)
+        assert (found.log_start_offset, found.log_end_offset) == (1000, 1000)
+        assert logs_of(partition) == {1000: b""}
+        assert not list(partition.glob("*.snapshot"))
+    assert not found.changed
+
+
+def test_a_log_start_above_the_active_base(tmp_path: Path) -> None:
+    partition = settled(tmp_path)
+    (partition / "leader-epoch-checkpoint").write_text("0\n2\n3 0\n5 22\n")
+    found = recover(partition, point=30, start=25)
+    assert (found.log_start_offset, found.log_end_offset) == (25, 30)
+    assert LeaderEpochs(partition).entries == ((5, 25),)
+    assert [path.name for path in partition.glob("*.snapshot")] == [name(30, "snapshot")]
+    assert len(found.segments) == 3
+
+
+def test_the_recovery_point_bounds_what_is_scanned(tmp_path: Path) -> None:
+    partition = settled(tmp_path)
+    log = partition / name(0, "log")
+    data = bytearray(log.read_bytes())
+    data[70] ^= 1
+    log.write_bytes(data)
+    assert recover(partition, point=15).log_end_offset == 30
+    found = recover(partition, point=15, check=True)
+    assert found.log_end_offset == 30 and log.read_bytes() == data
+    assert [(Path(each.path), each.position) for each in found.damage] == [(log, 0)]
+    assert recover(partition, point=9).log_end_offset == 0
+
+
+@pytest.mark.parametrize("kind", ["index", "timeindex"])
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("how", ["gone", "short", "zeros", "nonsense"])
+def test_indexes_are_built_again_below_the_recovery_point(
+    tmp_path: Path, kind: str, clean: bool, how: str
+) -> None:
+    partition = settled(tmp_path)
+    before = tree(partition)
+    path = partition / name(10, kind)
+    data = path.read_bytes()
+    if how == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(
+            {"short": data[:-5], "zeros": data + bytes(48), "nonsense": b"\xf3" * len(data)}[how]
+        )
+    found = recover(partition, clean=clean, point=30)
+    assert found.rebuilt_indexes == (name(10, kind),)
+    assert found.truncated_bytes == 0
+    assert tree(partition) == before
+
+
+def test_an_index_that_lies_is_found_by_a_check(tmp_path: Path) -> None:
+    partition = settled(tmp_path)
+    before = tree(partition)
+    path = partition / name(10, "index")
+    data = bytearray(path.read_bytes())
+    data[7] += 1
+    path.write_bytes(data)
+    assert recover(partition, point=30).rebuilt_indexes == ()
+    assert recover(partition, clean=True, point=30, check=True).rebuilt_indexes == (name(10, "index"),)
+    assert tree(partition) == before
+
+
+def test_preallocated_indexes_are_trimmed(tmp_path: Path) -> None:
+    partition = settled(tmp_path)
+    before = tree(partition)
+    for kind, size in (("index", 4096), ("timeindex", 4092)):
+        path = partition / name(20, kind)
+        path.write_bytes(path.read_bytes().ljust(size, b"\0"))
+    found = recover(partition, point=20)
+    assert found.changed and found.rebuilt_indexes == ()
+    assert tree(partition) == before
+
+
+def test_files_that_nobody_owns_go_and_strangers_stay(tmp_path: Path) -> None:
+    partition = settled(tmp_path)
+    strays = [name(77, "index"), name(77, "timeindex"), name(3, "snapshot"), name(99, "snapshot")]
+    strays += [name(0, "log.deleted"), name(10, "index.tmp"), "leader-epoch-checkpoint.tmp"]
+    strangers = ["notes.txt", "00000000000000000000.checkpoint", "backup.log.tmp"]
+    for stray in (*strays, *strangers):
+        (partition / stray).write_bytes(b"")
+    (partition / "folder").mkdir()
+    found = recover(partition, clean=True)
+    assert sorted(found.removed_files) == sorted(strays)
+    assert {path.name for path in partition.iterdir()} >= {*strangers, "folder"}
+
+
+def test_base_offsets_that_go_back_are_refused(tmp_path: Path) -> None:
+    partition = write_log(tmp_path, {0: [one(0, "a"), one(5, "b"), one(4, "c"), one(6, "d")]})
+    size = len(one(0, "a"))
+    before = tree(partition)
+    with pytest.raises(
+        CorruptRecordError, match="base offset 4 goes back: the batch before ends at 5"
+    ) as caught:
+        recover(partition)
+    assert (Path(caught.value.path), caught.value.position) == (partition / name(0, "log"), 2 * size)
+    assert tree(partition) == before
+
+
+def test_offsets_beyond_the_next_segment_are_refused(tmp_path: Path) -> None:
+    partition = write_log(tmp_path, {0: [one(0, "a"), one(11, "b")], 10: [one(10, "c")]})
+    with pytest.raises(CorruptRecordError, match="offset 11 cannot be in this segment"):
+        recover(partition)
+
+
+def test_offsets_over_two_thousand_million_above_the_base_are_refused(tmp_path: Path) -> None:
+    partition = write_log(tmp_path, {0: [one(0, "a")]})
+    far = bytearray(one(0, "b"))
+    far[:8] = ((1 << 31) + 5).to_bytes(8, "big")
+    with (partition / name(0, "log")).open("ab") as log:
+        log.write(far)
+    with pytest.raises(CorruptRecordError, match="cannot be in this segment"):
+        recover(partition)
+
+
+def test_later_segments_go_with_the_damage(tmp_path: Path) -> None:
+    partition = settled(tmp_path)
+    sizes = {base: len(data) for base, data in logs_of(partition).items()}
+    log = partition / name(10, "log")
+    with log.open("r+b") as file:
+        file.truncate(sizes[10] - 3)
+    found = recover(partition, point=5)
+    assert found.log_end_offset == 19
+    batch_size = len(one(19, "k19", "v" * 40))
+    assert found.truncated_bytes == batch_size - 3 + sizes[20]
+    assert list(logs_of(partition)) == [0, 10]
+    assert "cut at" in found.notes[0] and str(log) in found.notes[0]
+
+
+def test_a_scan_finds_epochs_and_forgets_those_beyond_the_end(tmp_path: Path) -> None:
+    batches = [one(0, "a", leader_epoch=2), one(1, "b", leader_epoch=2), one(2, "c", leader_epoch=6)]
+    partition = write_log(tmp_path, {0: batches})
+    recover(partition)
+    assert LeaderEpochs(partition).entries == ((2, 0), (6, 2))
+    (partition / "leader-epoch-checkpoint").write_text("0\n3\n2 0\n6 2\n9 3\n")
+    recover(partition)
+    assert LeaderEpochs(partition).entries == ((2, 0), (6, 2))
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_senseless_epoch_file_is_made_again(tmp_path: Path, clean: bool) -> None:
+    partition = settled(tmp_path, leader_epoch=4)
+    (partition / "leader-epoch-checkpoint").write_bytes(b"\xff\0nonsense")
+    found = recover(partition, clean=clean, point=30)
+    assert "leader-epoch-checkpoint" in found.removed_files
+    assert LeaderEpochs(partition).entries == ((4, 20),)
+
+
+def test_message_sets_are_recovered_too(golden: Path, tmp_path: Path) -> None:
+    partition = tmp_path / "topic-0"
+    shutil.copytree(golden / "legacy" / "v1_mixed" / "before", partition)
+    before = logs_of(partition)
+    end = recover(partition).log_end_offset
+    assert logs_of(partition) == before
+    last = partition / name(max(before), "log")
+    last.write_bytes(before[max(before)][:-1])
+    assert recover(partition).log_end_offset < end
+
+
+# Producers
+
+
+def producers_of(partition: Path, base: int) -> dict[int, tuple[int, int]]:
+    found = read_snapshot((partition / name(base, "snapshot")).read_bytes())
+    return {each.producer_id: (each.last_sequence, each.last_offset) for each in found}
+
+
+def idempotent(path: Path) -> Path:
+    """Three segments of one producer's batches."""
+    batches = {
+        base: [
+            one(base + i, "k", "v", producer_id=9, producer_epoch=1, base_sequence=base + i)
+            for i in range(10)
+        ]
+        for base in (0, 10, 20)
+    }
+    return write_log(path, batches, interval=100)
+
+
+def test_snapshots_are_taken_where_a_start_reads_them(tmp_path: Path) -> None:
+    partition = idempotent(tmp_path)
+    found = recover(partition, point=20)
+    bases = sorted(int(path.stem) for path in partition.glob("*.snapshot"))
+    assert bases == [10, 20, 30]
+    assert producers_of(partition, 10) == {9: (9, 9)}
+    assert producers_of(partition, 30) == {9: (29, 29)}
+    assert [each.last_sequence for each in found.producers] == [29]
+
+
+def test_a_snapshot_that_does_not_read_makes_way_for_the_one_before(tmp_path: Path) -> None:
+    partition = idempotent(tmp_path)
+    recover(partition)
+    (partition / name(30, "snapshot")).write_bytes(b"nonsense")
+    found = recover(partition, clean=True)
+    assert found.removed_files == (name(30, "snapshot"),)
+    assert producers_of(partition, 30) == {9: (29, 29)}
+
+
+def test_silent_producers_are_forgotten(tmp_path: Path) -> None:
+    partition = idempotent(tmp_path)
+    recover(partition)
+    assert [each.producer_id for each in recover(partition, clean=True).producers] == [9]
+    config = LogConfig(producer_id_expiration_ms=500)
+    assert recover(partition, clean=True, config=config).producers == ()
+
+
+def test_rows_that_do_not_matter_change_nothing() -> None:
+    rng = np.random.default_rng(5)
+    data = bytearray()
+    for offset in range(300):
+        producer, epoch = int(rng.integers(3)), offset // 100
+        if rng.random() < 0.15:
+            made = bytearray(
+                end_transaction_marker(
+                    commit=bool(rng.integers(2)),
+                    producer_id=producer,
+                    producer_epoch=epoch,
+                    coordinator_epoch=1,
+                    timestamp_ms=NOW,
+                ).tobytes()
+            )
+            HEADER.pack_into(made, 0, *(offset, *HEADER.unpack_from(made)[1:]))
+        else:
+            transactional = producer == 2
+            shape = {"producer_id": producer, "producer_epoch": epoch, "base_sequence": offset}
+            made = bytearray(batch([Rec(offset=offset, key=b"k")], transactional=transactional, **shape))
+        data += made
+    array = np.frombuffer(data, np.uint8)
+    batches = scan_batches(array).batches
+    whole, fewer = ProducerStates(), ProducerStates()
+    aborted = [(0, *each) for each in whole.update(batches, array)]
+    assert fold(fewer, batches, array) == aborted
+    assert fewer.snapshot() == whole.snapshot()
+    assert len(rows_that_matter(batches)) < len(batches)
