@@ -7,6 +7,7 @@ and then moves ``size``.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,6 +45,7 @@ class LiveSegment:
         "_interval",
         "_largest",
         "_modified_ms",
+        "_opening",
         "_reader",
         "_since_entry",
         "base_offset",
@@ -70,6 +72,7 @@ class LiveSegment:
         self._modified_ms = found.modified_ms
         self._appender: files.Appender | None = None
         self._reader: files.Reader | None = None
+        self._opening = threading.Lock()
         self._aborted: list[tuple[int, int, int, int]] | None = None
         self._since_entry = 0
         self._largest: tuple[int, int] | None = None
@@ -103,10 +106,11 @@ class LiveSegment:
     @property
     def reader(self) -> files.Reader:
         """The open ``.log``; it is opened at the first call."""
-        reader = self._reader
-        if reader is None:
-            reader = self._reader = files.Reader(self.path())
-        return reader
+        if self._reader is None:
+            with self._opening:
+                if self._reader is None:
+                    self._reader = files.Reader(self.path())
+        return self._reader
 
     # Appending
 
@@ -235,13 +239,14 @@ class LiveSegment:
 
     def aborted(self) -> list[tuple[int, int, int, int]]:
         """Aborted transactions that ended here: (producer id, first, last, last stable offset)."""
-        if self._aborted is not None:
-            return self._aborted
         if not self.transaction_index_size:
             return []
-        path = self.path("txnindex")
-        rows = read_entries(files.read_bytes(path), "txnindex", str(path))
-        return [tuple(row.tolist())[1:] for row in rows]
+        with self._opening:
+            if self._aborted is not None:
+                return self._aborted
+            path = self.path("txnindex")
+            rows = read_entries(files.read_bytes(path), "txnindex", str(path))
+            return [tuple(row.tolist())[1:] for row in rows]
 
     # Durability and going away
 
@@ -264,29 +269,60 @@ class LiveSegment:
         if self.transaction_index_size:
             files.sync_file(self.path("txnindex"))
 
-    def truncate(self, offset: int) -> None:
-        """Drop every batch that holds ``offset`` or more, indexes too; durable. Raises OSError."""
+    def shortened(self, offset: int, config: LogConfig) -> LiveSegment:
+        """This segment without the batches that hold ``offset`` or more, for readers; ``cut`` does it to the files.
+
+        Itself where nothing goes. Raises OSError.
+        """
         place = self.place_of(offset, self.size)
         if place is None:
-            return
-        self.offset_index.cut(below=place.position, column=1)
+            return self
+        self.save_indexes()
+        self.close_for_append()
+        found = Segment(
+            directory=str(self.directory),
+            base_offset=self.base_offset,
+            size=place.position,
+            modified_ns=self._modified_ms * 1_000_000,
+            inode=0,
+            device=0,
+            offset_index_size=self.offset_index.size,
+            time_index_size=self.time_index.size,
+            transaction_index_size=self.transaction_index_size,
+        )
+        return LiveSegment(found, config, created_ms=self.created_ms, jitter_ms=self.jitter_ms)
+
+    def cut(self, offset: int) -> None:
+        """Bring the files of a ``shortened`` segment down to it; durable. Raises OSError."""
+        self.offset_index.cut(below=self.size, column=1)
         self.time_index.cut(below=offset - self.base_offset, column=1)
-        kept = [entry for entry in self.aborted() if entry[2] < offset]
         if self.transaction_index_size:
+            kept = [entry for entry in self.aborted() if entry[2] < offset]
             rows = np.array([(0, *entry) for entry in kept], TRANSACTION_ENTRY)
             files.replace(self.path("txnindex"), rows.tobytes())
             self.transaction_index_size = rows.nbytes
-        if self._appender is None:
-            self._appender = files.Appender(self.path(), self.size)
-        self._appender.truncate(place.position)
-        self.size = place.position
-        self._largest, self._since_entry = None, 0
-        if not self.size:
-            self._first_time = None
+        self._appender = files.Appender(self.path(), self.size)
+        self._appender.truncate(self.size)
+        self._find_largest()
+
+    def _find_largest(self) -> None:
+        """The largest timestamp of what is left: the time index knows only some of them."""
+        self._largest = None
+        hint = self.offset_index.floor(max(self.largest()[1] - self.base_offset, 0))
+        for batches in batch_headers(self.reader, start=hint[1] if hint else 0, end=self.size):
+            row = int(batches["max_timestamp"].argmax())
+            timestamp = int(batches["max_timestamp"][row])
+            if timestamp > self.largest()[0]:
+                self._largest = (timestamp, int(batches["last_offset"][row]))
 
     def hold(self) -> None:
-        """Open what readers may still ask for: the files are about to be renamed."""
-        self._aborted = self.aborted()
+        """Open what readers may still ask for: the files are about to be renamed.
+
+        Who finds something not open yet waits here, and then finds it open.
+        """
+        aborted = self.aborted()
+        with self._opening:
+            self._aborted = aborted
         _ = self.reader
         self.offset_index.hold()
         self.time_index.hold()
