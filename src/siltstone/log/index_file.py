@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import struct
+import threading
 from pathlib import Path
 
 from siltstone import files
@@ -20,6 +21,8 @@ _FORMATS = {
     "index": (struct.Struct(">ii"), OFFSET_ENTRY.itemsize),
     "timeindex": (struct.Struct(">qi"), TIME_ENTRY.itemsize),
 }
+_CUT_OFF = (1 << 62, 1 << 62)
+"""What an older view of a segment reads where the file was cut off since: behind everything."""
 
 
 class IndexFile:
@@ -28,13 +31,14 @@ class IndexFile:
     One thread adds, any may look up. The file must be sound: recovery sees to that.
     """
 
-    __slots__ = ("_entry", "_limit", "_path", "_reader", "_state", "_width")
+    __slots__ = ("_entry", "_limit", "_opening", "_path", "_reader", "_state", "_width")
 
     def __init__(self, path: Path, kind: str, size: int, size_limit: int) -> None:
         self._entry, self._width = _FORMATS[kind]
         self._path = path
         self._limit = size_limit // self._width
         self._reader: files.Reader | None = None
+        self._opening = threading.Lock()
         self._state: tuple[int, list[Entry]] = (size // self._width, [])
 
     def __len__(self) -> int:
@@ -93,7 +97,9 @@ class IndexFile:
     def hold(self) -> None:
         """Open the file, so that lookups go on when it is renamed or unlinked."""
         if self._reader is None:
-            self._reader = files.Reader(self._path)
+            with self._opening:
+                if self._reader is None:
+                    self._reader = files.Reader(self._path)
 
     def _read(self, number: int) -> Entry:
         self.hold()
@@ -101,7 +107,10 @@ class IndexFile:
         return self._entry_at(self._reader, number)
 
     def _entry_at(self, reader: files.Reader, number: int) -> Entry:
-        first, second = self._entry.unpack(reader.read(number * self._width, self._width))
+        raw = reader.read(number * self._width, self._width)
+        if len(raw) < self._width:
+            return _CUT_OFF
+        first, second = self._entry.unpack(raw)
         return first, second
 
     def add(self, first: int, second: int) -> None:

@@ -270,7 +270,7 @@ class LiveSegment:
             files.sync_file(self.path("txnindex"))
 
     def shortened(self, offset: int, config: LogConfig) -> LiveSegment:
-        """This segment without the batches that hold ``offset`` or more, for readers; ``cut`` does it to the files.
+        """This segment without the batches that hold ``offset`` or more; ``cut`` does it to the files.
 
         Itself where nothing goes. Raises OSError.
         """

@@ -319,20 +319,29 @@ class PartitionLog:
         with self._changing():
             if offset >= self.log_end_offset:
                 return False
-            self._list.truncate(offset)
-            self._restart_at(offset, min(self.log_start_offset, offset))
+            finish = self._list.truncate(offset)
+            self._end_at(offset, min(self.log_start_offset, offset))
+            finish()
+            self._forget_behind(offset)
             return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything and go on at ``offset`` (a follower whose leader has moved past it)."""
         with self._changing():
             self._list.restart(offset)
-            self._restart_at(offset, offset)
+            self._end_at(offset, offset)
+            self._forget_behind(offset)
 
-    def _restart_at(self, end: int, start: int) -> None:
-        """The log ends at ``end`` now: everything that was known of what came behind it goes."""
+    def _end_at(self, end: int, start: int) -> None:
+        """Readers are told before the files are cut: who asks now is not sent behind the new end."""
         self.log_start_offset, self.log_end_offset = start, end
         self.recovery_point = min(self.recovery_point, end)
+        if self._high_watermark is not None:
+            self._high_watermark = min(self._high_watermark, end)
+        self._publish()
+
+    def _forget_behind(self, end: int) -> None:
+        """Epochs, snapshots and producers of what was cut off."""
         self._epochs.truncate_from_end(end)
         for entry in files.entries(self.directory):
             name = parse_segment_file(entry.name)

@@ -6,7 +6,7 @@ here knows of producers, epochs or start offsets, and nothing takes a lock: ``Pa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
@@ -79,16 +79,27 @@ class SegmentList:
             files.sync_directory(self.directory)
         return renamed
 
-    def truncate(self, offset: int) -> None:
-        """Drop everything at and above ``offset``, later segments first."""
+    def truncate(self, offset: int) -> Callable[[], None]:
+        """Drop all at and above ``offset``: from ``segments`` now, on the disk when the answer is called.
+
+        In between readers can be told. Later segments go first.
+        """
         kept = [segment for segment in self.segments if segment.base_offset <= offset]
-        self._remove(self.segments[len(kept) :])
-        if kept:
-            self.segments = tuple(kept)
-            kept[-1].truncate(offset)
+        going = self.segments[len(kept) :]
+        if not kept:
+            self.restart(offset)
+            return lambda: None
+        last = kept[-1].shortened(offset, self.config)
+        cut = last is not kept[-1]
+        self.segments = (*kept[:-1], last)
+
+        def on_the_disk() -> None:
+            self._remove(going)
+            if cut:
+                last.cut(offset)
             files.sync_directory(self.directory)
-        else:
-            self.segments = (self._create(offset),)
+
+        return on_the_disk
 
     def restart(self, offset: int) -> None:
         """Drop everything; one empty segment at ``offset`` is left."""
