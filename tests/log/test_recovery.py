@@ -155,6 +155,30 @@ def test_an_index_that_lies_is_found_by_a_check(tmp_path: Path) -> None:
     assert tree(partition) == before
 
 
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("kind", ["index", "timeindex", "txnindex"])
+def test_an_index_is_built_again_and_the_abort_index_stays(tmp_path: Path, kind: str, check: bool) -> None:
+    partition = aborting(tmp_path)
+    before = tree(partition)
+    assert before[name(10, "txnindex")]
+    path = partition / name(10, kind)
+    path.write_bytes(path.read_bytes()[:-1])
+    found = recover(partition, point=30, check=check)
+    assert found.rebuilt_indexes == (name(10, kind),)
+    assert tree(partition) == before
+
+
+def test_an_abort_index_stays_where_its_segment_is_damaged(tmp_path: Path) -> None:
+    partition = aborting(tmp_path)
+    log = partition / name(10, "log")
+    log.write_bytes(log.read_bytes()[:-1])
+    (partition / name(10, "index")).unlink()
+    (partition / name(10, "timeindex")).write_bytes(bytes(12))
+    before = (partition / name(10, "txnindex")).read_bytes()
+    found = recover(partition, point=30, check=True)
+    assert found.damage and (partition / name(10, "txnindex")).read_bytes() == before
+
+
 def test_preallocated_indexes_are_trimmed(tmp_path: Path) -> None:
     partition = settled(tmp_path)
     before = tree(partition)
@@ -254,6 +278,32 @@ def test_message_sets_are_recovered_too(golden: Path, tmp_path: Path) -> None:
 # Producers
 
 
+def marker(offset: int, *, commit: bool, producer_id: int = 9, producer_epoch: int = 1) -> bytes:
+    made = bytearray(
+        end_transaction_marker(
+            commit=commit,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=1,
+            timestamp_ms=NOW,
+        ).tobytes()
+    )
+    HEADER.pack_into(made, 0, *(offset, *HEADER.unpack_from(made)[1:]))
+    return bytes(made)
+
+
+def aborting(path: Path) -> Path:
+    """Three segments, each with an aborted transaction, as a clean stop leaves them."""
+    batches = {}
+    for base in (0, 10, 20):
+        shape = {"producer_id": 9, "producer_epoch": 1, "transactional": True}
+        data = [one(base + i, "k", "v" * 40, base_sequence=base + i, **shape) for i in range(9)]
+        batches[base] = [*data, marker(base + 9, commit=False)]
+    partition = write_log(path, batches, interval=100)
+    recover(partition)
+    return partition
+
+
 def producers_of(partition: Path, base: int) -> dict[int, tuple[int, int]]:
     found = read_snapshot((partition / name(base, "snapshot")).read_bytes())
     return {each.producer_id: (each.last_sequence, each.last_offset) for each in found}
@@ -304,20 +354,12 @@ def test_rows_that_do_not_matter_change_nothing() -> None:
     for offset in range(300):
         producer, epoch = int(rng.integers(3)), offset // 100
         if rng.random() < 0.15:
-            made = bytearray(
-                end_transaction_marker(
-                    commit=bool(rng.integers(2)),
-                    producer_id=producer,
-                    producer_epoch=epoch,
-                    coordinator_epoch=1,
-                    timestamp_ms=NOW,
-                ).tobytes()
-            )
-            HEADER.pack_into(made, 0, *(offset, *HEADER.unpack_from(made)[1:]))
+            commit = bool(rng.integers(2))
+            made = marker(offset, commit=commit, producer_id=producer, producer_epoch=epoch)
         else:
             transactional = producer == 2
             shape = {"producer_id": producer, "producer_epoch": epoch, "base_sequence": offset}
-            made = bytearray(batch([Rec(offset=offset, key=b"k")], transactional=transactional, **shape))
+            made = batch([Rec(offset=offset, key=b"k")], transactional=transactional, **shape)
         data += made
     array = np.frombuffer(data, np.uint8)
     batches = scan_batches(array).batches

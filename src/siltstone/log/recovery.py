@@ -191,18 +191,17 @@ class _Recovery:
         )
         if not trouble and not check:
             return
-        states, aborted = ProducerStates(), list[AbortedEntry]()
-        if trouble:
-            states = self._history.at(segment.base_offset, self.segments)
+        states = self._history.at(segment.base_offset, self.segments)
+        aborted: list[AbortedEntry] = []
 
         def visit(data: Bytes, batches: Directory) -> None:
-            if trouble:
-                aborted.extend(fold(states, batches, data))
+            aborted.extend(fold(states, batches, data))
 
         scan = self._scan(number, visit, keep_going=True)
         self.damage += scan.skipped if scan.damage is None else (*scan.skipped, scan.damage)
-        if not trouble and scan.damage is None:
-            trouble = trouble_with_log(segment, self._changes.names)
+        if check and scan.damage is None:
+            lying = trouble_with_log(segment, self._changes.names)
+            trouble += [name for name in lying if name not in trouble]
         if trouble:
             self._write_indexes(segment, scan, aborted, trouble)
         if check:
@@ -236,8 +235,9 @@ class _Recovery:
         segment: Segment,
         scan: SegmentScan,
         aborted: Sequence[AbortedEntry],
-        trouble: Sequence[str] = (),
+        trouble: Sequence[str] | None = None,
     ) -> None:
+        """Write a scanned segment's indexes: those in ``trouble``, and one that is missing; None: all."""
         built = {
             "index": scan.indexes.offset_index,
             "timeindex": scan.indexes.time_index,
@@ -248,9 +248,9 @@ class _Recovery:
             known = name in self._changes.names
             if kind == "txnindex" and not known and not data:
                 continue
-            if trouble and name not in trouble and kind != "txnindex":
+            if trouble is not None and known and name not in trouble:
                 continue
-            if name in trouble or not (known and self._was_of(name, kind, data)):
+            if name in (trouble or ()) or not (known and self._was_of(name, kind, data)):
                 self.rebuilt.append(name)
             self._changes.write(name, data)
 
