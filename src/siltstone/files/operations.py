@@ -119,9 +119,10 @@ def sha256(path: str | os.PathLike[str]) -> str:
 class Reader:
     """An open file that is read at positions; readers outlive renames and unlinks of the file."""
 
+    descriptor = -1
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
-        self.descriptor = -1
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.stat = _facts(os.fstat(self.descriptor))
         with contextlib.suppress(OSError):
