@@ -26,7 +26,7 @@ _CHECKPOINTS = (
     names.LOG_START_CHECKPOINT,
     names.REPLICATION_CHECKPOINT,
 )
-_EMPTY = (names.LOCK, "lost+found")
+_EMPTY = (names.LOCK, f"{names.META_PROPERTIES}.tmp", "lost+found")
 _MARKS_OF_A_LOG_DIRECTORY = (names.META_PROPERTIES, names.CLEAN_SHUTDOWN, *_CHECKPOINTS)
 
 

@@ -1,0 +1,157 @@
+"""Reading log directories without a lock and without changing a byte: a backup, or beside a live broker.
+
+``ReadOnlyLogs`` finds the partitions; a log is looked at when it is first asked for. What a crash left is
+read as the next start would leave it: a torn tail is not seen, an index that does not fit is not used. What
+would have to be put right before it can be read at all is refused, with the advice to do that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from siltstone.clock import Clock, SystemClock
+from siltstone.config import LogConfig
+from siltstone.errors import DirectoryRefusedError, UnknownTopicError
+from siltstone.log import fetch
+from siltstone.log.directory import Checkpoints, LogDirectory, refuse_strangers
+from siltstone.log.fetch import Fetched, LogView
+from siltstone.log.live_segment import LiveSegment
+from siltstone.log.lookup import RecordPlace
+from siltstone.log.names import TopicPartition, segment_file
+from siltstone.log.producers import ProducerStates
+from siltstone.log.recovery import Recovered, recover_partition
+from siltstone.log.segments import Segment, list_segments
+
+
+class ReadOnlyLog:
+    """One partition as it was when it was opened: ``view``; ``where``, ``directory``."""
+
+    def __init__(self, where: TopicPartition, directory: Path, view: LogView) -> None:
+        self.where = where
+        self.directory = directory
+        self.view = view
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that may be read."""
+        return self.view.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset behind the last record."""
+        return self.view.log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Up to where records were replicated."""
+        return self.view.high_watermark
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int = 1 << 20,
+        *,
+        isolation: str = fetch.READ_UNCOMMITTED,
+        whole_first: bool = True,
+    ) -> Fetched:
+        """Batches from the one that holds ``offset`` on; see ``fetch.read``."""
+        return fetch.read(self.view, offset, max_bytes, isolation=isolation, whole_first=whole_first)
+
+    def offset_for_time(self, timestamp: int) -> RecordPlace | None:
+        """The first record at or after a time in ms; see ``fetch.offset_for_time``."""
+        return fetch.offset_for_time(self.view, timestamp)
+
+
+class ReadOnlyLogs:
+    """The partitions of some log directories, or of one partition directory, by ``[topic, partition]``."""
+
+    def __init__(self, directories: Sequence[Path | str], *, clock: Clock | None = None) -> None:
+        """Raises NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError."""
+        opened = [LogDirectory.open(Path(each), lock=False) for each in directories]
+        refuse_strangers(opened)
+        self._clock = clock or SystemClock()
+        self._checkpoints = [(each, each.checkpoints()) for each in opened]
+        self._opened: dict[TopicPartition, ReadOnlyLog] = {}
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(sorted(where for each, _ in self._checkpoints for where in each.partitions))
+
+    def __len__(self) -> int:
+        return sum(len(each.partitions) for each, _ in self._checkpoints)
+
+    def __contains__(self, where: object) -> bool:
+        return any(where in each.partitions for each, _ in self._checkpoints)
+
+    def __getitem__(self, where: TopicPartition | tuple[str, int]) -> ReadOnlyLog:
+        where = where if isinstance(where, TopicPartition) else TopicPartition(*where)
+        if where not in self._opened:
+            for directory, checkpoints in self._checkpoints:
+                if where in directory.partitions:
+                    self._opened[where] = self._open(where, directory, checkpoints)
+                    break
+            else:
+                raise UnknownTopicError(f"{where}: there is no such partition here")
+        return self._opened[where]
+
+    def _open(self, where: TopicPartition, directory: LogDirectory, checkpoints: Checkpoints) -> ReadOnlyLog:
+        path = directory.partitions[where]
+        recovered = recover_partition(
+            path,
+            clean=directory.was_stopped_cleanly,
+            recovery_point=checkpoints.recovery_point.get(where, 0),
+            log_start=checkpoints.log_start.get(where, 0),
+            config=LogConfig(),
+            now_ms=self._clock.now_ms(),
+            dry_run=True,
+        )
+        mark = checkpoints.high_watermark.get(where, recovered.log_end_offset)
+        return ReadOnlyLog(where, path, _view(recovered, mark))
+
+    def close(self) -> None:
+        """Let go of the logs; those that somebody holds go on."""
+        self._opened = {}
+
+    def __enter__(self) -> ReadOnlyLogs:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _view(recovered: Recovered, high_watermark: int) -> LogView:
+    """What recovery would leave, as a view. Raises DirectoryRefusedError where it would have to be made."""
+    if recovered.finished_swaps or any(name.endswith("txnindex") for name in recovered.rebuilt_indexes):
+        raise DirectoryRefusedError(
+            f"{recovered.directory}: a crash left it half changed; "
+            "run siltstone recover, or open it with mode='a'"
+        )
+    known = {segment.base_offset for segment in recovered.segments}
+    gone = [each for each in list_segments(recovered.directory) if each.base_offset not in known]
+    cut = recovered.truncated_bytes - sum(segment.size for segment in gone)
+    segments = tuple(_live(each, recovered) for each in recovered.segments)
+    end = recovered.log_end_offset
+    mark = min(max(high_watermark, recovered.log_start_offset), end)
+    states = ProducerStates.load(recovered.producers, end)
+    active_size = max(segments[-1].size - max(cut, 0), 0) if segments else 0
+    return LogView(
+        segments, recovered.log_start_offset, end, mark, states.last_stable_offset(mark), active_size
+    )
+
+
+def _live(segment: Segment, recovered: Recovered) -> LiveSegment:
+    """Without the indexes that would be built again."""
+
+    def size(kind: str, known: int) -> int:
+        return 0 if segment_file(segment.base_offset, kind) in recovered.rebuilt_indexes else known
+
+    fit = replace(
+        segment,
+        offset_index_size=size("index", segment.offset_index_size),
+        time_index_size=size("timeindex", segment.time_index_size),
+    )
+    return LiveSegment(fit, LogConfig(), created_ms=segment.modified_ms)

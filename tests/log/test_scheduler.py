@@ -1,0 +1,75 @@
+"""What is due when: pure, and by a thread."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from siltstone.clock import ManualClock
+from siltstone.log.scheduler import Scheduler, Ticker
+
+
+def test_periods_and_single_tasks() -> None:
+    scheduler, done = Scheduler(), []
+    scheduler.every("five", lambda: 5, lambda: done.append("five"), first_ms=10)
+    scheduler.at(12, "once", lambda: done.append("once"))
+    assert scheduler.next_ms == 10
+    assert scheduler.tick(9) == []
+    assert scheduler.tick(10) == ["five"]
+    assert scheduler.tick(10) == []
+    assert scheduler.tick(15) == ["once", "five"]
+    assert scheduler.next_ms == 20 and done == ["five", "once", "five"]
+
+
+def test_what_was_missed_runs_once_and_keeps_its_turn() -> None:
+    scheduler = Scheduler()
+    scheduler.every("ten", lambda: 10, lambda: None, first_ms=0)
+    assert scheduler.tick(95) == ["ten"]
+    assert scheduler.next_ms == 100
+    scheduler.hasten("ten", 97)
+    assert scheduler.tick(97) == ["ten"] and scheduler.next_ms == 107
+    scheduler.hasten("ten", 200)
+    assert scheduler.next_ms == 107
+
+
+def test_a_period_may_change_and_a_task_may_add_tasks() -> None:
+    scheduler, period = Scheduler(), [10]
+    scheduler.every("some", lambda: period[0], lambda: scheduler.at(0, "added", list), first_ms=0)
+    period[0] = 3
+    assert scheduler.tick(0) == ["some"]
+    assert scheduler.tick(2) == ["added"]
+    assert scheduler.tick(3) == ["some"]
+
+
+def test_one_that_fails_keeps_nobody_from_its_turn() -> None:
+    scheduler, done = Scheduler(), []
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    scheduler.every("bad", lambda: 10, fail, first_ms=0)
+    scheduler.at(1, "good", lambda: done.append(1))
+    with pytest.raises(ValueError, match="no"):
+        scheduler.tick(5)
+    assert done == [1] and scheduler.next_ms == 10
+
+
+def test_a_thread_ticks_until_it_is_stopped(caplog: pytest.LogCaptureFixture) -> None:
+    scheduler, clock = Scheduler(), ManualClock(0)
+    ran, failed = threading.Event(), threading.Event()
+
+    def fail() -> None:
+        failed.set()
+        raise ValueError("told of, and gone on")
+
+    ticker = Ticker(lambda: scheduler.tick(clock.now_ms()), scheduler, clock)
+    scheduler.at(0, "bad", fail)
+    assert failed.wait(10)
+    scheduler.at(0, "good", ran.set)
+    assert ran.wait(10)
+    ticker.stop()
+    ran.clear()
+    scheduler.at(0, "late", ran.set)
+    assert not ran.is_set()
+    assert "a periodic task failed" in caplog.text
