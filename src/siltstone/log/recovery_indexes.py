@@ -49,13 +49,16 @@ def _last_is_possible(segment: Segment, kind: str, name: str, size: int, limit_o
         return raw[:2] == b"\0\0"
     if raw == bytes(width):
         return False
+    relative: int
     if kind == "index":
         relative, position = _OFFSET_ENTRY.unpack(raw)
-        possible = 0 <= position < segment.size
+        if not 0 <= position < segment.size:
+            return False
     else:
         timestamp, relative = _TIME_ENTRY.unpack(raw)
-        possible = timestamp >= _LEAST_TIMESTAMP and segment.size > 0
-    return possible and 0 <= relative < limit_offset - segment.base_offset
+        if timestamp < _LEAST_TIMESTAMP or not segment.size:
+            return False
+    return 0 <= relative < limit_offset - segment.base_offset
 
 
 def whole_trouble(segment: Segment, limit_offset: int, names: dict[str, files.FileStat]) -> list[str]:
