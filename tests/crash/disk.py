@@ -227,6 +227,17 @@ def _change(entry: _Entry, names: dict[str, Content], folders: set[str], *, stri
             names.pop(entry.name, None)
     elif entry.content is not None:
         _rename_or_link(entry, entry.content, names, folders, strict)
+    elif entry.verb == "rename" and entry.name in folders:
+        _rename_folder(entry.name, entry.other, names, folders)
+
+
+def _rename_folder(old: str, new: str, names: dict[str, Content], folders: set[str]) -> None:
+    """A directory goes with all that is in it."""
+    for path in [path for path in names if path.startswith(f"{old}/")]:
+        names[new + path[len(old) :]] = names.pop(path)
+    for folder in [folder for folder in folders if f"{folder}/".startswith(f"{old}/")]:
+        folders.discard(folder)
+        folders.add(new + folder[len(old) :])
 
 
 def _rename_or_link(

@@ -1,0 +1,188 @@
+"""A crash at every step of a manager's life: topics made, changed and deleted, records appended and deleted.
+
+The operations of one run are recorded. For each prefix of them, and several things that could be on disk
+then, the directories are opened again: what they hold is what was acknowledged last, or that and the call
+that was under way, whole; and a second start finds the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from siltstone import files
+from siltstone.clock import ManualClock
+from siltstone.log import topic_registry
+from siltstone.log.manager import LogManager
+from siltstone.log.names import TopicPartition
+from tests.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
+from tests.log.managed import NOW, append, opened, values
+
+Seen = dict[str, object]
+"""Topics with their settings, and of each partition: its start, its end, the records that can be read."""
+VARIANTS: tuple[Variant, ...] = (KEEP, DROP, 1, 2, 3)
+DIRECTORIES = ("a", "b")
+
+
+def what_is_there(manager: LogManager) -> Seen:
+    found: Seen = {name: dict(manager.topics.describe(name).config) for name in manager.topics.names()}
+    for where in manager:
+        log = manager[where]
+        found[str(where)] = (log.log_start_offset, log.log_end_offset, values(log))
+    return found
+
+
+@dataclass(kw_only=True)
+class Run:
+    """A recorded run: after each acknowledged call, how many operations there were, what was to be seen."""
+
+    recording: Recording
+    root: Path
+    acknowledged: list[tuple[int, Seen]] = field(default_factory=list)
+
+    def around(self, count: int) -> list[Seen]:
+        """What may be seen after the first ``count`` operations."""
+        done = [number for number, (steps, _) in enumerate(self.acknowledged) if steps <= count]
+        return [seen for _, seen in self.acknowledged[done[-1] : done[-1] + 2]]
+
+
+def run(root: Path, calls: list[Callable[[LogManager], object]]) -> Run:
+    directories = [root / each for each in DIRECTORIES]
+    opened(*directories).close()
+    with recorded(root) as recording:
+        made = Run(recording=recording, root=root)
+        with opened(*directories, clock=ManualClock(NOW)) as manager:
+            made.acknowledged.append((0, what_is_there(manager)))
+            for call in calls:
+                call(manager)
+                made.acknowledged.append((len(recording.steps), what_is_there(manager)))
+    return made
+
+
+def lost(made: Run, count: int, variant: Variant, alike: set[int]) -> str | None:
+    """What is wrong with one thing that could be on disk; None: nothing, or it was looked at before."""
+    if not Disk(made.recording, count).build(variant, alike):
+        return None
+    directories = [made.root / each for each in DIRECTORIES]
+    found = []
+    for _ in range(2):
+        manager = opened(*directories, clock=ManualClock(NOW))
+        found.append(what_is_there(manager))
+        refused = manager.refused or manager.offline
+        manager.close()
+        if refused:
+            return f"{count} {variant}: {refused}"
+    if found[0] != found[1]:
+        return f"{count} {variant}: first {found[0]}, then {found[1]}"
+    if found[0] not in made.around(count):
+        return f"{count} {variant}: {found[0]}, not one of {made.around(count)}"
+    return None
+
+
+def all_lost(made: Run, *, every: int = 1) -> list[str]:
+    alike: set[int] = set()
+    counts = range(0, len(made.recording.steps) + 1, every)
+    found = (lost(made, count, variant, alike) for count in counts for variant in VARIANTS)
+    return [each for each in found if each is not None]
+
+
+def synced(where: TopicPartition, count: int) -> Callable[[LogManager], object]:
+    def call(manager: LogManager) -> None:
+        append(manager[where], count)
+        manager[where].flush()
+
+    return call
+
+
+EVENTS = TopicPartition("events", 0)
+
+
+@pytest.fixture(autouse=True)
+def _quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model says what is durable; the machine's own disk need not."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
+def test_topics(tmp_path: Path) -> None:
+    made = run(
+        tmp_path / "data",
+        [
+            lambda manager: manager.topics.create("events", partitions=2, config={"retention.ms": "-1"}),
+            lambda manager: manager.topics.alter("events", {"flush.ms": "1000"}),
+            lambda manager: manager.topics.add_partitions("events", 3),
+            lambda manager: manager.get_or_create(TopicPartition("other", 1)),
+            lambda manager: manager.topics.delete("events"),
+            lambda manager: manager.topics.create("events", partitions=1),
+        ],
+    )
+    assert all_lost(made, every=2) == []
+
+
+def test_records(tmp_path: Path) -> None:
+    made = run(
+        tmp_path / "data",
+        [
+            lambda manager: manager.topics.create("events", config={"segment.bytes": "160"}),
+            synced(EVENTS, 1),
+            synced(EVENTS, 2),
+            lambda manager: manager.delete_records(EVENTS, 2),
+            synced(EVENTS, 1),
+            lambda manager: manager.upkeep.delete_old_segments(),
+            lambda manager: manager.upkeep.write_recovery_points(),
+            lambda manager: manager.truncate_to(EVENTS, 3),
+            synced(EVENTS, 2),
+        ],
+    )
+    assert all_lost(made) == []
+
+
+def test_a_topic_made_again_does_not_begin_where_the_old_one_ended(tmp_path: Path) -> None:
+    made = run(
+        tmp_path / "data",
+        [
+            lambda manager: manager.topics.create("events"),
+            synced(EVENTS, 4),
+            lambda manager: manager.delete_records(EVENTS, 3),
+            lambda manager: manager.topics.delete("events"),
+            lambda manager: manager.topics.create("events"),
+            synced(EVENTS, 1),
+        ],
+    )
+    assert all_lost(made) == []
+
+
+@pytest.mark.parametrize("broken", ["registry", "log start", "sync"])
+def test_the_harness_finds_what_is_taken_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    plain = files.replace
+
+    def replace(path: Path, data: bytes) -> None:
+        out = {"registry": topic_registry.TOPICS_FILE, "log start": "log-start-offset-checkpoint"}
+        if Path(path).name != out.get(broken):
+            plain(path, data)
+        else:
+            Path(path).unlink(missing_ok=True)
+            with files.Writer(path) as writer:
+                writer.write(data)
+
+    if broken == "sync":
+        monkeypatch.setattr("siltstone.log.live_segment.LiveSegment.sync", lambda segment: None)
+    monkeypatch.setattr(files, "replace", replace)
+    made = run(
+        tmp_path / "data",
+        [
+            lambda manager: manager.topics.create("events"),
+            synced(EVENTS, 4),
+            lambda manager: manager.delete_records(EVENTS, 3),
+        ],
+    )
+    monkeypatch.undo()
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+    try:
+        assert all_lost(made) != []
+    except Exception as error:
+        assert "siltstone" in type(error).__module__
