@@ -15,6 +15,7 @@ from siltstone.files.appending import Appender, FileSlice
 from siltstone.files.listing import list_files, read_slice
 from siltstone.files.locking import (
     Lock,
+    is_locked,
 )
 from siltstone.files.operations import (
     Entry,
@@ -78,6 +79,7 @@ __all__ = [
     "find_program",
     "inherit_owner",
     "is_directory",
+    "is_locked",
     "link",
     "list_files",
     "make_directory",

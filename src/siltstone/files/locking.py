@@ -6,8 +6,14 @@ import contextlib
 import errno
 import fcntl
 import os
+import struct
+import sys
 
 from siltstone.files.operations import about_to, inherit_owner, unlink
+
+_FLOCK = struct.Struct("qqihh" if sys.platform == "darwin" else "hhqqi")
+"""The system's ``struct flock``: start, length, process, kind, whence; kind first on Linux."""
+_KIND = 3 if sys.platform == "darwin" else 0
 
 _held: set[tuple[int, int]] = set()
 """Device and inode of the files that this process holds: the system would let it lock them once more."""
@@ -58,3 +64,23 @@ class Lock:
 
 def _identity(facts: os.stat_result) -> tuple[int, int]:
     return facts.st_dev, facts.st_ino
+
+
+def is_locked(path: str | os.PathLike[str]) -> bool:
+    """Does a process hold a ``Lock`` on the file? Asks only: nothing is locked, made or changed.
+
+    False where there is no such file, or it may not be read.
+    """
+    try:
+        if _identity(os.stat(path)) in _held:
+            return True
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        asked = [0, 0, 0, 0, 0]
+        asked[_KIND] = fcntl.F_WRLCK
+        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(*asked))
+    finally:
+        os.close(descriptor)
+    return bool(_FLOCK.unpack(answer)[_KIND] != fcntl.F_UNLCK)

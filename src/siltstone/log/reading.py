@@ -143,7 +143,7 @@ class LogReader:
     def records(self) -> Iterator[Record]:
         """One object a record, to the end as it is now: for people; columns are a hundred times faster."""
         for polled in self:
-            yield from _records(polled)
+            yield from records_of(polled)
 
     def poll(self, max_bytes: int | None = None) -> Polled | None:
         """The next records, of about ``max_bytes`` of log (at least one batch); None at the end.
@@ -253,9 +253,10 @@ def _between(columns: RecordColumns, start: int, end: int) -> RecordColumns:
     return columns if whole else select(columns, slice(first, behind))
 
 
-def _records(polled: Polled) -> Iterator[Record]:
+def records_of(polled: Polled, most: int | None = None) -> Iterator[Record]:
+    """One object a record, of all that were polled or the first ``most``."""
     columns, epochs = polled.columns, polled.batches["leader_epoch"].tolist()
-    for row in range(len(columns)):
+    for row in range(len(columns) if most is None else min(most, len(columns))):
         yield Record(
             offset=int(columns.offset[row]),
             timestamp=int(columns.timestamp[row]),
