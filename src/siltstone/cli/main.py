@@ -10,23 +10,37 @@ import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from siltstone.errors import SiltstoneError, UsageError
+from siltstone.errors import LogError, SiltstoneError, UsageError
 
 if TYPE_CHECKING:
     import cyclopts
 
 FOUND, USAGE, INTERRUPTED = 1, 2, 130
 
+COMMANDS = {
+    "clean": "Clean the compacted topics of stopped Kafka log directories, as a Spark job.",
+    "configs": "Show and change settings of topics, show those of brokers, as kafka-configs does.",
+    "consume": "Write the records of a topic, as kcat -C does.",
+    "delete-records": "Delete the records below given offsets, as kafka-delete-records does.",
+    "dump": "Show what is in files of a Kafka log directory, as kafka-dump-log does, and check them.",
+    "get-offsets": "Show offsets of partitions by time, as kafka-get-offsets does.",
+    "log-dirs": "Show the partitions of log directories with their sizes, as kafka-log-dirs does.",
+    "produce": "Append records to a topic: lines of standard input, or files, as kcat -P does.",
+    "recover": "Bring Kafka log directories into order after a crash, as a broker's start and stop would.",
+    "topics": "List, describe, make, change and delete topics, as kafka-topics does.",
+    "undo": "Put back the segments that a run of clean --keep-originals replaced.",
+}
+"""Each command with its line of help: a command's file is loaded only when it is asked for."""
 
-def build_app() -> cyclopts.App:
-    """All commands. Imported here, so that an interrupt while numba loads is one line as well."""
+
+def build_app(asked: str = "") -> cyclopts.App:
+    """All commands; the one that is ``asked`` for has its own long help.
+
+    Loaded here, so that an interrupt while numba loads is one line as well.
+    """
     import cyclopts
 
     import siltstone
-    from siltstone.cli.clean import clean
-    from siltstone.cli.dump import dump
-    from siltstone.cli.recover import recover
-    from siltstone.cli.undo import undo
 
     app = cyclopts.App(
         name="siltstone",
@@ -38,8 +52,9 @@ def build_app() -> cyclopts.App:
         help_on_error=False,
         suppress_keyboard_interrupt=False,
     )
-    for command in (clean, dump, recover, undo):
-        app.command(command)
+    for name, line in COMMANDS.items():
+        attribute = name.replace("-", "_")
+        app.command(f"siltstone.cli.{attribute}:{attribute}", name=name, help=None if name == asked else line)
     return app
 
 
@@ -55,7 +70,7 @@ def _interrupt(number: int, frame: object) -> NoReturn:
 
 def _run(arguments: list[str]) -> int:
     """Run one command line; what is wrong with the words of it is a UsageError."""
-    app = build_app()
+    app = build_app(arguments[0] if arguments else "")
     from cyclopts import CycloptsError
 
     try:
@@ -72,6 +87,8 @@ def run(arguments: list[str] | None = None) -> int:
     except UsageError as error:
         say(str(error))
         return USAGE
+    except LogError as error:
+        say(f"{error} ({error.kafka_name})")
     except SiltstoneError as error:
         say(str(error))
     except BrokenPipeError:

@@ -1,0 +1,206 @@
+"""Records out of a topic: from somewhere on to the end, or on and on (as ``kcat -C``).
+
+Nothing is locked and nothing is changed. Following looks at the directory again and again: a partition whose
+files have not changed is not opened anew, partitions that are made meanwhile are read from their start. What
+cannot be read for a moment beside a live broker (a swap of cleaned segments) is tried again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from siltstone import files
+from siltstone.administration.places import Look, Place
+from siltstone.errors import DirectoryRefusedError, OffsetOutOfRangeError, UnknownTopicError, UsageError
+from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, LogView
+from siltstone.log.names import TopicPartition
+from siltstone.log.read_only import ReadOnlyLog
+from siltstone.log.reading import EARLIEST, AtTime, LogReader, Polled, Start
+
+ISOLATIONS = (READ_COMMITTED, READ_UNCOMMITTED)
+_WORDS = {
+    "start": EARLIEST,
+    "beginning": EARLIEST,
+    "earliest": EARLIEST,
+    "oldest": EARLIEST,
+    "end": "end",
+    "latest": "end",
+    "newest": "end",
+}
+_NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
+_TRIES = 20
+"""How often in a row a directory that cannot be read for the moment is tried again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Where to begin and where to end, as ``-o`` says it. ``last``: so many records before the end.
+
+    ``until_ms``: up to the first record at or after that time.
+    """
+
+    start: str = EARLIEST
+    offset: int | None = None
+    last: int | None = None
+    from_ms: int | None = None
+    until_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrived:
+    """Records of one partition; ``polled`` None: its end at ``offset`` was reached."""
+
+    where: TopicPartition
+    offset: int
+    polled: Polled | None = None
+
+
+def parse_range(text: str) -> Range:
+    """``start``, ``end``, ``n``, ``-n``, ``s@ms``, ``e@ms``, or ``s@ms,e@ms``. Raises UsageError."""
+    if text in _WORDS:
+        return Range(start=_WORDS[text])
+    if _NUMBER.fullmatch(text):
+        number = int(text)
+        return Range(last=-number) if number < 0 else Range(offset=number)
+    times: dict[str, int] = {}
+    for part in text.split(","):
+        kind, at, number_text = part.partition("@")
+        if kind not in ("s", "e") or kind in times or not (at and _NUMBER.fullmatch(number_text)):
+            raise UsageError(f"-o {text}: give start, end, an offset, -n, s@ms or s@ms,e@ms")
+        times[kind] = int(number_text)
+    return Range(from_ms=times.get("s"), until_ms=times.get("e"))
+
+
+class _Followed:
+    """One partition that is read: ``view`` is the newest look at it."""
+
+    def __init__(self, log: ReadOnlyLog, wanted: Range, isolation: str) -> None:
+        self.where, self.directory = log.where, log.directory
+        self.view: LogView = log.view
+        self.seen = _fingerprint(log.directory)
+        self.reader = LogReader(
+            self, _start(log, wanted, isolation), isolation=isolation, end=_end(log, wanted), reset=EARLIEST
+        )
+        self.told = False
+        start = self.reader.offset
+        if not log.log_start_offset <= start <= log.log_end_offset:
+            raise OffsetOutOfRangeError(
+                f"{self.where}: offset {start} is outside {log.log_start_offset} to {log.log_end_offset}; "
+                "give one between them, start or end"
+            )
+
+
+def _fingerprint(directory: Path) -> dict[str, int]:
+    """The sizes of a partition's logs: they change with whatever changes what can be read."""
+    names = files.list_files(directory)
+    return {name: facts.size for name, facts in names.items() if ".log" in name}
+
+
+def _limit(view: LogView, isolation: str) -> int:
+    return view.last_stable_offset if isolation == READ_COMMITTED else view.high_watermark
+
+
+def _start(log: ReadOnlyLog, wanted: Range, isolation: str) -> Start:
+    if wanted.offset is not None:
+        return wanted.offset
+    if wanted.from_ms is not None:
+        return AtTime(wanted.from_ms)
+    if wanted.last is not None:
+        return max(_limit(log.view, isolation) - wanted.last, log.log_start_offset)
+    return _limit(log.view, isolation) if wanted.start == "end" else EARLIEST
+
+
+def _end(log: ReadOnlyLog, wanted: Range) -> int | None:
+    if wanted.until_ms is None:
+        return None
+    found = log.offset_for_time(wanted.until_ms)
+    return None if found is None else found.offset
+
+
+class Consuming:
+    """The partitions of a topic, read from ``wanted`` on. ``notes``: on the state of the directories."""
+
+    def __init__(
+        self,
+        place: Place,
+        topic: str,
+        *,
+        partitions: frozenset[int] = frozenset(),
+        wanted: Range = Range(),
+        isolation: str = READ_COMMITTED,
+        to_the_end: bool = False,
+    ) -> None:
+        """Raises UnknownTopicError, OffsetOutOfRangeError, UsageError, SiltstoneError, OSError."""
+        if isolation not in ISOLATIONS:
+            raise UsageError(f"--isolation {isolation}: give {' or '.join(ISOLATIONS)}")
+        self._place, self._topic, self._isolation = place, topic, isolation
+        self._only, self._to_the_end = partitions, to_the_end
+        look = place.look()
+        self.notes, self.broker_id = look.notes, look.broker_id
+        found = look.topic(topic).partitions
+        missing = sorted(partitions - set(found))
+        if missing:
+            raise UnknownTopicError(f"topic {topic!r} has no partition {missing[0]}")
+        self._followed = {
+            number: _Followed(self._log(look, number), wanted, isolation)
+            for number in found
+            if not partitions or number in partitions
+        }
+        self._failures = 0
+
+    def _log(self, look: Look, number: int) -> ReadOnlyLog:
+        return look.log(TopicPartition(self._topic, number), to_the_end=self._to_the_end)
+
+    def to_the_end(self) -> Iterator[Arrived]:
+        """Records up to the end as it is now, a read of each partition in turn; then the end of each.
+
+        Raises CorruptRecordError, OSError.
+        """
+        waiting = dict(sorted(self._followed.items()))
+        while waiting:
+            for number, each in list(waiting.items()):
+                polled = each.reader.poll()
+                if polled is not None:
+                    each.told = False
+                    yield Arrived(where=each.where, offset=each.reader.offset, polled=polled)
+                    continue
+                del waiting[number]
+                if not each.told:
+                    each.told = True
+                    yield Arrived(where=each.where, offset=each.reader.offset)
+
+    def on_and_on(self, wait: Callable[[], None]) -> Iterator[Arrived]:
+        """The same without an end: ``wait`` is called before the files are looked at again."""
+        while True:
+            try:
+                yield from self.to_the_end()
+            except FileNotFoundError as error:
+                self._failed(error)
+            wait()
+            try:
+                self._look_again()
+                self._failures = 0
+            except (FileNotFoundError, DirectoryRefusedError) as error:
+                self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        """Again a look that cannot be taken: after some, it is no passing state."""
+        self._failures += 1
+        if self._failures >= _TRIES:
+            raise error
+
+    def _look_again(self) -> None:
+        changed = [
+            number for number, each in self._followed.items() if _fingerprint(each.directory) != each.seen
+        ]
+        look = self._place.look()
+        for number in look.topic(self._topic).partitions:
+            if number in changed:
+                each = self._followed[number]
+                each.seen = _fingerprint(each.directory)
+                each.view = self._log(look, number).view
+            elif number not in self._followed and not self._only:
+                self._followed[number] = _Followed(self._log(look, number), Range(), self._isolation)

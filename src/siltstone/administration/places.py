@@ -1,0 +1,200 @@
+"""The log directories that a command works on: looked at, or opened for a change.
+
+A ``Look`` takes no lock and changes nothing. Where the directory was not stopped cleanly (a crash, or
+somebody is writing to it right now) it shows what the next start would find, and ``notes`` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from siltstone import files
+from siltstone.config import Config, parse_topic_config
+from siltstone.config.properties import parse_server_properties
+from siltstone.errors import CorruptFileError, UnknownTopicError
+from siltstone.log.checkpoints import read_topic_id
+from siltstone.log.directory import LogDirectory
+from siltstone.log.manager import LogManager
+from siltstone.log.names import CLUSTER_METADATA, LOCK, TopicPartition
+from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
+from siltstone.log.topic_registry import TopicRegistry, load_registry
+
+INTERNAL_TOPICS = ("__consumer_offsets", "__share_group_state", "__transaction_state")
+"""Topics that a broker keeps for itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """``directories``: a broker's log.dirs; ``server_properties``: its own settings, None: defaults."""
+
+    directories: tuple[Path, ...]
+    server_properties: Path | None = None
+
+    def broker_config(self) -> Config:
+        """The broker's settings. Raises UsageError, OSError."""
+        if self.server_properties is None:
+            return Config()
+        text = files.read_bytes(self.server_properties).decode("utf-8", "replace")
+        return Config(static=parse_server_properties(text, str(self.server_properties)))
+
+    def look(self) -> Look:
+        """Look at the directories. Raises NotALogDirectoryError, CorruptFileError, OSError."""
+        return Look(self.directories, self.broker_config())
+
+    def look_before_making(self) -> Look:
+        """The same where some may not be there yet, as before a first topic is made."""
+        return Look([each for each in self.directories if not _is_new(each)], self.broker_config())
+
+    def open(self) -> LogManager:
+        """Lock, recover and open the directories for a change. Raises as ``LogManager.open``."""
+        return LogManager.open(self.directories, config=self.broker_config())
+
+
+def _is_new(path: Path) -> bool:
+    return not files.exists(path) or (files.is_directory(path) and not files.entries(path))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFacts:
+    """A topic: partitions that are listed or on disk, its own settings as texts.
+
+    ``made_here``: Siltstone made it, so its settings are known and nobody else has a replica.
+    """
+
+    name: str
+    topic_id: str | None
+    partitions: tuple[int, ...]
+    config: Mapping[str, str]
+    made_here: bool
+
+
+class Look:
+    """Log directories as they lie there. ``directories`` are in the order given."""
+
+    def __init__(self, paths: Sequence[Path], broker: Config) -> None:
+        """Raises NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError."""
+        self.paths = tuple(paths)
+        self.broker = broker
+        self.directories = [LogDirectory.open(path, lock=False) for path in paths]
+        self.logs = ReadOnlyLogs(paths)
+        roots = {each.path for each in self.directories}
+        self.registry: TopicRegistry = load_registry(roots)[0] if roots else TopicRegistry()
+        self._here = {
+            where: path
+            for directory in self.directories
+            for where, path in directory.partitions.items()
+            if where.topic != CLUSTER_METADATA and not self._is_deleted(where, path)
+        }
+
+    def _is_deleted(self, where: TopicPartition, path: Path) -> bool:
+        """Does the next start take this partition away?"""
+        gone = self.registry.deleted.get(where.topic)
+        try:
+            return gone is not None and (read_topic_id(path) or "") in gone
+        except CorruptFileError:
+            return False
+
+    @property
+    def notes(self) -> list[str]:
+        """For people: which directories are in use or were not stopped cleanly, and what that means."""
+        found = []
+        for directory in self.directories:
+            if directory.was_stopped_cleanly or not directory.is_marked:
+                continue
+            if files.is_locked(directory.path / LOCK):
+                found.append(f"{directory.path}: in use by another process: shown as its files are now")
+            else:
+                found.append(
+                    f"{directory.path}: was not stopped cleanly: shown as the next start would find it; "
+                    "siltstone recover puts it in order"
+                )
+        return found
+
+    @property
+    def has_brokers_metadata(self) -> bool:
+        """Is a broker's metadata log here, where topics' settings are that are not read?"""
+        return any(
+            where.topic == CLUSTER_METADATA
+            for directory in self.directories
+            for where in directory.partitions
+        )
+
+    @property
+    def broker_id(self) -> int:
+        """The node that the directories belong to, 0 where nothing says."""
+        for directory in self.directories:
+            found = directory.properties()
+            number = found.get("node.id") or found.get("broker.id") or ""
+            if number.isdigit():
+                return int(number)
+        return 0
+
+    def names(self) -> list[str]:
+        """All topics, in order of name."""
+        listed = () if self._is_partial else self.registry.topics
+        return sorted({*listed, *(where.topic for where in self._here)})
+
+    @property
+    def _is_partial(self) -> bool:
+        return any(directory.is_single_partition for directory in self.directories)
+
+    def topic(self, name: str) -> TopicFacts:
+        """One topic. Raises UnknownTopicError."""
+        entry = self.registry.topics.get(name)
+        found = sorted(where for where in self._here if where.topic == name)
+        if entry is None and not found:
+            places = ", ".join(map(str, self.paths))
+            raise UnknownTopicError(
+                f"there is no topic {name!r} in {places}; siltstone topics --list shows all"
+            )
+        listed = entry.partitions if entry is not None and not self._is_partial else ()
+        return TopicFacts(
+            name=name,
+            topic_id=(entry.topic_id or None) if entry else self._found_id(found),
+            partitions=tuple(sorted({*listed, *(where.partition for where in found)})),
+            config=dict(entry.config) if entry else {},
+            made_here=entry is not None,
+        )
+
+    def _found_id(self, wheres: Sequence[TopicPartition]) -> str | None:
+        for where in wheres:
+            try:
+                return read_topic_id(self._here[where])
+            except CorruptFileError:
+                continue
+        return None
+
+    def config_of(self, topic: TopicFacts) -> Config:
+        """A topic's settings over the broker's. Raises UsageError for a bad one."""
+        return self.broker.over(parse_topic_config(topic.config, f"topic {topic.name}"))
+
+    def path_of(self, where: TopicPartition) -> Path | None:
+        """A partition's directory, None where it is in none of these."""
+        return self._here.get(where)
+
+    def log(self, where: TopicPartition, *, to_the_end: bool = False) -> ReadOnlyLog:
+        """A partition's log, up to the high watermark that was written down last.
+
+        A topic that was made here has no other replica: it is read to its end, and so is everything with
+        ``to_the_end``. Raises UnknownTopicError, DirectoryRefusedError, CorruptFileError, OSError.
+        """
+        if where not in self._here:
+            raise UnknownTopicError(
+                f"{where}: there is no such partition in {', '.join(map(str, self.paths))}"
+            )
+        log = self.logs[where]
+        if to_the_end or where.topic in self.registry.topics:
+            return reading_to_the_end(log)
+        return log
+
+
+def reading_to_the_end(log: ReadOnlyLog) -> ReadOnlyLog:
+    """The same log, its high watermark at its end; open transactions hold back what they did before."""
+    view = log.view
+    stable = (
+        view.log_end_offset if view.last_stable_offset == view.high_watermark else view.last_stable_offset
+    )
+    view = view._replace(high_watermark=view.log_end_offset, last_stable_offset=stable)
+    return ReadOnlyLog(log.where, log.directory, view)

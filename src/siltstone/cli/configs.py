@@ -1,0 +1,193 @@
+"""``siltstone configs``: settings of topics and brokers, as kafka-configs has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from siltstone.administration.places import Place
+from siltstone.administration.settings import (
+    SettingFacts,
+    SettingsChange,
+    alter_settings,
+    read_additions,
+    settings_of_broker,
+    settings_of_topic,
+)
+from siltstone.cli.flags import FLAG, MANY, Directories, Json, place_of
+from siltstone.cli.output import note, write_json, write_line
+from siltstone.config import split_additions
+from siltstone.errors import UsageError
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ConfigsFlags:
+    """The flags of ``siltstone configs``.
+
+    Parameters
+    ----------
+    dir
+        A log directory; several of one broker (log.dirs) by giving it several times.
+    alter
+        Change a topic's settings with --add-config, --add-config-file and --delete-config.
+    describe
+        Show settings with their sources.
+    all_
+        The defaults too.
+    entity_type
+        topics or brokers.
+    entity_name
+        The topic, or the broker's number.
+    entity_default
+        The settings of all brokers together.
+    add_config
+        a=1,cleanup.policy=[compact,delete]
+    add_config_file
+        A properties file of settings to add.
+    delete_config
+        a,b: settings that the topic is to have no longer.
+    server_properties
+        The broker's own settings.
+    dry_run
+        Check everything, change nothing.
+    bootstrap_server
+        Accepted only to say that it comes with the broker.
+    """
+
+    dir: Directories = ()
+    alter: Annotated[bool, FLAG] = False
+    describe: Annotated[bool, FLAG] = False
+    all_: Annotated[bool, Parameter(name="--all", negative=())] = False
+    entity_type: str | None = None
+    entity_name: str | None = None
+    entity_default: Annotated[bool, FLAG] = False
+    add_config: Annotated[tuple[str, ...], MANY] = ()
+    add_config_file: Path | None = None
+    delete_config: Annotated[tuple[str, ...], MANY] = ()
+    server_properties: Path | None = None
+    dry_run: Annotated[bool, FLAG] = False
+    bootstrap_server: str | None = None
+
+    def refuse_contradictions(self) -> None:
+        """Raises UsageError for flags that do not go together."""
+        if self.alter == self.describe:
+            raise UsageError("choose one of --describe and --alter")
+        if self.entity_type not in ("topics", "brokers"):
+            raise UsageError(f"--entity-type {self.entity_type or '(missing)'}: give topics or brokers")
+        if self.entity_default and (self.entity_type == "topics" or self.entity_name is not None):
+            raise UsageError("--entity-default is for --entity-type brokers, without --entity-name")
+        changes = bool(self.add_config or self.add_config_file or self.delete_config)
+        if self.describe and (changes or self.dry_run):
+            raise UsageError("--add-config, --add-config-file, --delete-config and --dry-run go with --alter")
+        if self.alter and self.entity_type == "brokers":
+            raise UsageError(
+                "a broker's settings are those of its server.properties; changing them at run time comes "
+                "with the broker"
+            )
+        if self.alter and not changes:
+            raise UsageError("--alter: give --add-config, --add-config-file or --delete-config")
+        if self.alter and self.entity_name is None:
+            raise UsageError("--alter: say which topic with --entity-name")
+        if self.alter and self.all_:
+            raise UsageError("--all goes with --describe")
+
+
+def configs(*, flags: ConfigsFlags | None = None, json_: Json = False) -> int:
+    """Show and change settings of topics, show those of brokers, as kafka-configs does.
+
+    --describe locks nothing and changes nothing. --alter locks the directory, as a broker does.
+
+    Parameters
+    ----------
+    json_
+        Print one JSON document instead.
+    """
+    flags = flags or ConfigsFlags()
+    flags.refuse_contradictions()
+    place = place_of(flags.dir, flags.bootstrap_server, flags.server_properties)
+    if flags.alter:
+        _show_change(_alter(place, flags), dry_run=flags.dry_run, as_json=json_)
+    elif flags.entity_type == "topics":
+        _describe_topics(place, flags, as_json=json_)
+    else:
+        _describe_broker(place, flags, as_json=json_)
+    return 0
+
+
+def _alter(place: Place, flags: ConfigsFlags) -> SettingsChange:
+    assert flags.entity_name is not None
+    additions = [] if flags.add_config_file is None else read_additions(flags.add_config_file)
+    additions += [each for text in flags.add_config for each in split_additions(text)]
+    removals = [name.strip() for text in flags.delete_config for name in text.split(",")]
+    return alter_settings(place, flags.entity_name, additions, removals, dry_run=flags.dry_run)
+
+
+def _describe_topics(place: Place, flags: ConfigsFlags, *, as_json: bool) -> None:
+    look = place.look()
+    names = look.names() if flags.entity_name is None else [flags.entity_name]
+    found = {
+        name: settings_of_topic(look.config_of(look.topic(name)), everything=flags.all_) for name in names
+    }
+    if as_json:
+        write_json({"entities": [_document("topics", name, settings) for name, settings in found.items()]})
+        return
+    for name, settings in found.items():
+        _show(f"{'All' if flags.all_ else 'Dynamic'} configs for topic {name} are:", settings)
+    if look.has_brokers_metadata and any(not look.topic(name).made_here for name in names):
+        note("settings that a broker gave its topics are in its metadata log and are not shown")
+
+
+def _describe_broker(place: Place, flags: ConfigsFlags, *, as_json: bool) -> None:
+    look = place.look()
+    number = str(look.broker_id)
+    if flags.entity_name not in (None, number):
+        raise UsageError(f"--entity-name {flags.entity_name}: the directory is that of broker {number}")
+    settings = settings_of_broker(look.broker, everything=flags.all_)
+    if flags.entity_default:
+        number = "default"
+        settings = [each for each in settings if each.source == "DYNAMIC_DEFAULT_BROKER_CONFIG"]
+    if as_json:
+        write_json({"entities": [_document("brokers", number, settings)]})
+    elif flags.entity_default:
+        _show("Default configs for brokers in the cluster are:", settings)
+    else:
+        _show(f"{'All' if flags.all_ else 'Given'} configs for broker {number} are:", settings)
+
+
+def _document(entity_type: str, name: str, settings: Sequence[SettingFacts]) -> dict[str, object]:
+    shown = [
+        {
+            "name": each.name,
+            "value": each.value,
+            "source": each.source,
+            "sensitive": False,
+            "synonyms": [{"source": s, "name": n, "value": v} for s, n, v in each.synonyms],
+        }
+        for each in settings
+    ]
+    return {"entity_type": entity_type, "entity_name": name, "configs": shown}
+
+
+def _show(title: str, settings: Sequence[SettingFacts]) -> None:
+    write_line(title)
+    for each in settings:
+        synonyms = ", ".join(f"{source}:{name}={value}" for source, name, value in each.synonyms)
+        write_line(f"  {each.name}={each.value} sensitive=false synonyms={{{synonyms}}}")
+
+
+def _show_change(change: SettingsChange, *, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        changed = {"topic": change.topic, "before": dict(change.before), "after": dict(change.after)}
+        write_json({"action": "alter", "dry_run": dry_run, **changed})
+        return
+    done = "would be completed" if dry_run else "completed"
+    write_line(f"updating config for topic {change.topic} {done}")
+    for name in sorted({*change.before, *change.after}):
+        before, after = change.before.get(name), change.after.get(name)
+        if before != after:
+            write_line(f"  {name}: {before or '(default)'} → {after or '(default)'}")

@@ -1,0 +1,48 @@
+"""What the commands print with: JSON documents, tables, lines, notes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def write_json(document: object) -> None:
+    """One JSON document, or one object of a stream, on standard output."""
+    sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+
+
+def write_line(text: str) -> None:
+    """One line on standard output."""
+    sys.stdout.write(f"{text}\n")
+
+
+def note(*texts: str) -> None:
+    """Lines for people on standard error, behind everything that was printed before them."""
+    sys.stdout.flush()
+    for text in texts:
+        sys.stderr.write(f"siltstone: {' '.join(text.split())}\n")
+
+
+def write_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1) -> None:
+    """A table on standard output; the first ``left`` columns are texts, the others numbers. None is empty."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)
+    table = Table(title=Text(title), title_justify="left", header_style="bold")
+    for number, name in enumerate(names):
+        table.add_column(name, justify="left" if number < left else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_shown(each)) for each in row))
+    console.print(table)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else str(value)

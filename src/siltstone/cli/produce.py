@@ -1,0 +1,213 @@
+"""``siltstone produce``: records into a topic, from standard input or files, as kcat -P does."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, cast
+
+from cyclopts import Parameter
+
+from siltstone import files
+from siltstone.administration.producing import Producing
+from siltstone.cli.flags import Directories, Json, Topic, place_of
+from siltstone.cli.output import note, write_json
+from siltstone.cli.record_format import delimiter
+from siltstone.errors import LogError, UsageError
+from siltstone.log.embedded import NewRecord
+
+_CHUNK = 256 << 10
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ProduceFlags:
+    r"""The flags of ``siltstone produce``.
+
+    Parameters
+    ----------
+    dir
+        A log directory; several of one broker (log.dirs) by giving it several times.
+    topic
+        The topic; it has to be there.
+    partition
+        The partition; default: by the key's hash, as Kafka's clients do.
+    key_delimiter
+        What stands between key and value; without it records have no key. \t, \n, \xNN are understood.
+    key
+        The key of all records.
+    delimiter
+        What stands behind each record; default: a new line.
+    header
+        name=value, a header of all records; may be given several times.
+    codec
+        none, gzip, snappy, lz4 or zstd; default: what the topic's compression.type says.
+    null
+        An empty value or key is null: a tombstone.
+    lines
+        The files hold records with delimiters between them, as standard input does.
+    count
+        Stop after so many records.
+    tee
+        Write the input to standard output as well.
+    server_properties
+        The broker's own settings.
+    bootstrap_server
+        Accepted only to say that it comes with the broker.
+    """
+
+    dir: Directories = ()
+    topic: Topic = None
+    partition: Annotated[int | None, Parameter(name=("--partition", "-p"))] = None
+    key_delimiter: Annotated[str | None, Parameter(name=("--key-delimiter", "-K"))] = None
+    key: Annotated[str | None, Parameter(name=("--key", "-k"))] = None
+    delimiter: Annotated[str, Parameter(name=("--delimiter", "-D"))] = "\\n"
+    header: Annotated[
+        tuple[str, ...], Parameter(name=("--header", "-H"), negative=(), consume_multiple=False)
+    ] = ()
+    codec: Annotated[str | None, Parameter(name=("--codec", "-z"))] = None
+    null: Annotated[bool, Parameter(name=("--null", "-Z"), negative=())] = False
+    lines: Annotated[bool, Parameter(name=("--lines", "-l"), negative=())] = False
+    count: Annotated[int | None, Parameter(name=("--count", "-c"))] = None
+    tee: Annotated[bool, Parameter(name=("--tee", "-T"), negative=())] = False
+    server_properties: Path | None = None
+    bootstrap_server: str | None = None
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """The headers of every record. Raises UsageError."""
+        found: list[tuple[str, bytes | None]] = []
+        for text in self.header:
+            name, equals, value = text.partition("=")
+            if not name:
+                raise UsageError(f"-H {text!r}: give name=value")
+            found.append((name, value.encode() if equals else None))
+        return found
+
+    def record(self, raw: bytes, headers: Sequence[tuple[str, bytes | None]]) -> NewRecord:
+        """What one piece of the input means."""
+        key = None if self.key is None else self.key.encode()
+        value: bytes | None = raw
+        if self.key_delimiter is not None:
+            before, found, after = raw.partition(delimiter(self.key_delimiter, "-K"))
+            if found:
+                key, value = before, after
+        if self.null:
+            key, value = key or None, value or None
+        return NewRecord(key=key, value=value, headers=headers)
+
+
+def produce(
+    inputs: Annotated[tuple[Path, ...], Parameter(negative=())] = (),
+    /,
+    *,
+    flags: ProduceFlags | None = None,
+    json_: Json = False,
+) -> int:
+    """Append records to a topic of a log directory: lines of standard input, or files, as kcat -P does.
+
+    Locks the directory, as a broker does, until the input ends; everything is durable then. Records are
+    appended as they arrive; of an input that ends with an error, all before it are there.
+
+    Parameters
+    ----------
+    inputs
+        Files, one record each; with --lines, records with delimiters between them.
+    json_
+        Print one JSON document about what was appended.
+    """
+    flags = flags or ProduceFlags()
+    place = place_of(flags.dir, flags.bootstrap_server, flags.server_properties)
+    if flags.topic is None:
+        raise UsageError("say which topic with -t")
+    if flags.tee and json_:
+        raise UsageError("--tee and --json: choose what standard output is for")
+    if flags.count is not None and flags.count < 0:
+        raise UsageError(f"-c {flags.count}: must not be negative")
+    headers = flags.headers()
+    delimiter(flags.key_delimiter or "x", "-K")
+    pieces = _limited(_pieces(inputs, flags), flags.count)
+    with Producing(place, flags.topic, partition=flags.partition, compression=flags.codec) as producing:
+        done = 0
+        for some in pieces:
+            try:
+                producing.append([flags.record(raw, headers) for raw in some])
+            except LogError:
+                note(f"{done} records are appended; of the next {len(some)} perhaps some")
+                raise
+            done += len(some)
+            if flags.tee:
+                _tee(some, flags)
+    _report(producing, as_json=json_)
+    return 0
+
+
+def _tee(some: Sequence[bytes], flags: ProduceFlags) -> None:
+    sys.stdout.flush()
+    end = delimiter(flags.delimiter, "-D")
+    sys.stdout.buffer.write(b"".join(raw + end for raw in some))
+    sys.stdout.buffer.flush()
+
+
+def _report(producing: Producing, *, as_json: bool) -> None:
+    found = [each for _, each in sorted(producing.produced.items())]
+    if as_json:
+        partitions = [
+            {
+                "topic": each.where.topic,
+                "partition": each.where.partition,
+                "first_offset": each.first_offset,
+                "last_offset": each.last_offset,
+                "records": each.records,
+            }
+            for each in found
+        ]
+        write_json({"records": sum(each.records for each in found), "partitions": partitions})
+        return
+    for each in found:
+        note(f"{each.where}: {each.records} records, offsets {each.first_offset} to {each.last_offset}")
+
+
+def _pieces(inputs: Sequence[Path], flags: ProduceFlags) -> Iterator[list[bytes]]:
+    """Records' bytes, as many at a time as are there. Raises UsageError, OSError."""
+    end = delimiter(flags.delimiter, "-D")
+    if not inputs:
+        yield from _split(_chunks(), end)
+    for path in inputs:
+        content = files.read_bytes(path)
+        yield from _split(iter([content]), end) if flags.lines else iter([[content]])
+
+
+def _chunks() -> Iterator[bytes]:
+    standard_input = cast(io.BufferedReader, sys.stdin.buffer)
+    while chunk := standard_input.read1(_CHUNK):
+        yield chunk
+
+
+def _split(chunks: Iterator[bytes], end: bytes) -> Iterator[list[bytes]]:
+    """Whole records of each chunk; one that has begun waits for its end, the last one needs none."""
+    begun: list[bytes] = []
+    for chunk in chunks:
+        if end not in chunk and len(end) == 1:
+            begun.append(chunk)
+            continue
+        *whole, rest = (b"".join(begun) + chunk).split(end)
+        begun = [rest]
+        if whole:
+            yield whole
+    last = b"".join(begun)
+    if last:
+        yield [last]
+
+
+def _limited(pieces: Iterator[list[bytes]], count: int | None) -> Iterator[list[bytes]]:
+    if count is None:
+        yield from pieces
+        return
+    for some in pieces if count else ():
+        yield some[:count]
+        count -= len(some[:count])
+        if not count:
+            return

@@ -1,0 +1,233 @@
+"""``siltstone topics``: topics of log directories, as kafka-topics has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from siltstone.administration.places import Look, Place, TopicFacts
+from siltstone.administration.topics import (
+    PartitionFacts,
+    TopicChange,
+    add_partitions,
+    create_topic,
+    delete_topics,
+    found_topics,
+    partitions_of,
+    texts_of,
+)
+from siltstone.cli.flags import FLAG, MANY, Directories, Json, Topic, place_of
+from siltstone.cli.output import note, write_json, write_line, write_table
+from siltstone.errors import UsageError
+
+_ACTIONS = ("create", "list", "describe", "alter", "delete")
+_COLUMNS = ("partition", "directory", "log start", "log end", "high watermark", "bytes", "segments")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class TopicsFlags:
+    """The flags of ``siltstone topics``.
+
+    Parameters
+    ----------
+    dir
+        A log directory; several of one broker (log.dirs) by giving it several times.
+    create
+        Make the topic; the directory too where it is not there.
+    list_
+        The topics' names.
+    describe
+        Topics with their settings and partitions.
+    alter
+        Give topics more --partitions.
+    delete
+        Delete topics; their room is free at once.
+    topic
+        A topic; for all but --create also a regular expression.
+    partitions
+        How many; for a new topic num.partitions unless said.
+    replication_factor
+        1: a directory holds one replica.
+    config
+        A setting of the new topic, key=value, [a,b] for a list; may be given several times.
+    if_exists
+        A topic that is not there is no error.
+    if_not_exists
+        A topic that is there already is no error.
+    server_properties
+        The broker's own settings, for defaults.
+    dry_run
+        Check everything, change nothing.
+    bootstrap_server
+        Accepted only to say that it comes with the broker.
+    """
+
+    dir: Directories = ()
+    create: Annotated[bool, FLAG] = False
+    list_: Annotated[bool, Parameter(name="--list", negative=())] = False
+    describe: Annotated[bool, FLAG] = False
+    alter: Annotated[bool, FLAG] = False
+    delete: Annotated[bool, FLAG] = False
+    topic: Topic = None
+    partitions: int | None = None
+    replication_factor: int | None = None
+    config: Annotated[tuple[str, ...], MANY] = ()
+    if_exists: Annotated[bool, FLAG] = False
+    if_not_exists: Annotated[bool, FLAG] = False
+    server_properties: Path | None = None
+    dry_run: Annotated[bool, FLAG] = False
+    bootstrap_server: str | None = None
+
+    def action(self) -> str:
+        """The one thing that is to be done. Raises UsageError for flags that do not go together."""
+        chosen = [name for name in _ACTIONS if getattr(self, "list_" if name == "list" else name)]
+        if len(chosen) != 1:
+            raise UsageError(f"choose one of {', '.join(f'--{name}' for name in _ACTIONS)}")
+        self._refuse_strange(chosen[0])
+        return chosen[0]
+
+    def _refuse_strange(self, action: str) -> None:
+        if self.topic is None and action in ("create", "alter", "delete"):
+            raise UsageError(f"--{action}: say which --topic")
+        if action == "alter" and self.partitions is None:
+            raise UsageError(
+                "--alter: give --partitions; settings are changed with siltstone configs --alter"
+            )
+        allowed = {
+            "partitions": ("create", "alter"),
+            "replication_factor": ("create",),
+            "config": ("create",),
+            "if_not_exists": ("create",),
+            "if_exists": ("alter", "delete", "describe"),
+            "dry_run": ("create", "alter", "delete"),
+        }
+        for name, actions in allowed.items():
+            if getattr(self, name) not in (None, (), False) and action not in actions:
+                flag = name.replace("_", "-")
+                raise UsageError(f"--{flag} goes with {' or '.join(f'--{each}' for each in actions)}")
+        if self.replication_factor not in (None, 1, -1):
+            raise UsageError(
+                f"--replication-factor {self.replication_factor}: a directory holds one replica; give 1 "
+                "(INVALID_REPLICATION_FACTOR)"
+            )
+
+
+def topics(*, flags: TopicsFlags | None = None, json_: Json = False) -> int:
+    """List, describe, make, change and delete the topics of log directories, as kafka-topics does.
+
+    --list and --describe lock nothing and change nothing: they work beside a live broker. The others lock the
+    directory, as a broker does.
+
+    Parameters
+    ----------
+    json_
+        Print one JSON document instead.
+    """
+    flags = flags or TopicsFlags()
+    place = place_of(flags.dir, flags.bootstrap_server, flags.server_properties)
+    action = flags.action()
+    if action == "list":
+        return _list(place, flags, as_json=json_)
+    if action == "describe":
+        return _describe(place, flags, as_json=json_)
+    _show_changes(action, _change(place, action, flags), dry_run=flags.dry_run, as_json=json_)
+    return 0
+
+
+def _change(place: Place, action: str, flags: TopicsFlags) -> list[TopicChange]:
+    assert flags.topic is not None
+    if action == "delete":
+        return delete_topics(place, flags.topic, if_exists=flags.if_exists, dry_run=flags.dry_run)
+    if action == "alter":
+        assert flags.partitions is not None
+        return add_partitions(
+            place, flags.topic, flags.partitions, if_exists=flags.if_exists, dry_run=flags.dry_run
+        )
+    config = texts_of(flags.config, "--config")
+    return [
+        create_topic(
+            place,
+            flags.topic,
+            flags.partitions,
+            config,
+            if_not_exists=flags.if_not_exists,
+            dry_run=flags.dry_run,
+        )
+    ]
+
+
+def _list(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
+    look = place.look()
+    found = found_topics(look.names(), flags.topic, if_exists=True)
+    if as_json:
+        write_json({"topics": found})
+    else:
+        for name in found:
+            write_line(name)
+    return 0
+
+
+def _describe(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
+    look = place.look()
+    names = found_topics(look.names(), flags.topic, if_exists=flags.if_exists)
+    described = [(topic, partitions_of(look, topic)) for topic in map(look.topic, names)]
+    if as_json:
+        write_json({"topics": [_document(topic, partitions) for topic, partitions in described]})
+    else:
+        for topic, partitions in described:
+            _show_topic(topic, partitions)
+    note(*look.notes, *_unknown_settings(look, [topic for topic, _ in described]))
+    troubles = [(topic.name, each) for topic, partitions in described for each in partitions if each.trouble]
+    note(*(f"{name}-{each.partition}: {each.trouble}" for name, each in troubles))
+    return 1 if troubles else 0
+
+
+def _unknown_settings(look: Look, described: Sequence[TopicFacts]) -> list[str]:
+    if look.has_brokers_metadata and any(not topic.made_here for topic in described):
+        return ["settings that a broker gave its topics are in its metadata log and are not shown"]
+    return []
+
+
+def _document(topic: TopicFacts, partitions: Sequence[PartitionFacts]) -> dict[str, object]:
+    return {
+        "topic": topic.name,
+        "topic_id": topic.topic_id,
+        "partition_count": len(partitions),
+        "replication_factor": 1,
+        "configs": dict(topic.config),
+        "partitions": [asdict(each) for each in partitions],
+    }
+
+
+def _show_topic(topic: TopicFacts, partitions: Sequence[PartitionFacts]) -> None:
+    configs = ",".join(f"{name}={text}" for name, text in sorted(topic.config.items()))
+    write_line(
+        f"Topic: {topic.name}\tTopicId: {topic.topic_id or 'none'}\tPartitionCount: {len(partitions)}\t"
+        f"ReplicationFactor: 1\tConfigs: {configs}"
+    )
+    names = [field.name for field in fields(PartitionFacts) if field.name != "trouble"]
+    rows = [(str(each.partition), *(getattr(each, name) for name in names[1:])) for each in partitions]
+    write_table("", _COLUMNS, rows, left=2)
+
+
+def _show_changes(action: str, changes: Sequence[TopicChange], *, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        shown = [
+            {name: value for name, value in asdict(each).items() if value is not None} for each in changes
+        ]
+        write_json({"action": action, "dry_run": dry_run, "topics": shown})
+        return
+    for each in changes:
+        if each.status == "exists":
+            write_line(f"topic {each.topic} exists already")
+            continue
+        what = f"{'would be ' if dry_run else ''}{each.status}"
+        count = f" with {each.partitions} partitions" if action != "delete" else ""
+        write_line(f"topic {each.topic} {what}{count}")
+    if not changes:
+        write_line("no such topic: nothing to do")
