@@ -137,11 +137,12 @@ class PartitionLog:
         data: Bytes | bytes | bytearray | memoryview,
         *,
         origin: Origin = Origin.CLIENT,
-        leader_epoch: int = 0,
+        leader_epoch: int | None = None,
         sync: bool = False,
     ) -> Appended:
         """Append batches. Offsets are written into ``data`` itself where it is a writable buffer.
 
+        ``leader_epoch``: the log's latest unless told; one that is lower would make it forget the later ones.
         ``sync``: return only when they are durable. Raises a LogError with Kafka's code, and nothing has
         changed then.
         """
@@ -153,7 +154,7 @@ class PartitionLog:
                 config=self.config,
                 next_offset=self.log_end_offset,
                 now_ms=now_ms,
-                leader_epoch=leader_epoch,
+                leader_epoch=(self._epochs.latest_epoch or 0) if leader_epoch is None else leader_epoch,
                 origin=origin,
             )
             again = self._producers.check(validated.batches, origin=origin, now_ms=now_ms)
