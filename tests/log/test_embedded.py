@@ -22,10 +22,13 @@ from siltstone.errors import (
 )
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint
+from siltstone.log.embedded import batch_of
+from siltstone.log.epochs import LeaderEpochs
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.reading import LogReader
 from siltstone.log.topic_registry import TOPICS_FILE
+from siltstone.log.validation import Origin
 from tests import golden_sets
 from tests.log.managed import NOW, append, opened, values
 from tests.log.test_manager import names_in
@@ -120,6 +123,16 @@ def test_strangers_beside_it_are_left_alone(tmp_path: Path) -> None:
     with st.Log(tmp_path / "events-0") as log:
         log.append(b"v")
     assert (tmp_path / "notes.txt").read_text() == "mine" and "folder" in names_in(tmp_path)
+
+
+def test_appends_go_on_with_the_leader_epoch_that_the_log_has(tmp_path: Path) -> None:
+    with st.Log(tmp_path / "events-0", clock=ManualClock(NOW)) as log:
+        log.append(b"0")
+        batch = batch_of([st.NewRecord(value=b"1")], "producer", NOW)
+        log.log.append(batch, origin=Origin.COORDINATOR, leader_epoch=4)
+        log.append(b"2")
+        assert [each.leader_epoch for each in log] == [0, 4, 4]
+    assert LeaderEpochs(tmp_path / "events-0").entries == ((0, 0), (4, 1))
 
 
 # Whole directories
