@@ -54,13 +54,15 @@ class NewRecord:
 
 
 @overload
-def open(path: OnePathOrMany, mode: Literal["r"] = ..., *, clock: Clock | None = None) -> ReadOnlyLogs: ...
+def open(path: OnePathOrMany, mode: Literal["r"] = ..., *, clock: Clock | None = None) -> ReadOnlyLogs:
+    """To read."""
 
 
 @overload
 def open(
     path: OnePathOrMany, mode: Literal["a"], *, config: Config | None = None, clock: Clock | None = None
-) -> LogManager: ...
+) -> LogManager:
+    """To append."""
 
 
 def open(
