@@ -117,17 +117,18 @@ class IndexFile:
         """A new entry, behind the last one."""
         self._state[1].append((first, second))
 
-    def save(self) -> None:
-        """Write new entries to the file. Raises OSError."""
+    def save(self) -> bool:
+        """Write new entries to the file; were there any? Raises OSError."""
         saved, new = self._state
         if not new:
-            return
+            return False
         appender = files.Appender(self._path, saved * self._width)
         try:
             appender.write(b"".join(self._entry.pack(*entry) for entry in new))
             self._state = (saved + len(new), [])
         finally:
             appender.close()
+        return True
 
     def sync(self) -> None:
         """Make what was saved durable. Raises OSError."""

@@ -48,6 +48,8 @@ class LiveSegment:
         "_opening",
         "_reader",
         "_since_entry",
+        "_synced",
+        "_writes",
         "base_offset",
         "created_ms",
         "directory",
@@ -65,6 +67,7 @@ class LiveSegment:
         self.created_ms = created_ms
         self.jitter_ms = jitter_ms
         self.transaction_index_size = found.transaction_index_size
+        self._writes, self._synced = 0, 0
         limit = config.segment_index_bytes
         self.offset_index = IndexFile(self.path("index"), "index", found.offset_index_size, limit)
         self.time_index = IndexFile(self.path("timeindex"), "timeindex", found.time_index_size, limit)
@@ -119,6 +122,7 @@ class LiveSegment:
         if self._appender is None:
             self._appender = files.Appender(self.path(), self.size)
         self._appender.write(validated.data)
+        self._writes += 1
         batches = validated.batches
         if len(batches) == 1:
             self._note(validated.last_offset, validated.max_timestamp, self.size, len(validated.data))
@@ -154,6 +158,7 @@ class LiveSegment:
         appender = files.Appender(self.path("txnindex"))
         try:
             appender.write(rows.tobytes())
+            self._writes += 1
             self.transaction_index_size = appender.size
         finally:
             appender.close()
@@ -254,12 +259,16 @@ class LiveSegment:
         """Write new index entries; ``closing``: no append follows, the last time entry is added."""
         if closing and self.size:
             self._add_time()
-        self.offset_index.save()
-        self.time_index.save()
+        self._writes += self.offset_index.save() | self.time_index.save()
+
+    @property
+    def is_unsynced(self) -> bool:
+        """Was any of its files written to since the last ``sync`` that is over began?"""
+        return self._writes > self._synced
 
     def sync(self) -> None:
         """Make what was written durable. Raises OSError. Needs no lock: appends may go on."""
-        appender = self._appender
+        writes, appender = self._writes, self._appender
         if appender is not None:
             appender.sync()
         else:
@@ -268,6 +277,7 @@ class LiveSegment:
         self.time_index.sync()
         if self.transaction_index_size:
             files.sync_file(self.path("txnindex"))
+        self._synced = writes
 
     def shortened(self, offset: int, config: LogConfig) -> LiveSegment:
         """This segment without the batches that hold ``offset`` or more; ``cut`` does it to the files.
@@ -290,7 +300,9 @@ class LiveSegment:
             time_index_size=self.time_index.size,
             transaction_index_size=self.transaction_index_size,
         )
-        return LiveSegment(found, config, created_ms=self.created_ms, jitter_ms=self.jitter_ms)
+        left = LiveSegment(found, config, created_ms=self.created_ms, jitter_ms=self.jitter_ms)
+        left._writes += 1
+        return left
 
     def cut(self, offset: int) -> None:
         """Bring the files of a ``shortened`` segment down to it; durable. Raises OSError."""

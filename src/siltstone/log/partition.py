@@ -228,15 +228,15 @@ class PartitionLog:
             if self._closed or self.offline is not None:
                 return
             upto = self.log_end_offset if including_active else self._list.active.base_offset
-            dirty = self._list.above(self.recovery_point, self.log_end_offset)
-            dirty = dirty if including_active else [each for each in dirty if each is not self._list.active]
+            segments = self._list.segments if including_active else self._list.segments[:-1]
+            unsynced = [segment for segment in segments if segment.is_unsynced]
             try:
-                for segment in dirty:
+                for segment in unsynced:
                     segment.save_indexes()
             except OSError as error:
                 raise self._go_offline(error) from error
         try:
-            for segment in dirty:
+            for segment in unsynced:
                 segment.sync()
         except FileNotFoundError:
             return
@@ -331,7 +331,7 @@ class PartitionLog:
         with self._changing():
             self._list.restart(offset)
             self._end_at(offset, offset)
-            self._forget_behind(offset)
+            self._forget_behind(offset, everything=True)
 
     def _end_at(self, end: int, start: int) -> None:
         """Readers are told before the files are cut: who asks now is not sent behind the new end."""
@@ -341,12 +341,12 @@ class PartitionLog:
             self._high_watermark = min(self._high_watermark, end)
         self._publish()
 
-    def _forget_behind(self, end: int) -> None:
+    def _forget_behind(self, end: int, *, everything: bool = False) -> None:
         """Epochs, snapshots and producers of what was cut off."""
         self._epochs.truncate_from_end(end)
         for entry in files.entries(self.directory):
             name = parse_segment_file(entry.name)
-            if name is not None and name.kind == SNAPSHOT and name.base_offset > end:
+            if name is not None and name.kind == SNAPSHOT and (everything or name.base_offset > end):
                 files.unlink(self.directory / entry.name)
         self._producers = load_producers(self.directory, list_segments(self.directory), end)
         self._publish()

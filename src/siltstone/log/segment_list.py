@@ -65,17 +65,16 @@ class SegmentList:
         self.segments = (*self.segments, fresh)
         return fresh
 
-    def above(self, offset: int, end_offset: int) -> list[LiveSegment]:
-        """Segments with something at or above ``offset``; the log ends at ``end_offset``."""
-        ends = [*(each.base_offset for each in self.segments[1:]), end_offset]
-        return [each for each, end in zip(self.segments, ends, strict=True) if end > offset]
-
     def drop_prefix(self, count: int) -> list[Path]:
         """Let go of the ``count`` oldest segments, never the active one; their ``.deleted`` files."""
         going = self.segments[: min(count, len(self.segments) - 1)]
         self.segments = self.segments[len(going) :]
-        renamed = [path for segment in going for path in segment.retire()]
-        if renamed:
+        renamed = []
+        for segment in going:
+            renamed += segment.retire()
+            if self.config.compacts:  # a tombstone must not go before the value that it hides
+                files.sync_directory(self.directory)
+        if renamed and not self.config.compacts:
             files.sync_directory(self.directory)
         return renamed
 
@@ -102,9 +101,16 @@ class SegmentList:
         return on_the_disk
 
     def restart(self, offset: int) -> None:
-        """Drop everything; one empty segment at ``offset`` is left."""
-        self._remove(self.segments)
-        self.segments = (self._create(offset),)
+        """Drop everything; one empty segment at ``offset`` is left.
+
+        It is there before the others go: a log without a segment would start again at 0 after a crash.
+        """
+        if self.segments[0].base_offset <= offset:
+            self.truncate(offset)()
+        found = [segment for segment in self.segments if segment.base_offset == offset]
+        left = found[0] if found else self._create(offset)
+        self._remove([segment for segment in self.segments if segment is not left])
+        self.segments = (left,)
 
     def _remove(self, going: Sequence[LiveSegment]) -> None:
         for segment in reversed(going):
