@@ -187,7 +187,7 @@ def test_a_reader_and_truncations(tmp_path: Path) -> None:
                 continue  # the file is shorter before the view is
 
     together(write, read)
-    assert found and found[-1] == TOTAL - 1
+    assert found and found[-1] >= TOTAL - 1
     log.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from siltstone.log.names import TopicPartition
 from siltstone.log.producers import ProducerStates
@@ -19,8 +20,7 @@ def run_now(task: Callable[[], None]) -> None:
     task()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Appended:
+class Appended(NamedTuple):
     """Where an append went. ``duplicate``: it was there already, these are its offsets then.
 
     ``log_append_ms`` is the time that was given under log-append time, else -1.

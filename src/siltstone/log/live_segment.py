@@ -85,7 +85,10 @@ class LiveSegment:
     def create(
         cls, directory: Path, base_offset: int, config: LogConfig, *, now_ms: int, jitter_ms: int = 0
     ) -> LiveSegment:
-        """A new, empty segment; its files are made here, the directory is the caller's to sync."""
+        """A new, empty segment; its files are made here, the directory is the caller's to sync.
+
+        What an attempt before this one left, when the disk was full, is made anew.
+        """
         empty = Segment(
             directory=str(directory),
             base_offset=base_offset,
@@ -99,6 +102,8 @@ class LiveSegment:
         )
         segment = cls(empty, config, created_ms=now_ms, jitter_ms=jitter_ms)
         for kind in SEGMENT_KINDS[:3]:
+            if files.exists(segment.path(kind)):
+                files.unlink(segment.path(kind))
             files.write_new(segment.path(kind), b"")
         return segment
 

@@ -35,7 +35,7 @@ from siltstone.log.producers import load_producers
 from siltstone.log.segment_list import SegmentList
 from siltstone.log.segments import list_segments
 from siltstone.log.validation import Origin, Validated, validate_and_assign
-from siltstone.records.layout import Bytes
+from siltstone.records.layout import BATCH_OVERHEAD, Bytes
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -77,8 +77,6 @@ class PartitionLog:
         self.log_start_offset, self.log_end_offset = found.log_start_offset, found.log_end_offset
         self.view = self._publish()
 
-    # What it is
-
     @property
     def high_watermark(self) -> int:
         """Up to where records may be read: the end, unless somebody who replicates says otherwise."""
@@ -115,10 +113,9 @@ class PartitionLog:
             raise StorageError(f"{self.directory}: {why}; open the log again")
 
     def _go_offline(self, error: OSError) -> StorageError:
-        reason = f"{error.strerror or error}"
-        if error.errno not in _FULL:
-            self.offline = reason
-        return StorageError(f"{self.directory}: {reason}; nothing of this call was kept")
+        """What is on the disk is not what is in memory any more: the log has to be opened again."""
+        self.offline = f"{error.strerror or error}"
+        return StorageError(f"{self.directory}: {self.offline}; open the log again")
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
@@ -129,8 +126,6 @@ class PartitionLog:
                 yield
             except OSError as error:
                 raise self._go_offline(error) from error
-
-    # Appending
 
     def append(
         self,
@@ -143,57 +138,72 @@ class PartitionLog:
         """Append batches. Offsets are written into ``data`` itself where it is a writable buffer.
 
         ``leader_epoch``: the log's latest unless told; one that is lower would make it forget the later ones.
-        ``sync``: return only when they are durable. Raises a LogError with Kafka's code, and nothing has
-        changed then.
+        ``sync``: return only when they are durable. Raises a LogError with Kafka's code; nothing has changed
+        then, a batch in ``data`` neither.
         """
         with self._lock:
             self._refuse_unusable()
-            now_ms = self._clock.now_ms()
-            validated = validate_and_assign(
-                _writable(data),
-                config=self.config,
-                next_offset=self.log_end_offset,
-                now_ms=now_ms,
-                leader_epoch=(self._epochs.latest_epoch or 0) if leader_epoch is None else leader_epoch,
-                origin=origin,
-            )
-            again = self._producers.check(validated.batches, origin=origin, now_ms=now_ms)
-            if again is not None:
-                return Appended(
-                    first_offset=again.first_offset, last_offset=again.last_offset, duplicate=True
-                )
-            self._write(validated, now_ms)
+            now_ms, buffer = self._clock.now_ms(), _writable(data)
+            header = buffer[:BATCH_OVERHEAD].copy()
+            appended = None
+            try:
+                appended = self._append(buffer, origin, leader_epoch, now_ms)
+            finally:
+                if appended is None or appended.duplicate:
+                    buffer[:BATCH_OVERHEAD] = header
             due = self._flush_is_due(now_ms)
         if sync or due:
             self.flush()
-        stamped = now_ms if self.config.message_timestamp_type == "LogAppendTime" else -1
-        return Appended(
-            first_offset=validated.first_offset, last_offset=validated.last_offset, log_append_ms=stamped
+        return appended
+
+    def _append(self, buffer: Bytes, origin: Origin, leader_epoch: int | None, now_ms: int) -> Appended:
+        validated = validate_and_assign(
+            buffer,
+            config=self.config,
+            next_offset=self.log_end_offset,
+            now_ms=now_ms,
+            leader_epoch=(self._epochs.latest_epoch or 0) if leader_epoch is None else leader_epoch,
+            origin=origin,
         )
+        batches = validated.batches
+        again = self._producers.check(batches, validated.data, origin=origin, now_ms=now_ms)
+        if again is not None:
+            return Appended(first_offset=again.first_offset, last_offset=again.last_offset, duplicate=True)
+        try:
+            self._write(validated, now_ms)
+        except OSError as error:
+            raise self._go_offline(error) from error
+        stamped = now_ms if self.config.message_timestamp_type == "LogAppendTime" else -1
+        return Appended(validated.first_offset, validated.last_offset, stamped)
 
     def _write(self, validated: Validated, now_ms: int) -> None:
         try:
-            active = self._list.active
-            size, last = len(validated.data), validated.last_offset
-            if active.must_roll(self.config, size, last, validated.max_timestamp, now_ms):
-                active = self._roll(validated.first_offset)
-            epoch = int(validated.batches["leader_epoch"][-1])
-            if epoch >= 0 and epoch != self._epochs.latest_epoch:
-                self._epochs.assign(epoch, validated.first_offset)
+            active = self._segment_for(validated, now_ms)
             active.append(validated)
-            aborted = self._producers.update(validated.batches, validated.data)
-            if aborted:
-                active.add_aborted(aborted)
         except OSError as error:
-            raise self._go_offline(error) from error
+            if error.errno not in _FULL:
+                raise
+            raise StorageError(
+                f"{self.directory}: {error.strerror}; nothing of this call was kept"
+            ) from error
+        aborted = self._producers.update(validated.batches, validated.data)
+        if aborted:
+            active.add_aborted(aborted)
         self.log_end_offset = validated.last_offset + 1
         self._publish()
+
+    def _segment_for(self, validated: Validated, now_ms: int) -> LiveSegment:
+        active, size, last = self._list.active, len(validated.data), validated.last_offset
+        if active.must_roll(self.config, size, last, validated.max_timestamp, now_ms):
+            active = self._roll(validated.first_offset)
+        epoch = validated.batches["leader_epoch"].item(-1)
+        if epoch >= 0 and epoch != self._epochs.latest_epoch:
+            self._epochs.assign(epoch, validated.first_offset)
+        return active
 
     def _flush_is_due(self, now_ms: int) -> bool:
         unflushed = self.log_end_offset - self.recovery_point
         return unflushed >= self.config.flush_messages or now_ms - self.flushed_ms >= self.config.flush_ms
-
-    # Rolling and flushing
 
     def roll(self, base_offset: int | None = None) -> None:
         """Begin a new active segment, at the end unless told."""
@@ -241,14 +251,11 @@ class PartitionLog:
         except FileNotFoundError:
             return
         except OSError as error:
-            self.offline = f"an fsync failed: {error.strerror or error}"
-            raise StorageError(f"{self.directory}: {self.offline}; open the log again") from error
+            raise self._go_offline(error) from error
         with self._lock:
             self.recovery_point = max(self.recovery_point, min(upto, self.log_end_offset))
             if including_active:
                 self.flushed_ms = self._clock.now_ms()
-
-    # Reading
 
     def read(
         self,
@@ -331,6 +338,7 @@ class PartitionLog:
         with self._changing():
             self._list.restart(offset)
             self._end_at(offset, offset)
+            self.recovery_point = offset
             self._forget_behind(offset, everything=True)
 
     def _end_at(self, end: int, start: int) -> None:
@@ -361,8 +369,6 @@ class PartitionLog:
             self._list.replace(new, old)
             self._publish()
 
-    # Changing and closing
-
     def update_config(self, config: LogConfig) -> None:
         """Settings that hold from now on: sizes at the next roll, policies at once."""
         with self._lock:
@@ -379,11 +385,9 @@ class PartitionLog:
             if self._closed:
                 return
             if self.offline is None:
-                try:
+                with self._changing():
                     self._list.active.save_indexes(closing=True)
                     self._snapshot(self.log_end_offset)
-                except OSError as error:
-                    raise self._go_offline(error) from error
                 self.flush()
             self._closed = True
             for segment in self._list.segments:

@@ -27,12 +27,18 @@ from siltstone.log.segments import Segment, list_segments
 
 
 class ReadOnlyLog:
-    """One partition as it was when it was opened: ``view``; ``where``, ``directory``."""
+    """One partition as it was when it was opened: ``view``; ``where``, ``directory``.
 
-    def __init__(self, where: TopicPartition, directory: Path, view: LogView) -> None:
+    ``not_shown``: why bytes at its end are not seen, one line each; empty where all of it is.
+    """
+
+    def __init__(
+        self, where: TopicPartition, directory: Path, view: LogView, not_shown: tuple[str, ...] = ()
+    ) -> None:
         self.where = where
         self.directory = directory
         self.view = view
+        self.not_shown = not_shown
 
     @property
     def log_start_offset(self) -> int:
@@ -108,7 +114,8 @@ class ReadOnlyLogs:
             dry_run=True,
         )
         mark = checkpoints.high_watermark.get(where, recovered.log_end_offset)
-        return ReadOnlyLog(where, path, _view(recovered, mark))
+        lost = (*recovered.damage, *recovered.notes) if recovered.truncated_bytes else recovered.damage
+        return ReadOnlyLog(where, path, _view(recovered, mark), tuple(f"{path}: {each}" for each in lost))
 
     def close(self) -> None:
         """Let go of the logs; those that somebody holds go on."""

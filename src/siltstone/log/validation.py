@@ -17,7 +17,7 @@ horizon bit, nor the transactional one without a producer id; a batch has to fit
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from crc32c import crc32c
@@ -97,8 +97,7 @@ class Origin(enum.Enum):
     REPLICATION = "replication"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Validated:
+class Validated(NamedTuple):
     """What is to be written. ``batches`` are the rows of ``data``; ``last_offset`` is the last batch's.
 
     ``max_timestamp`` (ms) is the largest one, ``offset_of_max_timestamp`` the last offset of the first batch

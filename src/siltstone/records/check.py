@@ -23,7 +23,7 @@ from siltstone.records.columns import skip_headers, skip_span
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import Bytes, Directory, Int64
 from siltstone.records.scan import scan_into
-from siltstone.records.varint import read_varint, read_varlong
+from siltstone.records.varint import next_varint, next_varlong, short_varint
 
 FAULT, RECORD, LARGEST, KEYLESS, UNTIMELY, PENDING, WIDTH = range(7)
 SMALL_BATCH_SIZE = 2048
@@ -83,6 +83,46 @@ def _header_fault(row: Any, client: bool) -> int:
 
 
 @kernel
+def _walk_ordinary(
+    data: Bytes, position: int, end: int, header: Any, least: int, most: int, found: Int64
+) -> tuple[int, int]:
+    """The ordinary records at a batch's start: (how many, where the next one begins).
+
+    Ordinary is what nearly every record of a producer is: sound, numbered one by one, its sizes of one or two
+    bytes, a short key, no headers. ``_walk`` goes on behind them, and says what is wrong where something is.
+    """
+    for record in range(header.count):
+        if end - position < 24:
+            return record, position
+        size, at = short_varint(data, position)
+        stop = at + size
+        if size < 6 or stop > end:
+            return record, position
+        delta, at = short_varint(data, at + 1)
+        if at < 0:
+            return record, position
+        here, at = short_varint(data, at)
+        if here != record or data[np.uint64(at)] > 0x7F:
+            return record, position
+        key_bytes, at = short_varint(data, at)
+        at += max(key_bytes, 0)
+        if key_bytes < -1 or at + 2 > stop:
+            return record, position
+        value_bytes, at = short_varint(data, at)
+        at += max(value_bytes, 0)
+        if value_bytes < -1 or at + 1 != stop or data[np.uint64(at)] != 0:
+            return record, position
+        timestamp = header.base_timestamp + delta
+        found[2] = max(found[2], timestamp)
+        if key_bytes < 0 and found[3] < 0:
+            found[3] = record
+        if (timestamp < least or timestamp > most) and timestamp != -1 and found[4] < 0:
+            found[4] = record
+        position = stop
+    return header.count, position
+
+
+@kernel
 def _walk(
     data: Bytes, position: int, end: int, header: Any, least: int, most: int, found: Int64
 ) -> tuple[int, int]:
@@ -90,21 +130,23 @@ def _walk(
 
     Without a fault ``found`` takes the rest of the findings.
     """
-    largest = keyless = untimely = -1
-    before = -1
+    found[2] = found[3] = found[4] = -1
+    done, position = _walk_ordinary(data, position, end, header, least, most, found)
+    largest, keyless, untimely = found[2], found[3], found[4]
+    before = done - 1
     last_delta = header.last_offset - header.base_offset
     base_timestamp = header.base_timestamp
-    for record in range(header.count):
-        body, position = read_varint(data, position, end)
+    for record in range(done, header.count):
+        body, position = next_varint(data, position, end)
         if position < 0:
             return 3, record
         if body < 6 or body > end - position:
             return 1, record
         stop = position + body
-        delta, position = read_varlong(data, position + 1, stop)
+        delta, position = next_varlong(data, position + 1, stop)
         if position < 0:
             return 3, record
-        here, position = read_varint(data, position, stop)
+        here, position = next_varint(data, position, stop)
         if position < 0:
             return 3, record
         if here <= before or here > last_delta:
@@ -116,7 +158,7 @@ def _walk(
         value, value_bytes, fault = skip_span(data, key + max(key_bytes, 0), stop)
         if value < 0:
             return fault, record
-        headers, position = read_varint(data, value + max(value_bytes, 0), stop)
+        headers, position = next_varint(data, value + max(value_bytes, 0), stop)
         if position < 0 or headers < 0:
             return (3 if position < 0 else 4), record
         if headers > 0:

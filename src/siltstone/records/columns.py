@@ -20,7 +20,7 @@ import numpy as np
 
 from siltstone.errors import CorruptRecordError
 from siltstone.records.codecs import DEFAULT_LIMIT, DecompressionError, Scratch
-from siltstone.records.kernel import kernel
+from siltstone.records.kernel import inlined, kernel
 from siltstone.records.layout import (
     BATCH_OVERHEAD,
     TIMESTAMP_TYPE_BIT,
@@ -30,7 +30,7 @@ from siltstone.records.layout import (
     Int64,
     codec_of,
 )
-from siltstone.records.varint import read_varint, read_varlong
+from siltstone.records.varint import next_varint, next_varlong, read_varint
 
 DECODE_REASON = (
     "",
@@ -102,10 +102,10 @@ def empty_columns(data: Bytes, rows: int) -> RecordColumns:
     return RecordColumns(data=data, **arrays)
 
 
-@kernel
+@inlined
 def skip_span(data: Bytes, position: int, end: int) -> tuple[int, int, int]:
     """A sized field at ``position``: (its start, its size, reason); start is -1 on trouble."""
-    size, position = read_varint(data, position, end)
+    size, position = next_varint(data, position, end)
     if position < 0:
         return -1, 0, 3
     if size < -1:
@@ -159,16 +159,16 @@ def _decode_modern(
         for record in range(first[i], first[i] + header.count):
             row = np.uint64(record)
             start[row] = position
-            body, position = read_varint(data, position, batch_end)
+            body, position = next_varint(data, position, batch_end)
             if position < 0:
                 return i, 3
             if body < 6 or body > batch_end - position:
                 return i, 1
             end = position + body
-            delta, position = read_varlong(data, position + 1, end)
+            delta, position = next_varlong(data, position + 1, end)
             if position < 0:
                 return i, 3
-            offset_delta, position = read_varint(data, position, end)
+            offset_delta, position = next_varint(data, position, end)
             if position < 0:
                 return i, 3
             here = header.base_offset + offset_delta
@@ -181,7 +181,7 @@ def _decode_modern(
             value, value_bytes, reason = skip_span(data, key + max(key_bytes, 0), end)
             if value < 0:
                 return i, reason
-            headers, position = read_varint(data, value + max(value_bytes, 0), end)
+            headers, position = next_varint(data, value + max(value_bytes, 0), end)
             if position < 0:
                 return i, 3
             if headers < 0:

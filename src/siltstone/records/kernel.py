@@ -23,3 +23,10 @@ def kernel(function: Function) -> Function:
         compiled = njit(nogil=True)(function)
     wrapped: Function = compiled
     return wrapped
+
+
+def inlined(function: Function) -> Function:
+    """A few lines that become part of every kernel that calls them: calls would cost more than they do."""
+    compiled: Any = njit(nogil=True, inline="always")(function)
+    wrapped: Function = compiled
+    return wrapped

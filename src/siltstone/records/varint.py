@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from siltstone.records.kernel import kernel
+from siltstone.records.kernel import inlined, kernel
 from siltstone.records.layout import Bytes
 
 
@@ -59,6 +59,52 @@ def read_varlong(data: Bytes, position: int, end: int) -> tuple[int, int]:
             return ((raw >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(raw & 1), position
         shift += 7
     return 0, -1
+
+
+@inlined
+def short_varint(data: Bytes, position: int) -> tuple[int, int]:
+    """A varint of one or two bytes: (its value, the next position), (-2, -1) for a longer one.
+
+    Both bytes must be there to be read.
+    """
+    low = int(data[np.uint64(position)])
+    if low < 0x80:
+        return (low >> 1) ^ -(low & 1), position + 1
+    high = int(data[np.uint64(position + 1)])
+    if high < 0x80:
+        raw = (low & 0x7F) | (high << 7)
+        return (raw >> 1) ^ -(raw & 1), position + 2
+    return -2, -1
+
+
+@inlined
+def next_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
+    """``read_varint`` with the way for one or two bytes inline: nearly all of a log are that short."""
+    if position >= end:
+        return 0, -1
+    low = int(data[np.uint64(position)])
+    if low < 0x80:
+        return (low >> 1) ^ -(low & 1), position + 1
+    high = int(data[np.uint64(position + 1)]) if position + 1 < end else 0x80
+    if high < 0x80:
+        raw = (low & 0x7F) | (high << 7)
+        return (raw >> 1) ^ -(raw & 1), position + 2
+    return read_varint(data, position, end)
+
+
+@inlined
+def next_varlong(data: Bytes, position: int, end: int) -> tuple[int, int]:
+    """``read_varlong``, in the same way."""
+    if position >= end:
+        return 0, -1
+    low = int(data[np.uint64(position)])
+    if low < 0x80:
+        return (low >> 1) ^ -(low & 1), position + 1
+    high = int(data[np.uint64(position + 1)]) if position + 1 < end else 0x80
+    if high < 0x80:
+        raw = (low & 0x7F) | (high << 7)
+        return (raw >> 1) ^ -(raw & 1), position + 2
+    return read_varlong(data, position, end)
 
 
 @kernel
