@@ -121,7 +121,10 @@ def _end(log: ReadOnlyLog, wanted: Range) -> int | None:
 
 
 class Consuming:
-    """The partitions of a topic, read from ``wanted`` on. ``notes``: on the state of the directories."""
+    """The partitions of a topic, read from ``wanted`` on. ``notes``: on the state of the directories.
+
+    ``damage``: partitions of which not all can be read, and why.
+    """
 
     def __init__(
         self,
@@ -149,6 +152,8 @@ class Consuming:
             for number in found
             if not partitions or number in partitions
         }
+        each_damage = (look.damage_of(each.where) for each in self._followed.values())
+        self.damage = [damage for damage in each_damage if damage is not None]
         self._failures = 0
 
     def _log(self, look: Look, number: int) -> ReadOnlyLog:

@@ -36,7 +36,7 @@ _MOST_PARTITION = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFound:
-    """``offset``: None where no record is that late, or with ``trouble`` where the log cannot be read."""
+    """``offset``: None where no record is that late. ``trouble``: why the log cannot be read, or not all."""
 
     where: TopicPartition
     offset: int | None
@@ -120,7 +120,8 @@ def list_offsets(look: Look, wheres: Iterable[TopicPartition], time: int) -> lis
         except (SiltstoneError, OSError) as error:
             found.append(OffsetFound(where=where, offset=None, trouble=str(error)))
         else:
-            found.append(OffsetFound(where=where, offset=None if place is None else place.offset))
+            offset = None if place is None else place.offset
+            found.append(OffsetFound(where=where, offset=offset, trouble=look.damage_of(where)))
     return found
 
 

@@ -103,7 +103,7 @@ class Look:
         for directory in self.directories:
             if directory.was_stopped_cleanly or not directory.is_marked:
                 continue
-            if files.is_locked(directory.path / LOCK):
+            if self._is_in_use(directory.path):
                 found.append(f"{directory.path}: in use by another process: shown as its files are now")
             else:
                 found.append(
@@ -111,6 +111,10 @@ class Look:
                     "siltstone recover puts it in order"
                 )
         return found
+
+    @staticmethod
+    def _is_in_use(directory: Path) -> bool:
+        return files.is_locked(directory / LOCK)
 
     @property
     def has_brokers_metadata(self) -> bool:
@@ -189,6 +193,13 @@ class Look:
             return reading_to_the_end(log)
         return log
 
+    def damage_of(self, where: TopicPartition) -> str | None:
+        """Why not all of a partition can be read; of one that somebody is writing to, nothing is said."""
+        not_shown = self.logs[where].not_shown
+        if not not_shown or self._is_in_use(self._here[where].parent):
+            return None
+        return f"not all of it can be read: {'; '.join(not_shown)}"
+
 
 def reading_to_the_end(log: ReadOnlyLog) -> ReadOnlyLog:
     """The same log, its high watermark at its end; open transactions hold back what they did before."""
@@ -197,4 +208,4 @@ def reading_to_the_end(log: ReadOnlyLog) -> ReadOnlyLog:
         view.log_end_offset if view.last_stable_offset == view.high_watermark else view.last_stable_offset
     )
     view = view._replace(high_watermark=view.log_end_offset, last_stable_offset=stable)
-    return ReadOnlyLog(log.where, log.directory, view)
+    return ReadOnlyLog(log.where, log.directory, view, log.not_shown)

@@ -82,7 +82,7 @@ def _facts(config: Config, key: Key, *, of_topic: bool) -> SettingFacts:
 def _synonyms(config: Config, key: Key, *, of_topic: bool) -> Iterable[tuple[str, str, str]]:
     """Everywhere the setting is given, strongest first, and the default under its broker's name.
 
-    A setting with several names in different units has no default under the best of them, as in Kafka.
+    A topic's setting for which a broker has several names has no default under the best of them, as in Kafka.
     """
     if of_topic:
         own = config.given(Source.DYNAMIC_TOPIC_CONFIG)
@@ -95,7 +95,7 @@ def _synonyms(config: Config, key: Key, *, of_topic: bool) -> Iterable[tuple[str
             if name in layer:
                 yield source.value, name, _in_unit(key, name, layer[name].value)
     names = key.broker_names
-    if len(names) == 1:
+    if len(names) == 1 or key.level is Level.BROKER:
         yield Source.DEFAULT_CONFIG.value, names[0], _in_unit(key, names[0], key.default)
 
 

@@ -25,7 +25,7 @@ from siltstone.log.topic_names import is_deleted_directory, refuse_bad_name, ref
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """One partition. ``trouble``: why it cannot be read, None where it can; sizes in bytes."""
+    """One partition. ``trouble``: why it cannot be read, or not all of it; sizes in bytes."""
 
     partition: int
     directory: str | None
@@ -103,6 +103,7 @@ def _partition(look: Look, where: TopicPartition) -> PartitionFacts:
         high_watermark=view.high_watermark,
         size=sum(view.size_of(number) for number in range(len(view.segments))),
         segments=len(view.segments),
+        trouble=look.damage_of(where),
     )
 
 

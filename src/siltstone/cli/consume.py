@@ -99,7 +99,7 @@ class ConsumeFlags:
         text = self.format
         if text is None:
             for part, flag in ((self.key_delimiter, "-K"), (self.delimiter, "-D")):
-                delimiter(part or "x", flag)
+                delimiter("x" if part is None else part, flag)
             key = "" if self.key_delimiter is None else "%k" + self.key_delimiter.replace("%", "%%")
             text = f"{key}%s" + ("\\n" if self.delimiter is None else self.delimiter.replace("%", "%%"))
         clean = _for_a_terminal if sys.stdout.isatty() else bytes
@@ -135,7 +135,7 @@ def consume(*, flags: ConsumeFlags | None = None, json_: Json = False) -> int:
         to_the_end=flags.high_watermark == "end",
     )
     write = _writer(record_format) if record_format else _json_writer(consuming.broker_id)
-    note(*consuming.notes)
+    note(*consuming.notes, *consuming.damage)
     arriving = consuming.to_the_end() if flags.exit_at_end else consuming.on_and_on(_Pause())
     left = flags.count
     try:
@@ -147,7 +147,7 @@ def consume(*, flags: ConsumeFlags | None = None, json_: Json = False) -> int:
     except KeyboardInterrupt:
         if flags.exit_at_end:
             raise
-    return 0
+    return 1 if consuming.damage else 0
 
 
 class _Pause:

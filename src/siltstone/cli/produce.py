@@ -16,7 +16,7 @@ from siltstone.administration.producing import Producing
 from siltstone.cli.flags import Directories, Json, Topic, place_of
 from siltstone.cli.output import note, write_json
 from siltstone.cli.record_format import delimiter
-from siltstone.errors import LogError, UsageError
+from siltstone.errors import UsageError
 from siltstone.log.embedded import NewRecord
 
 _CHUNK = 256 << 10
@@ -109,7 +109,7 @@ def produce(
     """Append records to a topic of a log directory: lines of standard input, or files, as kcat -P does.
 
     Locks the directory, as a broker does, until the input ends; everything is durable then. Records are
-    appended as they arrive; of an input that ends with an error, all before it are there.
+    appended as they arrive; standard error says which, also when something is refused in between.
 
     Parameters
     ----------
@@ -127,20 +127,22 @@ def produce(
     if flags.count is not None and flags.count < 0:
         raise UsageError(f"-c {flags.count}: must not be negative")
     headers = flags.headers()
-    delimiter(flags.key_delimiter or "x", "-K")
+    delimiter("x" if flags.key_delimiter is None else flags.key_delimiter, "-K")
+    delimiter(flags.delimiter, "-D")
     pieces = _limited(_pieces(inputs, flags), flags.count)
     with Producing(place, flags.topic, partition=flags.partition, compression=flags.codec) as producing:
-        done = 0
-        for some in pieces:
-            try:
+        try:
+            for some in pieces:
                 producing.append([flags.record(raw, headers) for raw in some])
-            except LogError:
-                note(f"{done} records are appended; of the next {len(some)} perhaps some")
-                raise
-            done += len(some)
-            if flags.tee:
-                _tee(some, flags)
-    _report(producing, as_json=json_)
+                if flags.tee:
+                    _tee(some, flags)
+        except BaseException:
+            _say_appended(producing)
+            raise
+    if json_:
+        write_json(_document(producing))
+    else:
+        _say_appended(producing)
     return 0
 
 
@@ -151,23 +153,24 @@ def _tee(some: Sequence[bytes], flags: ProduceFlags) -> None:
     sys.stdout.buffer.flush()
 
 
-def _report(producing: Producing, *, as_json: bool) -> None:
-    found = [each for _, each in sorted(producing.produced.items())]
-    if as_json:
-        partitions = [
-            {
-                "topic": each.where.topic,
-                "partition": each.where.partition,
-                "first_offset": each.first_offset,
-                "last_offset": each.last_offset,
-                "records": each.records,
-            }
-            for each in found
-        ]
-        write_json({"records": sum(each.records for each in found), "partitions": partitions})
-        return
-    for each in found:
+def _say_appended(producing: Producing) -> None:
+    for _, each in sorted(producing.produced.items()):
         note(f"{each.where}: {each.records} records, offsets {each.first_offset} to {each.last_offset}")
+
+
+def _document(producing: Producing) -> dict[str, object]:
+    found = [each for _, each in sorted(producing.produced.items())]
+    partitions = [
+        {
+            "topic": each.where.topic,
+            "partition": each.where.partition,
+            "first_offset": each.first_offset,
+            "last_offset": each.last_offset,
+            "records": each.records,
+        }
+        for each in found
+    ]
+    return {"records": sum(each.records for each in found), "partitions": partitions}
 
 
 def _pieces(inputs: Sequence[Path], flags: ProduceFlags) -> Iterator[list[bytes]]:

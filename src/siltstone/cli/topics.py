@@ -149,6 +149,8 @@ def _change(place: Place, action: str, flags: TopicsFlags) -> list[TopicChange]:
             place, flags.topic, flags.partitions, if_exists=flags.if_exists, dry_run=flags.dry_run
         )
     config = texts_of(flags.config, "--config")
+    if place.look_before_making().has_brokers_metadata:
+        note("a broker will not know of a topic that is made here: its topics are in its metadata log")
     return [
         create_topic(
             place,
