@@ -1,0 +1,177 @@
+"""``siltstone configs``: sources and synonyms as Kafka writes them, changes, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from siltstone.log.manager import LogManager
+from tests.cli.conftest import Command, tree
+
+USERS = ("--entity-type", "topics", "--entity-name", "users")
+
+
+def test_own_settings_with_their_synonyms(siltstone: Command, logs: Path) -> None:
+    shown = siltstone("configs", "--dir", logs, "--describe", *USERS)
+    assert shown.lines == [
+        "Dynamic configs for topic users are:",
+        "  cleanup.policy=compact sensitive=false "
+        "synonyms={DYNAMIC_TOPIC_CONFIG:cleanup.policy=compact, DEFAULT_CONFIG:log.cleanup.policy=delete}",
+    ]
+
+
+def test_all_settings(siltstone: Command, logs: Path, tmp_path: Path) -> None:
+    properties = tmp_path / "server.properties"
+    properties.write_text("log.retention.hours=24\nlog.segment.bytes=1048576\n")
+    more = ("--all", "--server-properties", properties)
+    lines = siltstone("configs", "--dir", logs, "--describe", *USERS, *more).lines
+    assert lines[0] == "All configs for topic users are:"
+    # As Kafka 4 prints them: nothing has a default under log.flush.interval.ms.
+    assert "  flush.ms=9223372036854775807 sensitive=false synonyms={}" in lines
+    assert (
+        "  retention.ms=86400000 sensitive=false synonyms={STATIC_BROKER_CONFIG:log.retention.hours=24}"
+        in lines
+    )
+    assert (
+        "  segment.bytes=1048576 sensitive=false synonyms={STATIC_BROKER_CONFIG:log.segment.bytes=1048576, "
+        "DEFAULT_CONFIG:log.segment.bytes=1073741824}"
+    ) in lines
+    found = siltstone("configs", "--dir", logs, "--describe", *USERS, *more, "--json").document
+    by_name = {each["name"]: each for each in found["entities"][0]["configs"]}
+    assert by_name["retention.ms"]["source"] == "STATIC_BROKER_CONFIG"
+    assert by_name["max.message.bytes"]["source"] == "DEFAULT_CONFIG"
+    assert by_name["cleanup.policy"]["synonyms"][0] == {
+        "source": "DYNAMIC_TOPIC_CONFIG",
+        "name": "cleanup.policy",
+        "value": "compact",
+    }
+
+
+def test_a_brokers_settings(siltstone: Command, logs: Path, tmp_path: Path) -> None:
+    properties = tmp_path / "server.properties"
+    properties.write_text("log.cleaner.threads=2\n")
+    place = ("--dir", logs, "--server-properties", properties, "--entity-type", "brokers")
+    given = siltstone("configs", *place, "--describe", "--entity-name", 0).lines
+    assert given == [
+        "Given configs for broker 0 are:",
+        "  log.cleaner.threads=2 sensitive=false "
+        "synonyms={STATIC_BROKER_CONFIG:log.cleaner.threads=2, DEFAULT_CONFIG:log.cleaner.threads=1}",
+    ]
+    everything = siltstone("configs", *place, "--describe", "--all").lines
+    assert len(everything) > 50 and any(
+        line.startswith("  log.retention.ms=604800000") for line in everything
+    )
+    assert len(siltstone("configs", *place, "--describe", "--entity-default").lines) == 1
+    assert siltstone("configs", *place, "--describe", "--entity-name", 7).status == 2
+
+
+def test_alter(siltstone: Command, logs: Path) -> None:
+    done = siltstone(
+        *("configs", "--dir", logs, "--alter", *USERS),
+        *("--add-config", "cleanup.policy=[compact,delete],retention.ms=5000", "--json"),
+    )
+    assert done.document == {
+        "action": "alter",
+        "dry_run": False,
+        "topic": "users",
+        "before": {"cleanup.policy": "compact"},
+        "after": {"cleanup.policy": "compact,delete", "retention.ms": "5000"},
+    }
+    with LogManager.open([logs]) as manager:
+        config = manager["users", 0].config
+        assert (config.policies, config.retention_ms) == (("compact", "delete"), 5000)
+    done = siltstone(
+        *("configs", "--dir", logs, "--alter", *USERS),
+        *("--add-config", "retention.bytes=7", "--delete-config", "retention.ms,cleanup.policy"),
+    )
+    assert done.lines[0] == "updating config for topic users completed"
+    assert "  retention.ms: 5000 → (default)" in done.lines
+    own = siltstone("configs", "--dir", logs, "--describe", *USERS, "--json").document["entities"][0][
+        "configs"
+    ]
+    assert [(each["name"], each["value"]) for each in own] == [("retention.bytes", "7")]
+
+
+def test_alter_from_a_file(siltstone: Command, logs: Path, tmp_path: Path) -> None:
+    additions = tmp_path / "additions.properties"
+    additions.write_text("# ours\nretention.ms = 1000\ncleanup.policy=compact,delete\n")
+    done = siltstone("configs", "--dir", logs, "--alter", *USERS, "--add-config-file", additions, "--json")
+    assert done.document["after"] == {"cleanup.policy": "compact,delete", "retention.ms": "1000"}
+
+
+def test_a_dry_run_changes_nothing(siltstone: Command, logs: Path) -> None:
+    before = tree(logs)
+    done = siltstone(
+        "configs", "--dir", logs, "--alter", *USERS, "--add-config", "retention.ms=1", "--dry-run"
+    )
+    assert done.lines == [
+        "updating config for topic users would be completed",
+        "  retention.ms: (default) → 1",
+    ]
+    assert tree(logs) == before
+
+
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+@pytest.mark.parametrize(
+    ("entity", "change", "status", "words"),
+    [
+        ("none", ("--add-config", "retention.ms=1"), 1, ["UNKNOWN_TOPIC_OR_PARTITION"]),
+        ("users", ("--delete-config", "retention.ms"), 1, ["retention.ms", "INVALID_CONFIG"]),
+        (
+            "users",
+            ("--add-config", "min.compaction.lag.ms=9,max.compaction.lag.ms=8"),
+            1,
+            ["INVALID_CONFIG"],
+        ),
+        ("users", ("--add-config", "retentoin.ms=1"), 2, ["'retention.ms'"]),
+        ("users", ("--add-config", "log.retention.ms=1"), 2, ["a topic's is 'retention.ms'"]),
+        ("users", ("--add-config", "retention.ms"), 2, ["key=value"]),
+        ("users", ("--delete-config", "retentoin.ms"), 2, ["'retention.ms'"]),
+        ("users", ("--add-config", "siltstone.retention.policy=mine"), 1, ["mine", "INVALID_CONFIG"]),
+    ],
+)
+def test_refusals(
+    siltstone: Command,
+    logs: Path,
+    entity: str,
+    change: tuple[str, ...],
+    status: int,
+    words: list[str],
+    dry: tuple[str, ...],
+) -> None:
+    before = tree(logs)
+    entity_flags = ("--entity-type", "topics", "--entity-name", entity)
+    refused = siltstone("configs", "--dir", logs, "--alter", *entity_flags, *change, *dry)
+    assert (refused.status, refused.out) == (status, b"") and refused.err.count("\n") == 1
+    for word in words:
+        assert word in refused.err
+    assert tree(logs) == before, "refused before anything was opened for a change"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--describe", "--alter"),
+        ("--describe",),
+        ("--describe", "--entity-type", "users"),
+        ("--describe", "--entity-type", "topics", "--entity-default"),
+        ("--describe", "--entity-type", "topics", "--add-config", "retention.ms=1"),
+        ("--alter", "--entity-type", "topics", "--entity-name", "users"),
+        ("--alter", "--entity-type", "topics", "--add-config", "retention.ms=1"),
+        (
+            "--alter",
+            "--entity-type",
+            "brokers",
+            "--entity-name",
+            "0",
+            "--add-config",
+            "log.cleaner.threads=2",
+        ),
+        ("--describe", "--entity-type", "topics", "--bootstrap-server", "localhost:9092"),
+    ],
+)
+def test_wrong_usage(siltstone: Command, logs: Path, arguments: tuple[str, ...]) -> None:
+    refused = siltstone("configs", "--dir", logs, *arguments)
+    assert (refused.status, refused.out) == (2, b"") and refused.err.count("\n") == 1

@@ -1,0 +1,330 @@
+"""``siltstone produce`` and ``consume``: what goes in comes out, and a real broker's records too."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from siltstone.administration.consuming import Consuming, Range, parse_range
+from siltstone.administration.places import Place
+from siltstone.errors import UsageError
+from siltstone.log.embedded import NewRecord, append
+from siltstone.log.manager import LogManager
+from siltstone.records.partitioner import partition_for_key
+from tests.cli.conftest import Command, tree
+
+EVERYTHING = ("-e", "-q", "-f", "%t %p %o %k=%s\\n")
+
+
+def read(siltstone: Command, logs: Path, topic: str, *arguments: object) -> list[str]:
+    done = siltstone("consume", "--dir", logs, "-t", topic, *(arguments or EVERYTHING))
+    assert (done.status, done.err) == (0, "")
+    return done.lines
+
+
+def test_lines_go_where_their_keys_belong(siltstone: Command, logs: Path) -> None:
+    keys = [f"key-{number}" for number in range(50)]
+    lines = "".join(f"{key}:{number}\n" for number, key in enumerate(keys)).encode()
+    done = siltstone("produce", "--dir", logs, "-t", "orders", "-K", ":", "--json", stdin=lines)
+    by_partition: dict[int, list[str]] = {0: [], 1: []}
+    for number, key in enumerate(keys):
+        by_partition[partition_for_key(key.encode(), 2)].append(f"{key}={number}")
+    assert done.document == {
+        "records": 50,
+        "partitions": [
+            {
+                "topic": "orders",
+                "partition": number,
+                "first_offset": 0,
+                "last_offset": len(some) - 1,
+                "records": len(some),
+            }
+            for number, some in by_partition.items()
+        ],
+    }
+    for number, some in by_partition.items():
+        found = read(siltstone, logs, "orders", "-p", number, *EVERYTHING)
+        assert found == [f"orders {number} {offset} {each}" for offset, each in enumerate(some)]
+    assert (logs / ".kafka_cleanshutdown").exists()
+
+
+def test_keys_headers_nulls_and_codecs(siltstone: Command, logs: Path) -> None:
+    produce = ("produce", "--dir", logs, "-t", "users")
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        done = siltstone(*produce, "-k", codec, "-z", codec, "-H", "a=1", "-H", "b", stdin=b"x" * 100)
+        assert done.status == 0 and done.out == b""
+        assert done.err.startswith("siltstone: users-0: 1 records, offsets ")
+    assert siltstone(*produce, "-K", ":", "-Z", stdin=b"gzip:\n").status == 0
+    found = siltstone("consume", "--dir", logs, "-t", "users", "-e", "-J", "-q").documents
+    assert [each["key"] for each in found] == ["none", "gzip", "snappy", "lz4", "zstd", "gzip"]
+    assert found[0]["headers"] == ["a", "1", "b", None] and found[0]["payload"] == "x" * 100
+    assert found[5]["payload"] is None and "headers" not in found[5]
+    segment = logs / "users-0" / f"{0:020}.log"
+    dumped = siltstone("dump", segment, "--json").documents
+    codecs = [row["compresscodec"] for row in dumped if row.get("compresscodec")]
+    assert [each.lower() for each in codecs] == ["none", "gzip", "snappy", "lz4", "zstd", "none"]
+
+
+def test_files_and_delimiters(siltstone: Command, logs: Path, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_bytes(b"a\nb\n")
+    two.write_bytes(b"c\nd")
+    assert siltstone("produce", one, two, "--dir", logs, "-t", "orders", "-p", 0).status == 0
+    assert siltstone("produce", one, two, "--dir", logs, "-t", "orders", "-p", 0, "-l").status == 0
+    assert (
+        siltstone("produce", "--dir", logs, "-t", "orders", "-p", 0, "-D", "\\x00", stdin=b"e\0f").status == 0
+    )
+    found = siltstone("consume", "--dir", logs, "-t", "orders", "-e", "-q", "-D", "|")
+    assert found.out == b"a\nb\n|c\nd|a|b|c|d|e|f|"
+
+
+def test_tee_and_count(siltstone: Command, logs: Path) -> None:
+    done = siltstone("produce", "--dir", logs, "-t", "orders", "-T", "-c", 2, stdin=b"a\nb\nc\n")
+    assert (done.status, done.out) == (0, b"a\nb\n")
+
+
+def test_more_than_a_batch_and_small_segments(siltstone: Command, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    small = ("--config", "segment.bytes=4096", "--config", "max.message.bytes=3000")
+    assert siltstone("topics", "--dir", logs, "--create", "--topic", "small", *small).status == 0
+    lines = b"".join(b"%0100d\n" % number for number in range(500))
+    assert siltstone("produce", "--dir", logs, "-t", "small", stdin=lines).status == 0
+    found = siltstone("consume", "--dir", logs, "-t", "small", "-e", "-q")
+    assert found.out == lines
+    assert len(list((logs / "small-0").glob("*.log"))) > 5
+
+
+def test_what_is_refused_leaves_what_came_before(siltstone: Command, logs: Path) -> None:
+    keyless = siltstone("produce", "--dir", logs, "-t", "users", stdin=b"a\n")
+    assert keyless.status == 1 and keyless.err.endswith("(INVALID_RECORD)\n")
+    large = siltstone("produce", "--dir", logs, "-t", "orders", "-p", 0, stdin=b"a\nb\n" + b"c" * 2_000_000)
+    assert large.status == 1 and large.err.splitlines()[0] == "siltstone: orders-0: 2 records, offsets 0 to 1"
+    assert large.err.endswith("(MESSAGE_TOO_LARGE)\n")
+    assert read(siltstone, logs, "orders") == ["orders 0 0 =a", "orders 0 1 =b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "word"),
+    [
+        (("-t", "none"), 1, "siltstone topics --create"),
+        (("-t", "orders", "-p", "2"), 1, "no partition 2"),
+        (("-t", "orders", "-z", "brotli"), 2, "brotli"),
+        (("-t", "orders", "-H", "=x"), 2, "name=value"),
+        (("-t", "orders", "-D", ""), 2, "-D"),
+        (("-t", "orders", "-K", "\\q"), 2, "-K"),
+        (("-t", "orders", "-c", "-1"), 2, "-c"),
+        (("-t", "orders", "-T", "--json"), 2, "--tee"),
+        ((), 2, "-t"),
+        (("-t", "orders", "--bootstrap-server", "x:1"), 2, "broker"),
+    ],
+)
+def test_produce_refuses(
+    siltstone: Command, logs: Path, arguments: tuple[str, ...], status: int, word: str
+) -> None:
+    before = tree(logs)
+    refused = siltstone("produce", "--dir", logs, *arguments, stdin=b"a\n")
+    assert (refused.status, refused.out) == (status, b"") and refused.err.count("\n") == 1
+    assert word in refused.err and tree(logs) == before
+
+
+def test_a_real_brokers_records(siltstone: Command, stopped_broker: tuple[Path, Path], golden: Path) -> None:
+    """Every record of four topics as Kafka's reader listed it."""
+    before = tree(*stopped_broker)
+    for disk, topic, partition in ((0, "users", 0), (1, "audit", 0), (0, "events.cd", 0), (1, "ledger", 0)):
+        listing = golden / "whole_43" / "records_before" / f"data{disk}" / f"{topic}-{partition}.jsonl"
+        rows = [json.loads(line) for line in listing.read_text(encoding="utf-8").splitlines()]
+        done = siltstone(
+            *("consume", "--dir", stopped_broker[0], "--dir", stopped_broker[1]),
+            *("-t", topic, "-p", partition, "-e", "-q", "--json"),
+        )
+        start = 33 if topic == "events.cd" else 0
+        listed = [row for row in rows if row["t"] == "rec" and row["offset"] >= start]
+        assert len(done.documents) == len(listed) > 100
+        for mine, kafkas in zip(done.documents, listed, strict=True):
+            assert (mine["offset"], mine["ts"], mine["broker"]) == (kafkas["offset"], kafkas["ts"], 1)
+            assert encoded(mine, "key") == kafkas["k"] and encoded(mine, "payload") == kafkas["v"]
+    assert tree(*stopped_broker) == before
+
+
+def encoded(row: dict[str, str | None], name: str) -> str | None:
+    """A field as base64, None for null."""
+    if f"{name}_base64" in row:
+        return row[f"{name}_base64"]
+    text = row[name]
+    return None if text is None else base64.b64encode(text.encode()).decode()
+
+
+def test_isolation(siltstone: Command, stopped_broker: tuple[Path, Path]) -> None:
+    """orders-0 has aborted transactions and one that is open from offset 312 on."""
+    place = ("--dir", stopped_broker[0], "--dir", stopped_broker[1])
+    orders = ("consume", *place, "-t", "orders", "-p", 0, "-e", "-f", "%o\\n")
+    committed, everything = siltstone(*orders), siltstone(*orders, "--isolation", "read_uncommitted")
+    assert int(committed.lines[-1]) < 312 <= int(everything.lines[-1]) < 342
+    assert set(committed.lines) < set(everything.lines)
+    assert committed.err.endswith("reached the end of orders-0 at offset 312\n")
+
+
+@pytest.fixture
+def ten(siltstone: Command, logs: Path) -> Path:
+    """``orders-0`` has the records 0 to 9, one a second from 1000 ms on."""
+    with LogManager.open([logs]) as manager:
+        for number in range(10):
+            append(manager["orders", 0], [NewRecord(value=b"%d" % number, timestamp=1000 * (number + 1))])
+    return logs
+
+
+@pytest.mark.parametrize(
+    ("start", "offsets"),
+    [
+        ("start", "0123456789"),
+        ("beginning", "0123456789"),
+        ("end", ""),
+        ("7", "789"),
+        ("10", ""),
+        ("-3", "789"),
+        ("-99", "0123456789"),
+        ("s@8000", "789"),
+        ("s@7001", "789"),
+        ("s@99000", ""),
+        ("s@3000,e@5000", "23"),
+        ("e@2000", "0"),
+    ],
+)
+def test_where_to_begin_and_to_end(siltstone: Command, ten: Path, start: str, offsets: str) -> None:
+    done = siltstone("consume", "--dir", ten, "-t", "orders", "-p", 0, "-o", start, "-e", "-q", "-f", "%o")
+    assert (done.status, done.out.decode()) == (0, offsets)
+
+
+def test_count_and_ends(siltstone: Command, ten: Path) -> None:
+    done = siltstone("consume", "--dir", ten, "-t", "orders", "-c", 3, "-o", "2")
+    assert done.status == 1 and "orders-1: offset 2 is outside 0 to 0" in done.err
+    done = siltstone("consume", "--dir", ten, "-t", "orders", "-p", 0, "-c", 3, "-o", "2")
+    assert (done.lines, done.err) == (["2", "3", "4"], "")
+    done = siltstone("consume", "--dir", ten, "-t", "orders", "-e", "-J")
+    assert len(done.documents) == 10
+    assert sorted(done.err.splitlines()) == [
+        "siltstone: reached the end of orders-0 at offset 10",
+        "siltstone: reached the end of orders-1 at offset 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "word"),
+    [
+        (("-t", "none"), 1, "UNKNOWN_TOPIC_OR_PARTITION"),
+        (("-t", "orders", "-p", "5"), 1, "UNKNOWN_TOPIC_OR_PARTITION"),
+        (("-t", "orders", "-o", "11"), 1, "OFFSET_OUT_OF_RANGE"),
+        (("-t", "orders", "-o", "soon"), 2, "-o soon"),
+        (("-t", "orders", "-f", "%z"), 2, "%z"),
+        (("-t", "orders", "-K", ""), 2, "-K"),
+        (("-t", "orders", "-f", "%s", "-K", ":"), 2, "-f"),
+        (("-t", "orders", "--isolation", "some"), 2, "read_committed"),
+        (("-t", "orders", "--high-watermark", "start"), 2, "end"),
+        (("-t", "orders", "-c", "-3"), 2, "-c"),
+        ((), 2, "-t"),
+    ],
+)
+def test_consume_refuses(
+    siltstone: Command, ten: Path, arguments: tuple[str, ...], status: int, word: str
+) -> None:
+    refused = siltstone("consume", "--dir", ten, "-e", *arguments)
+    assert (refused.status, refused.out) == (status, b"") and refused.err.count("\n") == 1
+    assert word in refused.err
+
+
+def test_a_damaged_record_is_refused_after_those_before_it(siltstone: Command, ten: Path) -> None:
+    segment = ten / "orders-0" / f"{0:020}.log"
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 2 + 66] ^= 1  # in the sixth of ten batches, behind its header
+    segment.write_bytes(content)
+    done = siltstone("consume", "--dir", ten, "-t", "orders", "-p", 0, "-e", "-f", "%o")
+    assert done.status == 1 and done.out == b"01234"
+    assert str(segment) in done.err and "not all of it can be read" in done.err
+    found = siltstone("get-offsets", "--dir", ten, "-t", "orders", "--partitions", 0)
+    assert (found.status, found.lines) == (1, ["orders:0:5"]) and str(segment) in found.err
+    found = siltstone("topics", "--dir", ten, "--describe", "--topic", "orders")
+    assert found.status == 1 and str(segment) in found.err
+
+
+def test_ranges_that_make_no_sense() -> None:
+    assert parse_range("s@5,e@6") == Range(from_ms=5, until_ms=6)
+    for text in ("", "s", "s@", "@5", "s@5,s@6", "x@5", "5,6", "--5"):
+        with pytest.raises(UsageError):
+            parse_range(text)
+
+
+def test_following_sees_appends_rolls_and_new_partitions(logs: Path) -> None:
+    """Beside a manager that goes on appending; nothing waits, the writer is asked in between."""
+    place = Place(directories=(logs,))
+    with LogManager.open([logs]) as manager:
+        append(manager["orders", 0], [NewRecord(value=b"first")])
+        consuming = Consuming(place, "orders")
+        assert "in use" in consuming.notes[0]
+        steps = iter(range(8))
+
+        def wait() -> None:
+            step = next(steps)
+            if step == 2:
+                manager.topics.add_partitions("orders", 3)
+            if step == 4:
+                manager["orders", 0].roll()
+            if step in (1, 4, 5):
+                append(manager["orders", 0], [NewRecord(value=b"%d" % step)])
+            if step == 3:
+                append(manager["orders", 2], [NewRecord(value=b"new partition")])
+
+        found = []
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            for arrived in consuming.on_and_on(wait):
+                if arrived.polled is not None:
+                    columns = arrived.polled.columns
+                    found += [(arrived.where.partition, columns.value(row)) for row in range(len(columns))]
+    assert found == [(0, b"first"), (0, b"1"), (2, b"new partition"), (0, b"4"), (0, b"5")]
+
+
+def test_following_in_a_process_of_its_own(logs: Path) -> None:
+    """``consume`` without -e shows what another process appends, and Ctrl-C ends it without complaint."""
+    command = [
+        str(Path(sys.executable).parent / "siltstone"),
+        "consume",
+        "--dir",
+        str(logs),
+        "-t",
+        "orders",
+        "-q",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            with LogManager.open([logs]) as manager:
+                for text in (b"one", b"two"):
+                    append(manager["orders", 1], [NewRecord(value=text)])
+                    assert process.stdout.readline() == text + b"\n"
+            process.send_signal(signal.SIGINT)
+            rest, said = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert (process.returncode, rest) == (0, b"") and b"Traceback" not in said
+
+
+def test_a_directory_in_use_is_not_appended_to(siltstone: Command, logs: Path) -> None:
+    program = (
+        "import sys\nfrom siltstone.log.manager import LogManager\n"
+        f"with LogManager.open([{str(logs)!r}]):\n    print('held', flush=True)\n    sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        refused = siltstone("produce", "--dir", logs, "-t", "orders", stdin=b"a\n")
+        assert refused.status == 1 and refused.err.count("\n") == 1 and str(logs) in refused.err
+        seen = siltstone("consume", "--dir", logs, "-t", "orders", "-e", "-q")
+        assert (seen.status, seen.out) == (0, b"") and "in use by another process" in seen.err
+        holder.communicate("")
+    assert siltstone("produce", "--dir", logs, "-t", "orders", stdin=b"a\n").status == 0

@@ -1,0 +1,76 @@
+"""kcat's format strings and envelopes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from siltstone.cli.record_format import RecordFormat, delimiter, envelope
+from siltstone.errors import UsageError
+from siltstone.log.names import TopicPartition
+from siltstone.log.reading import Record
+
+WHERE = TopicPartition("orders", 3)
+
+
+def record(**given: Any) -> Record:
+    facts: dict[str, Any] = {"offset": 7, "timestamp": 1234, "key": b"k", "value": b"v", "headers": ()}
+    return Record(**{**facts, **given}, leader_epoch=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("%t %p %o %k %s", b"orders 3 7 k v"),
+        ("%T:%K:%S", b"1234:1:1"),
+        ("%s\\n\\t\\r\\x00\\xfF\\\\", b"v\n\t\r\0\xff\\"),
+        ("100%%", b"100%"),
+        ("%R", b"\0\0\0\1"),
+        ("", b""),
+        ("é%k", "ék".encode()),
+    ],
+)
+def test_tokens(text: str, expected: bytes) -> None:
+    assert RecordFormat(text).render(WHERE, record()) == expected
+
+
+def test_nulls_and_headers() -> None:
+    empty = record(key=None, value=None, headers=((b"a", b"1"), (b"b", None)))
+    assert RecordFormat("%k|%s|%K|%S|%h").render(WHERE, empty) == b"||-1|-1|a=1,b=NULL"
+    assert RecordFormat("%k|%s|%R", null=b"NULL").render(WHERE, empty) == b"NULL|NULL|\xff\xff\xff\xff"
+
+
+def test_contents_are_made_clean_and_the_format_is_not() -> None:
+    shown = RecordFormat("%k\\x1b%s", clean=lambda raw: b"[%d]" % len(raw)).render(WHERE, record())
+    assert shown == b"[1]\x1b[1]"
+
+
+@pytest.mark.parametrize("text", ["%", "%z", "\\q", "\\x1", "abc\\"])
+def test_what_is_not_known_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="-f"):
+        RecordFormat(text)
+
+
+def test_delimiters() -> None:
+    assert delimiter("\\x00\\n", "-D") == b"\0\n"
+    with pytest.raises(UsageError, match="-K"):
+        delimiter("", "-K")
+
+
+def test_the_envelope() -> None:
+    plain = envelope(WHERE, record(headers=((b"h", b"1"), (b"i", None))), log_append=False, broker=1)
+    assert list(plain.items()) == [
+        ("topic", "orders"),
+        ("partition", 3),
+        ("offset", 7),
+        ("tstype", "create"),
+        ("ts", 1234),
+        ("broker", 1),
+        ("headers", ["h", "1", "i", None]),
+        ("key", "k"),
+        ("payload", "v"),
+    ]
+    odd = envelope(WHERE, record(key=None, value=b"\xff", timestamp=-1), log_append=True, broker=1)
+    assert (odd["key"], odd["payload_base64"], odd["tstype"]) == (None, "/w==", "unknown")
+    assert envelope(WHERE, record(), log_append=True, broker=1)["tstype"] == "logappend"

@@ -1,0 +1,241 @@
+"""``siltstone topics`` on directories of ours and on those of a real broker."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from siltstone.log.manager import LogManager
+from siltstone.log.names import TopicPartition
+from tests.cli.conftest import Command, tree
+
+BROKERS_TOPICS = (
+    "__consumer_offsets __transaction_state altered audit by_bytes events.cd held_back lagged ledger maxlag "
+    "orders reborn turned users"
+).split()
+
+CONTRADICTION = ("--config", "min.compaction.lag.ms=9", "--config", "max.compaction.lag.ms=8")
+
+
+def both(broker: tuple[Path, Path]) -> tuple[object, ...]:
+    return "--dir", broker[0], "--dir", broker[1]
+
+
+def test_worked_example_21(siltstone: Command, tmp_path: Path) -> None:
+    """kafka-topics --create with three settings, a directory instead of a broker."""
+    made = siltstone(
+        *("topics", "--dir", tmp_path / "new", "--create", "--topic", "new-topic1"),
+        *("--config", "cleanup.policy=delete", "--config", "retention.ms=10000"),
+        *("--config", "retention.bytes=128000"),
+    )
+    assert (made.status, made.lines, made.err) == (0, ["topic new-topic1 created with 1 partitions"], "")
+    with LogManager.open([tmp_path / "new"]) as manager:
+        config = manager["new-topic1", 0].config
+        assert (config.policies, config.retention_ms, config.retention_bytes) == (("delete",), 10000, 128000)
+    shown = siltstone("topics", "--dir", tmp_path / "new", "--describe", "--topic", "new-topic1")
+    topic_id = shown.lines[0].split("TopicId: ")[1].split("\t")[0]
+    assert len(topic_id) == 22
+    assert shown.lines[0] == (
+        f"Topic: new-topic1\tTopicId: {topic_id}\tPartitionCount: 1\tReplicationFactor: 1\t"
+        "Configs: cleanup.policy=delete,retention.bytes=128000,retention.ms=10000"
+    )
+    metadata = (tmp_path / "new" / "new-topic1-0" / "partition.metadata").read_text()
+    assert metadata == f"version: 0\ntopic_id: {topic_id}"
+
+
+def test_a_real_brokers_topics(siltstone: Command, stopped_broker: tuple[Path, Path], golden: Path) -> None:
+    case = json.loads((golden / "whole_43" / "case.json").read_text(encoding="utf-8"))["state_before"]
+    before = tree(*stopped_broker)
+    assert siltstone("topics", *both(stopped_broker), "--list").lines == BROKERS_TOPICS
+    described = siltstone("topics", *both(stopped_broker), "--describe", "--json")
+    assert described.status == 0 and "metadata log" in described.err
+    found = {each["topic"]: each for each in described.document["topics"]}
+    assert {name: each["topic_id"] for name, each in found.items()} == {
+        name: each["topic_id"] for name, each in case["topics"].items()
+    }
+    partitions = {
+        f"{name}-{each['partition']}": each for name, topic in found.items() for each in topic["partitions"]
+    }
+    assert partitions.keys() == case["partitions"].keys()
+    for name, said in case["partitions"].items():
+        mine = partitions[name]
+        assert Path(mine["directory"]).name == said["log_dir"]
+        for field in ("log_start_offset", "log_end_offset", "high_watermark"):
+            assert mine[field] == said[field], name
+    assert tree(*stopped_broker) == before, "looking changes nothing"
+
+
+def test_list_and_patterns(siltstone: Command, stopped_broker: tuple[Path, Path]) -> None:
+    listed = siltstone("topics", *both(stopped_broker), "--list", "--topic", "l.*", "--json")
+    assert listed.document == {"topics": ["lagged", "ledger"]}
+    exact = siltstone("topics", *both(stopped_broker), "--list", "--topic", "events.cd")
+    assert exact.lines == ["events.cd"]
+    wrong = siltstone("topics", *both(stopped_broker), "--list", "--topic", "(")
+    assert (wrong.status, wrong.out) == (2, b"") and "regular expression" in wrong.err
+
+
+def test_describe_shows_a_table_and_what_is_missing(siltstone: Command, logs: Path) -> None:
+    shown = siltstone("topics", "--dir", logs, "--describe", "--topic", "users")
+    assert "high watermark" in shown.out.decode() and str(logs)[:20] in shown.out.decode().replace("\n", "")
+    for path in (logs / "orders-1").iterdir():
+        path.unlink()
+    (logs / "orders-1").rmdir()
+    lost = siltstone("topics", "--dir", logs, "--describe", "--topic", "orders", "--json")
+    assert lost.status == 1 and "orders-1: is in none" in lost.err
+    assert lost.document["topics"][0]["partitions"][1]["trouble"] == "is in none of these directories"
+
+
+def test_partitions_are_added(siltstone: Command, logs: Path) -> None:
+    done = siltstone("topics", "--dir", logs, "--alter", "--topic", "orders", "--partitions", 5, "--json")
+    assert done.document == {
+        "action": "alter",
+        "dry_run": False,
+        "topics": [{"topic": "orders", "status": "altered", "partitions": 5}],
+    }
+    assert (logs / "orders-4").is_dir()
+    fewer = siltstone("topics", "--dir", logs, "--alter", "--topic", "orders", "--partitions", 2)
+    assert fewer.status == 1 and fewer.err.endswith("(INVALID_PARTITIONS)\n")
+
+
+def test_delete_frees_the_room_at_once(siltstone: Command, logs: Path) -> None:
+    done = siltstone("topics", "--dir", logs, "--delete", "--topic", "orders")
+    assert (done.status, done.lines) == (0, ["topic orders deleted"])
+    assert sorted(path.name for path in logs.iterdir() if path.is_dir()) == ["users-0"]
+    again = siltstone("topics", "--dir", logs, "--delete", "--topic", "orders")
+    assert again.status == 1 and again.err.endswith("(UNKNOWN_TOPIC_OR_PARTITION)\n")
+    fine = siltstone("topics", "--dir", logs, "--delete", "--topic", "orders", "--if-exists", "--json")
+    assert fine.status == 0 and fine.document["topics"] == []
+
+
+def test_exists_and_if_not_exists(siltstone: Command, logs: Path) -> None:
+    there = ("topics", "--dir", logs, "--create", "--topic", "users")
+    for more in ((), ("--dry-run",)):
+        refused = siltstone(*there, *more)
+        assert (
+            refused.status == 1 and refused.err == "siltstone: topic 'users' exists (TOPIC_ALREADY_EXISTS)\n"
+        )
+        fine = siltstone(*there, *more, "--if-not-exists")
+        assert (fine.status, fine.lines) == (0, ["topic users exists already"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--create", "--topic", "new", "--partitions", "3", "--config", "retention.ms=5"),
+        ("--alter", "--topic", "orders", "--partitions", "9"),
+        ("--delete", "--topic", ".*"),
+    ],
+)
+def test_a_dry_run_changes_nothing(siltstone: Command, logs: Path, arguments: tuple[str, ...]) -> None:
+    before = tree(logs)
+    done = siltstone("topics", "--dir", logs, *arguments, "--dry-run")
+    assert done.status == 0 and "would be" in done.lines[0]
+    assert tree(logs) == before
+
+
+def test_a_dry_run_makes_no_directory(siltstone: Command, tmp_path: Path) -> None:
+    done = siltstone("topics", "--dir", tmp_path / "new", "--create", "--topic", "a", "--dry-run")
+    assert done.status == 0 and not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kafka_name"),
+    [
+        (("--create", "--topic", "a b"), "INVALID_TOPIC_EXCEPTION"),
+        (("--create", "--topic", "x" * 250), "INVALID_TOPIC_EXCEPTION"),
+        (("--create", "--topic", "new", "--partitions", "0"), "INVALID_PARTITIONS"),
+        (
+            ("--create", "--topic", "n", *CONTRADICTION),
+            "INVALID_CONFIG",
+        ),
+        (("--alter", "--topic", "orders", "--partitions", "1"), "INVALID_PARTITIONS"),
+        (("--describe", "--topic", "none"), "UNKNOWN_TOPIC_OR_PARTITION"),
+    ],
+)
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_refusals_have_kafkas_names(
+    siltstone: Command, logs: Path, arguments: tuple[str, ...], kafka_name: str, dry: tuple[str, ...]
+) -> None:
+    if "--describe" in arguments and dry:
+        return
+    before = sorted(path.name for path in logs.iterdir() if path.is_dir())
+    refused = siltstone("topics", "--dir", logs, *arguments, *dry)
+    assert (refused.status, refused.out) == (1, b"")
+    assert refused.err.count("\n") == 1 and refused.err.endswith(f"({kafka_name})\n")
+    assert sorted(path.name for path in logs.iterdir() if path.is_dir()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--list",), ["--dir"]),
+        (("--bootstrap-server", "localhost:9092", "--list"), ["--bootstrap-server", "broker", "--dir"]),
+        (("--dir", "x"), ["--create", "--list"]),
+        (("--dir", "x", "--list", "--delete"), ["choose one"]),
+        (("--dir", "x", "--create"), ["--topic"]),
+        (("--dir", "x", "--alter", "--topic", "a"), ["--partitions", "configs"]),
+        (("--dir", "x", "--list", "--partitions", "2"), ["--partitions", "--create"]),
+        (("--dir", "x", "--list", "--dry-run"), ["--dry-run"]),
+        (("--dir", "x", "--create", "--topic", "a", "--replication-factor", "3"), ["one replica"]),
+        (("--dir", "x", "--create", "--topic", "a", "--config", "retention"), ["key=value"]),
+        (
+            ("--dir", "x", "--create", "--topic", "a", "--config", "retentoin.ms=1"),
+            ["retentoin.ms", "'retention.ms'"],
+        ),
+        (("--dir", "x", "--create", "--topic", "a", "--config", "retention.ms=soon"), ["whole number"]),
+        (("--dir", "x", "--create", "--topic", "a", "--partitions", "two"), ["two"]),
+    ],
+)
+def test_wrong_usage(
+    siltstone: Command,
+    arguments: tuple[str, ...],
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = siltstone("topics", *arguments)
+    assert (refused.status, refused.out) == (2, b"") and refused.err.count("\n") == 1
+    for word in words:
+        assert word in refused.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_log_directory(siltstone: Command, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    for action in (("--list",), ("--create", "--topic", "a")):
+        refused = siltstone("topics", "--dir", tmp_path, *action)
+        assert (refused.status, refused.out) == (1, b"") and refused.err.count("\n") == 1
+    assert siltstone("topics", "--dir", tmp_path / "none", "--list").status == 1
+
+
+def test_a_held_directory_is_looked_at_and_not_changed(siltstone: Command, logs: Path) -> None:
+    with LogManager.open([logs]) as manager:
+        assert TopicPartition("orders", 1) in manager
+        shown = siltstone("topics", "--dir", logs, "--describe", "--topic", "orders", "--json")
+        assert shown.status == 0 and "in use by another process" in shown.err
+        assert shown.document["topics"][0]["partition_count"] == 2
+        for action in (("--create", "--topic", "a"), ("--delete", "--topic", "orders")):
+            refused = siltstone("topics", "--dir", logs, *action)
+            assert refused.status == 1 and refused.err.count("\n") == 1 and str(logs) in refused.err
+    assert siltstone("topics", "--dir", logs, "--list").err == ""
+
+
+def test_a_directory_that_was_not_stopped_says_so(siltstone: Command, logs: Path) -> None:
+    (logs / ".kafka_cleanshutdown").unlink()
+    shown = siltstone("topics", "--dir", logs, "--describe", "--topic", "users")
+    assert shown.status == 0 and "was not stopped cleanly" in shown.err and "siltstone recover" in shown.err
+
+
+def test_the_brokers_defaults(siltstone: Command, tmp_path: Path) -> None:
+    properties = tmp_path / "server.properties"
+    properties.write_text("num.partitions=4\n")
+    for dry in (("--dry-run",), ()):
+        done = siltstone(
+            *("topics", "--dir", tmp_path / "d", "--create", "--topic", "a"),
+            *("--server-properties", properties, *dry),
+        )
+        assert done.status == 0 and "4 partitions" in done.lines[0]
+    assert (tmp_path / "d" / "a-3").is_dir()
