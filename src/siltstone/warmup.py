@@ -1,6 +1,6 @@
-"""Compile the kernels, so that the first cleaning does not have to: ``python -m siltstone.warmup``.
+"""Compile the kernels, so that the first use does not have to: ``python -m siltstone.warmup``.
 
-A small log is built and cleaned in memory and on a temporary directory, both ways.
+A small log is cleaned, appended to and read in a temporary directory.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ import numpy as np
 from siltstone import files
 from siltstone.cleaner.engine import InProcessEngine
 from siltstone.cleaner.work import Group, LogWork
+from siltstone.config import LONG_MAX, LogConfig
 from siltstone.log.names import segment_file
+from siltstone.log.opening import open_partition
+from siltstone.log.reading import LogReader
 from siltstone.log.segments import list_segments
+from siltstone.log.validation import Origin
 from siltstone.records.build import BatchShape, Spans, build_batch, encode_headers
 from siltstone.records.layout import CODECS
 
 
-def _log() -> bytes:
+def _batches() -> list[bytes]:
     """A few batches of every codec, with superseded keys, tombstones and headers."""
     batches = []
     for number in range(2 * len(CODECS)):
@@ -32,36 +36,56 @@ def _log() -> bytes:
             headers=Spans.of([encode_headers([(b"header", None)])] * 10),
         )
         batches.append(batch.tobytes())
-    return b"".join(batches)
+    return batches
+
+
+def _clean(directory: Path) -> None:
+    """A cleaning, both ways."""
+    files.write_new(directory / segment_file(0, "log"), b"".join(_batches()))
+    end = 20 * len(CODECS)
+    for name, engine in (("whole", InProcessEngine()), ("spread", InProcessEngine(2))):
+        files.make_directory(directory / name)
+        work = LogWork(
+            name=name,
+            segments=tuple(list_segments(directory)),
+            groups=(Group(index=0, first=0, last=1, base_offset=0, end_offset=end),),
+            first_dirty=end // 4,
+            end=end,
+            now_ms=0,
+            delete_retention_ms=1,
+            producers=(),
+            index_interval=4096,
+            index_bytes=1 << 20,
+            drop_keyless=True,
+            staging=str(directory / name),
+            hash_key=(1, 2),
+            window_size=1 << 16,
+            memory_bytes=1 << 20,
+        )
+        (done,) = engine.clean_whole([work]) if name == "whole" else [engine.clean_spread(work)]
+        assert done.found.trouble is None and done.groups[0].trouble is None, done
+
+
+def _append_and_read(directory: Path) -> None:
+    """Appends as a client's and as a leader's, a start after a crash, and a reader."""
+    config = LogConfig(message_timestamp_before_max_ms=LONG_MAX, index_interval_bytes=1)
+    log = open_partition(directory, config)
+    for batch in _batches():
+        log.append(batch, origin=Origin.REPLICATION)
+    for batch in _batches():
+        log.append(bytes(8) + batch[8:])
+    log.flush()
+    again = open_partition(directory, config)
+    assert sum(len(polled) for polled in LogReader(again, "earliest")) == 40 * len(CODECS)
+    assert again.offset_for_time(1) is not None
 
 
 def main() -> None:
-    """Compile everything that a cleaning calls."""
+    """Compile everything that a cleaning, an append and a read call."""
     with files.temporary_directory("siltstone-warmup-") as folder:
-        directory = Path(folder)
-        files.write_new(directory / segment_file(0, "log"), _log())
-        end = 20 * len(CODECS)
-        for name, engine in (("whole", InProcessEngine()), ("spread", InProcessEngine(2))):
-            files.make_directory(directory / name)
-            work = LogWork(
-                name=name,
-                segments=tuple(list_segments(directory)),
-                groups=(Group(index=0, first=0, last=1, base_offset=0, end_offset=end),),
-                first_dirty=end // 4,
-                end=end,
-                now_ms=0,
-                delete_retention_ms=1,
-                producers=(),
-                index_interval=4096,
-                index_bytes=1 << 20,
-                drop_keyless=True,
-                staging=str(directory / name),
-                hash_key=(1, 2),
-                window_size=1 << 16,
-                memory_bytes=1 << 20,
-            )
-            (done,) = engine.clean_whole([work]) if name == "whole" else [engine.clean_spread(work)]
-            assert done.found.trouble is None and done.groups[0].trouble is None, done
+        for name, use in (("cleaned-0", _clean), ("appended-0", _append_and_read)):
+            files.make_directory(Path(folder) / name)
+            use(Path(folder) / name)
 
 
 if __name__ == "__main__":
