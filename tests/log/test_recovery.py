@@ -215,6 +215,20 @@ def test_base_offsets_that_go_back_are_refused(tmp_path: Path) -> None:
     assert tree(partition) == before
 
 
+@pytest.mark.parametrize(("missing", "base"), [(8, 0), (7, 0x2C), (6, 300)])
+def test_a_base_offset_whose_front_was_never_written_is_a_torn_write(
+    tmp_path: Path, missing: int, base: int
+) -> None:
+    torn = bytearray(one(65836, "b"))  # 0x1012C
+    torn[:missing] = bytes(missing)
+    assert int.from_bytes(torn[:8], "big") == base
+    sound = one(65835, "a")
+    partition = write_log(tmp_path, {65835: [sound, bytes(torn), one(65837, "c")]})
+    recovered = recover(partition)
+    assert recovered.log_end_offset == 65836
+    assert (partition / name(65835, "log")).read_bytes() == sound
+
+
 def test_offsets_beyond_the_next_segment_are_refused(tmp_path: Path) -> None:
     partition = write_log(tmp_path, {0: [one(0, "a"), one(11, "b")], 10: [one(10, "c")]})
     with pytest.raises(CorruptRecordError, match="offset 11 cannot be in this segment"):

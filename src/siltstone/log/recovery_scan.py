@@ -23,7 +23,7 @@ from siltstone.log.indexes import OFFSET_ENTRY, IndexBuilder, Indexes
 from siltstone.log.names import segment_file
 from siltstone.log.segments import Segment, windows
 from siltstone.records.checksum import first_bad_checksum
-from siltstone.records.layout import Bytes, Directory
+from siltstone.records.layout import Bytes, Directory, Int64
 from siltstone.records.scan import ScanEnd, scan_batches
 
 LARGEST_RELATIVE = (1 << 31) - 1
@@ -31,6 +31,7 @@ _TAIL = 64 << 10
 """Bytes at a segment's end that are read again after a clean stop; more up to the next index entry."""
 _TAIL_ENTRIES = 64
 _LARGEST_TAIL = 16 << 20
+UNWRITTEN = "the first bytes of its base offset were never written"
 BAD_CHECKSUM = "checksum does not match"
 
 Visit = Callable[[Bytes, Directory], None]
@@ -98,13 +99,18 @@ def scan_segment(
     limit = most if limit_offset is None else min(limit_offset, most)
     state = _Scanning(segment.path, segment.base_offset, limit, segment.base_offset)
     builder = IndexBuilder(segment.base_offset, interval, index_limit)
-    for data, batches, origin in _sound(state, keep_going):
+    for data, found, origin in _sound(state, keep_going):
+        batches = found if keep_going else _before_unwritten(state, found, origin)
+        if not len(batches):
+            break
         _refuse_disorder(state, batches, origin)
         builder.add_directory(batches)
         if visit is not None:
             _visit(visit, data, batches, state.path, origin)
         state.size = origin + int(batches["position"][-1]) + int(batches["size"][-1])
         state.next_offset = int(batches["last_offset"][-1]) + 1
+        if len(batches) < len(found):
+            break
     return SegmentScan(
         size=state.size,
         next_offset=state.next_offset,
@@ -149,10 +155,35 @@ def _sound(state: _Scanning, keep_going: bool) -> Iterator[tuple[Bytes, Director
                 yield data, rest, origin
 
 
+def _before_unwritten(state: _Scanning, batches: Directory, origin: int) -> Directory:
+    """The batches before the first whose front bytes are zeros, which is damage then.
+
+    No checksum covers the base offset. Where a batch begins in the last bytes of a block, and that block is
+    the only one that never arrived, the offset's own bytes are zeros and all the rest is sound.
+    """
+    expected = _following(state, batches)
+    back = np.flatnonzero(batches["base_offset"] < expected)
+    if not len(back):
+        return batches
+    row = int(back[0])
+    base, wanted = int(batches["base_offset"][row]), int(expected[row])
+    if not any(base == wanted & ((1 << bits) - 1) for bits in range(0, 64, 8)):
+        return batches
+    at = origin + int(batches["position"][row])
+    state.damage = Damage(path=state.path, position=at, reason=UNWRITTEN)
+    return batches[:row]
+
+
+def _following(state: _Scanning, batches: Directory) -> Int64:
+    """The offsets behind the batches before each: where each begins, unless there is a gap."""
+    expected = np.empty(len(batches), np.int64)
+    expected[0], expected[1:] = state.next_offset, batches["last_offset"][:-1] + 1
+    return expected
+
+
 def _refuse_disorder(state: _Scanning, batches: Directory, origin: int) -> None:
     bases, lasts = batches["base_offset"], batches["last_offset"]
-    expected = np.empty(len(batches), np.int64)
-    expected[0], expected[1:] = state.next_offset, lasts[:-1] + 1
+    expected = _following(state, batches)
     state.gaps += int(np.count_nonzero(bases != expected))
     back = np.flatnonzero((bases < expected) | (lasts >= state.limit_offset))
     if not len(back):
