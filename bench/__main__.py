@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from rich.table import Table
 from bench import measure
 from bench.generate import Generated, generate
 from bench.measure import Times, WrongResultError
+from bench.partition_log import Figure, measure_log
 from siltstone.cleaner.engine import Engine
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.session import start_session
@@ -32,12 +33,14 @@ Measured = dict[str, Times]
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description="Measure the cleaner on generated logs."
+        prog="python -m bench", description="Measure the log, and the cleaner on generated logs."
     )
     parser.add_argument("--size-mb", type=int, default=1000, help="size of the log before compression (1000)")
     parser.add_argument("--codecs", default="none,lz4,zstd", help="codecs, separated by commas")
     parser.add_argument("--cold", type=int, default=3, help="repetitions as a process of its own (3)")
     parser.add_argument("--warm", type=int, default=7, help="repetitions on a running session (7)")
+    parser.add_argument("--only", choices=("cleaner", "log"), help="the cleaner, or the log itself (both)")
+    parser.add_argument("--append-gb", type=int, default=10, help="GB of the long append (10)")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
     return parser.parse_args()
 
@@ -84,13 +87,28 @@ def _table(made: Generated, found: Mapping[str, Times]) -> Table:
     return table
 
 
+def _log_table(figures: Sequence[Figure]) -> Table:
+    table = Table(title="The log itself", title_justify="left", header_style="bold")
+    for name, justify in (("what", "left"), ("value", "right"), ("ratio", "right"), ("goal", "right")):
+        table.add_column(name, justify=justify)
+    for figure in figures:
+        ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
+        table.add_row(figure.name, f"{figure.value:,.2f} {figure.unit}", ratio, figure.goal)
+    return table
+
+
 def main() -> int:
-    """Measure every codec; the exit status."""
+    """Measure the log and every codec of the cleaner; the exit status."""
     arguments = _arguments()
     console, document = Console(width=120), {}
     try:
-        engine = _engine()
-        for codec in arguments.codecs.split(","):
+        if arguments.only != "cleaner":
+            figures = measure_log(OUT / "log", gigabytes=arguments.append_gb)
+            document["log"] = {figure.name: figure.to_json() for figure in figures}
+            if not arguments.json:
+                console.print(_log_table(figures))
+        engine = None if arguments.only == "log" else _engine()
+        for codec in arguments.codecs.split(",") if engine is not None else ():
             folder = OUT / f"{codec}-{arguments.size_mb}"
             made = generate(folder, arguments.size_mb * 1_000_000, codec)
             found = _measure(engine, folder, made, arguments)

@@ -161,9 +161,9 @@ def opening(folder: Path, partitions: int = 2000) -> Figure:
     directory = _fresh(folder, "many")
     directory.mkdir(parents=True)
     with LogManager.open([directory]) as manager:
-        manager.create_topic("many", partitions)
+        manager.topics.create("many", partitions=partitions)
         for number in range(partitions):
-            manager.log("many", number).append(batch_of(1))
+            manager["many", number].append(batch_of(1))
     seconds = []
     for _ in range(3):
         began = time.perf_counter()
