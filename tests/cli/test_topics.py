@@ -217,6 +217,11 @@ def test_a_held_directory_is_looked_at_and_not_changed(siltstone: Command, logs:
         shown = siltstone("topics", "--dir", logs, "--describe", "--topic", "orders", "--json")
         assert shown.status == 0 and "in use by another process" in shown.err
         assert shown.document["topics"][0]["partition_count"] == 2
+        swapped = logs / "orders-0" / f"{0:020}.log.swap"
+        swapped.touch()
+        shown = siltstone("topics", "--dir", logs, "--describe", "--topic", "orders")
+        assert shown.status == 1 and "try again in a moment" in shown.err
+        swapped.unlink()
         for action in (("--create", "--topic", "a"), ("--delete", "--topic", "orders")):
             refused = siltstone("topics", "--dir", logs, *action)
             assert refused.status == 1 and refused.err.count("\n") == 1 and str(logs) in refused.err

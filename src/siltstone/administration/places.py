@@ -13,7 +13,7 @@ from pathlib import Path
 from siltstone import files
 from siltstone.config import Config, parse_topic_config
 from siltstone.config.properties import parse_server_properties
-from siltstone.errors import CorruptFileError, UnknownTopicError
+from siltstone.errors import CorruptFileError, DirectoryRefusedError, UnknownTopicError
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import LogDirectory
 from siltstone.log.manager import LogManager
@@ -188,7 +188,14 @@ class Look:
             raise UnknownTopicError(
                 f"{where}: there is no such partition in {', '.join(map(str, self.paths))}"
             )
-        log = self.logs[where]
+        try:
+            log = self.logs[where]
+        except DirectoryRefusedError:
+            if not self._is_in_use(self._here[where].parent):
+                raise
+            raise DirectoryRefusedError(
+                f"{self._here[where]}: the process that uses it is swapping segments; try again in a moment"
+            ) from None
         if to_the_end or where.topic in self.registry.topics:
             return reading_to_the_end(log)
         return log

@@ -184,8 +184,8 @@ def _json_writer(broker: int) -> Write:
         polled = arrived.polled
         assert polled is not None
         rows = len(polled) if left is None else min(left, len(polled))
-        for row, record in enumerate(records_of(polled, rows)):
-            found = envelope(arrived.where, record, log_append=_is_log_append(polled, row), broker=broker)
+        for record, late in zip(records_of(polled, rows), _are_log_append(polled), strict=False):
+            found = envelope(arrived.where, record, log_append=late, broker=broker)
             sys.stdout.buffer.write(json.dumps(found, ensure_ascii=False).encode() + b"\n")
         sys.stdout.buffer.flush()
         return None if left is None else left - rows
@@ -193,6 +193,8 @@ def _json_writer(broker: int) -> Write:
     return write
 
 
-def _is_log_append(polled: Polled, row: int) -> bool:
-    attributes = polled.batches["attributes"][polled.columns.batch[row]]
-    return bool(int(attributes) & TIMESTAMP_TYPE_BIT)
+def _are_log_append(polled: Polled) -> list[bool]:
+    """For each record: was its time given when it was appended?"""
+    attributes = polled.batches["attributes"][polled.columns.batch]
+    flags: list[bool] = ((attributes & TIMESTAMP_TYPE_BIT) != 0).tolist()
+    return flags
