@@ -194,13 +194,21 @@ def _checksum_holds(data: Bytes, row: Any) -> bool:
 
 @kernel
 def check_batches(
-    data: Bytes, rows: Directory, findings: Int64, client: bool, keyed: bool, least: int, most: int
+    data: Bytes,
+    rows: Directory,
+    findings: Int64,
+    checksum: int,
+    client: bool,
+    keyed: bool,
+    least: int,
+    most: int,
 ) -> tuple[int, int, int, int]:
     """Scan ``data`` into ``rows`` and check what is to get offsets: (batches, end, ``ScanEnd``, left to do).
 
-    ``client``: a producer sent it. ``keyed``: records without a key are refused. ``least`` and ``most`` bound
-    the timestamps (ms). Left to do are bits: ``REFUSED`` (a finding says why), ``UNCHECKED`` (a checksum is
-    pending; what else was found counts only once it holds), ``COMPRESSED`` (records to inflate and check).
+    ``checksum``: that of ``data`` as one large batch, -1 where nobody has made it: those of large batches are
+    pending then. ``client``: a producer sent it. ``keyed``: records without a key are refused. ``least`` and
+    ``most`` bound the timestamps (ms). Left to do are bits: ``REFUSED`` (a finding says why), ``UNCHECKED`` (a
+    checksum is pending; what else was found counts only once it holds), ``COMPRESSED`` (records to inflate).
     """
     count, end, outcome, _ = scan_into(data, 0, len(data), rows)
     left = 0
@@ -213,10 +221,10 @@ def check_batches(
             found[0] = 9
         elif client and row.base_offset != 0:
             found[0] = 8
-        elif row.size > SMALL_BATCH_SIZE:
+        elif row.size > SMALL_BATCH_SIZE and checksum < 0:
             found[5] = 1
             left |= 2
-        elif not _checksum_holds(data, row):
+        elif row.crc != checksum if checksum >= 0 else not _checksum_holds(data, row):
             found[0] = 7
         if found[0] == 0:
             found[0] = _header_fault(row, client)
@@ -304,6 +312,7 @@ def assign_offsets(
 def admit_one(
     data: Bytes,
     rows: Directory,
+    checksum: int,
     client: bool,
     keyed: bool,
     least: int,
@@ -314,16 +323,17 @@ def admit_one(
     log_append: bool,
     now_ms: int,
 ) -> bool:
-    """``check_batches`` and ``assign_offsets`` in one, for the common case: one batch, small, plain, sound.
+    """``check_batches`` and ``assign_offsets`` in one, for the common case: one batch, plain and sound.
 
-    ``rows`` has one row. False, and nothing has changed, for anything else, and where ``data`` is over
-    ``size_limit`` bytes: then the two have to be called.
+    ``rows`` has one row; ``checksum`` is needed for a large batch. False, and nothing has changed, for all
+    else, where ``data`` is over ``size_limit`` bytes, and where a large batch needs a new checksum.
     """
-    if len(data) > size_limit or len(data) > SMALL_BATCH_SIZE:
+    large = len(data) > SMALL_BATCH_SIZE
+    if len(data) > size_limit or (large and (checksum < 0 or log_append)):
         return False
     findings = np.empty((1, WIDTH), np.int64)
-    count, _, outcome, left = check_batches(data, rows, findings, client, keyed, least, most)
-    if count != 1 or outcome != 0 or left != 0:
+    count, _, outcome, left = check_batches(data, rows, findings, checksum, client, keyed, least, most)
+    if count != 1 or outcome != 0 or left != 0 or (large and rows[0].max_timestamp != findings[0, 2]):
         return False
     assign_offsets(data, rows, findings, next_offset, leader_epoch, log_append, now_ms)
     return True
