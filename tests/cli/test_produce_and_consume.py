@@ -313,6 +313,28 @@ def test_following_in_a_process_of_its_own(logs: Path) -> None:
     assert (process.returncode, rest) == (0, b"") and b"Traceback" not in said
 
 
+def test_interrupted_producing_keeps_what_arrived(siltstone: Command, logs: Path) -> None:
+    """The input arrives bit by bit, as from ``tail -f``, and is appended as it arrives."""
+    command = [str(Path(sys.executable).parent / "siltstone"), "produce", "--dir", str(logs), "-t", "orders"]
+    with subprocess.Popen(
+        [*command, "-p", "1", "-T"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdin is not None and process.stdout is not None
+            for text in (b"one\n", b"two\nthr"):
+                process.stdin.write(text)
+                process.stdin.flush()
+                assert process.stdout.readline() == text[:4]
+            process.send_signal(signal.SIGINT)
+            process.wait(timeout=30)
+            said = process.stderr.read().decode() if process.stderr is not None else ""
+        finally:
+            process.kill()
+    assert process.returncode == 130 and "orders-1: 2 records, offsets 0 to 1" in said
+    assert "Traceback" not in said and (logs / ".kafka_cleanshutdown").exists()
+    assert read(siltstone, logs, "orders") == ["orders 1 0 =one", "orders 1 1 =two"]
+
+
 def test_a_directory_in_use_is_not_appended_to(siltstone: Command, logs: Path) -> None:
     program = (
         "import sys\nfrom siltstone.log.manager import LogManager\n"

@@ -14,6 +14,7 @@ from cyclopts import Parameter
 from siltstone import files
 from siltstone.administration.producing import Producing
 from siltstone.cli.flags import Directories, Json, Topic, place_of
+from siltstone.cli.main import INTERRUPTED
 from siltstone.cli.output import note, write_json
 from siltstone.cli.record_format import delimiter
 from siltstone.errors import UsageError
@@ -136,6 +137,10 @@ def produce(
                 producing.append([flags.record(raw, headers) for raw in some])
                 if flags.tee:
                     _tee(some, flags)
+        except KeyboardInterrupt:
+            _say_appended(producing)
+            note("interrupted; run again, it would append its input from the beginning")
+            return INTERRUPTED
         except BaseException:
             _say_appended(producing)
             raise
