@@ -26,7 +26,7 @@ demo: setup ## clean a log directory that a real Kafka broker wrote, and show wh
 	$(BIN)/python -m demo
 
 test: setup ## run the tests, but for those that need a real broker
-	$(BIN)/python -m pytest --ignore=tests/kafka $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --ignore=tests/kafka --numprocesses auto --dist loadfile $(PYTEST_ARGS)
 
 test-kafka: setup ## run the tests against a real Kafka broker (needs Maven and a JDK)
 	$(BIN)/python -m pytest tests/kafka $(PYTEST_ARGS)

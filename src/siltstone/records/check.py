@@ -208,7 +208,7 @@ def check_batches(
     ``checksum``: that of ``data`` as one large batch, -1 where nobody has made it: those of large batches are
     pending then. ``client``: a producer sent it. ``keyed``: records without a key are refused. ``least`` and
     ``most`` bound the timestamps (ms). Left to do are bits: ``REFUSED`` (a finding says why), ``UNCHECKED``
-    (a checksum is pending; what else was found counts only once it holds), ``COMPRESSED`` (records to inflate).
+    (its checksum is pending; what was found counts only once it holds), ``COMPRESSED`` (to be inflated).
     """
     count, end, outcome, _ = scan_into(data, 0, len(data), rows)
     left = 0
