@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from siltstone.config import LogConfig
-from siltstone.log.manager import LogManager
 from siltstone.log.opening import open_partition
 from siltstone.log.partition import PartitionLog
+from siltstone.log.service.manager import LogManager
 from siltstone.records.build import BatchShape, Spans, build_batch
 
 RECORD_VALUE = bytes(range(100))

@@ -11,18 +11,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from siltstone.log.embedded import Log, NewRecord, append, open
-    from siltstone.log.manager import LogManager
+    from siltstone.log.service.embedded import Log, NewRecord, append, open
+    from siltstone.log.service.manager import LogManager
+    from siltstone.log.service.retention import register_policy
 
-__all__ = ["Log", "LogManager", "NewRecord", "append", "open"]
+__all__ = ["Log", "LogManager", "NewRecord", "append", "open", "register_policy"]
 __version__ = "0.1.0"
 
 _FACE = {
-    "Log": "siltstone.log.embedded",
-    "LogManager": "siltstone.log.manager",
-    "NewRecord": "siltstone.log.embedded",
-    "append": "siltstone.log.embedded",
-    "open": "siltstone.log.embedded",
+    "Log": "siltstone.log.service.embedded",
+    "LogManager": "siltstone.log.service.manager",
+    "NewRecord": "siltstone.log.service.embedded",
+    "append": "siltstone.log.service.embedded",
+    "open": "siltstone.log.service.embedded",
+    "register_policy": "siltstone.log.service.retention",
 }
 """What the package offers by its own name, and where it lives: loaded when it is first asked for."""
 

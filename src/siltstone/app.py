@@ -42,7 +42,7 @@ from siltstone.config import (
 from siltstone.errors import DirectoryRefusedError, UsageError
 from siltstone.log.directory import LogDirectory, PassedOver, refuse_strangers
 from siltstone.log.names import CLUSTER_METADATA, LOCK, TopicPartition
-from siltstone.log.recovery_directories import DirectoryRecovery, Recovery, recover_directories
+from siltstone.log.recovery.directories import DirectoryRecovery, Recovery, recover_directories
 from siltstone.log.replacement import finish_replacement
 
 DEFAULT_MASTER = "local[*]"

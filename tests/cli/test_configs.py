@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.log.manager import LogManager
+from siltstone.log.service.manager import LogManager
 from tests.cli.conftest import Command, tree
 
 USERS = ("--entity-type", "topics", "--entity-name", "users")

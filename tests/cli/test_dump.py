@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from siltstone.cli.main import run
-from siltstone.log.dump import DumpOptions, dump_file, identify
-from siltstone.log.inspect_coordinators import decode_record
-from siltstone.log.inspect_indexes import MOST_FINDINGS
-from siltstone.log.inspect_rows import Finding
-from siltstone.log.inspect_text import printable
+from siltstone.log.inspection.coordinators import decode_record
+from siltstone.log.inspection.dump import DumpOptions, dump_file, identify
+from siltstone.log.inspection.indexes import MOST_FINDINGS
+from siltstone.log.inspection.rows import Finding
+from siltstone.log.inspection.text import printable
 from siltstone.records.checksum import patch_checksums
 from siltstone.records.layout import HEADER
 from tests.golden_sets import case_names, legacy_names, read_records

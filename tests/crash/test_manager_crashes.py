@@ -15,9 +15,9 @@ import pytest
 
 from siltstone import files
 from siltstone.clock import ManualClock
-from siltstone.log import topic_registry
-from siltstone.log.manager import LogManager
 from siltstone.log.names import TopicPartition
+from siltstone.log.service import topic_registry
+from siltstone.log.service.manager import LogManager
 from tests.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
 from tests.log.managed import NOW, append, opened, values
 

@@ -17,7 +17,7 @@ from siltstone import files
 from siltstone.config import LogConfig
 from siltstone.files import Operation
 from siltstone.log.directory import LogDirectory
-from siltstone.log.recovery_directories import Recovery, recover_directories
+from siltstone.log.recovery.directories import Recovery, recover_directories
 from tests import golden_sets
 from tests.cleaner.logs import tree
 from tests.crash.disk import DROP, KEEP, Crash, Disk, Recording, recorded

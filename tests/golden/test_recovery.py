@@ -16,7 +16,7 @@ import pytest
 from siltstone.config import LogConfig
 from siltstone.errors import CorruptRecordError
 from siltstone.log.epochs import LeaderEpochs
-from siltstone.log.recovery import Recovered, recover_partition
+from siltstone.log.recovery.partition import Recovered, recover_partition
 from tests import golden_sets
 from tests.cleaner.logs import tree
 

@@ -17,7 +17,7 @@ from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, Fetched
 from siltstone.log.names import STAGING
 from siltstone.log.opening import open_recovered
 from siltstone.log.partition import PartitionLog
-from siltstone.log.recovery import Recovered, recover_partition
+from siltstone.log.recovery.partition import Recovered, recover_partition
 from siltstone.log.replacement import adopt
 from siltstone.records.build import BatchShape, Spans, build_batch
 from siltstone.records.checksum import first_bad_checksum

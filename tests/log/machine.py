@@ -25,9 +25,9 @@ from siltstone.errors import (
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
 )
-from siltstone.log import retention
 from siltstone.log.found import Appended
 from siltstone.log.partition import PartitionLog
+from siltstone.log.service import retention
 from siltstone.log.validation import Origin
 from siltstone.records.control import end_transaction_marker
 from tests.cleaner.logs import NOW, WHERE
@@ -327,6 +327,7 @@ class LogRules(RuleBasedStateMachine):
         self.log.truncate_fully_and_start_at(offset)
         self.model.restart(offset)
         self.model.start = offset
+        self.epochs.clear()
 
     @rule(part=st.sampled_from([None, 0.0, 0.3, 0.9, 1.0]))
     def set_high_watermark(self, part: float | None) -> None:

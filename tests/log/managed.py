@@ -7,10 +7,10 @@ from pathlib import Path
 
 from siltstone.clock import ManualClock
 from siltstone.config import Config, parse_assignments
-from siltstone.log.embedded import NewRecord, batch_of
 from siltstone.log.found import Appended, run_now
-from siltstone.log.manager import LogManager
 from siltstone.log.partition import PartitionLog
+from siltstone.log.service.embedded import NewRecord, batch_of
+from siltstone.log.service.manager import LogManager
 
 NOW = 1_800_000_000_000
 MINUTE = 60_000

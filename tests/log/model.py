@@ -6,7 +6,7 @@ written from the rules, not from the product.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -164,6 +164,7 @@ class Model:
         for batch in self.batches:
             self._meet(batch)
         self._forget()
+        self._keep_producers(lambda last: any(record.offset not in self.gone for record in last.records))
 
     def lose_tail(self, end: int) -> None:
         """A crash took what lies at and above ``end``; the log start does not go back with it."""
@@ -180,21 +181,29 @@ class Model:
         lasts = [self.start, active_base, *(batch.last + 1 for batch in self.batches)]
         there = [record.offset + 1 for record in self.records(self.start)]
         assert max([self.start, active_base, *there]) <= end <= max(lasts)
+        self.batches = [batch for batch in self.batches if batch.last < end]
         self.gone = {offset for offset in self.gone if offset < end}
         self.checkpoint = None if self.checkpoint is None else min(self.checkpoint, end)
         self.end, self.high_watermark = end, None
         self._forget()
         if not clean:
-            self.producers = {
-                who: known
-                for who, known in self.producers.items()
-                if known.opened is not None or (known.sent and known.sent[-1].last >= self.start)
-            }
+            self._keep_producers(lambda last: last.last >= self.start)
 
     def _forget(self) -> None:
         """Of each producer only the last batch is sure to be known."""
         for known in self.producers.values():
             known.sent = known.sent[-1:]
+
+    def _keep_producers(self, is_known: Callable[[Batch], bool]) -> None:
+        """Producers are only sure to be known by a last batch that is there.
+
+        One that was cleaned away, because a later one was the last then, is gone when that is cut off.
+        """
+        self.producers = {
+            who: known
+            for who, known in self.producers.items()
+            if known.opened is not None or (known.sent and is_known(known.sent[-1]))
+        }
 
     def raise_start(self, offset: int) -> None:
         """The log starts at ``offset`` or above."""

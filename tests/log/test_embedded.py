@@ -22,12 +22,12 @@ from siltstone.errors import (
 )
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint
-from siltstone.log.embedded import batch_of
 from siltstone.log.epochs import LeaderEpochs
 from siltstone.log.names import TopicPartition
-from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.reading import LogReader
-from siltstone.log.topic_registry import TOPICS_FILE
+from siltstone.log.service.embedded import batch_of
+from siltstone.log.service.read_only import ReadOnlyLogs
+from siltstone.log.service.topic_registry import TOPICS_FILE
 from siltstone.log.validation import Origin
 from tests import golden_sets
 from tests.log.managed import NOW, append, opened, values

@@ -25,8 +25,8 @@ from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, read_properties, write_checkpoint
 from siltstone.log.directory import LogDirectory
 from siltstone.log.fetch import read
-from siltstone.log.manager import LogManager
 from siltstone.log.names import TopicPartition
+from siltstone.log.service.manager import LogManager
 from tests.log.managed import MINUTE, NOW, append, opened, values
 
 EVENTS = TopicPartition("events", 0)

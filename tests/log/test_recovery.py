@@ -14,8 +14,8 @@ from siltstone.config import LogConfig
 from siltstone.errors import CorruptRecordError
 from siltstone.log.epochs import LeaderEpochs
 from siltstone.log.producers import ProducerStates
-from siltstone.log.recovery import Recovered, recover_partition
-from siltstone.log.recovery_producers import fold, rows_that_matter
+from siltstone.log.recovery.partition import Recovered, recover_partition
+from siltstone.log.recovery.producers import fold, rows_that_matter
 from siltstone.log.segments import list_segments
 from siltstone.log.snapshots import read_snapshot
 from siltstone.records.control import end_transaction_marker

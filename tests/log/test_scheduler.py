@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from siltstone.clock import ManualClock
-from siltstone.log.scheduler import Scheduler, Ticker
+from siltstone.log.service.scheduler import Scheduler, Ticker
 
 
 def test_periods_and_single_tasks() -> None:

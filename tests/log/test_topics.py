@@ -25,7 +25,7 @@ from siltstone.errors import (
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, read_topic_id, write_checkpoint
 from siltstone.log.names import TopicPartition, parse_partition
-from siltstone.log.topic_names import (
+from siltstone.log.service.topic_names import (
     deleted_directory,
     is_deleted_directory,
     new_id,
@@ -33,7 +33,13 @@ from siltstone.log.topic_names import (
     refuse_bad_name,
     refuse_collision,
 )
-from siltstone.log.topic_registry import TOPICS_FILE, TopicEntry, TopicRegistry, load_registry, write_registry
+from siltstone.log.service.topic_registry import (
+    TOPICS_FILE,
+    TopicEntry,
+    TopicRegistry,
+    load_registry,
+    write_registry,
+)
 from tests.log.managed import MINUTE, NOW, append, opened, values
 from tests.log.test_manager import failing, names_in
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from siltstone.config import LogConfig
 from siltstone.errors import CorruptFileError
-from siltstone.log.recovery import Recovered, recover_partition
+from siltstone.log.recovery.partition import Recovered, recover_partition
 from tests.cleaner import logs
 from tests.cleaner.logs import Rec, batch, tree, write_log
 from tests.records import twin

@@ -17,8 +17,8 @@ from siltstone.administration.places import Look, Place
 from siltstone.errors import DirectoryRefusedError, OffsetOutOfRangeError, UnknownTopicError, UsageError
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, LogView
 from siltstone.log.names import TopicPartition
-from siltstone.log.read_only import ReadOnlyLog
 from siltstone.log.reading import EARLIEST, AtTime, LogReader, Polled, Start
+from siltstone.log.service.read_only import ReadOnlyLog
 
 ISOLATIONS = (READ_COMMITTED, READ_UNCOMMITTED)
 _WORDS = {

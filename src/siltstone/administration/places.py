@@ -16,10 +16,10 @@ from siltstone.config.properties import parse_server_properties
 from siltstone.errors import CorruptFileError, DirectoryRefusedError, UnknownTopicError
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import LogDirectory
-from siltstone.log.manager import LogManager
 from siltstone.log.names import CLUSTER_METADATA, LOCK, TopicPartition
-from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
-from siltstone.log.topic_registry import TopicRegistry, load_registry
+from siltstone.log.service.manager import LogManager
+from siltstone.log.service.read_only import ReadOnlyLog, ReadOnlyLogs
+from siltstone.log.service.topic_registry import TopicRegistry, load_registry
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__share_group_state", "__transaction_state")
 """Topics that a broker keeps for itself."""

@@ -13,9 +13,9 @@ from types import TracebackType
 from siltstone.administration.places import Place
 from siltstone.clock import Clock, SystemClock
 from siltstone.errors import UnknownTopicError, UsageError
-from siltstone.log.embedded import NewRecord, batch_of
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
+from siltstone.log.service.embedded import NewRecord, batch_of
 from siltstone.records.build import RECORD_ROOM
 from siltstone.records.layout import BATCH_OVERHEAD, CODECS
 from siltstone.records.partitioner import partition_for_key

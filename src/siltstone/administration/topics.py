@@ -17,10 +17,10 @@ from siltstone.errors import (
     UnknownTopicError,
     UsageError,
 )
-from siltstone.log.manager import LogManager
 from siltstone.log.names import TopicPartition
-from siltstone.log.retention import find_policy
-from siltstone.log.topic_names import is_deleted_directory, refuse_bad_name, refuse_collision
+from siltstone.log.service.manager import LogManager
+from siltstone.log.service.retention import find_policy
+from siltstone.log.service.topic_names import is_deleted_directory, refuse_bad_name, refuse_collision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from siltstone.cli.flags import NUMBER_OR_WORD, Directories, Json, Topic, place_
 from siltstone.cli.output import note
 from siltstone.cli.record_format import RecordFormat, delimiter, envelope
 from siltstone.errors import UsageError
-from siltstone.log.inspect_text import printable
+from siltstone.log.inspection.text import printable
 from siltstone.log.reading import Polled, records_of
 from siltstone.records.layout import TIMESTAMP_TYPE_BIT
 

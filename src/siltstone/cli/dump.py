@@ -12,9 +12,9 @@ from typing import Annotated, Any, TextIO
 from cyclopts import Parameter
 
 from siltstone.errors import UsageError
-from siltstone.log.dump import DumpFile, dump_file, identify
-from siltstone.log.inspect_rows import Decoder, DumpOptions, Finding, Row
-from siltstone.log.inspect_text import printable, render
+from siltstone.log.inspection.dump import DumpFile, dump_file, identify
+from siltstone.log.inspection.rows import Decoder, DumpOptions, Finding, Row
+from siltstone.log.inspection.text import printable, render
 
 _FLAG = Parameter(negative=())
 

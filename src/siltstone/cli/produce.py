@@ -18,7 +18,7 @@ from siltstone.cli.main import INTERRUPTED
 from siltstone.cli.output import note, write_json
 from siltstone.cli.record_format import delimiter
 from siltstone.errors import UsageError
-from siltstone.log.embedded import NewRecord
+from siltstone.log.service.embedded import NewRecord
 
 _CHUNK = 256 << 10
 

@@ -15,8 +15,8 @@ from rich.table import Table
 
 from siltstone import app
 from siltstone.errors import UsageError
-from siltstone.log import recovery_directories as status
-from siltstone.log.recovery_directories import DirectoryRecovery, LogRecovery
+from siltstone.log.recovery import directories as status
+from siltstone.log.recovery.directories import DirectoryRecovery, LogRecovery
 
 _STYLE = {
     status.RECOVERED: "green",

@@ -80,7 +80,7 @@ TOPIC_KEYS = (
     _key("segment.index.bytes", Kind.INT, 10 << 20, "Largest size of an index; a full one rolls the segment.", "log.index.size.max.bytes", least=4),
     _key("segment.jitter.ms", Kind.LONG, 0, "Most that is taken off segment.ms by chance, so that logs do not all roll at once.", "log.roll.jitter.ms", _hours("log.roll.jitter.hours", 0), least=0),
     _key("segment.ms", Kind.LONG, 7 * 24 * _HOUR, "Age at which a segment is rolled although it is not full.", "log.roll.ms", _hours("log.roll.hours", 1), least=1),
-    _key("siltstone.retention.policy", Kind.STRING, "kafka", "Name of the function that says which old segments go (policy delete); kafka: by retention.bytes and retention.ms.", kafka="Siltstone's own: deletion policies are plain functions, registered under a name by siltstone.log.retention.register_policy."),
+    _key("siltstone.retention.policy", Kind.STRING, "kafka", "Name of the function that says which old segments go (policy delete); kafka: by retention.bytes and retention.ms.", kafka="Siltstone's own: deletion policies are plain functions, registered under a name by siltstone.register_policy."),
     _accepted("topicCompactionRetainNullKey", Kind.BOOLEAN, False, "Pulsar's: whether the compacted view keeps messages without a key.", "topicCompactionRetainNullKey"),
     _accepted("unclean.leader.election.enable", Kind.BOOLEAN, False, _REPLICAS, "unclean.leader.election.enable"),
 )  # fmt: skip

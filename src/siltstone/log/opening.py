@@ -13,7 +13,7 @@ from siltstone.log.found import Background, Found, run_now
 from siltstone.log.names import TopicPartition, parse_partition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.producers import ProducerStates
-from siltstone.log.recovery import Recovered, recover_partition
+from siltstone.log.recovery.partition import Recovered, recover_partition
 
 
 def partition_of(directory: Path) -> TopicPartition:

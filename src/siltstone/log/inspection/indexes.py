@@ -24,8 +24,8 @@ import numpy.typing as npt
 from siltstone import files
 from siltstone.errors import CorruptFileError, CorruptRecordError
 from siltstone.log.indexes import ENTRY_OF_KIND, read_entries
-from siltstone.log.inspect_log import batch_bounds
-from siltstone.log.inspect_rows import DumpOptions, Finding, Output, Row, finding_of
+from siltstone.log.inspection.batches import batch_bounds
+from siltstone.log.inspection.rows import DumpOptions, Finding, Output, Row, finding_of
 from siltstone.log.names import CLEANED, DELETED, SWAP
 from siltstone.records.layout import Int64
 

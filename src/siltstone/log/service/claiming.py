@@ -11,8 +11,8 @@ from siltstone.config import Config
 from siltstone.errors import DirectoryRefusedError, StorageError
 from siltstone.log.directory import LogDirectory, refuse_strangers
 from siltstone.log.names import CLUSTER_METADATA, META_PROPERTIES, TopicPartition
-from siltstone.log.served_directory import ServedDirectory
-from siltstone.log.topic_names import RandomBytes, new_id
+from siltstone.log.service.served_directory import ServedDirectory
+from siltstone.log.service.topic_names import RandomBytes, new_id
 
 _logger = logging.getLogger("siltstone")
 

@@ -19,8 +19,8 @@ from siltstone.log.found import Background
 from siltstone.log.names import TopicPartition
 from siltstone.log.opening import open_recovered
 from siltstone.log.partition import PartitionLog
-from siltstone.log.recovery import recover_partition
-from siltstone.log.served_directory import ServedDirectory
+from siltstone.log.recovery.partition import recover_partition
+from siltstone.log.service.served_directory import ServedDirectory
 
 _CHUNKS_PER_THREAD = 8
 _logger = logging.getLogger("siltstone")

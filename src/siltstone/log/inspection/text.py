@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from siltstone.log.inspect_rows import Row
+from siltstone.log.inspection.rows import Row
 
 _RECORD_SIZES = ("keySize", "valueSize")
 _BATCH_START = (

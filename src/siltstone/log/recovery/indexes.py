@@ -12,8 +12,8 @@ import struct
 from siltstone import files
 from siltstone.errors import CorruptFileError
 from siltstone.log.indexes import ENTRY_OF_KIND, read_entries
-from siltstone.log.inspect_indexes import IndexFile, index_rows
-from siltstone.log.inspect_rows import DumpOptions, Finding
+from siltstone.log.inspection.indexes import IndexFile, index_rows
+from siltstone.log.inspection.rows import DumpOptions, Finding
 from siltstone.log.names import SEGMENT_KINDS, segment_file
 from siltstone.log.segments import Segment
 

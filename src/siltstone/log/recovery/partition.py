@@ -31,10 +31,10 @@ from siltstone.log.epochs import LeaderEpochs
 from siltstone.log.indexes import ENTRY_OF_KIND, TRANSACTION_ENTRY
 from siltstone.log.names import LEADER_EPOCH_CHECKPOINT, SEGMENT_KINDS, segment_file
 from siltstone.log.producers import ProducerStates
-from siltstone.log.recovery_changes import Changes
-from siltstone.log.recovery_indexes import quick_trouble, trouble_with_log, whole_trouble
-from siltstone.log.recovery_producers import AbortedEntry, ProducerHistory, fold
-from siltstone.log.recovery_scan import (
+from siltstone.log.recovery.changes import Changes
+from siltstone.log.recovery.indexes import quick_trouble, trouble_with_log, whole_trouble
+from siltstone.log.recovery.producers import AbortedEntry, ProducerHistory, fold
+from siltstone.log.recovery.scan import (
     LARGEST_RELATIVE,
     Damage,
     SegmentScan,
@@ -42,7 +42,7 @@ from siltstone.log.recovery_scan import (
     check_tail,
     scan_segment,
 )
-from siltstone.log.recovery_survey import finish_swap, list_found, remove_strays
+from siltstone.log.recovery.survey import finish_swap, list_found, remove_strays
 from siltstone.log.segments import Segment, segment_holding
 from siltstone.log.snapshots import ProducerEntry
 from siltstone.records.layout import Bytes, Directory

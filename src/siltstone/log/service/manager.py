@@ -27,16 +27,16 @@ from siltstone.clock import Clock, SystemClock
 from siltstone.config import Config
 from siltstone.errors import PolicyViolationError, SiltstoneError, StorageError, UnknownTopicError
 from siltstone.log import names
-from siltstone.log.claiming import claim_all
 from siltstone.log.found import Background
-from siltstone.log.loading import Surroundings, open_log, open_logs
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
-from siltstone.log.scheduler import Scheduler, Ticker
-from siltstone.log.served_directory import ServedDirectory
-from siltstone.log.topic_names import RandomBytes, deleted_directory, partition_metadata
-from siltstone.log.topics import Topics
-from siltstone.log.upkeep import Upkeep
+from siltstone.log.service.claiming import claim_all
+from siltstone.log.service.loading import Surroundings, open_log, open_logs
+from siltstone.log.service.scheduler import Scheduler, Ticker
+from siltstone.log.service.served_directory import ServedDirectory
+from siltstone.log.service.topic_names import RandomBytes, deleted_directory, partition_metadata
+from siltstone.log.service.topics import Topics
+from siltstone.log.service.upkeep import Upkeep
 
 _BACKGROUND_THREADS = 2
 _logger = logging.getLogger("siltstone")

@@ -22,7 +22,7 @@ from siltstone.log.live_segment import LiveSegment
 from siltstone.log.lookup import RecordPlace
 from siltstone.log.names import TopicPartition, segment_file
 from siltstone.log.producers import ProducerStates
-from siltstone.log.recovery import Recovered, recover_partition
+from siltstone.log.recovery.partition import Recovered, recover_partition
 from siltstone.log.segments import Segment, list_segments
 
 

@@ -27,8 +27,8 @@ from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.directory import LogDirectory, PassedOver
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
-from siltstone.log.recovery import Recovered, recover_partition
-from siltstone.log.recovery_scan import Damage
+from siltstone.log.recovery.partition import Recovered, recover_partition
+from siltstone.log.recovery.scan import Damage
 
 NOTHING_TO_DO, RECOVERED, DAMAGED = "nothing_to_do", "recovered", "damaged"
 REFUSED, FAILED, SKIPPED = "refused", "failed", "skipped"

@@ -14,7 +14,7 @@ from siltstone import files
 from siltstone.errors import CorruptFileError, CorruptRecordError
 from siltstone.log.names import SNAPSHOT, segment_file
 from siltstone.log.producers import ProducerStates
-from siltstone.log.recovery_changes import Changes
+from siltstone.log.recovery.changes import Changes
 from siltstone.log.segments import Segment, windows
 from siltstone.log.snapshots import ProducerEntry, read_snapshot
 from siltstone.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory, Int64

@@ -28,17 +28,17 @@ from siltstone.errors import (
 )
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.names import TopicPartition
-from siltstone.log.retention import find_policy
-from siltstone.log.served_directory import ServedDirectory
-from siltstone.log.topic_names import (
+from siltstone.log.service.retention import find_policy
+from siltstone.log.service.served_directory import ServedDirectory
+from siltstone.log.service.topic_names import (
     RandomBytes,
     is_deleted_directory,
     new_id,
     refuse_bad_name,
     refuse_collision,
 )
-from siltstone.log.topic_registry import TopicEntry, TopicRegistry, load_registry, write_registry
-from siltstone.log.upkeep import Upkeep
+from siltstone.log.service.topic_registry import TopicEntry, TopicRegistry, load_registry, write_registry
+from siltstone.log.service.upkeep import Upkeep
 
 _logger = logging.getLogger("siltstone")
 

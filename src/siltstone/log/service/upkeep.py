@@ -18,9 +18,9 @@ from siltstone.config import LONG_MAX, Config, LogConfig
 from siltstone.errors import SiltstoneError, StorageError
 from siltstone.log.fetch import LogView
 from siltstone.log.partition import PartitionLog
-from siltstone.log.retention import Decision, decide, segment_facts
-from siltstone.log.scheduler import Scheduler
-from siltstone.log.served_directory import ServedDirectory
+from siltstone.log.service.retention import Decision, decide, segment_facts
+from siltstone.log.service.scheduler import Scheduler
+from siltstone.log.service.served_directory import ServedDirectory
 
 RETENTION, FLUSH, PRODUCERS = "retention", "flush", "expire-producers"
 RECOVERY_POINTS, LOG_STARTS = "checkpoint-recovery-points", "checkpoint-log-starts"

@@ -15,8 +15,8 @@ from siltstone.log.names import (
     parse_segment_file,
     segment_file,
 )
-from siltstone.log.recovery_changes import TEMPORARY, Changes
-from siltstone.log.recovery_indexes import INDEX_KINDS
+from siltstone.log.recovery.changes import TEMPORARY, Changes
+from siltstone.log.recovery.indexes import INDEX_KINDS
 from siltstone.log.replacement import finish_replacement
 from siltstone.log.segments import Segment
 

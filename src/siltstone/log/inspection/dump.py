@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 from siltstone import files
 from siltstone.errors import CorruptFileError, UsageError
-from siltstone.log.inspect_indexes import IndexFile, index_rows
-from siltstone.log.inspect_log import log_rows, sequence_after
-from siltstone.log.inspect_rows import DumpOptions, Finding, Output, Row, finding_of
+from siltstone.log.inspection.batches import log_rows, sequence_after
+from siltstone.log.inspection.indexes import IndexFile, index_rows
+from siltstone.log.inspection.rows import DumpOptions, Finding, Output, Row, finding_of
 from siltstone.log.names import (
     CLEANER_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,

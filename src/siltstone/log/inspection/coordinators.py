@@ -24,7 +24,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from siltstone.log.inspect_rows import Decoder, Row
+from siltstone.log.inspection.rows import Decoder, Row
 
 Data = dict[str, Any]
 Element = TypeVar("Element")

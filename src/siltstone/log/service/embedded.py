@@ -28,13 +28,13 @@ from siltstone.config import Config, parse_topic_config, refuse_contradictions
 from siltstone.errors import UsageError
 from siltstone.log.fetch import READ_UNCOMMITTED, Fetched, LogView
 from siltstone.log.found import Appended
-from siltstone.log.manager import LogManager
 from siltstone.log.names import TopicPartition
 from siltstone.log.opening import partition_of
 from siltstone.log.partition import PartitionLog
-from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.reading import EARLIEST, LogReader, Start
 from siltstone.log.reading import Record as ReadRecord
+from siltstone.log.service.manager import LogManager
+from siltstone.log.service.read_only import ReadOnlyLogs
 from siltstone.records.build import BatchShape, Spans, build_batch, encode_headers
 from siltstone.records.layout import CODECS, Bytes
 

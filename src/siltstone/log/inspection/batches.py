@@ -15,8 +15,8 @@ import numpy as np
 
 from siltstone import files
 from siltstone.errors import CorruptRecordError
-from siltstone.log.inspect_coordinators import decode_record
-from siltstone.log.inspect_rows import DumpOptions, Finding, Output, Row, finding_of
+from siltstone.log.inspection.coordinators import decode_record
+from siltstone.log.inspection.rows import DumpOptions, Finding, Output, Row, finding_of
 from siltstone.log.segments import windows
 from siltstone.records.checksum import batch_checksums
 from siltstone.records.codecs import DEFAULT_LIMIT, Scratch

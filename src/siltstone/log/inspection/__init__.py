@@ -1,0 +1,1 @@
+"""What ``siltstone dump`` shows: files of a log directory as rows and text."""

@@ -1,0 +1,1 @@
+"""Logs in service: directories, the manager, topics, retention, the library face."""
