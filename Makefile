@@ -8,7 +8,7 @@ STAMP := $(VENV)/.stamp
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-kafka lint format bench ci clean
+.PHONY: help setup demo test crash test-kafka lint format bench ci clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -27,6 +27,9 @@ demo: setup ## clean a log directory that a real Kafka broker wrote, and show wh
 
 test: setup ## run the tests, but for those that need a real broker
 	$(BIN)/python -m pytest --ignore=tests/kafka --numprocesses auto --dist loadfile $(PYTEST_ARGS)
+
+crash: setup ## crash an open log at every step, with many more images than make test (half an hour)
+	SILTSTONE_CRASH=all $(BIN)/python -m pytest tests/crash --numprocesses auto $(PYTEST_ARGS)
 
 test-kafka: setup ## run the tests against a real Kafka broker (needs Maven and a JDK)
 	$(BIN)/python -m pytest tests/kafka $(PYTEST_ARGS)
