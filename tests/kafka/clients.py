@@ -140,7 +140,9 @@ def watermarks(bootstrap: str, topic: str, partition: int = 0) -> tuple[int, int
     return low, high
 
 
-def consume_java(bootstrap: str, topics: Sequence[str], count: int) -> list[tuple[int, Record]]:
+def consume_java(
+    bootstrap: str, topics: Sequence[str], count: int, isolation: str = "read_uncommitted"
+) -> list[tuple[int, Record]]:
     """`count` records of `topics` as Kafka's console consumer reads them: (partition, record).
 
     Each partition is in order. Stops after `count` records, or when 20 s bring none. One too many shows as
@@ -155,14 +157,8 @@ def consume_java(bootstrap: str, topics: Sequence[str], count: int) -> list[tupl
         "null.literal": NULL,
     }
     arguments = ["--bootstrap-server", bootstrap, "--from-beginning", "--include", "|".join(topics)]
-    arguments += [
-        "--max-messages",
-        str(count),
-        "--timeout-ms",
-        "20000",
-        "--command-property",
-        "check.crcs=true",
-    ]
+    arguments += ["--max-messages", str(count), "--timeout-ms", "20000", "--isolation-level", isolation]
+    arguments += ["--command-property", "check.crcs=true"]
     for name, value in properties.items():
         arguments += ["--formatter-property", f"{name}={value}"]
     done = subprocess.run(

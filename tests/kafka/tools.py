@@ -26,6 +26,7 @@ _FILE = re.compile(r"^(?:Dumping |Found timestamp mismatch in :|Mismatches in :)
 _NO_LOG_TIMESTAMP = re.compile(r"^\s*Index timestamp: (\d+), log timestamp: -1$")
 _BATCH = re.compile(r"^baseOffset: (\d+) lastOffset: (\d+) count: (\d+) .*")
 _RECORD = re.compile(r"^\| offset: (\d+) .*")
+_ABORTED = re.compile(r"^version: 0 producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+) .*")
 _FIELD = re.compile(r"(\w+): (\S+)")
 
 
@@ -125,6 +126,19 @@ def find_disorder(dump: Dump) -> list[str]:
                 faults.append(f"{path}: disorder in batch {batch}")
             before = batch.last_offset
     return faults
+
+
+def aborted_transactions(dump: Dump) -> dict[str, set[tuple[int, int, int]]]:
+    """By partition directory: producer id, first and last offset of each entry in its `.txnindex` files."""
+    found: dict[str, set[tuple[int, int, int]]] = {}
+    current = ""
+    for line in dump.text.splitlines():
+        if line.startswith("Dumping "):
+            current = Path(line).parent.name
+        elif match := _ABORTED.match(line):
+            producer_id, first, last = (int(text) for text in match.groups())
+            found.setdefault(current, set()).add((producer_id, first, last))
+    return found
 
 
 def _run_dump(flags: Sequence[str], files: Sequence[Path], excused: Excused) -> Dump:
