@@ -1,10 +1,14 @@
 """Fixtures that every test may use."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests.golden_sets import unpack_broker, unpack_golden
+
+# A process that a shell started in the background ignores Ctrl-C, and so would all that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
