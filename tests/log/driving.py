@@ -14,6 +14,7 @@ from siltstone.clock import Clock
 from siltstone.config import LogConfig
 from siltstone.log.directory import Checkpoints, LogDirectory
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, Fetched
+from siltstone.log.found import Background, run_now
 from siltstone.log.names import STAGING
 from siltstone.log.opening import open_recovered
 from siltstone.log.partition import PartitionLog
@@ -45,6 +46,7 @@ def open_log(
     clean: bool = False,
     recovery_point: int = 0,
     log_start: int = 0,
+    background: Background = run_now,
 ) -> Opened:
     """Bring a partition directory into order and open it."""
     recovered = recover_partition(
@@ -55,7 +57,8 @@ def open_log(
         config=config,
         now_ms=clock.now_ms(),
     )
-    return Opened(log=open_recovered(recovered, config, clock), recovered=recovered)
+    log = open_recovered(recovered, config, clock, background=background)
+    return Opened(log=log, recovered=recovered)
 
 
 def log_config(given: Mapping[str, object]) -> LogConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 from typing import Any
@@ -56,8 +57,10 @@ class Appender:
         self.sync()
 
     def sync(self) -> None:
-        """Make the contents durable. Raises OSError, once and for all."""
+        """Make the contents durable. Raises OSError once and for all, FileNotFoundError when it is closed."""
         self._refuse_broken()
+        if self._descriptor < 0:
+            raise FileNotFoundError(errno.ENOENT, "closed before it was synced", self.path)
         about_to("fsync", self.path)
         try:
             os.fsync(self._descriptor)

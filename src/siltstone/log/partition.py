@@ -70,6 +70,7 @@ class PartitionLog:
         self._epochs = LeaderEpochs(found.directory)
         self.recovery_point = found.recovery_point
         self.flushed_ms = clock.now_ms()
+        self._cuts = 0
         self._high_watermark: int | None = None
         self._list = SegmentList(
             found.directory, found.segments, found.log_end_offset, config, clock, random or Random()
@@ -238,7 +239,7 @@ class PartitionLog:
             if self._closed or self.offline is not None:
                 return
             upto = self.log_end_offset if including_active else self._list.active.base_offset
-            segments = self._list.segments if including_active else self._list.segments[:-1]
+            cuts, segments = self._cuts, self._list.segments[: None if including_active else -1]
             unsynced = [segment for segment in segments if segment.is_unsynced]
             try:
                 for segment in unsynced:
@@ -247,13 +248,13 @@ class PartitionLog:
                 raise self._go_offline(error) from error
         try:
             for segment in unsynced:
-                segment.sync()
-        except FileNotFoundError:
-            return
+                with contextlib.suppress(FileNotFoundError):  # it was retired, cut or replaced meanwhile
+                    segment.sync()
         except OSError as error:
             raise self._go_offline(error) from error
         with self._lock:
-            self.recovery_point = max(self.recovery_point, min(upto, self.log_end_offset))
+            if cuts == self._cuts:
+                self.recovery_point = max(self.recovery_point, min(upto, self.log_end_offset))
             if including_active:
                 self.flushed_ms = self._clock.now_ms()
 
@@ -345,8 +346,7 @@ class PartitionLog:
         """Readers are told before the files are cut: who asks now is not sent behind the new end."""
         self.log_start_offset, self.log_end_offset = start, end
         self.recovery_point = min(self.recovery_point, end)
-        if self._high_watermark is not None:
-            self._high_watermark = min(self._high_watermark, end)
+        self._cuts += 1
         self._publish()
 
     def _forget_behind(self, end: int, *, everything: bool = False) -> None:

@@ -1,0 +1,86 @@
+"""A flush waits for the disk without the log's lock: what may happen to its segments meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from siltstone import files
+from siltstone.clock import ManualClock
+from siltstone.log.live_segment import LiveSegment
+from siltstone.log.partition import PartitionLog
+from tests.cleaner.logs import NOW, WHERE
+from tests.log import driving
+from tests.log.model import Stored
+
+
+def open_log(path: Path) -> PartitionLog:
+    """Some segments that nobody has synced."""
+    (path / str(WHERE)).mkdir()
+    config = driving.log_config({"segment.bytes": 400})
+    log = driving.open_log(path / str(WHERE), config, ManualClock(NOW), background=lambda task: None).log
+    for _ in range(12):
+        put(log)
+    assert len(log.view.segments) > 2
+    return log
+
+
+def put(log: PartitionLog, *, sync: bool = False) -> None:
+    log.append(driving.client_batch([Stored(0, b"key", b"value", NOW)]), sync=sync)
+
+
+def amid(patch: pytest.MonkeyPatch, owner: type, act: Callable[[], object], *, after: bool) -> None:
+    """At the first sync of an ``owner``, as another thread would: before or after it."""
+    sync = owner.sync  # type: ignore[attr-defined]
+
+    def once(self: object) -> None:
+        patch.setattr(owner, "sync", sync)
+        if not after:
+            act()
+        sync(self)
+        if after:
+            act()
+
+    patch.setattr(owner, "sync", once)
+
+
+def test_what_comes_after_a_truncation_is_not_taken_for_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path)
+
+    def cut_and_append() -> None:
+        log.truncate_to(1)
+        for _ in range(20):
+            put(log)
+
+    amid(monkeypatch, LiveSegment, cut_and_append, after=True)
+    log.flush()
+    assert log.recovery_point <= 1
+    log.flush()
+    assert log.recovery_point == log.log_end_offset == 21
+
+
+def test_a_segment_that_is_cut_meanwhile_is_no_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path)
+    log.flush_closed()
+    put(log)
+    base = log.view.segments[-1].base_offset
+    amid(monkeypatch, files.Appender, lambda: log.truncate_to(base + 1), after=False)
+    log.flush()
+    assert log.offline is None
+    assert [record.offset for record in driving.read_all(log)] == list(range(base + 1))
+
+
+def test_what_was_asked_to_be_synced_is_though_an_older_segment_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path)
+    amid(monkeypatch, LiveSegment, lambda: log.delete_prefix(1), after=False)
+    put(log, sync=True)
+    assert not log.view.segments[-1].is_unsynced
+    assert log.recovery_point == log.log_end_offset
