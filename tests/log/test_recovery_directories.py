@@ -12,13 +12,13 @@ from siltstone import files
 from siltstone.config import LogConfig
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import TopicPartition
+from siltstone.log.recovery import directories as recovery_directories
 from siltstone.log.recovery.directories import (
     DirectoryRecovery,
     LogRecovery,
     Recovery,
     recover_directories,
 )
-from siltstone.log.recovery import directories as recovery_directories
 from tests.cleaner.logs import one, tree, write_segment
 from tests.golden_sets import read_checkpoint, write_checkpoint
 
