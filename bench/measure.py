@@ -176,7 +176,10 @@ def pieces(folder: Path, made: Generated) -> dict[str, Times]:
         groups: list[Rewritten] = timed(
             "rewrite, fsync, check",
             lambda: [
-                rewrite_group(work, group, np.concatenate(winners[group.index]), "0") for group in work.groups
+                rewrite_group(
+                    work, group, np.concatenate([np.empty(0, np.uint32), *winners.get(group.index, [])]), "0"
+                )
+                for group in work.groups
             ],
         )
         timed("swap, checkpoint", lambda: _swap(destination, planned, groups))
