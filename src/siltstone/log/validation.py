@@ -142,8 +142,9 @@ def validate_and_assign(
         min(config.max_message_bytes, config.segment_bytes) if config.compression_type == "producer" else 0
     )
     rows = np.empty(1, BATCH)
-    if not admit_one(data, rows, _checksum(data), *rules, small, *given):
-        rows, findings = _checked(data, config, rules)
+    checksum = _checksum(data)
+    if not admit_one(data, rows, checksum, *rules, small, *given):
+        rows, findings = _checked(data, checksum, config, rules)
         if config.compression_type != "producer":
             data, rows = recompress(data, rows, config)
             _refuse_oversized(rows, config)
@@ -183,12 +184,12 @@ def _validated(data: Bytes, rows: Directory) -> Validated:
     )
 
 
-def _checked(data: Bytes, config: LogConfig, rules: _Rules) -> tuple[Directory, Int64]:
-    """The batches and what was found in them."""
+def _checked(data: Bytes, checksum: int, config: LogConfig, rules: _Rules) -> tuple[Directory, Int64]:
+    """The batches and what was found in them; ``checksum`` is ``_checksum``'s."""
     client, room = rules[0], 2
     while True:
         rows, findings = np.empty(room, BATCH), np.empty((room, WIDTH), np.int64)
-        count, end, outcome, left = check_batches(data, rows, findings, -1, *rules)
+        count, end, outcome, left = check_batches(data, rows, findings, checksum, *rules)
         if outcome != ScanEnd.DIRECTORY_FULL or client:
             break
         room = max(8 * room, len(data) // 1024)
