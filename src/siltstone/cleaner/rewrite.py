@@ -24,16 +24,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from siltstone.records.build import RECODE_ROOM, write_header
+from siltstone.records.build import RECODE_ROOM, compress_batches, copy_bytes, write_header
 from siltstone.records.checksum import patch_checksums
-from siltstone.records.codecs import Scratch, compress
+from siltstone.records.codecs import Scratch
 from siltstone.records.columns import RecordColumns
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import (
     BATCH_OVERHEAD,
     CODEC_MASK,
     DELETE_HORIZON_BIT,
-    LOG_OVERHEAD,
     Bytes,
     Directory,
     Int32,
@@ -98,14 +97,6 @@ def judge(
 
 
 @kernel
-def _copy(source: Bytes, start: int, size: int, out: Bytes, position: int) -> None:
-    """Copy ``size`` bytes; the arrays are different ones. Unsigned indexes let LLVM copy 32 at once."""
-    here, there = np.uint64(start), np.uint64(position)
-    for i in range(np.uint64(size)):
-        out[there + i] = source[here + i]
-
-
-@kernel
 def _recode(data: Bytes, start: int, delta: int, out: Bytes, position: int) -> int:
     """Copy the record at ``data[start]`` with another timestamp delta; returns the end in ``out``.
 
@@ -118,8 +109,7 @@ def _recode(data: Bytes, start: int, delta: int, out: Bytes, position: int) -> i
     position = write_varint(out, position, 1 + varint_size(delta) + size)
     out[position] = 0
     position = write_varint(out, position + 1, delta)
-    _copy(data, rest, size, out, position)
-    return position + size
+    return copy_bytes(data, rest, size, out, position)
 
 
 @kernel
@@ -152,9 +142,7 @@ def emit(
         if action[b] == 0:
             continue
         if action[b] == 1:
-            source = batches[b].position
-            _copy(window, source, batches[b].size, out, position)
-            position += batches[b].size
+            position = copy_bytes(window, batches[b].position, batches[b].size, out, position)
         else:
             end = position + 61
             moved = base_time[b] != batches[b].base_timestamp
@@ -164,8 +152,7 @@ def emit(
                 if moved:
                     end = _recode(data, record_start[r], timestamp[r] - base_time[b], out, end)
                 else:
-                    _copy(data, record_start[r], record_size[r], out, end)
-                    end += record_size[r]
+                    end = copy_bytes(data, record_start[r], record_size[r], out, end)
             write_header(
                 out, position, end - position, batches[b], attributes[b], base_time[b], max_time[b], kept[b]
             )
@@ -273,7 +260,7 @@ class Rewriter:
         data = out[:end]
         codecs = np.where(plan.action == REBUILT, codec_of(batches), 0)
         if codecs.any():
-            data, starts, sizes = _compress(self._packed, data, starts, sizes, codecs)
+            data, starts, sizes = compress_batches(data, starts, sizes, codecs, self._packed)
         new = plan.action >= REBUILT
         patch_checksums(data, starts[new], sizes[new])
         rows = sizes > 0
@@ -335,30 +322,6 @@ def _must_stay(rules: Rules, batches: Directory) -> Flags:
     known = (ids >= 0) & (rules.producer_ids[where] == ids)
     kept: Flags = last | (known & (rules.producer_last_offsets[where] == batches["last_offset"]))
     return kept
-
-
-def _compress(
-    packed: Scratch, data: Bytes, starts: Int64, sizes: Int64, codecs: npt.NDArray[np.int16]
-) -> tuple[Bytes, Int64, Int64]:
-    """The same batches with the rebuilt ones compressed: (bytes, starts, sizes)."""
-    packed.clear()
-    new_starts, new_sizes = np.empty_like(starts), np.zeros_like(sizes)
-    for row, (start, size, codec) in enumerate(
-        zip(starts.tolist(), sizes.tolist(), codecs.tolist(), strict=True)
-    ):
-        new_starts[row] = packed.used
-        if codec:
-            body = np.frombuffer(compress(codec, data[start + BATCH_OVERHEAD : start + size]), np.uint8)
-            packed.append(data[start : start + BATCH_OVERHEAD])
-            packed.append(body)
-            length = BATCH_OVERHEAD + len(body) - LOG_OVERHEAD
-            packed.array()[-len(body) - BATCH_OVERHEAD :][8:12] = np.frombuffer(
-                length.to_bytes(4, "big"), np.uint8
-            )
-        else:
-            packed.append(data[start : start + size])
-        new_sizes[row] = packed.used - new_starts[row]
-    return packed.array(), new_starts, new_sizes
 
 
 def pieces(batches: Directory, limit: int = 8 << 20) -> Iterator[Any]:
