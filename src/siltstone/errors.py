@@ -12,6 +12,7 @@
     ├── CheckFailedError         what was written is not what was promised: nothing is swapped
     ├── SourceChangedError       a source segment is not the file that was planned with
     ├── EngineError              Spark or Java is missing, or a job could not be run
+    ├── CleaningAbortedError     somebody else wants the log that is being cleaned: nothing more is swapped
     └── LogError                 a call on a log that is refused, with Kafka's ``code`` and ``kafka_name``
         ├── OffsetOutOfRangeError               1
         ├── CorruptMessageError                 2
@@ -91,6 +92,10 @@ class SourceChangedError(SiltstoneError):
 
 class EngineError(SiltstoneError):
     """Spark or Java is missing, or a job could not be run."""
+
+
+class CleaningAbortedError(SiltstoneError):
+    """A log was taken away from the cleaner: it is truncated, deleted, paused, or its disk has failed."""
 
 
 class LogError(SiltstoneError):

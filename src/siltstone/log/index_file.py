@@ -63,7 +63,10 @@ class IndexFile:
         if self._reader is not None:
             return self._read(saved - 1)
         with files.Reader(self._path) as reader:
-            return self._entry_at(reader, saved - 1)
+            found = self._entry_at(reader, saved - 1)
+        # Who renames the file holds it first: what has been read may be that of another file of the same
+        # name.
+        return found if self._reader is None else self._read(saved - 1)
 
     def floor(self, key: int) -> Entry | None:
         """The last entry whose first number is at or below ``key``."""

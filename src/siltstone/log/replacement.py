@@ -8,7 +8,7 @@ interrupted directory finishes or drops the swap as we would::
     (each .swap log's checksums are read back before any original goes)
     originals    ── rename ──► OLD.*.deleted       ascending, each log after its indexes; sync
     .swap        ── rename ──► BASE.*              sync
-    .deleted     ── unlink
+    .deleted     ── unlink: at once, or later where the log is open and somebody may still want them
 
 On start: any ``.cleaned`` goes, and with it every ``.swap`` at or above the lowest ``.cleaned``; the
 ``.swap`` that are left are finished, the segments in their range going; ``.deleted`` are unlinked.
@@ -48,18 +48,38 @@ def replace_segments(directory: Path, new: Sequence[int], old: Sequence[int]) ->
 
     Raises CorruptRecordError when a new segment does not read back; nothing old is gone then.
     """
-    for base_offset in sorted(new, reverse=True):
-        _change_suffix(directory, base_offset, CLEANED, SWAP)
-    files.sync_directory(directory)
-    for base_offset in new:
-        _check(directory / segment_file(base_offset, "log", SWAP))
-    _retire(directory, old, keep_snapshots_of=new)
-    _promote(directory, new)
+    swap_in(directory, new, old)
     remove_deleted(directory)
 
 
+def swap_in(directory: Path, new: Sequence[int], old: Sequence[int]) -> list[Path]:
+    """The same, but what was old stays as ``.deleted``: these files.
+
+    What an earlier swap left so at or above the first new segment goes before: a start takes a ``.deleted``
+    beside a ``.swap`` for one of the segments that the swap replaces.
+    """
+    remove_deleted(directory, from_base=min(new))
+    for base_offset in sorted(new, reverse=True):
+        _change_suffix(directory, base_offset, CLEANED, SWAP)
+    files.sync_directory(directory)
+    try:
+        for base_offset in new:
+            _check(directory / segment_file(base_offset, "log", SWAP))
+    except CorruptRecordError:
+        for base_offset in new:
+            _remove(directory, base_offset, SWAP)
+        files.sync_directory(directory)
+        raise
+    retired = _retire(directory, old, keep_snapshots_of=new)
+    _promote(directory, new)
+    return retired
+
+
 def interrupted(directory: Path) -> list[str]:
-    """Names of files that an interrupted swap left, in order."""
+    """Names of files that an interrupted swap left, in order; ``.deleted`` alone only wait to be unlinked."""
+    found = [name for _, name in _files(directory) if name.suffix]
+    if all(name.suffix == DELETED for name in found):
+        return []
     return [entry.name for entry, name in _files(directory) if name.suffix]
 
 
@@ -88,9 +108,13 @@ def finish_replacement(directory: Path) -> list[str]:
     return done + [f"removed {name}" for name in remove_deleted(directory)]
 
 
-def remove_deleted(directory: Path) -> list[str]:
-    """Unlink every ``.deleted`` file; returns their names. The directory is synced if there were any."""
-    names = [entry.name for entry, name in _files(directory) if name.suffix == DELETED]
+def remove_deleted(directory: Path, from_base: int = 0) -> list[str]:
+    """Unlink ``.deleted`` files, of segments from ``from_base`` on; returns their names.
+
+    The directory is synced if there were any.
+    """
+    named = [(entry, name) for entry, name in _files(directory) if name.suffix == DELETED]
+    names = [entry.name for entry, name in named if name.base_offset >= from_base]
     for name in names:
         files.unlink(directory / name)
     if names:
@@ -112,12 +136,18 @@ def _change_suffix(directory: Path, base_offset: int, before: str, after: str) -
 
 def _retire(
     directory: Path, old: Sequence[int], *, keep_snapshots_of: Sequence[int], replaced: Sequence[int] = ()
-) -> None:
+) -> list[Path]:
     """Rename old segments to ``.deleted``, the log last: while it is there, its indexes are the old ones.
 
     ``replaced``: bases of new segments whose originals may be gone; an index without a log and without a
-    ``.swap`` of its own is then the new one, promoted already.
+    ``.swap`` of its own is then the new one, promoted already. Returns the new names.
     """
+    retired = []
+
+    def retire(base_offset: int, kind: str) -> None:
+        retired.append(directory / segment_file(base_offset, kind, DELETED))
+        files.rename(directory / segment_file(base_offset, kind), retired[-1])
+
     for base_offset in sorted(old):
         original = files.exists(directory / segment_file(base_offset, "log"))
         for kind in reversed(SEGMENT_KINDS):
@@ -125,11 +155,12 @@ def _retire(
             waiting = files.exists(directory / segment_file(base_offset, kind, SWAP))
             final = base_offset in replaced and not original and not waiting
             if files.exists(path) and not final:
-                files.rename(path, directory / segment_file(base_offset, kind, DELETED))
+                retire(base_offset, kind)
         snapshot = directory / segment_file(base_offset, SNAPSHOT)
         if base_offset not in keep_snapshots_of and files.exists(snapshot):
-            files.rename(snapshot, directory / segment_file(base_offset, SNAPSHOT, DELETED))
+            retire(base_offset, SNAPSHOT)
     files.sync_directory(directory)
+    return retired
 
 
 def _drop_snapshots_of_retired(directory: Path) -> None:

@@ -13,9 +13,10 @@ from random import Random
 from siltstone import files
 from siltstone.clock import Clock
 from siltstone.config import LogConfig
+from siltstone.errors import SourceChangedError
 from siltstone.log.live_segment import LiveSegment
-from siltstone.log.replacement import replace_segments
-from siltstone.log.segments import Segment, list_segments
+from siltstone.log.replacement import swap_in
+from siltstone.log.segments import Segment, find_segment
 
 
 class SegmentList:
@@ -118,17 +119,33 @@ class SegmentList:
                 files.unlink(path)
             files.sync_directory(self.directory)
 
-    def replace(self, new: Sequence[int], old: Sequence[int]) -> None:
-        """Swap ``.cleaned`` segments with bases ``new`` in for the closed ones with bases ``old``.
+    def closed(self, bases: Sequence[int]) -> tuple[LiveSegment, ...]:
+        """The closed segments with these bases. Raises SourceChangedError when one is not there any more."""
+        found = tuple(segment for segment in self.segments[:-1] if segment.base_offset in bases)
+        if len(found) != len(bases):
+            raise SourceChangedError(
+                f"{self.directory}: not all of the closed segments {sorted(bases)} are there any more; "
+                "nothing was swapped"
+            )
+        return found
 
-        Raises CorruptRecordError when a new segment does not read back; nothing old is gone then.
+    def swap_files(
+        self, new: Sequence[int], going: Sequence[LiveSegment]
+    ) -> tuple[list[LiveSegment], list[Path]]:
+        """Swap ``.cleaned`` segments with bases ``new`` in for closed ones, on the disk only.
+
+        ``segments`` names the old ones until ``exchange``, and whoever reads them has their files open. Needs
+        no lock but against others that change closed segments. Returns the new segments and the ``.deleted``
+        files. Raises CorruptRecordError when a new segment does not read back; nothing old is gone then.
         """
-        going = [segment for segment in self.segments[:-1] if segment.base_offset in old]
         for segment in going:
             segment.hold()
+        retired = swap_in(self.directory, new, [segment.base_offset for segment in going])
+        return [self._live(find_segment(self.directory, base)) for base in sorted(new)], retired
+
+    def exchange(self, going: Sequence[LiveSegment], fresh: Sequence[LiveSegment]) -> None:
+        """The swapped segments are those that are there from now on."""
+        for segment in going:
             segment.close_for_append()
-        replace_segments(self.directory, new, old)
-        found = [each for each in list_segments(self.directory) if each.base_offset in new]
         kept = [segment for segment in self.segments if segment not in going]
-        fresh = [self._live(each) for each in found]
         self.segments = tuple(sorted((*kept, *fresh), key=lambda segment: segment.base_offset))

@@ -11,6 +11,7 @@ the window's size, or by the largest batch where that is larger.
 from __future__ import annotations
 
 import bisect
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +78,15 @@ def list_segments(directory: Path) -> list[Segment]:
         if name is not None and entry.is_file and not name.suffix and name.kind == "log":
             found.append(_segment(directory, name.base_offset, sizes.get(name.base_offset, {})))
     return sorted(found, key=lambda segment: segment.base_offset)
+
+
+def find_segment(directory: Path, base_offset: int) -> Segment:
+    """One segment, without a look at the others. Raises FileNotFoundError."""
+    sizes = {}
+    for kind in SEGMENT_KINDS[1:]:
+        with contextlib.suppress(FileNotFoundError):
+            sizes[kind] = files.stat(directory / segment_file(base_offset, kind)).size
+    return _segment(directory, base_offset, sizes)
 
 
 def _segment(directory: Path, base_offset: int, sizes: dict[str, int]) -> Segment:

@@ -1,0 +1,207 @@
+"""Who may touch a log's closed segments: Kafka's states, alone and with real threads."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from siltstone.errors import CleaningAbortedError
+from siltstone.log.names import TopicPartition
+from siltstone.log.service.cleaning_states import IN_PROGRESS, NONE, CleaningStates, Phase, State, paused
+
+WHERE = TopicPartition("topic", 0)
+SOON = 5
+
+
+def in_background(call: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    return thread
+
+
+def until(states: CleaningStates, wanted: State) -> None:
+    with states._changed:
+        assert states._changed.wait_for(lambda: states.state(WHERE) == wanted, SOON), states.state(WHERE)
+
+
+def test_pauses_count_up_and_down() -> None:
+    states = CleaningStates()
+    seen = [states.state(WHERE)]
+    for call in (states.abort_and_pause, states.abort_and_pause, states.resume, states.resume):
+        call(WHERE)
+        seen.append(states.state(WHERE))
+    assert seen == [NONE, paused(1), paused(2), paused(1), NONE]
+
+
+def test_an_abort_in_progress_waits_until_the_cleaner_has_let_go() -> None:
+    states = CleaningStates()
+    claim = states.begin(WHERE)
+    assert claim is not None and states.state(WHERE) == IN_PROGRESS
+    with claim.changing():
+        thread = in_background(lambda: states.abort_and_pause(WHERE))
+        until(states, State(Phase.ABORTED, 1))
+        assert thread.is_alive()
+        with pytest.raises(CleaningAbortedError):
+            claim.check()
+    thread.join(SOON)
+    assert not thread.is_alive()
+    assert states.state(WHERE) == paused(1)
+    claim.done()
+    assert states.state(WHERE) == paused(1)
+
+
+def test_an_abort_while_only_files_of_its_own_are_written_waits_for_nothing() -> None:
+    states = CleaningStates()
+    claim = states.begin(WHERE)
+    assert claim is not None
+    states.abort_and_pause(WHERE)
+    assert states.state(WHERE) == paused(1)
+    with pytest.raises(CleaningAbortedError), claim.changing():
+        raise AssertionError("the log is somebody else's")
+    states.resume(WHERE)
+    assert states.state(WHERE) == NONE
+
+
+def test_a_lost_claim_keeps_other_cleaners_away_until_it_is_done() -> None:
+    states = CleaningStates()
+    claim = states.begin(WHERE)
+    assert claim is not None
+    states.abort(WHERE)
+    assert states.state(WHERE) == NONE
+    assert states.begin(WHERE) is None
+    claim.done()
+    other = states.begin(WHERE)
+    assert other is not None
+    claim.done()
+    other.check()
+
+
+def test_two_that_abort_have_two_pauses() -> None:
+    states = CleaningStates()
+    claim = states.begin(WHERE)
+    assert claim is not None
+    with claim.changing():
+        threads = [in_background(lambda: states.abort_and_pause(WHERE)) for _ in range(2)]
+        until(states, State(Phase.ABORTED, 2))
+    for thread in threads:
+        thread.join(SOON)
+    assert states.state(WHERE) == paused(2)
+
+
+def test_a_failed_disk_aborts_without_waiting_even_amid_a_change() -> None:
+    states = CleaningStates()
+    claim = states.begin(WHERE)
+    assert claim is not None
+    with claim.changing():
+        states.abort(WHERE)
+        assert states.state(WHERE) == State(Phase.ABORTED, 0)
+    assert states.state(WHERE) == NONE
+    with pytest.raises(CleaningAbortedError):
+        claim.check()
+
+
+def test_a_cleaning_that_is_done_leaves_nothing() -> None:
+    states = CleaningStates()
+    claim = states.begin(WHERE)
+    assert claim is not None
+    assert states.begin(WHERE) is None
+    with claim.changing():
+        claim.check()
+    claim.done()
+    claim.done()
+    assert states.state(WHERE) == NONE
+
+
+def test_retention_never_has_a_log_that_a_cleaner_has() -> None:
+    states = CleaningStates()
+    assert states.try_pause(WHERE)
+    assert states.begin(WHERE) is None
+    assert states.try_pause(WHERE)
+    states.resume(WHERE)
+    states.resume(WHERE)
+    claim = states.begin(WHERE)
+    assert claim is not None
+    assert not states.try_pause(WHERE)
+    assert states.state(WHERE) == IN_PROGRESS
+    with claim.changing():
+        states.abort(WHERE)
+        assert not states.try_pause(WHERE)
+
+
+def test_a_log_is_paused_while_its_policy_lacks_compact() -> None:
+    states = CleaningStates()
+    claim = states.begin(WHERE)
+    assert claim is not None
+    states.set_compacts(WHERE, False)
+    states.set_compacts(WHERE, False)
+    assert claim.is_lost and states.state(WHERE) == paused(1)
+    assert states.try_pause(WHERE)
+    states.resume(WHERE)
+    states.set_compacts(WHERE, True)
+    states.set_compacts(WHERE, True)
+    assert states.state(WHERE) == NONE
+
+
+def test_a_policy_that_comes_back_while_the_first_change_still_waits() -> None:
+    states = CleaningStates()
+    claim = states.begin(WHERE)
+    assert claim is not None
+    with claim.changing():
+        thread = in_background(lambda: states.set_compacts(WHERE, False))
+        until(states, State(Phase.ABORTED, 1))
+        states.set_compacts(WHERE, True)
+    thread.join(SOON)
+    assert not thread.is_alive()
+    assert states.state(WHERE) == NONE
+
+
+def test_nobody_resumes_what_is_not_paused() -> None:
+    with pytest.raises(AssertionError, match="cannot be resumed: it is in state None"):
+        CleaningStates().resume(WHERE)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_many_threads_never_have_one_log_at_once(seed: int) -> None:
+    states, inside, errors = CleaningStates(), [0], list[str]()
+
+    def have_it() -> None:
+        inside[0] += 1
+        if inside[0] != 1:
+            errors.append(f"{inside[0]} at once")
+        inside[0] -= 1
+
+    def clean() -> None:
+        for _ in range(300):
+            claim = states.begin(WHERE)
+            if claim is None:
+                continue
+            try:
+                for _ in range(3):
+                    with claim.changing():
+                        have_it()
+            except CleaningAbortedError:
+                pass
+            claim.done()
+
+    shorten = threading.Lock()
+
+    def truncate() -> None:
+        rng = random.Random(seed)
+        for _ in range(300):
+            if rng.random() < 0.5:
+                with states.kept_away(WHERE), shorten:
+                    have_it()
+            elif states.try_pause(WHERE):
+                with shorten:
+                    have_it()
+                states.resume(WHERE)
+
+    threads = [in_background(call) for call in (clean, clean, truncate, truncate)]
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert errors == []
+    assert states.state(WHERE) == NONE

@@ -1,0 +1,123 @@
+"""Segments swapped in a log that is open: appends go on, old files wait, nothing is swapped by halves."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from siltstone import files
+from siltstone.errors import CorruptRecordError, SourceChangedError, StorageError
+from siltstone.log.names import CLEANED, segment_file
+from siltstone.log.opening import open_partition
+from siltstone.log.partition import PartitionLog
+from siltstone.log.replacement import interrupted
+from tests.log import test_reading_while_it_changes as changing
+from tests.log.driving import read_all
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> PartitionLog:
+    log = changing.opened(tmp_path, segment_bytes=600)
+    changing.fill(log, 99)
+    log.flush()
+    return log
+
+
+def names(log: PartitionLog, ending: str) -> list[str]:
+    return sorted(path.name for path in log.directory.iterdir() if path.name.endswith(ending))
+
+
+def test_old_files_wait_as_deleted_and_are_no_interrupted_swap(log: PartitionLog) -> None:
+    bases = [segment.base_offset for segment in log.view.segments]
+    changing.clean_two(log, 0)
+    assert [segment.base_offset for segment in log.view.segments] == [bases[0], *bases[2:]]
+    assert names(log, ".log.deleted") == [segment_file(base, "log", ".deleted") for base in bases[:2]]
+    assert interrupted(log.directory) == []
+    log.close()
+    again = open_partition(log.directory, log.config, clean=True)
+    assert names(again, ".deleted") == []
+    assert {record.offset for record in read_all(again)} >= set(range(0, 99, 5))
+    again.close()
+
+
+def test_the_answer_names_the_files_to_unlink(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[list[Path]] = []
+    replace = PartitionLog.replace
+    monkeypatch.setattr(
+        PartitionLog, "replace", lambda self, new, old: answers.append(replace(self, new, old))
+    )
+    changing.clean_two(log, 0)
+    assert sorted(path.name for path in answers[0]) == names(log, ".deleted")
+    assert answers[0]
+
+
+def test_what_waited_of_an_earlier_swap_goes_before_the_next_one(log: PartitionLog) -> None:
+    changing.clean_two(log, 2)
+    waiting = names(log, ".log.deleted")
+    changing.clean_two(log, 0)
+    assert not set(waiting) & set(names(log, ".log.deleted"))
+
+
+def test_appends_go_on_while_a_swap_syncs(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    syncing, appended = threading.Event(), threading.Event()
+    sync = files.sync_directory
+
+    def slow(path: Path) -> None:
+        syncing.set()
+        assert appended.wait(10), "an append waited for the swap"
+        sync(path)
+
+    monkeypatch.setattr(files, "sync_directory", slow)
+    swapping = threading.Thread(target=lambda: changing.clean_two(log, 0), daemon=True)
+    swapping.start()
+    assert syncing.wait(10)
+    end = log.log_end_offset
+    changing.append(log)
+    assert log.log_end_offset == end + 3
+    appended.set()
+    swapping.join(10)
+    assert log.log_end_offset == end + 3
+    assert read_all(log)[-1].offset == end + 2
+
+
+def test_a_segment_that_does_not_read_back_is_dropped(log: PartitionLog) -> None:
+    before = read_all(log)
+    base, other = (segment.base_offset for segment in log.view.segments[:2])
+    for kind in ("log", "index", "timeindex"):
+        (log.directory / segment_file(base, kind, CLEANED)).write_bytes(b"\0" * 90)
+    with pytest.raises(CorruptRecordError):
+        log.replace([base], [base, other])
+    assert names(log, ".swap") == names(log, ".cleaned") == names(log, ".deleted") == []
+    assert read_all(log) == before
+    changing.clean_two(log, 0)
+
+
+def test_segments_that_went_meanwhile_are_not_replaced(log: PartitionLog) -> None:
+    base, other = (segment.base_offset for segment in log.view.segments[:2])
+    log.delete_prefix(1)
+    with pytest.raises(SourceChangedError, match="nothing was swapped"):
+        log.replace([base], [base, other])
+    active = log.view.segments[-1].base_offset
+    with pytest.raises(SourceChangedError):
+        log.replace([active], [active])
+
+
+def test_a_disk_that_fails_amid_a_swap_takes_the_log_offline(
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = read_all(log)
+
+    def fail(path: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sync_directory", fail)
+        with pytest.raises(StorageError):
+            changing.clean_two(log, 0)
+    assert log.offline is not None
+    log.close()
+    again = open_partition(log.directory, log.config)
+    assert {record.offset for record in read_all(again)} >= {r.offset for r in before if r.offset % 5 == 0}
+    again.close()
