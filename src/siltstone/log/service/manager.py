@@ -17,10 +17,11 @@ import contextlib
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from siltstone import files
 from siltstone.clock import Clock, SystemClock
@@ -34,6 +35,7 @@ from siltstone.log.service.claiming import claim_all
 from siltstone.log.service.loading import Surroundings, open_log, open_logs
 from siltstone.log.service.scheduler import Scheduler, Ticker
 from siltstone.log.service.served_directory import ServedDirectory
+from siltstone.log.service.served_logs import ServedLogs
 from siltstone.log.service.topic_names import RandomBytes, deleted_directory, partition_metadata
 from siltstone.log.service.topics import Topics
 from siltstone.log.service.upkeep import Upkeep
@@ -42,12 +44,23 @@ _BACKGROUND_THREADS = 2
 _logger = logging.getLogger("siltstone")
 
 
-class LogManager:
+class Attendant(Protocol):
+    """Who works on a manager's logs in threads of its own, such as the cleaner."""
+
+    def settings_changed(self) -> None:
+        """The broker's settings are others now."""
+
+    def close(self) -> None:
+        """The manager is about to close: let go of all logs."""
+
+
+class LogManager(ServedLogs):
     """Logs of some directories, open for appending. Use ``open``; close it, or use it as a context.
 
     ``topics``: make, change and delete topics. ``directories``: those in service; ``offline``: directories
     that are not, and why. ``config``: the broker's settings. ``changing``: held by whoever makes or deletes
-    partitions.
+    partitions. ``cleaning``: see ``ServedLogs``. ``attendants``: told of other settings, and closed before
+    the logs are.
     """
 
     def __init__(
@@ -61,11 +74,10 @@ class LogManager:
         random_bytes: RandomBytes,
         only: TopicPartition | None,
     ) -> None:
-        self.directories = tuple(directories)
+        super().__init__(directories, offline)
         self.config = config
         self.clock = clock
         self.only = only
-        self._unopened = dict(offline)
         self._random_bytes = random_bytes
         self.changing = threading.RLock()
         self._closed = False
@@ -79,7 +91,8 @@ class LogManager:
         self._surroundings = Surroundings(
             config_of=self.topics.log_config, clock=clock, background=background
         )
-        self.upkeep = Upkeep(self.directories, self.scheduler, config, clock)
+        self.upkeep = Upkeep(self.directories, self.scheduler, config, clock, self.cleaning)
+        self.attendants: list[Attendant] = []
 
     @classmethod
     def open(
@@ -135,7 +148,7 @@ class LogManager:
             list(pool.map(load, self.directories))
         self.topics.finish()
         for where in self:
-            self.upkeep.settings_changed(self[where].config)
+            self._settings_hold(self[where])
 
     def _abandon(self) -> None:
         """Let go of everything as if the process had been killed: no marker, no checkpoint."""
@@ -153,62 +166,6 @@ class LogManager:
         except SiltstoneError as error:
             _logger.warning("%s", error)
             self.upkeep.take_failed_offline()
-
-    # Finding logs
-
-    @property
-    def offline(self) -> dict[Path, str]:
-        """Directories that are out of service, and why."""
-        failed = {each.path: each.offline for each in self.directories if each.offline is not None}
-        return {**self._unopened, **failed}
-
-    @property
-    def refused(self) -> dict[TopicPartition, str]:
-        """Partitions that could not be opened, and why."""
-        return {
-            where: why
-            for each in self.directories
-            if each.offline is None
-            for where, why in each.refused.items()
-        }
-
-    def __iter__(self) -> Iterator[TopicPartition]:
-        return iter(sorted(where for served in self.serving() for where in served.logs))
-
-    def __len__(self) -> int:
-        return sum(len(served.logs) for served in self.serving())
-
-    def __contains__(self, where: object) -> bool:
-        return any(where in served.logs for served in self.serving())
-
-    def __getitem__(self, where: TopicPartition | tuple[str, int]) -> PartitionLog:
-        return self.get(where if isinstance(where, TopicPartition) else TopicPartition(*where))
-
-    def serving(self) -> list[ServedDirectory]:
-        """The directories that are in service."""
-        return [served for served in self.directories if served.offline is None]
-
-    def get(self, where: TopicPartition) -> PartitionLog:
-        """The log of a partition.
-
-        Raises UnknownTopicError, StorageError where it is in a directory that is offline or was refused.
-        """
-        return self.directory_of(where).logs[where]
-
-    def directory_of(self, where: TopicPartition) -> ServedDirectory:
-        """The directory that a partition is in. Raises as ``get`` does."""
-        for served in self.serving():
-            if where in served.logs:
-                return served
-            if where in served.refused:
-                raise StorageError(f"{where}: not served: {served.refused[where]}")
-        if self.topics.has(where):
-            gone = ", ".join(f"{path} ({why})" for path, why in self.offline.items())
-            raise StorageError(
-                f"{where}: is in none of the directories in service; offline: {gone or 'none'}; "
-                "name the directory that it is in, or delete the topic"
-            )
-        raise UnknownTopicError(f"{where}: there is no such partition here; create it first")
 
     # Making and deleting partitions
 
@@ -233,38 +190,36 @@ class LogManager:
                 raise StorageError("no log directory is in service")
             served = min(serving, key=lambda each: len(each.directory.partitions))
             path = served.partition_path(where)
-            try:
+            with served.failing():
                 files.make_directory(path)
                 topic_id = self.topics.id_of(where.topic)
                 if topic_id and not files.exists(path / names.PARTITION_METADATA):
                     files.replace(path / names.PARTITION_METADATA, partition_metadata(topic_id))
                 files.sync_directory(served.path)
                 log = open_log(where, path, self._surroundings, clean=True)
-            except OSError as error:
-                raise self._failed(served, error) from error
             served.directory.partitions[where] = path
             served.logs[where] = log
-            self.upkeep.settings_changed(log.config)
+            self._settings_hold(log)
             return log
 
-    def _failed(self, served: ServedDirectory, error: OSError) -> StorageError:
-        reason = f"{error.strerror or error}"
-        served.go_offline(reason)
-        return StorageError(f"{served.path}: offline: {reason}")
+    def _settings_hold(self, log: PartitionLog) -> None:
+        """A log goes by its settings now."""
+        self.cleaning.set_compacts(log.where, log.config.compacts)
+        self.upkeep.settings_changed(log.config)
 
     def take_away(self, served: ServedDirectory, where: TopicPartition, delay_ms: int) -> None:
         """Rename a partition's directory, which is removed after ``delay_ms``. Raises StorageError."""
         log = served.logs.get(where)
-        if log is not None:
-            with contextlib.suppress(StorageError):
-                log.close()
-        target = served.path / deleted_directory(where, self._random_bytes)
-        try:
-            files.rename(served.partition_path(where), target)
-            files.sync_directory(served.path)
-            served.forget(where)
-        except OSError as error:
-            raise self._failed(served, error) from error
+        with self.cleaning.kept_away(where):
+            if log is not None:
+                with contextlib.suppress(StorageError):
+                    log.close()
+            target = served.path / deleted_directory(where, self._random_bytes)
+            with served.failing():
+                files.rename(served.partition_path(where), target)
+                files.sync_directory(served.path)
+                served.forget(where)
+        self.cleaning.forget(where)
         self.upkeep.remove_later(served, target, delay_ms)
 
     # What changes logs and checkpoints together
@@ -281,32 +236,32 @@ class LogManager:
                 "set compact,delete"
             )
         start = log.delete_records(before)
-        self._checkpointed(served, served.write_log_starts)
+        with served.failing():
+            served.write_log_starts()
         return start
 
     def truncate_to(self, where: TopicPartition, offset: int) -> bool:
         """Drop everything at and above ``offset``; False when there was nothing. Raises StorageError."""
         served, log = self.directory_of(where), self.get(where)
-        if not log.truncate_to(offset):
-            return False
-        self._checkpointed(served, lambda: self._after_truncation(served, log))
-        return True
+        with self.cleaning.kept_away(where):
+            if not log.truncate_to(offset):
+                return False
+            with served.failing():
+                self._after_truncation(served, log)
+            return True
 
     def truncate_fully_and_start_at(self, where: TopicPartition, offset: int) -> None:
         """Drop everything and go on at ``offset``. Raises StorageError."""
         served, log = self.directory_of(where), self.get(where)
-        log.truncate_fully_and_start_at(offset)
-        self._checkpointed(served, lambda: self._after_truncation(served, log))
+        with self.cleaning.kept_away(where):
+            log.truncate_fully_and_start_at(offset)
+            with served.failing():
+                self._after_truncation(served, log)
+                served.clear_uncleanable(where)
 
     def _after_truncation(self, served: ServedDirectory, log: PartitionLog) -> None:
         served.bound_cleaner_checkpoint(log.where, log.view.segments[-1].base_offset)
         served.write_checkpoints()
-
-    def _checkpointed(self, served: ServedDirectory, write: Callable[[], None]) -> None:
-        try:
-            write()
-        except OSError as error:
-            raise self._failed(served, error) from error
 
     def settings_changed(self, topic: str | None = None) -> None:
         """Hand the logs of one topic, or all logs, the settings that hold for them now."""
@@ -314,13 +269,15 @@ class LogManager:
             for where, log in list(served.logs.items()):
                 if topic is None or where.topic == topic:
                     log.update_config(self._surroundings.config_of(where.topic))
-                    self.upkeep.settings_changed(log.config)
+                    self._settings_hold(log)
 
     def update_config(self, config: Config) -> None:
         """Other settings of the broker, from now on."""
         self.config = config
         self.topics.forget_settings()
         self.settings_changed()
+        for attendant in self.attendants:
+            attendant.settings_changed()
 
     # As time passes
 
@@ -350,6 +307,8 @@ class LogManager:
         if self._closed:
             return
         self._closed = True
+        for attendant in reversed(self.attendants):
+            attendant.close()
         self._end_threads()
         trouble: StorageError | None = None
         for served in self.serving():

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from siltstone import files
@@ -25,6 +25,13 @@ from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.directory import LogDirectory, PassedOver
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
+from siltstone.log.service.uncleanable import (
+    Uncleanable,
+    clear_uncleanable,
+    mark_uncleanable,
+    read_uncleanable,
+    write_uncleanable,
+)
 
 _MARKER = b'{"version":0,"brokerEpoch":-1}'
 _logger = logging.getLogger("siltstone")
@@ -35,6 +42,8 @@ class ServedDirectory:
 
     ``logs`` by partition; ``refused``: partitions that could not be opened, and why; ``offline``: why the
     directory is out of service, None while it serves; ``was_clean``: was it stopped cleanly before?
+    ``uncleanable``: partitions that the cleaner leaves alone, and why, replaced as a whole. ``when_offline``
+    is called once the directory is out of service, before its logs are closed.
     """
 
     def __init__(self, directory: LogDirectory) -> None:
@@ -48,6 +57,8 @@ class ServedDirectory:
         self._lock = threading.Lock()
         self._written: dict[str, dict[TopicPartition, int]] = {}
         self._kept: dict[str, dict[TopicPartition, int]] = {}
+        self.uncleanable: dict[TopicPartition, Uncleanable] = {}
+        self.when_offline: Callable[[ServedDirectory], None] = lambda served: None
 
     @classmethod
     def claim(cls, path: Path, *, only: TopicPartition | None = None) -> ServedDirectory:
@@ -78,6 +89,9 @@ class ServedDirectory:
             others = self._written[name] if self.directory.is_single_partition else {}
             mine = self.directory.partitions
             self._kept[name] = {where: at for where, at in others.items() if where not in mine}
+        with contextlib.suppress(CorruptFileError):
+            listed, mine = read_uncleanable(self.path), self.directory.partitions
+            self.uncleanable = {where: why for where, why in listed.items() if where in mine}
 
     # What there is
 
@@ -141,6 +155,42 @@ class ServedDirectory:
             if entry is not None and (most is None or entry > most):
                 self.directory.write_cleaner_checkpoint(where, most)
 
+    def cleaner_checkpoint(self) -> dict[TopicPartition, int]:
+        """Up to where logs are cleaned; a file that makes no sense is as good as none. Raises OSError."""
+        with self._lock:
+            return self._read_cleaner_checkpoint()
+
+    def _read_cleaner_checkpoint(self) -> dict[TopicPartition, int]:
+        try:
+            return read_checkpoint(self.path / names.CLEANER_CHECKPOINT)
+        except CorruptFileError as error:
+            _logger.warning("%s; it is made anew", error)
+            return {}
+
+    def write_cleaner_checkpoint(self, where: TopicPartition, offset: int) -> None:
+        """A log is cleaned up to ``offset``, durably. Raises OSError."""
+        with self._lock:
+            offsets = {**self._read_cleaner_checkpoint(), where: offset}
+            write_checkpoint(self.path / names.CLEANER_CHECKPOINT, offsets)
+
+    # What the cleaner leaves alone
+
+    def mark_uncleanable(self, where: TopicPartition, reason: str, now_ms: int) -> None:
+        """The cleaner is to leave a partition alone, durably. Raises OSError."""
+        with self._lock:
+            mark_uncleanable(self.path, where, reason, now_ms)
+            since_ms = self.uncleanable[where].since_ms if where in self.uncleanable else now_ms
+            self.uncleanable = {**self.uncleanable, where: Uncleanable(reason=reason, since_ms=since_ms)}
+
+    def clear_uncleanable(self, where: TopicPartition) -> bool:
+        """It may be cleaned again, durably; False when it was not listed. Raises OSError."""
+        with self._lock:
+            if where not in self.uncleanable:
+                return False
+            clear_uncleanable(self.path, where)
+            self.uncleanable = {each: why for each, why in self.uncleanable.items() if each != where}
+            return True
+
     def drop_strange_entries(self) -> None:
         """Take entries of partitions that are not here out of all checkpoints.
 
@@ -150,6 +200,10 @@ class ServedDirectory:
         if self.directory.is_single_partition:
             return
         here = self.all_partitions
+        with contextlib.suppress(CorruptFileError):
+            listed = read_uncleanable(self.path)
+            if listed.keys() - here:
+                write_uncleanable(self.path, {where: listed[where] for where in listed if where in here})
         path = self.path / names.CLEANER_CHECKPOINT
         try:
             cleaner = read_checkpoint(path)
@@ -167,8 +221,19 @@ class ServedDirectory:
         self.write_checkpoints()
         with contextlib.suppress(CorruptFileError):
             self.bound_cleaner_checkpoint(where, None)
+        self.clear_uncleanable(where)
 
     # Its end
+
+    @contextlib.contextmanager
+    def failing(self) -> Iterator[None]:
+        """An error of the disk within takes the directory offline, and becomes a StorageError."""
+        try:
+            yield
+        except OSError as error:
+            reason = f"{error.strerror or error}"
+            self.go_offline(reason)
+            raise StorageError(f"{self.path}: offline: {reason}") from error
 
     def go_offline(self, reason: str) -> None:
         """Take the directory and all its logs out of service; the others go on."""
@@ -176,6 +241,7 @@ class ServedDirectory:
             return
         self.offline = reason
         _logger.error("%s: offline: %s; its %d logs are not served", self.path, reason, len(self.logs))
+        self.when_offline(self)
         for log in list(self.logs.values()):
             log.offline = log.offline or reason
             log.close()

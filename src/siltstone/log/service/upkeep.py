@@ -18,6 +18,7 @@ from siltstone.config import LONG_MAX, Config, LogConfig
 from siltstone.errors import SiltstoneError, StorageError
 from siltstone.log.fetch import LogView
 from siltstone.log.partition import PartitionLog
+from siltstone.log.service.cleaning_states import CleaningStates
 from siltstone.log.service.retention import Decision, decide, segment_facts
 from siltstone.log.service.scheduler import Scheduler
 from siltstone.log.service.served_directory import ServedDirectory
@@ -32,8 +33,14 @@ class Upkeep:
     """The periodic tasks over some directories, on a scheduler."""
 
     def __init__(
-        self, directories: Sequence[ServedDirectory], scheduler: Scheduler, config: Config, clock: Clock
+        self,
+        directories: Sequence[ServedDirectory],
+        scheduler: Scheduler,
+        config: Config,
+        clock: Clock,
+        cleaning: CleaningStates,
     ) -> None:
+        self._cleaning = cleaning
         self._directories = directories
         self._scheduler = scheduler
         self._flush_interval_ms = config.integer("log.flush.scheduler.interval.ms")
@@ -93,17 +100,28 @@ class Upkeep:
     # The tasks
 
     def delete_old_segments(self) -> dict[str, tuple[Decision, ...]]:
-        """Carry retention out on every log; what went, by partition."""
+        """Carry retention out on every log; what went, by partition.
+
+        A log that is being cleaned has its turn from the cleaner, once that is through with it.
+        """
         gone = {}
         for served, log in self._all_logs():
-            with self.guarded(served):
-                decisions = self.delete_old_segments_of(served, log)
-                if decisions:
-                    gone[str(log.where)] = decisions
+            if not self._cleaning.try_pause(log.where):
+                continue
+            try:
+                with self.guarded(served):
+                    decisions = self.delete_old_segments_of(served, log)
+                    if decisions:
+                        gone[str(log.where)] = decisions
+            finally:
+                self._cleaning.resume(log.where)
         return gone
 
     def delete_old_segments_of(self, served: ServedDirectory, log: PartitionLog) -> tuple[Decision, ...]:
-        """Carry retention out on one log. Raises StorageError, InvalidConfigError for an unknown policy."""
+        """Carry retention out on one log that no cleaner has, or on the caller's own claim.
+
+        Raises StorageError, InvalidConfigError for an unknown policy.
+        """
         decisions: tuple[Decision, ...] = ()
         now_ms = self._clock.now_ms()
 
@@ -119,11 +137,14 @@ class Upkeep:
             return len(decisions)
 
         if log.offline is None:
-            renamed = log.delete_prefix(count)
-            if renamed:
-                when_ms = now_ms + log.config.file_delete_delay_ms
-                self._scheduler.at(when_ms, UNLINK, lambda: self._unlink(served, renamed))
+            self.unlink_later(served, log.delete_prefix(count), log.config.file_delete_delay_ms)
         return decisions
+
+    def unlink_later(self, served: ServedDirectory, paths: Sequence[Path], delay_ms: int) -> None:
+        """Unlink ``.deleted`` files after a while: somebody who reads may still want to open them."""
+        if paths:
+            when_ms = self._clock.now_ms() + delay_ms
+            self._scheduler.at(when_ms, UNLINK, lambda: self._unlink(served, paths))
 
     def _unlink(self, served: ServedDirectory, paths: Sequence[Path]) -> None:
         with self.guarded(served):
