@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden_sets import unpack_broker, unpack_golden
+from tests.golden_sets import unpack_broker, unpack_cleaned, unpack_golden
 
 # A process that a shell started in the background ignores Ctrl-C, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -15,6 +15,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The root of the golden sets, unpacked once; read only: stage a round to change it."""
     return unpack_golden(tmp_path_factory.mktemp("golden-sets"))
+
+
+@pytest.fixture(scope="session")
+def cleaned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The root of the sets that Kafka 4.3 cleaned, by kind; read only, as ``golden``."""
+    return unpack_cleaned(tmp_path_factory.mktemp("cleaned-sets"))
 
 
 @pytest.fixture

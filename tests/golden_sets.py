@@ -95,9 +95,21 @@ def unpack_golden(destination: Path) -> Path:
     return destination / "golden"
 
 
+def unpack_cleaned(destination: Path) -> Path:
+    """Unpack more sets that Kafka 4.3's cleaner cleaned, by kind (`old_formats`, …); returns their root."""
+    unpack(DATA / "cleaned.tar.xz", destination)
+    return destination / "cleaned"
+
+
 def unpack_recovery(destination: Path) -> Path:
     """Unpack the directories that a broker was started on after a stop or with damage; returns their root."""
     unpack(DATA / "recovery.tar.xz", destination)
+    return destination / "golden"
+
+
+def unpack_brokers(destination: Path) -> Path:
+    """Unpack the stopped brokers `whole_39` and `whole_28`, before and after cleaning; returns their root."""
+    unpack(DATA / "brokers.tar.xz", destination)
     return destination / "golden"
 
 

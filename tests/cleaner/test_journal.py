@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from siltstone.cleaner import journal as journal_module
 from siltstone.cleaner.journal import Basis, Checked, Journal, decode, encode, groups_done, size_at_most
 from siltstone.cleaner.staging import Rewritten
+from siltstone.cleaner.transactions import Carried
 from siltstone.cleaner.winners import (
     WinnersFile,
     is_sound,
@@ -56,7 +57,8 @@ def work(segments: int = 3) -> LogWork:
         end=10 * segments,
         now_ms=1_800_000_000_000,
         delete_retention_ms=86_400_000,
-        producers=((4, 17), (LARGE, LARGE)),
+        producers=((4, 17, 0), (LARGE, LARGE, (1 << 15) - 1)),
+        legacy_horizon_ms=1_790_000_000_000,
         index_interval=4096,
         index_bytes=10 << 20,
         drop_keyless=True,
@@ -81,7 +83,13 @@ def a_journal(segments: int = 3, checked: int = 1) -> Journal:
         keyless=3,
         dirty_keys=12,
         winners=tuple(
-            WinnersFile(group=i, name=f"{10 * i:020d}.{'f' * 16}.winners", count=4, checksum=0xFFFFFFFF)
+            WinnersFile(
+                group=i,
+                name=f"{10 * i:020d}.{'f' * 16}.winners",
+                count=4,
+                checksum=0xFFFFFFFF,
+                carried=Carried(open=(LARGE,), observed=(10 * i,)),
+            )
             for i in range(segments)
         ),
         checked=tuple(Checked(rewritten=each, inode=LARGE, modified_ns=LARGE) for each in rewritten),
@@ -104,7 +112,7 @@ def _without(journal: Journal) -> tuple[WinnersFile, ...]:
 def test_every_field_of_the_work_is_in_it() -> None:
     """A field that is added to the work has to be thought of here."""
     body = json.loads(encode(a_journal()))["log"]
-    left_out = {"staging", "hash_key"}
+    left_out = {"staging", "hash_key", "aborted"}
     assert {field.name for field in fields(LogWork)} - left_out <= set(body)
     counts = {field.name for field in fields(Rewritten)} - {"staged", "trouble"}
     assert counts == set(journal_module._COUNTS)
@@ -151,7 +159,7 @@ def test_sound_bytes_that_make_no_sense_are_no_journal(log: object) -> None:
 
 def test_another_versions_journal_is_not_gone_by(monkeypatch: pytest.MonkeyPatch) -> None:
     data = encode(a_journal())
-    monkeypatch.setattr(journal_module, "VERSION", 2)
+    monkeypatch.setattr(journal_module, "VERSION", 1)
     with pytest.raises(ValueError, match="another version"):
         decode(data, PARTITION, FOLDER)
 
@@ -159,7 +167,7 @@ def test_another_versions_journal_is_not_gone_by(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("segments", [1, 2, 40, 1000])
 def test_its_size_is_foreseen(segments: int) -> None:
     journal = a_journal(segments, checked=segments)
-    worst = replace(journal.work, name="t" * 249 + "-1000000000", producers=((LARGE, LARGE),) * 50)
+    worst = replace(journal.work, name="t" * 249 + "-1000000000", producers=((LARGE, LARGE, (1 << 15) - 1),) * 50)
     assert 2 * len(encode(replace(journal, work=worst))) <= size_at_most(worst, 1)
 
 

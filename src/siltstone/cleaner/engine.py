@@ -15,8 +15,17 @@ import numpy as np
 
 from siltstone.cleaner.keys import MERGE_BYTES, EntryBlob, Winners, merge_bucket
 from siltstone.cleaner.staging import Offsets, Rewritten, rewrite_group
+from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.winners import WinnersFile, rewrite_from, write_winners
-from siltstone.cleaner.work import Extracted, Group, LogWork, check_keyless, extract, winners_by_group
+from siltstone.cleaner.work import (
+    Extracted,
+    Group,
+    LogWork,
+    carried_between,
+    check_keyless,
+    extract,
+    winners_by_group,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,25 +110,26 @@ def clean_in_one_go(work: LogWork, attempt: str) -> LogDone:
     """Extract, merge and rewrite a whole log in this process."""
     done, began = LogDone(name=work.name, found=Extracted()), time.perf_counter()
     blobs = list(extract(work, range(len(work.segments)), 1, entry_capacity(work), done.found))
+    carried = carried_between(work, done.found)
     done.found.trouble = done.found.trouble or check_keyless(work, done.found)
     if done.found.trouble is None:
         winners = merge_bucket(blobs, 0, 1)
         by_group = dict(winners_by_group(work, winners))
         done.dirty_keys = winners.dirty_keys
         done.winners = {group: len(offsets) for group, offsets in by_group.items()}
-        done.groups = rewrite_groups(work, work.groups, by_group, attempt)
+        done.groups = rewrite_groups(work, by_group, carried, attempt)
     done.seconds = time.perf_counter() - began
     return done
 
 
 def rewrite_groups(
-    work: LogWork, groups: Sequence[Group], winners: dict[int, Offsets], attempt: str
+    work: LogWork, winners: dict[int, Offsets], carried: dict[int, Carried], attempt: str
 ) -> list[Rewritten]:
-    """Rewrite groups in order, up to the first that has trouble."""
+    """Rewrite all groups in order, up to the first that has trouble."""
     reports = []
-    for group in groups:
+    for group in work.groups:
         mine = winners.get(group.index, np.empty(0, np.uint32))
-        reports.append(rewrite_group(work, group, mine, attempt))
+        reports.append(rewrite_group(work, group, mine, attempt, carried.get(group.index, NOTHING)))
         if reports[-1].trouble is not None:
             break
     return reports
@@ -140,19 +150,20 @@ class InProcessEngine:
 
     def clean_spread(self, work: LogWork) -> LogDone:
         """Segment by segment, bucket by bucket, group by group, as a cluster would."""
-        done, by_group = self._merged(work)
+        done, by_group, carried = self._merged(work)
         if done.found.trouble is None:
-            done.groups = rewrite_groups(work, work.groups, by_group, "0")
+            done.groups = rewrite_groups(work, by_group, carried, "0")
         return done
 
     def gather(self, work: LogWork) -> Gathered:
         """The same, up to the winners."""
-        done, by_group = self._merged(work)
+        done, by_group, carried = self._merged(work)
         gathered = Gathered(totals=done)
         if done.found.trouble is None:
             for group in work.groups:
                 mine = by_group.get(group.index, np.empty(0, np.uint32))
-                gathered.files.append(write_winners(work, group, mine, "0"))
+                over = carried.get(group.index, NOTHING)
+                gathered.files.append(write_winners(work, group, mine, "0", over))
         return gathered
 
     def rewrite(
@@ -166,18 +177,19 @@ class InProcessEngine:
                 break
         return reports
 
-    def _merged(self, work: LogWork) -> tuple[LogDone, dict[int, Offsets]]:
+    def _merged(self, work: LogWork) -> tuple[LogDone, dict[int, Offsets], dict[int, Carried]]:
         buckets, found = bucket_count(work, self._buckets), Extracted()
         blobs: dict[int, list[EntryBlob]] = {}
         for number in range(len(work.segments)):
             for blob in extract(work, [number], buckets, entry_capacity(work), found):
                 blobs.setdefault(blob.bucket, []).append(blob)
+        carried = carried_between(work, found)
         merged = [merge_bucket(mine, bucket, buckets) for bucket, mine in blobs.items()]
         found.trouble = found.trouble or check_keyless(work, found)
         by_group = _gather(work, merged)
         done = LogDone(name=work.name, found=found, dirty_keys=sum(each.dirty_keys for each in merged))
         done.winners = {group: len(offsets) for group, offsets in by_group.items()}
-        return done, by_group
+        return done, by_group, carried
 
 
 def _gather(work: LogWork, merged: list[Winners]) -> dict[int, Offsets]:

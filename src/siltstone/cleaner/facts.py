@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from siltstone import files
 from siltstone.cleaner import plan, report
 from siltstone.cleaner.journal import SETTINGS, Basis, Journal, going_on, groups_done, why_not
 from siltstone.cleaner.report import LogResult
@@ -19,7 +22,8 @@ from siltstone.config import LONG_MAX, Config
 from siltstone.errors import CorruptFileError
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import Checkpoints, LogDirectory
-from siltstone.log.names import CLUSTER_METADATA, STAGING, TopicPartition
+from siltstone.log.indexes import read_entries
+from siltstone.log.names import CLUSTER_METADATA, STAGING, TopicPartition, segment_file
 from siltstone.log.producers import ProducerState, producer_state
 from siltstone.log.replacement import interrupted
 from siltstone.log.segments import Segment, first_batch_timestamp, largest_timestamp, list_segments
@@ -262,7 +266,11 @@ def _work(
         end=found.end,
         now_ms=choices.now_ms,
         delete_retention_ms=config.integer("delete.retention.ms"),
-        producers=tuple((entry.producer_id, entry.last_offset) for entry in alive if entry.last_offset >= 0),
+        producers=tuple((entry.producer_id, entry.last_offset, entry.producer_epoch) for entry in alive),
+        aborted=transaction_indexes(segments),
+        legacy_horizon_ms=plan.legacy_delete_horizon(
+            facts.segments, found.first_dirty, config.integer("delete.retention.ms")
+        ),
         index_interval=config.integer("index.interval.bytes"),
         index_bytes=config.integer("segment.index.bytes"),
         drop_keyless=choices.drop_keyless,
@@ -271,6 +279,22 @@ def _work(
         window_size=config.integer("log.cleaner.io.buffer.size"),
         memory_bytes=TASK_MEMORY_FACTOR * config.integer("log.cleaner.dedupe.buffer.size"),
     )
+
+
+def transaction_indexes(segments: Sequence[Segment]) -> bytes:
+    """The entries of all segments' ``.txnindex`` files. Raises CorruptFileError, OSError."""
+    found = []
+    for segment in segments:
+        if segment.transaction_index_size:
+            path = Path(segment.directory) / segment_file(segment.base_offset, "txnindex")
+            entries = read_entries(files.read_bytes(path), "txnindex", str(path))
+            bad = np.flatnonzero(entries["first_offset"] > entries["last_offset"])
+            if len(bad):
+                raise CorruptFileError(
+                    str(path), int(bad[0]) * entries.itemsize, "a transaction ends before it begins"
+                )
+            found.append(entries.tobytes())
+    return b"".join(found)
 
 
 def _groups(grouped: Sequence[Sequence[plan.SegmentFacts]], end: int) -> list[Group]:

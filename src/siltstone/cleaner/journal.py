@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from siltstone.cleaner.staging import Rewritten
+from siltstone.cleaner.transactions import Carried
 from siltstone.cleaner.winners import WinnersFile
 from siltstone.cleaner.work import Group, LogWork
 from siltstone.log.segments import Segment
 
-VERSION = 1
+VERSION = 2
 SETTINGS = (
     "segment.bytes",
     "segment.index.bytes",
@@ -40,13 +41,15 @@ _NUMBERS = (
     "end",
     "now_ms",
     "delete_retention_ms",
+    "legacy_horizon_ms",
     "index_interval",
     "index_bytes",
     "drop_keyless",
     "window_size",
     "memory_bytes",
 )
-_COUNTS = ("group", "records", "kept", "superseded", "tombstones", "keyless", "winners", "size")
+_REMOVED = ("superseded", "tombstones", "keyless", "aborted", "markers")
+_COUNTS = ("group", "records", "kept", *_REMOVED, "winners", "size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +109,10 @@ def encode(journal: Journal) -> bytes:
             "producers": [list(each) for each in work.producers],
             **asdict(journal.basis),
             **{name: getattr(journal, name) for name in ("dirty_ratio", "records", "keyless", "dirty_keys")},
-            "winners": [[each.name, each.count, each.checksum] for each in journal.winners],
+            "winners": [
+                [each.name, each.count, each.checksum, list(each.carried.open), list(each.carried.observed)]
+                for each in journal.winners
+            ],
             "checked": [
                 [*(getattr(each.rewritten, name) for name in _COUNTS), each.inode, each.modified_ns]
                 for each in journal.checked
@@ -140,7 +146,7 @@ def decode(data: bytes, partition: Path, staging: Path) -> Journal:
 
 
 def _journal(log: dict[str, Any], partition: str, staging: str) -> Journal:
-    names = [name for name, _, _ in log["winners"] if name]
+    names = [name for name, *_ in log["winners"] if name]
     if any(Path(name).name != name for name in names) or len(names) != len(set(names)):
         raise ValueError("names")
     groups = tuple(
@@ -151,7 +157,7 @@ def _journal(log: dict[str, Any], partition: str, staging: str) -> Journal:
         **{name: log[name] for name in _NUMBERS},
         segments=tuple(_segment(partition, row) for row in log["segments"]),
         groups=groups,
-        producers=tuple((producer, last) for producer, last in log["producers"]),
+        producers=tuple((producer, last, epoch) for producer, last, epoch in log["producers"]),
         staging=staging,
         hash_key=(0, 0),
     )
@@ -164,8 +170,14 @@ def _journal(log: dict[str, Any], partition: str, staging: str) -> Journal:
         keyless=log["keyless"],
         dirty_keys=log["dirty_keys"],
         winners=tuple(
-            WinnersFile(group=group.index, name=name, count=count, checksum=checksum)
-            for group, (name, count, checksum) in zip(groups, log["winners"], strict=True)
+            WinnersFile(
+                group=group.index,
+                name=name,
+                count=count,
+                checksum=checksum,
+                carried=Carried(open=tuple(open_), observed=tuple(observed)),
+            )
+            for group, (name, count, checksum, open_, observed) in zip(groups, log["winners"], strict=True)
         ),
         checked=tuple(_checked(row) for row in log["checked"]),
     )
@@ -257,12 +269,14 @@ def _new_identity(journal: Journal, group: Group) -> tuple[int, int, int, int] |
 def going_on(journal: Journal, segments: Sequence[Segment], fresh: LogWork, done: int) -> Journal:
     """The journal as a run goes on with it that found ``done`` groups swapped in.
 
-    Segments that are there are as they were found now; how much is read and kept at a time is today's.
+    Segments that are there are as they were found now; how much is read and kept at a time is today's. The
+    transactions that a group to come has to know of are still in the indexes of it and of those behind it.
     """
     there = {_identity(segment): segment for segment in segments}
     work = replace(
         journal.work,
         segments=tuple(there.get(_identity(segment), segment) for segment in journal.work.segments),
+        aborted=fresh.aborted,
         window_size=fresh.window_size,
         memory_bytes=fresh.memory_bytes,
     )

@@ -115,6 +115,8 @@ def fill(progressing: Progressing, done: LogDone) -> None:
         result.removed.superseded += group.superseded
         result.removed.tombstones += group.tombstones
         result.removed.keyless += group.keyless
+        result.removed.aborted += group.aborted
+        result.removed.markers += group.markers
     fill_sizes(progressing)
     if result.records_before is not None:
         result.records_after = result.records_before - result.removed.total()

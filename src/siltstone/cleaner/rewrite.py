@@ -9,6 +9,10 @@ For every batch one of four things happens::
     emptied   all records go, but the batch must stay (a live producer's last one, or the last offset of
               the cleaned range): 61 bytes, no codec, base timestamp -1
     dropped   all records go
+    converted an entry of a message set (v0, v1) of which anything stays: one v2 batch with what stays of it
+
+Records of aborted transactions go whatever their key; a marker stays until its transaction is empty and its
+horizon, with which the first such pass stamps it, has passed.
 
 ``judge`` decides for the records of a window, ``Window`` by window; ``emit`` writes. Both are kernels: no
 Python object a record, and a compressed batch is the only thing that costs Python anything.
@@ -24,14 +28,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from siltstone.cleaner.transactions import TransactionScan
 from siltstone.records.build import RECODE_ROOM, compress_batches, copy_bytes, write_header
 from siltstone.records.checksum import patch_checksums
 from siltstone.records.codecs import Scratch
 from siltstone.records.columns import RecordColumns
+from siltstone.records.convert import NO_HORIZON, convert_entries
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import (
     BATCH_OVERHEAD,
     CODEC_MASK,
+    CONTROL_BIT,
     DELETE_HORIZON_BIT,
     Bytes,
     Directory,
@@ -42,8 +49,12 @@ from siltstone.records.layout import (
 from siltstone.records.varint import read_varint, read_varlong, varint_size, write_varint
 
 Flags = npt.NDArray[np.bool_]
+Fates = npt.NDArray[np.int8]
 DROPPED, COPIED, REBUILT, EMPTIED = range(4)
-SUPERSEDED, TOMBSTONES, KEYLESS = range(3)
+SUPERSEDED, TOMBSTONES, KEYLESS, ABORTED, MARKERS = range(5)
+BY_KEY, MARKER_STAYS = 0, 1
+"""What becomes of a batch's records: each by its key, all stay, or all go and are counted as ``ABORTED`` or
+``MARKERS``."""
 
 
 @kernel
@@ -54,6 +65,7 @@ def judge(
     key_size: Int32,
     value_size: Int32,
     expired: Flags,
+    fate: Fates,
     winners: npt.NDArray[np.uint32],
     base: int,
     cursor: int,
@@ -72,21 +84,25 @@ def judge(
     for i in range(len(offset)):
         here = batch[i]
         keep[i] = False
-        if key_size[i] < 0:
-            gone[2] += 1
+        if fate[here] > 1:
+            gone[fate[here]] += 1
             continue
-        relative = offset[i] - base
-        if cursor < len(winners) and winners[cursor] < relative:
-            return -1
-        if cursor == len(winners) or winners[cursor] != relative:
-            gone[0] += 1
-            continue
-        cursor += 1
-        if value_size[i] < 0:
-            if expired[here]:
-                gone[1] += 1
+        if fate[here] == 0:
+            if key_size[i] < 0:
+                gone[2] += 1
                 continue
-            tombstones[here] += 1
+            relative = offset[i] - base
+            if cursor < len(winners) and winners[cursor] < relative:
+                return -1
+            if cursor == len(winners) or winners[cursor] != relative:
+                gone[0] += 1
+                continue
+            cursor += 1
+            if value_size[i] < 0:
+                if expired[here]:
+                    gone[1] += 1
+                    continue
+                tombstones[here] += 1
         keep[i] = True
         if kept[here] == 0:
             first_time[here] = timestamp[i]
@@ -165,14 +181,13 @@ def emit(
 class Rules:
     """What a cleaning's rules hang on: times in ms, ``end`` the first uncleanable offset.
 
-    ``producer_ids`` ascend (int64) and ``producer_last_offsets`` are their last data offsets.
+    ``producers`` (int64[n, 3]): ids, ascending, their last data offsets (-1 without one) and epochs.
     """
 
     now_ms: int
     delete_retention_ms: int
     end: int
-    producer_ids: Int64
-    producer_last_offsets: Int64
+    producers: Int64
 
 
 @dataclass(slots=True, kw_only=True)
@@ -181,7 +196,7 @@ class Tally:
 
     records: int = 0
     kept: int = 0
-    gone: Int64 = field(default_factory=lambda: np.zeros(3, np.int64))
+    gone: Int64 = field(default_factory=lambda: np.zeros(5, np.int64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,8 +212,11 @@ class Output:
 class Rewriter:
     """Turns the windows of a group, in order, into output. One for each group."""
 
-    def __init__(self, rules: Rules, winners: npt.NDArray[np.uint32], base_offset: int) -> None:
+    def __init__(
+        self, rules: Rules, winners: npt.NDArray[np.uint32], base_offset: int, transactions: TransactionScan
+    ) -> None:
         self._rules = rules
+        self._transactions = transactions
         self._winners = winners
         self._base_offset = base_offset
         self._cursor = 0
@@ -211,35 +229,55 @@ class Rewriter:
         """How many winners were met; all of them at the end, or something is wrong."""
         return max(self._cursor, 0)
 
-    def rewrite(self, window: Bytes, batches: Directory, columns: RecordColumns) -> Output | None:
-        """The output for these batches and their records, None for a winner that is no record."""
+    def rewrite(
+        self,
+        window: Bytes,
+        batches: Directory,
+        columns: RecordColumns,
+        *,
+        keeps_legacy_tombstones: bool = True,
+        path: str = "",
+        origin: int = 0,
+    ) -> Output | None:
+        """The output for these batches and their records, None for a winner that is no record.
+
+        The batches are all of magic 2, or all older; of those tombstones stay where
+        ``keeps_legacy_tombstones`` says so. ``path`` and ``origin`` are for messages. Raises CorruptFileError
+        for transactions, and CorruptRecordError for a message set, that make no sense.
+        """
+        modern = bool(batches["magic"][0] == 2)
+        has_horizon = (batches["attributes"] & DELETE_HORIZON_BIT) != 0 if modern else _none(batches)
+        passed = has_horizon & (batches["base_timestamp"] <= self._rules.now_ms)
+        expired = passed if modern else np.full(len(batches), not keeps_legacy_tombstones)
+        followed = self._transactions.follow(batches, columns, path=path, origin=origin)
+        aborted, empty = (_none(batches), _none(batches)) if followed is None else followed
+        judged = self._judge(batches, columns, expired, _fates(batches, aborted, empty & passed))
+        if judged is None:
+            return None
+        plan = _decide(self._rules, batches, judged, has_horizon, empty)
+        if modern:
+            return self._write(window, batches, columns, judged, plan)
+        return _convert(batches, columns, judged, plan, path, origin)
+
+    def _judge(
+        self, batches: Directory, columns: RecordColumns, expired: Flags, fates: Fates
+    ) -> _Judged | None:
         keep = np.empty(len(columns), np.bool_)
         kept, tombstones, first_time, last_time = np.zeros((4, len(batches)), np.int64)
-        has_horizon = (batches["attributes"] & DELETE_HORIZON_BIT) != 0
-        expired = has_horizon & (batches["base_timestamp"] <= self._rules.now_ms)
         spans = (columns.batch, columns.offset, columns.timestamp, columns.key_size, columns.value_size)
-        self._cursor = judge(
-            *spans,
-            expired,
-            self._winners,
-            self._base_offset,
-            self._cursor,
-            keep,
-            kept,
-            tombstones,
-            first_time,
-            last_time,
-            self.tally.gone,
-        )
+        where = (self._winners, self._base_offset, self._cursor)
+        counts = (kept, tombstones, first_time, last_time, self.tally.gone)
+        self._cursor = judge(*spans, expired, fates, *where, keep, *counts)
         if self._cursor < 0:
             return None
         self.tally.records += len(columns)
         self.tally.kept += int(kept.sum())
-        plan = _decide(self._rules, batches, kept, tombstones, has_horizon, first_time, last_time)
-        return self._write(window, batches, columns, keep, kept, plan)
+        return _Judged(
+            keep=keep, kept=kept, tombstones=tombstones, first_time=first_time, last_time=last_time
+        )
 
     def _write(
-        self, window: Bytes, batches: Directory, columns: RecordColumns, keep: Flags, kept: Int64, plan: _Plan
+        self, window: Bytes, batches: Directory, columns: RecordColumns, judged: _Judged, plan: _Plan
     ) -> Output:
         counts = batches["count"].astype(np.int64)
         room = len(columns.data) + len(window) + RECODE_ROOM * len(columns) + BATCH_OVERHEAD * len(batches)
@@ -252,10 +290,10 @@ class Rewriter:
             columns.start,
             columns.size,
             columns.timestamp,
-            keep,
+            judged.keep,
         )
-        times = (plan.attributes, plan.base_time, plan.max_time)
-        arguments: list[Any] = [window, batches, plan.action, *times, kept, *records, out, starts, sizes]
+        headers = (plan.action, plan.attributes, plan.base_time, plan.max_time, judged.kept)
+        arguments: list[Any] = [window, batches, *headers, *records, out, starts, sizes]
         end = emit(*arguments)
         data = out[:end]
         codecs = np.where(plan.action == REBUILT, codec_of(batches), 0)
@@ -273,6 +311,18 @@ class Rewriter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """Which records stay (bool, one a record), and a row a batch (int64): how many, how many tombstones among
+    them, the first one's time and the largest."""
+
+    keep: Flags
+    kept: Int64
+    tombstones: Int64
+    first_time: Int64
+    last_time: Int64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
     """A row a batch: what to do, and the header fields of what comes out (int64)."""
 
@@ -282,20 +332,26 @@ class _Plan:
     max_time: Int64
 
 
+def _none(batches: Directory) -> Flags:
+    return np.zeros(len(batches), np.bool_)
+
+
+def _fates(batches: Directory, aborted: Flags, marker_goes: Flags) -> Fates:
+    """What becomes of each batch's records, as ``BY_KEY`` says."""
+    control = ((batches["attributes"] & CONTROL_BIT) != 0) & (batches["magic"] == 2)
+    marker = np.where(marker_goes, MARKERS, MARKER_STAYS)
+    return np.where(control, marker, np.where(aborted, ABORTED, BY_KEY)).astype(np.int8)
+
+
 def _decide(
-    rules: Rules,
-    batches: Directory,
-    kept: Int64,
-    tombstones: Int64,
-    has_horizon: Flags,
-    first_time: Int64,
-    last_time: Int64,
+    rules: Rules, batches: Directory, judged: _Judged, has_horizon: Flags, empty_marker: Flags
 ) -> _Plan:
-    stamp = (tombstones > 0) & ~has_horizon
+    """What to do with each batch; a tombstone or the marker of an empty transaction asks for the stamp."""
+    stamp = ((judged.tombstones > 0) | empty_marker) & ~has_horizon
     action = np.where(
-        kept == 0,
+        judged.kept == 0,
         np.where(_must_stay(rules, batches), EMPTIED, DROPPED),
-        np.where((kept == batches["count"]) & ~stamp, COPIED, REBUILT),
+        np.where((judged.kept == batches["count"]) & ~stamp, COPIED, REBUILT),
     )
     horizon = np.where(has_horizon, batches["base_timestamp"], rules.now_ms + rules.delete_retention_ms)
     stamped = has_horizon | stamp
@@ -307,28 +363,53 @@ def _decide(
         attributes=np.where(
             emptied, attributes & ~CODEC_MASK, attributes | np.where(stamped, DELETE_HORIZON_BIT, 0)
         ),
-        base_time=np.where(emptied, -1, np.where(stamped, horizon, first_time)),
-        max_time=np.where((action == REBUILT) & ~log_append, last_time, batches["max_timestamp"]),
+        base_time=np.where(emptied, -1, np.where(stamped, horizon, judged.first_time)),
+        max_time=np.where((action == REBUILT) & ~log_append, judged.last_time, batches["max_timestamp"]),
+    )
+
+
+def _convert(
+    entries: Directory, columns: RecordColumns, judged: _Judged, plan: _Plan, path: str, origin: int
+) -> Output:
+    """What stays of message set entries, as v2 batches; the last one of the range stays even when empty."""
+    horizon = np.where(judged.tombstones > 0, plan.base_time, NO_HORIZON)
+    found = convert_entries(
+        entries,
+        columns,
+        keep=judged.keep,
+        horizon_ms=horizon,
+        keep_empty=plan.action == EMPTIED,
+        path=path,
+        origin=origin,
+    )
+    return Output(
+        data=found.data, last_offset=found.last_offset, max_timestamp=found.max_timestamp, size=found.size
     )
 
 
 def _must_stay(rules: Rules, batches: Directory) -> Flags:
     """Batches that stay even without records."""
     last: Flags = batches["last_offset"] + 1 == rules.end
-    if not len(rules.producer_ids):
+    if not len(rules.producers):
         return last
+    producers, last_offsets, epochs = rules.producers.T
     ids = batches["producer_id"]
-    where = np.searchsorted(rules.producer_ids, ids).clip(max=len(rules.producer_ids) - 1)
-    known = (ids >= 0) & (rules.producer_ids[where] == ids)
-    kept: Flags = last | (known & (rules.producer_last_offsets[where] == batches["last_offset"]))
+    where = np.searchsorted(producers, ids).clip(max=len(producers) - 1)
+    known = (ids >= 0) & (producers[where] == ids)
+    control = (batches["attributes"] & CONTROL_BIT) != 0
+    fences = (last_offsets[where] < 0) & control & (epochs[where] == batches["producer_epoch"])
+    kept: Flags = last | (known & ((last_offsets[where] == batches["last_offset"]) | fences))
     return kept
 
 
 def pieces(batches: Directory, limit: int = 8 << 20) -> Iterator[Any]:
-    """Slices of a directory whose records, decompressed, take about ``limit`` bytes at most a slice."""
+    """Slices of a directory whose records, decompressed, take about ``limit`` bytes at most a slice.
+
+    Message sets (v0, v1) and v2 batches are never in the same one.
+    """
     weight = batches["size"].astype(np.int64) * np.where(codec_of(batches) > 0, 8, 1)
     parts = (np.cumsum(weight) - 1) // limit
-    edges = np.flatnonzero(np.diff(parts)) + 1
+    edges = np.flatnonzero((np.diff(parts) != 0) | (np.diff(batches["magic"] == 2))) + 1
     bounds = [0, *edges.tolist(), len(batches)]
     for start, end in itertools.pairwise(bounds):
         if end > start:

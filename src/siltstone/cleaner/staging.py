@@ -16,12 +16,14 @@ import numpy.typing as npt
 
 from siltstone import files
 from siltstone.cleaner.rewrite import Output, Rewriter, pieces
+from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.work import Group, LogWork, Trouble, refuse_disorder, trouble_of
 from siltstone.errors import CheckFailedError
 from siltstone.log.indexes import IndexBuilder, Indexes
 from siltstone.log.segments import unchanged, windows
 from siltstone.records.codecs import Scratch
 from siltstone.records.decode import decode_records
+from siltstone.records.layout import CONTROL_BIT
 
 Offsets = npt.NDArray[np.uint32]
 
@@ -36,6 +38,8 @@ class Rewritten:
     superseded: int = 0
     tombstones: int = 0
     keyless: int = 0
+    aborted: int = 0
+    markers: int = 0
     winners: int = 0
     size: int = 0
     staged: dict[str, str] = field(default_factory=dict)
@@ -60,19 +64,31 @@ class _Sink:
         return self._indexes.finish()
 
 
-def rewrite_group(work: LogWork, group: Group, winners: Offsets, attempt: str) -> Rewritten:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staying:
+    """What the other segments say of a group: ``winners``, offsets less its base, ascending, and what is
+    ``carried`` into it of transactions."""
+
+    winners: Offsets
+    carried: Carried = NOTHING
+
+
+def rewrite_group(
+    work: LogWork, group: Group, winners: Offsets, attempt: str, carried: Carried = NOTHING
+) -> Rewritten:
     """Write the group's new segment; ``winners`` are offsets less the group's base, in any order.
 
-    ``attempt`` names the files. Never raises for what is wrong with the log, the disk or the counts: the
-    report says so, and the files of this attempt are gone then.
+    ``carried``: what is known of transactions where the group starts. ``attempt`` names the files. Never
+    raises for what is wrong with the log, the disk or the counts: the report says so, and the files of this
+    attempt are gone then.
     """
     report = Rewritten(group=group.index, winners=len(winners))
-    ordered = np.sort(winners)
+    staying = Staying(winners=np.sort(winners), carried=carried)
     try:
         if work.staging is None:
-            _fill(work, group, ordered, _Sink(work, group, None), report)
+            _fill(work, group, staying, _Sink(work, group, None), report)
         else:
-            _stage(work, group, ordered, Path(work.staging) / f"{group.base_offset:020d}.{attempt}", report)
+            _stage(work, group, staying, Path(work.staging) / f"{group.base_offset:020d}.{attempt}", report)
     except Exception as error:
         report.trouble = trouble_of(error)
         _remove(report)
@@ -86,14 +102,17 @@ def _remove(report: Rewritten) -> None:
     report.staged = {}
 
 
-def _stage(work: LogWork, group: Group, winners: Offsets, stem: Path, report: Rewritten) -> None:
+def _stage(work: LogWork, group: Group, staying: Staying, stem: Path, report: Rewritten) -> None:
     log = f"{stem}.log"
     report.staged["log"] = log
     with files.Writer(log) as writer:
         sink = _Sink(work, group, writer)
-        _fill(work, group, winners, sink, report)
+        transactions = _fill(work, group, staying, sink, report)
         indexes = sink.finish()
-        for kind, data in (("index", indexes.offset_index), ("timeindex", indexes.time_index)):
+        staged = {"index": indexes.offset_index, "timeindex": indexes.time_index}
+        if transactions:
+            staged["txnindex"] = transactions
+        for kind, data in staged.items():
             report.staged[kind] = f"{stem}.{kind}"
             files.write_new(report.staged[kind], data)
         source = work.segments[group.last - 1]
@@ -101,18 +120,21 @@ def _stage(work: LogWork, group: Group, winners: Offsets, stem: Path, report: Re
             files.copy_attributes(work.segments[group.first].path, path)
             files.set_modified(path, source.modified_ns)
         writer.sync()
-    for kind in ("index", "timeindex"):
+    for kind in staged:
         files.sync_file(report.staged[kind])
-    read_back(work, group, winners, report, indexes)
+    read_back(work, group, staying.winners, report, staged)
 
 
-def _fill(work: LogWork, group: Group, winners: Offsets, sink: _Sink, report: Rewritten) -> None:
-    rewriter = Rewriter(work.rules(), winners, group.base_offset)
+def _fill(work: LogWork, group: Group, staying: Staying, sink: _Sink, report: Rewritten) -> bytes:
+    """Rewrite the group's segments into ``sink``; returns the new transaction index."""
+    winners, transactions = staying.winners, work.transactions(staying.carried)
+    rewriter = Rewriter(work.rules(), winners, group.base_offset, transactions)
     for number in range(group.first, group.last):
         _fill_from(work, number, rewriter, sink)
     tally = rewriter.tally
     report.records, report.kept, report.size = tally.records, tally.kept, sink.size
-    report.superseded, report.tombstones, report.keyless = tally.gone.tolist()
+    gone = tally.gone.tolist()
+    report.superseded, report.tombstones, report.keyless, report.aborted, report.markers = gone
     if rewriter.winners_met != len(winners):
         raise CheckFailedError(
             f"{work.name}: {len(winners)} winners, but {rewriter.winners_met} of them were met"
@@ -121,11 +143,13 @@ def _fill(work: LogWork, group: Group, winners: Offsets, sink: _Sink, report: Re
         raise CheckFailedError(
             f"{work.name}: {report.records} records read, but kept and removed do not add up to it"
         )
+    return transactions.ended_transactions()
 
 
 def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink) -> None:
     segment, scratch = work.segments[number], Scratch()
     following, end = work.offsets_of(number)
+    keeps = work.keeps_legacy_tombstones(number)
     with unchanged(segment) as reader:
         for window in windows(reader, window_size=work.window_size):
             following = refuse_disorder(segment.path, window, following, end)
@@ -134,16 +158,26 @@ def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink) -> N
                 columns = decode_records(
                     window.data, batches, scratch, path=segment.path, origin=window.origin
                 )
-                output = rewriter.rewrite(window.data, batches, columns)
+                output = rewriter.rewrite(
+                    window.data,
+                    batches,
+                    columns,
+                    keeps_legacy_tombstones=keeps,
+                    path=segment.path,
+                    origin=window.origin,
+                )
                 if output is None:
                     raise CheckFailedError(f"{segment.path}: a winner is not among the records")
                 sink.put(output)
 
 
-def read_back(work: LogWork, group: Group, winners: Offsets, report: Rewritten, indexes: Indexes) -> None:
+def read_back(
+    work: LogWork, group: Group, winners: Offsets, report: Rewritten, staged: dict[str, bytes]
+) -> None:
     """Scan the staged segment from disk: checksums, order, offsets among the winners, none twice, counts.
 
-    Raises CheckFailedError or CorruptFileError.
+    ``staged``: the indexes that were written, by kind; offset and time index are built again. Raises
+    CheckFailedError or CorruptFileError.
     """
     path, following, kept, scratch = report.staged["log"], group.base_offset, 0, Scratch()
     again = IndexBuilder(group.base_offset, work.index_interval, work.index_bytes)
@@ -160,21 +194,28 @@ def read_back(work: LogWork, group: Group, winners: Offsets, report: Rewritten, 
                 columns = decode_records(
                     window.data, window.batches[part], scratch, path=path, origin=window.origin
                 )
-                last = _check_offsets(path, columns.offset - group.base_offset, winners, last)
+                control = (window.batches[part]["attributes"] & CONTROL_BIT) != 0
+                relative = columns.offset - group.base_offset
+                last = _check_offsets(path, relative, control[columns.batch], winners, last)
                 kept += len(columns)
     if kept != report.kept:
         raise CheckFailedError(f"{path}: {kept} records on disk, but {report.kept} were kept")
-    for kind, data in (("index", indexes.offset_index), ("timeindex", indexes.time_index)):
-        if files.read_bytes(report.staged[kind]) != data or again.finish() != indexes:
+    built = again.finish()
+    expected = staged | {"index": built.offset_index, "timeindex": built.time_index}
+    for kind, data in staged.items():
+        if files.read_bytes(report.staged[kind]) != data or expected[kind] != data:
             raise CheckFailedError(f"{report.staged[kind]}: is not the index of what was written")
 
 
-def _check_offsets(path: str, relative: npt.NDArray[np.int64], winners: Offsets, last: int) -> int:
+def _check_offsets(
+    path: str, relative: npt.NDArray[np.int64], control: npt.NDArray[np.bool_], winners: Offsets, last: int
+) -> int:
     if not len(relative):
         return last
     if int(relative[0]) <= last or (np.diff(relative) <= 0).any():
         raise CheckFailedError(f"{path}: an offset is there twice or out of order")
-    where = np.searchsorted(winners, relative.astype(np.uint32)).clip(max=max(len(winners) - 1, 0))
-    if not len(winners) or (winners[where] != relative).any():
+    data = relative[~control] if control.any() else relative
+    where = np.searchsorted(winners, data.astype(np.uint32)).clip(max=max(len(winners) - 1, 0))
+    if len(data) and (not len(winners) or (winners[where] != data).any()):
         raise CheckFailedError(f"{path}: a record is there that is no winner")
     return int(relative[-1])

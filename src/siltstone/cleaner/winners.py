@@ -19,6 +19,7 @@ from crc32c import crc32c
 
 from siltstone import files
 from siltstone.cleaner.staging import Offsets, Rewritten, rewrite_group
+from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.work import Group, LogWork, Trouble, trouble_of
 from siltstone.errors import CheckFailedError
 
@@ -28,20 +29,26 @@ _CHUNK_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WinnersFile:
-    """One group's file: its name in the run's folder ("" without winners), how many, and their CRC32C."""
+    """One group's file: its name in the run's folder ("" without winners), how many, and their CRC32C.
+
+    ``carried``: what the group starts with, of transactions.
+    """
 
     group: int
     name: str = ""
     count: int = 0
     checksum: int = 0
+    carried: Carried = NOTHING
     trouble: Trouble | None = None
 
 
-def write_winners(work: LogWork, group: Group, winners: Offsets, attempt: str) -> WinnersFile:
+def write_winners(
+    work: LogWork, group: Group, winners: Offsets, attempt: str, carried: Carried = NOTHING
+) -> WinnersFile:
     """Write a group's winners, in any order, to this attempt's file. Never raises: the report says it."""
     assert work.staging is not None
     if not len(winners):
-        return WinnersFile(group=group.index)
+        return WinnersFile(group=group.index, carried=carried)
     name = f"{group.base_offset:020d}.{attempt}.winners"
     path = Path(work.staging) / name
     try:
@@ -50,7 +57,9 @@ def write_winners(work: LogWork, group: Group, winners: Offsets, attempt: str) -
             writer.write(data)
             files.inherit_owner(path)
             writer.sync()
-        return WinnersFile(group=group.index, name=name, count=len(winners), checksum=crc32c(data))
+        return WinnersFile(
+            group=group.index, name=name, count=len(winners), checksum=crc32c(data), carried=carried
+        )
     except Exception as error:
         if not isinstance(error, FileExistsError):
             with contextlib.suppress(OSError):
@@ -94,4 +103,4 @@ def rewrite_from(work: LogWork, group: Group, file: WinnersFile, attempt: str) -
         winners = read_winners(Path(work.staging), file)
     except Exception as error:
         return Rewritten(group=group.index, trouble=trouble_of(error))
-    return rewrite_group(work, group, winners, attempt)
+    return rewrite_group(work, group, winners, attempt, file.carried)

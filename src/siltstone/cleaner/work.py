@@ -4,6 +4,7 @@
 
     extract        segments        → entries by bucket, and what was seen in them
     merge          one bucket      → winners by group
+    carried        all summaries   → what each group starts with, of transactions
     rewrite_group  one group       → a staged segment, checked (see ``staging``)
 
 A piece never raises for what is wrong with a log: it reports ``Trouble``, so that one bad log does not
@@ -12,21 +13,22 @@ stop the others of the same job.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from siltstone.cleaner.keys import EntryBlob, KeyCollector, Winners
-from siltstone.cleaner.rewrite import Rules, pieces
+from siltstone.cleaner.rewrite import Flags, Rules, pieces
+from siltstone.cleaner.transactions import NOTHING, Aborted, Carried, TransactionScan, carried_by_group
 from siltstone.errors import CorruptFileError, SiltstoneError
 from siltstone.log.segments import Segment, Window, unchanged, windows
 from siltstone.records.codecs import Scratch
+from siltstone.records.columns import RecordColumns
 from siltstone.records.decode import decode_records
-from siltstone.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Directory
+from siltstone.records.layout import CONTROL_BIT, Directory, Int64
 
-TRANSACTIONS = "has transactions, which this version leaves alone"
-OLD_FORMAT = "has message sets of the formats v0 or v1, which this version leaves alone"
 KEYLESS = "has {count} records without a key, which cleaning would remove; say --drop-keyless to allow it"
 
 
@@ -54,7 +56,9 @@ class LogWork:
     """One log's cleaning: sizes in bytes, times in ms, offsets absolute.
 
     ``staging``: folder for new files, None for a dry run. ``end``: the first uncleanable offset.
-    ``producers``: (producer id, last data offset) of those that are alive, ascending.
+    ``producers``: (producer id, last data offset, -1 without one, producer epoch) of those that are alive,
+    ascending. ``aborted``: the entries of the log's ``.txnindex`` files, those above ``end`` too.
+    ``legacy_horizon_ms``: tombstones of v0 and v1 stay in segments that were modified later.
     """
 
     name: str
@@ -64,7 +68,9 @@ class LogWork:
     end: int
     now_ms: int
     delete_retention_ms: int
-    producers: tuple[tuple[int, int], ...]
+    producers: tuple[tuple[int, int, int], ...]
+    aborted: bytes = b""
+    legacy_horizon_ms: int = 0
     index_interval: int
     index_bytes: int
     drop_keyless: bool
@@ -79,9 +85,16 @@ class LogWork:
             now_ms=self.now_ms,
             delete_retention_ms=self.delete_retention_ms,
             end=self.end,
-            producer_ids=np.array([each[0] for each in self.producers], np.int64),
-            producer_last_offsets=np.array([each[1] for each in self.producers], np.int64),
+            producers=np.array(self.producers, np.int64).reshape(-1, 3),
         )
+
+    def transactions(self, carried: Carried = NOTHING) -> TransactionScan:
+        """Goes along with the batches of a segment, or of a group that starts with what is carried."""
+        return TransactionScan(aborted_of(self.aborted), carried)
+
+    def keeps_legacy_tombstones(self, segment: int) -> bool:
+        """Do tombstones of v0 and v1 in segment number ``segment`` stay? Equal means they go."""
+        return self.segments[segment].modified_ms > self.legacy_horizon_ms
 
     def offsets_of(self, segment: int) -> tuple[int, int]:
         """The offsets that segment number ``segment`` may hold: [its base, the next one's base)."""
@@ -89,19 +102,27 @@ class LogWork:
         return self.segments[segment].base_offset, following
 
 
+@functools.lru_cache(maxsize=4)
+def aborted_of(data: bytes) -> Aborted:
+    """The log's aborted transactions in order, made out once for all segments of a task."""
+    return Aborted.of(data)
+
+
 @dataclass(slots=True, kw_only=True)
 class Extracted:
-    """What was seen in some segments: counts, and the first trouble."""
+    """What was seen in some segments: counts, how they left transactions, and the first trouble."""
 
     records: int = 0
     keyless: int = 0
     trouble: Trouble | None = None
+    summaries: list[Int64] = field(default_factory=list, repr=False)
 
     def add(self, other: Extracted) -> None:
         """Sum up; the first trouble stays."""
         self.records += other.records
         self.keyless += other.keyless
         self.trouble = self.trouble or other.trouble
+        self.summaries += other.summaries
 
 
 def trouble_of(error: Exception) -> Trouble:
@@ -130,8 +151,6 @@ def extract(
     try:
         for number in segments:
             yield from _extract_segment(work, number, collector, found)
-            if found.trouble is not None:
-                return
         yield from collector.finish()
     except Exception as error:
         found.trouble = trouble_of(error)
@@ -140,30 +159,57 @@ def extract(
 def _extract_segment(
     work: LogWork, number: int, collector: KeyCollector, found: Extracted
 ) -> Iterator[EntryBlob]:
-    segment, scratch = work.segments[number], Scratch()
+    segment, scratch, scan = work.segments[number], Scratch(), work.transactions()
     following, end = work.offsets_of(number)
     with unchanged(segment) as reader:
         for window in windows(reader, window_size=work.window_size):
-            following = refuse_disorder(segment.path, window, following, end)
-            found.trouble = _not_for_us(window.batches)
-            if found.trouble is not None:
-                return
+            before, following = following, refuse_disorder(segment.path, window, following, end)
             for part in pieces(window.batches):
+                batches = window.batches[part]
                 columns = decode_records(
-                    window.data, window.batches[part], scratch, path=segment.path, origin=window.origin
+                    window.data, batches, scratch, path=segment.path, origin=window.origin
                 )
+                before = refuse_inner_disorder(segment.path, window, batches, columns, before)
                 keyed = columns.key_size >= 0
                 found.records += len(columns)
                 found.keyless += len(columns) - int(np.count_nonzero(keyed))
+                aside = _aside(scan, batches, columns, segment.path, window.origin)
+                if aside is not None:
+                    records = aside[columns.batch]
+                    found.keyless -= int(np.count_nonzero(records & ~keyed))
+                    keyed &= ~records
                 yield from collector.add(columns, keyed)
+    summary = scan.summary(number)
+    if len(summary):
+        found.summaries.append(summary)
 
 
-def _not_for_us(batches: Directory) -> Trouble | None:
+def _aside(
+    scan: TransactionScan, batches: Directory, columns: RecordColumns, path: str, origin: int
+) -> Flags | None:
+    """Batches whose records are no part of the keys' contest: aborted ones and control batches."""
+    followed = scan.follow(batches, columns, path=path, origin=origin)
+    if followed is None:
+        return None
+    aborted, _ = followed
+    control: Flags = (batches["attributes"] & CONTROL_BIT) != 0
+    return aborted | control
+
+
+def refuse_inner_disorder(
+    path: str, window: Window, batches: Directory, columns: RecordColumns, following: int
+) -> int:
+    """The offsets inside message sets (v0, v1) must ascend over entries too; returns the one after the last.
+
+    Raises CorruptFileError.
+    """
     if (batches["magic"] < 2).any():
-        return Trouble(status="skipped", reason=OLD_FORMAT)
-    if (batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)).any():
-        return Trouble(status="skipped", reason=TRANSACTIONS)
-    return None
+        before = np.concatenate((np.array([following - 1], np.int64), columns.offset[:-1]))
+        bad = np.flatnonzero(columns.offset <= before)
+        if len(bad):
+            position = window.origin + int(batches["position"][columns.batch[bad[0]]])
+            raise CorruptFileError(path, position, f"offset {columns.offset[bad[0]]} is out of order")
+    return int(batches["last_offset"][-1]) + 1
 
 
 def refuse_disorder(path: str, window: Window, following: int, end: int) -> int:
@@ -204,3 +250,17 @@ def check_keyless(work: LogWork, found: Extracted) -> Trouble | None:
     if found.keyless and not work.drop_keyless:
         return Trouble(status="skipped", reason=KEYLESS.format(count=found.keyless))
     return None
+
+
+def carried_between(work: LogWork, found: Extracted) -> dict[int, Carried]:
+    """What each group starts with, of transactions; all segments were extracted.
+
+    Takes the summaries out of ``found``, and puts trouble into it.
+    """
+    summaries, found.summaries = found.summaries, []
+    try:
+        firsts, bases = [group.first for group in work.groups], [group.base_offset for group in work.groups]
+        return carried_by_group(summaries, firsts, bases, work.segments[0].directory)
+    except Exception as error:
+        found.trouble = found.trouble or trouble_of(error)
+        return {}

@@ -97,6 +97,7 @@ def _convert(
     value_start: Int32,
     value_size: Int32,
     keep: Flags,
+    keep_empty: Flags,
     out: Bytes,
     starts: Int64,
     sizes: Int64,
@@ -113,6 +114,14 @@ def _convert(
         sizes[i] = 0
         count, first, last, base_time, largest = _survey(bounds[i], bounds[i + 1], offset, timestamp, keep)
         if count == 0:
+            if keep_empty[i]:
+                write_header(
+                    out, position, 61, entries[i], attributes[i] & ~7, -1, entries[i].max_timestamp, 0
+                )
+                last_offset[i] = entries[i].last_offset
+                max_timestamp[i] = entries[i].max_timestamp
+                sizes[i] = 61
+                position += 61
             continue
         base = offset[first]
         if offset[last] - base > 0x7FFFFFFF:
@@ -153,6 +162,7 @@ def convert_entries(
     *,
     keep: Flags | None = None,
     horizon_ms: Int64 | None = None,
+    keep_empty: Flags | None = None,
     path: str = "",
     origin: int = 0,
 ) -> Converted:
@@ -160,8 +170,9 @@ def convert_entries(
 
     ``columns`` are the decoded records of exactly these entries, ``keep`` (bool, one a record) says which
     stay: all by default. ``horizon_ms`` (int64, one an entry) stamps a batch with its delete horizon,
-    NO_HORIZON does not. ``path`` and ``origin`` are for messages. Raises CorruptRecordError for an entry
-    whose offsets are too far apart for a batch.
+    NO_HORIZON does not. ``keep_empty`` (bool, one an entry): a batch without records stands for the entry's
+    offset where nothing of it stays; none by default. ``path`` and ``origin`` are for messages. Raises
+    CorruptRecordError for an entry whose offsets are too far apart for a batch.
     """
     total = len(entries)
     assert not total or int(entries["magic"].max()) < 2, "record batches need no conversion"
@@ -181,12 +192,15 @@ def convert_entries(
             np.searchsorted(columns.batch, np.arange(total + 1)),
         ),
         *(columns.data, columns.offset, columns.timestamp, *spans, keep),
+        np.zeros(total, np.bool_) if keep_empty is None else keep_empty,
         *(out, starts, sizes, last_offset, max_timestamp),
     ]
     bad = _convert(*arguments)
     if bad >= 0:
         raise CorruptRecordError(path, origin + int(entries["position"][bad]), TOO_FAR_APART)
-    data, starts, sizes = _sealed(out[: int(sizes.sum())], starts, sizes, codec_of(entries))
+    data, starts, sizes = _sealed(
+        out[: int(sizes.sum())], starts, sizes, np.where(sizes > BATCH_OVERHEAD, codec_of(entries), 0)
+    )
     rows = np.flatnonzero(sizes)
     return Converted(
         data=data,

@@ -41,8 +41,17 @@ from siltstone.cleaner.engine import (
 )
 from siltstone.cleaner.keys import EntryBlob, merge_bucket
 from siltstone.cleaner.staging import Offsets, Rewritten, rewrite_group
+from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.winners import WinnersFile, rewrite_from, write_winners
-from siltstone.cleaner.work import Extracted, Group, LogWork, check_keyless, extract, winners_by_group
+from siltstone.cleaner.work import (
+    Extracted,
+    Group,
+    LogWork,
+    carried_between,
+    check_keyless,
+    extract,
+    winners_by_group,
+)
 from siltstone.errors import EngineError
 from siltstone.spark import rows
 from siltstone.spark.rows import Row, rows_of
@@ -79,15 +88,22 @@ def extract_task(
         found = Extracted()
         for blob in extract(work, parts[number], buckets, entry_capacity(work), found):
             yield rows.entries_row(blob).batch()
+        for summary in found.summaries:
+            yield rows.summary_row(summary).batch()
+        found.summaries = []
         yield rows.report_row(rows.FOUND, found, number % buckets).batch()
         if number == 0:
             yield Row(target=0, kind=HEADS).batch()
 
 
 def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """A bucket's entries become winners by group; reports pass through."""
+    """A bucket's entries become winners by group; reports pass through.
+
+    The first bucket puts together as well what each group starts with, of transactions.
+    """
     blobs: dict[int, list[EntryBlob]] = {}
     kept: list[pa.RecordBatch] = []
+    transactions = Extracted()
     for batch in batches:
         kept.append(batch)
         for row in rows_of(batch):
@@ -97,8 +113,15 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
             if row.kind == rows.FOUND:
                 yield Row(target=0, kind=rows.FOUND, report=row.report).batch()
                 continue
+            if row.kind == rows.SUMMARY:
+                transactions.summaries.append(rows.summary_of(row))
+                continue
             blob = rows.entries_of(row, buckets)
             blobs.setdefault(blob.bucket, []).append(blob)
+    for group, carried in carried_between(work, transactions).items():
+        yield rows.report_row(rows.CARRIED, asdict(carried), group).batch()
+    if transactions.trouble is not None:
+        yield rows.report_row(rows.FOUND, transactions).batch()
     for bucket in sorted(blobs):
         winners = merge_bucket(blobs.pop(bucket), bucket, buckets)
         counts: dict[int, int] = {}
@@ -116,27 +139,35 @@ def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     A group without any winner still has to be rewritten: ``HEADS`` sees to it that it has a row.
     """
     winners: dict[int, list[Offsets]] = {}
-    yield from _apart(batches, winners)
+    carried: dict[int, Carried] = {}
+    yield from _apart(batches, winners, carried)
     for group, parts in sorted(winners.items()):
-        report = rewrite_group(work, work.groups[group], np.concatenate(parts), _attempt())
+        over = carried.get(group, NOTHING)
+        report = rewrite_group(work, work.groups[group], np.concatenate(parts), _attempt(), over)
         yield rows.report_row(rows.REWRITTEN, report).batch()
 
 
 def gather_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     """The winners of one group, or of several, go into a file each; reports pass through."""
     winners: dict[int, list[Offsets]] = {}
-    yield from _apart(batches, winners)
+    carried: dict[int, Carried] = {}
+    yield from _apart(batches, winners, carried)
     for group in sorted(winners):
-        file = write_winners(work, work.groups[group], np.concatenate(winners.pop(group)), _attempt())
+        mine, over = np.concatenate(winners.pop(group)), carried.get(group, NOTHING)
+        file = write_winners(work, work.groups[group], mine, _attempt(), over)
         yield rows.report_row(rows.GATHERED, asdict(file)).batch()
 
 
-def _apart(batches: Batches, winners: dict[int, list[Offsets]]) -> Iterator[pa.RecordBatch]:
-    """Put winners aside by group; hand on all other rows."""
+def _apart(
+    batches: Batches, winners: dict[int, list[Offsets]], carried: dict[int, Carried]
+) -> Iterator[pa.RecordBatch]:
+    """Put aside by group winners, and what is carried into it; hand on all other rows."""
     for batch in batches:
         for row in rows_of(batch):
             if row.kind == rows.WINNERS:
                 winners.setdefault(row.target, []).append(rows.winners_of(row).copy())
+            elif row.kind == rows.CARRIED:
+                carried[row.target] = rows.carried_of(row.report)
             else:
                 yield row.batch()
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from siltstone.cleaner.keys import BLOB_BYTES, EntryBlob
 from siltstone.cleaner.staging import Rewritten
+from siltstone.cleaner.transactions import Carried
 from siltstone.cleaner.winners import WinnersFile
 from siltstone.cleaner.work import Extracted, Trouble
 
@@ -32,6 +33,7 @@ ARROW_SCHEMA = pa.schema(
     ]
 )
 DIRTY, CLEAN, WINNERS = "dirty", "clean", "winners"
+SUMMARY, CARRIED = "summary", "carried"
 FOUND, MERGED, GATHERED, REWRITTEN = "found", "merged", "gathered", "rewritten"
 
 
@@ -124,6 +126,29 @@ def _trouble(found: dict[str, Any]) -> dict[str, Any]:
     return found | {"trouble": None if found["trouble"] is None else Trouble(**found["trouble"])}
 
 
+def summary_row(summary: npt.NDArray[np.int64]) -> Row:
+    """A segment's transactions on their way to the first bucket."""
+    data = np.ascontiguousarray(summary).reshape(-1).view(np.uint8).data
+    return Row(target=0, kind=SUMMARY, count=len(summary), blob=data)
+
+
+def summary_of(row: Row) -> npt.NDArray[np.int64]:
+    """The summary again. Raises ValueError when its size is not its count's."""
+    summary = np.frombuffer(row.blob, np.int64).reshape(-1, 3)
+    if len(summary) != row.count:
+        raise ValueError(f"{row.count} rows were sent, {len(summary)} arrived")
+    return summary.copy()
+
+
+def carried_of(text: str) -> Carried:
+    """What a group starts with, again."""
+    return _carried(json.loads(text))
+
+
+def _carried(raw: dict[str, Any]) -> Carried:
+    return Carried(open=tuple(raw["open"]), observed=tuple(raw["observed"]))
+
+
 def extracted_of(text: str) -> Extracted:
     """An extraction's report again."""
     return Extracted(**_trouble(json.loads(text)))
@@ -131,7 +156,8 @@ def extracted_of(text: str) -> Extracted:
 
 def winners_file_of(text: str) -> WinnersFile:
     """A gathering's report again."""
-    return WinnersFile(**_trouble(json.loads(text)))
+    raw = json.loads(text)
+    return WinnersFile(**_trouble(raw) | {"carried": _carried(raw["carried"])})
 
 
 def rewritten_of(text: str) -> Rewritten:
