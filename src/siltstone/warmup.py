@@ -19,11 +19,15 @@ from siltstone.log.reading import LogReader
 from siltstone.log.segments import list_segments
 from siltstone.log.validation import Origin
 from siltstone.records.build import BatchShape, Spans, build_batch, encode_headers
+from siltstone.records.control import end_transaction_marker
 from siltstone.records.layout import CODECS
+
+END = 20 * len(CODECS)
+"""Offset of the last batch."""
 
 
 def _batches() -> list[bytes]:
-    """A few batches of every codec, with superseded keys, tombstones and headers."""
+    """A few batches of every codec, with superseded keys, tombstones and headers, and a transaction's end."""
     batches = []
     for number in range(2 * len(CODECS)):
         offsets = np.arange(number * 10, number * 10 + 10, dtype=np.int64)
@@ -36,13 +40,16 @@ def _batches() -> list[bytes]:
             headers=Spans.of([encode_headers([(b"header", None)])] * 10),
         )
         batches.append(batch.tobytes())
-    return batches
+    marker = end_transaction_marker(
+        commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp_ms=0
+    )
+    return [*batches, END.to_bytes(8, "big") + marker.tobytes()[8:]]
 
 
 def _clean(directory: Path) -> None:
     """A cleaning, both ways."""
     files.write_new(directory / segment_file(0, "log"), b"".join(_batches()))
-    end = 20 * len(CODECS)
+    end = END + 1
     for name, engine in (("whole", InProcessEngine()), ("spread", InProcessEngine(2))):
         files.make_directory(directory / name)
         work = LogWork(
@@ -72,7 +79,7 @@ def _append_and_read(directory: Path) -> None:
     log = open_partition(directory, config)
     for batch in _batches():
         log.append(batch, origin=Origin.REPLICATION)
-    for batch in _batches():
+    for batch in _batches()[:-1]:
         log.append(bytes(8) + batch[8:])
     log.flush()
     again = open_partition(directory, config)
