@@ -7,7 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siltstone.config import Config, Source
-from siltstone.config.properties import parse_server_properties
+from siltstone.config.properties import (
+    first_of,
+    parse_foreign_server_properties,
+    parse_server_properties,
+)
 from siltstone.errors import UsageError
 
 SAMPLE = r"""# A comment
@@ -103,3 +107,20 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
         parse_server_properties(text, "s")
     except UsageError as error:
         assert str(error).startswith("s:")
+
+
+def test_a_brokers_own_file_may_hold_more_than_is_known() -> None:
+    text = "ssl.key.password=x\nretention.ms=1\nlog.retention.ms=2\nnum.io.threads=none\nlog.retention.ms=3\n"
+    found = parse_foreign_server_properties(text, "f")
+    assert {name: (each.value, each.source, each.origin) for name, each in found.items()} == {
+        "log.retention.ms": (3, "f:5", Source.STATIC_BROKER_CONFIG)
+    }
+    with pytest.raises(UsageError, match="f:2"):
+        parse_foreign_server_properties("\nlog.retention.ms=soon", "f")
+
+
+def test_the_first_of_some_names_is_found_in_a_file() -> None:
+    text = "log.dirs=/a,/b\nmetadata.log.dir=\nlog.dir = /c\nlog.dir=/d\n"
+    assert first_of(text, "f", "metadata.log.dir", "log.dirs") == "/a,/b"
+    assert first_of(text, "f", "log.dir") == "/d"
+    assert first_of(text, "f", "metadata.log.dir") is None

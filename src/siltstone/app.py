@@ -31,19 +31,13 @@ from siltstone.cleaner.originals import (
 )
 from siltstone.cleaner.report import LogResult
 from siltstone.clock import Clock, SystemClock
-from siltstone.config import (
-    Config,
-    LogConfig,
-    Setting,
-    parse_assignments,
-    parse_config_file,
-    refuse_contradictions,
-)
+from siltstone.config import Config, LogConfig, parse_assignments
 from siltstone.errors import DirectoryRefusedError, UsageError
 from siltstone.log.directory import LogDirectory, PassedOver, refuse_strangers
-from siltstone.log.names import CLUSTER_METADATA, LOCK, TopicPartition
+from siltstone.log.names import LOCK
 from siltstone.log.recovery.directories import DirectoryRecovery, Recovery, recover_directories
 from siltstone.log.replacement import finish_replacement
+from siltstone.policies import PolicyPlaces, gather_policies, log_states
 
 DEFAULT_MASTER = "local[*]"
 
@@ -58,6 +52,8 @@ class CleanRequest:
     topics: Sequence[str] = ()
     config: Sequence[str] = ()
     config_file: Path | None = None
+    policy_from_metadata: bool = False
+    broker_config: Path | None = None
     now_ms: int | None = None
     force: bool = False
     drop_keyless: bool = False
@@ -73,12 +69,13 @@ class CleanRequest:
 
 @dataclass(slots=True, kw_only=True)
 class CleanReport:
-    """What came of it: a result a log, what was passed over, and the run's name."""
+    """What came of it: a result a log, what was passed over, and the run's name. ``notes``: for people."""
 
     run: str
     results: list[LogResult]
     passed_over: list[PassedOver] = field(default_factory=list)
     kept: Path | None = None
+    notes: list[str] = field(default_factory=list)
 
 
 EngineFactory = Callable[[CleanRequest, Progress | None], Engine]
@@ -121,9 +118,11 @@ def clean(
         for directory in directories:
             _refuse_state(directory, in_place=request.in_place)
         refuse_strangers(directories)
-        states = _states(directories, request)
+        policies = gather_policies(directories, _places(request))
+        states = log_states(directories, policies, request.topics)
         before = fingerprints(concerned(states)) if request.report else {}
         report = _run(request, run, directories, states, progress, engine, clock)
+        report.notes.extend(policies.notes)
         if request.report:
             _write_audit(request, report, started, before, _partitions_after(request, states))
         return report
@@ -262,36 +261,14 @@ def _refuse_network(directory: LogDirectory) -> None:
         )
 
 
-def _states(directories: Sequence[LogDirectory], request: CleanRequest) -> list[LogState]:
-    """The logs that are meant, each with its settings. Raises UsageError."""
-    single = all(directory.is_single_partition for directory in directories)
-    if request.config and not request.topics and not single:
-        raise UsageError("--config needs --topic: say which topics the settings are for")
-    given = parse_assignments(request.config, "--config")
-    by_topic: dict[str, dict[str, Setting]] = {}
-    if request.config_file is not None:
-        text = files.read_bytes(request.config_file).decode("utf-8", "replace")
-        by_topic = parse_config_file(text, str(request.config_file))
-    states = [
-        LogState(where=where, path=path, directory=directory, config=_config(where, given, by_topic))
-        for directory in directories
-        for where, path in sorted(directory.partitions.items())
-        if not request.topics or where.topic in request.topics
-    ]
-    missing = set(request.topics) - {state.where.topic for state in states}
-    if missing:
-        places = ", ".join(str(directory.path) for directory in directories)
-        raise UsageError(f"--topic {sorted(missing)[0]}: no partition of it in {places}")
-    return states
-
-
-def _config(
-    where: TopicPartition, given: dict[str, Setting], by_topic: dict[str, dict[str, Setting]]
-) -> Config | None:
-    of_topic = by_topic.get(where.topic, {})
-    if where.topic == CLUSTER_METADATA or not (of_topic or given):
-        return None
-    return refuse_contradictions(Config(of_topic).over(given))
+def _places(request: CleanRequest) -> PolicyPlaces:
+    return PolicyPlaces(
+        topics=request.topics,
+        config=request.config,
+        config_file=request.config_file,
+        from_metadata=request.policy_from_metadata,
+        broker_config=request.broker_config,
+    )
 
 
 def _partitions_after(request: CleanRequest, states: Sequence[LogState]) -> list[Path]:

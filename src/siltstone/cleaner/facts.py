@@ -48,12 +48,18 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
-    """One log of a run: where it is, and the settings that hold for it. ``config`` None: no policy known."""
+    """One log of a run: where it is, and the settings that hold for it. ``config`` None: no policy known.
+
+    ``refused``: why it is left alone although it is there. ``drop_keyless``: the broker's own policy for the
+    topic compacts, so records without a key go as they do there.
+    """
 
     where: TopicPartition
     path: Path
     directory: LogDirectory
     config: Config | None
+    refused: str | None = None
+    drop_keyless: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +98,8 @@ def refusal(state: LogState) -> str | None:
     """Why the log is left alone whatever is in it, None when it is not."""
     if state.where.topic == CLUSTER_METADATA:
         return "the cluster's own metadata log is never touched"
+    if state.refused is not None:
+        return state.refused
     if state.config is None or "compact" not in state.config.policies:
         return "cleanup.policy=" + (",".join(state.config.policies) if state.config else "delete")
     if state.config.flag("remote.storage.enable"):
@@ -273,7 +281,7 @@ def _work(
         ),
         index_interval=config.integer("index.interval.bytes"),
         index_bytes=config.integer("segment.index.bytes"),
-        drop_keyless=choices.drop_keyless,
+        drop_keyless=choices.drop_keyless or state.drop_keyless,
         staging=None if staging is None else str(staging),
         hash_key=(secrets.randbits(64), secrets.randbits(64)),
         window_size=config.integer("log.cleaner.io.buffer.size"),
@@ -322,6 +330,8 @@ def mismatched_topic_ids(states: Sequence[LogState]) -> dict[TopicPartition, str
     """
     ids: dict[str, dict[str, list[TopicPartition]]] = {}
     for state in states:
+        if state.refused is not None:
+            continue
         try:
             topic_id = read_topic_id(state.path)
         except (CorruptFileError, OSError):

@@ -17,6 +17,7 @@ from rich.table import Table
 from siltstone import app
 from siltstone.cleaner import report as status
 from siltstone.cleaner.report import LogResult, failures
+from siltstone.config import Source
 from siltstone.errors import UsageError
 
 _STYLE = {
@@ -46,6 +47,10 @@ class CleanFlags:
         A topic setting, key=value; may be given several times; needs --topic.
     config_file
         A file of lines topic:key=value.
+    policy_from_metadata
+        The topics' own settings, from the broker's __cluster_metadata-0 (KRaft).
+    broker_config
+        The broker's server.properties, for what neither a topic nor a broker's dynamic setting says.
     now_ms
         The clock for lags, horizons and producer expiry, in ms; default: the wall clock.
     force
@@ -75,6 +80,8 @@ class CleanFlags:
     topic: Annotated[tuple[str, ...], _MANY] = ()
     config: Annotated[tuple[str, ...], _MANY] = ()
     config_file: Path | None = None
+    policy_from_metadata: Annotated[bool, _FLAG] = False
+    broker_config: Path | None = None
     now_ms: int | None = None
     force: Annotated[bool, _FLAG] = False
     drop_keyless: Annotated[bool, _FLAG] = False
@@ -155,6 +162,7 @@ def _document(request: app.CleanRequest, done: app.CleanReport) -> dict[str, obj
         "dry_run": request.dry_run,
         "logs": [result.to_json() for result in done.results],
         "passed_over": [{"path": each.path, "reason": each.reason} for each in done.passed_over],
+        "notes": done.notes,
         "kept_originals": None if done.kept is None else str(done.kept),
     }
 
@@ -213,6 +221,8 @@ def _show(request: app.CleanRequest, done: app.CleanReport) -> None:
     console.print(table)
     _show_reasons(console, done.results)
     _show_settings(console, done.results)
+    for note in done.notes:
+        console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
     for each in done.passed_over:
         console.print(f"passed over: {each.path} ({each.reason})", style="dim", markup=False, highlight=False)
     if done.kept is not None:
@@ -228,7 +238,7 @@ def _show_settings(console: Console, results: Sequence[LogResult]) -> None:
         chosen = [
             f"{name}={','.join(s.value) if isinstance(s.value, tuple) else s.value} ({s.source})"
             for name, s in result.settings.items()
-            if s.source != "default"
+            if s.origin is not Source.DEFAULT_CONFIG
         ]
         if chosen and result.status not in (status.SKIPPED, status.NOTHING_TO_DO):
             by_settings.setdefault(", ".join(chosen), []).append(str(result.where))

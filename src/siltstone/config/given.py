@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from siltstone.config.key import Key
 from siltstone.config.resolve import Setting, Source
-from siltstone.config.table import find_broker_key, find_key, find_topic_key
+from siltstone.config.table import BROKER_NAMES, TOPIC_NAMES, find_broker_key, find_key, find_topic_key
 from siltstone.config.values import parse_text
 from siltstone.errors import UsageError
 
@@ -70,6 +70,35 @@ def parse_broker_config(
             raise UsageError(f"{source}: {name} cannot change at run time; set it in server.properties")
         found[name] = parse_value(key, text, source, name=name, origin=origin)
     return found
+
+
+def parse_stored_config(given: Mapping[str, str], source: str, origin: Source) -> dict[str, Setting]:
+    """The settings that a broker keeps for a topic or for brokers, as far as they are known here.
+
+    What Kafka has and Siltstone does not (security, quotas, newer releases' keys), what cannot change at run
+    time, and bad values of settings that are not used are passed over. Raises UsageError for a bad value of
+    one that is used.
+    """
+    of_topic = origin is Source.DYNAMIC_TOPIC_CONFIG
+    found = {}
+    for name, text in given.items():
+        key = (_topic_key if of_topic else _broker_key)(name)
+        if key is None or (origin in _DYNAMIC and not key.changes_at_run_time(name)):
+            continue
+        try:
+            found[name] = parse_value(key, text, source, name=name, origin=origin)
+        except UsageError:
+            if key.used:
+                raise
+    return found
+
+
+def _topic_key(name: str) -> Key | None:
+    return find_topic_key(name) if name in TOPIC_NAMES else None
+
+
+def _broker_key(name: str) -> Key | None:
+    return find_broker_key(name) if name in BROKER_NAMES else None
 
 
 def split_additions(text: str) -> list[str]:

@@ -60,10 +60,11 @@ _LOG_KEYS = tuple(
 class Config:
     """The effective settings of one topic, or of a broker. Layers map a name as it was given to its setting.
 
-    ``given`` is the topic's own layer; a command line may put brokers' names there too.
+    ``given`` is the topic's own layer; a command line may put brokers' names there too. ``default_source``
+    is what is said of values that nobody gave.
     """
 
-    __slots__ = ("_layers",)
+    __slots__ = ("_default_source", "_layers")
 
     def __init__(
         self,
@@ -72,7 +73,9 @@ class Config:
         broker: Given | None = None,
         broker_default: Given | None = None,
         static: Given | None = None,
+        default_source: str = "default",
     ) -> None:
+        self._default_source = default_source
         self._layers: dict[Source, Given] = {
             Source.DYNAMIC_TOPIC_CONFIG: dict(given or {}),
             Source.DYNAMIC_BROKER_CONFIG: dict(broker or {}),
@@ -94,7 +97,9 @@ class Config:
                 if name in layer:
                     setting = layer[name]
                     return Setting(value=setting.value, source=setting.source, origin=origin, name=name)
-        return Setting(value=key.default, source="default", origin=Source.DEFAULT_CONFIG, name=key.name)
+        return Setting(
+            value=key.default, source=self._default_source, origin=Source.DEFAULT_CONFIG, name=key.name
+        )
 
     def integer(self, name: str) -> int:
         """A whole-number setting."""
@@ -147,4 +152,5 @@ class Config:
             broker=layers[Source.DYNAMIC_BROKER_CONFIG],
             broker_default=layers[Source.DYNAMIC_DEFAULT_BROKER_CONFIG],
             static=layers[Source.STATIC_BROKER_CONFIG],
+            default_source=self._default_source,
         )

@@ -1,0 +1,187 @@
+"""Which settings each log of a cleaning has, from all the places that they can come from.
+
+    --config, --config-file   given by hand for named topics; win over everything
+    --policy-from-metadata    the topics' own and the brokers' dynamic ones, out of ``__cluster_metadata-0``
+    --broker-config           the broker's ``server.properties``; for topics that the other places name
+
+A log that none of them names has no policy, and is left alone. With the metadata, a directory counts as a
+topic's partition only if it has the topic's id (``partition.metadata``): what is left of a deleted topic with
+the same name is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from siltstone import files
+from siltstone.cleaner.facts import LogState
+from siltstone.config import (
+    Config,
+    Setting,
+    parse_assignments,
+    parse_config_file,
+    refuse_contradictions,
+)
+from siltstone.config.properties import first_of, parse_foreign_server_properties
+from siltstone.errors import CorruptFileError, DirectoryRefusedError, UsageError
+from siltstone.log.checkpoints import read_topic_id
+from siltstone.log.cluster.settings import (
+    METADATA_PARTITION,
+    ClusterSettings,
+    metadata_directory,
+    node_id_of,
+    read_cluster_settings,
+)
+from siltstone.log.directory import LogDirectory, refuse_strangers
+from siltstone.log.names import CLUSTER_METADATA, TopicPartition
+
+NO_BROKER_CONFIG = (
+    "no --broker-config: what the broker's server.properties says is not known, "
+    "Kafka's defaults stand in for it"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyPlaces:
+    """The flags that say where settings come from."""
+
+    topics: Sequence[str] = ()
+    config: Sequence[str] = ()
+    config_file: Path | None = None
+    from_metadata: bool = False
+    broker_config: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    """What was found there. ``cluster`` None: the metadata was not asked."""
+
+    given: Mapping[str, Setting] = field(default_factory=dict)
+    by_topic: Mapping[str, Mapping[str, Setting]] = field(default_factory=dict)
+    static: Mapping[str, Setting] = field(default_factory=dict)
+    cluster: ClusterSettings | None = None
+    notes: tuple[str, ...] = ()
+
+    def state_of(self, where: TopicPartition, path: Path, directory: LogDirectory) -> LogState:
+        """One log with its settings, or with the reason why they are not known. Raises UsageError."""
+
+        def state(config: Config | None, refused: str | None = None, *, keyless: bool = False) -> LogState:
+            return LogState(
+                where=where,
+                path=path,
+                directory=directory,
+                config=config,
+                refused=refused,
+                drop_keyless=keyless,
+            )
+
+        by_hand = {**self.by_topic.get(where.topic, {})}
+        if where.topic == CLUSTER_METADATA:
+            return state(None)
+        if self.cluster is None:
+            if not (by_hand or self.given):
+                return state(None)
+            return state(refuse_contradictions(Config(by_hand, static=self.static).over(self.given)))
+        refused = _why_a_stranger(self.cluster, where.topic, path)
+        if refused is not None:
+            return state(None, refused)
+        try:
+            brokers = self.cluster.config_of(where.topic)
+            config = refuse_contradictions(brokers.over(by_hand).over(self.given))
+        except UsageError as error:
+            return state(None, str(error))
+        return state(config, keyless="compact" in brokers.policies)
+
+
+def _why_a_stranger(cluster: ClusterSettings, topic: str, path: Path) -> str | None:
+    """Why a directory is no partition of the topic that has its name, None where it is one.
+
+    A ``partition.metadata`` that makes no sense is for the plan of the log to stumble over.
+    """
+    known = cluster.topic_id(topic)
+    if known is None:
+        return f"{cluster.path} knows no topic of this name: it was deleted"
+    try:
+        found = read_topic_id(path)
+    except CorruptFileError:
+        return None
+    if found is None:
+        return f"it has no partition.metadata that would tell whether it is of the topic with id {known}"
+    if found != known:
+        return (
+            f"its topic id is {found}, but {cluster.path} has {known}: left over from a deleted topic "
+            "of the same name"
+        )
+    return None
+
+
+def gather_policies(directories: Sequence[LogDirectory], places: PolicyPlaces) -> Policies:
+    """Read every place. Raises UsageError, DirectoryRefusedError, CorruptFileError, OSError."""
+    single = all(directory.is_single_partition for directory in directories)
+    if places.config and not places.topics and not single:
+        raise UsageError("--config needs --topic: say which topics the settings are for")
+    given = parse_assignments(places.config, "--config")
+    by_topic: dict[str, dict[str, Setting]] = {}
+    if places.config_file is not None:
+        by_topic = parse_config_file(_text(places.config_file), str(places.config_file))
+    static: dict[str, Setting] = {}
+    if places.broker_config is not None:
+        static = parse_foreign_server_properties(_text(places.broker_config), str(places.broker_config))
+    if not places.from_metadata:
+        return Policies(given=given, by_topic=by_topic, static=static)
+    holder = metadata_directory(directories) or _elsewhere(directories, places.broker_config)
+    cluster = read_cluster_settings(holder, node_id=node_id_of(directories), static=static)
+    notes = [f"settings of topics: {cluster.path} up to offset {cluster.image.end_offset}"]
+    notes += [] if places.broker_config is not None else [NO_BROKER_CONFIG]
+    return Policies(given=given, by_topic=by_topic, static=static, cluster=cluster, notes=tuple(notes))
+
+
+def log_states(
+    directories: Sequence[LogDirectory], policies: Policies, topics: Sequence[str]
+) -> list[LogState]:
+    """The logs that are meant (``topics`` empty: all), each with its settings. Raises UsageError."""
+    states = [
+        policies.state_of(where, path, directory)
+        for directory in directories
+        for where, path in sorted(directory.partitions.items())
+        if not topics or where.topic in topics
+    ]
+    missing = set(topics) - {state.where.topic for state in states}
+    if missing:
+        places = ", ".join(str(directory.path) for directory in directories)
+        raise UsageError(f"--topic {sorted(missing)[0]}: no partition of it in {places}")
+    return states
+
+
+def _text(path: Path) -> str:
+    return files.read_bytes(path).decode("utf-8", "replace")
+
+
+def _elsewhere(directories: Sequence[LogDirectory], broker_config: Path | None) -> LogDirectory:
+    """The directory that ``server.properties`` says the metadata log is in; it is only read.
+
+    Raises DirectoryRefusedError where there is none, or it is another broker's.
+    """
+    if broker_config is not None:
+        named = first_of(_text(broker_config), str(broker_config), "metadata.log.dir", "log.dirs", "log.dir")
+        path = Path((named or "").partition(",")[0].strip())
+        if named and files.is_directory(path / str(METADATA_PARTITION)):
+            found = LogDirectory.open(path, lock=False)
+            _refuse_another_brokers(directories, found)
+            return found
+    places = ", ".join(sorted({str(directory.path) for directory in directories}))
+    kraft = any(directory.properties().get("version") == "1" for directory in directories)
+    raise DirectoryRefusedError(
+        f"{places}: no {METADATA_PARTITION} here; name all of the broker's log.dirs and its "
+        "metadata.log.dir, or say where they are with --broker-config"
+        if kraft
+        else f"{places}: no {METADATA_PARTITION} here: a broker that ran with ZooKeeper kept its topics' "
+        "settings there; give them with --config-file"
+    )
+
+
+def _refuse_another_brokers(directories: Sequence[LogDirectory], found: LogDirectory) -> None:
+    found.partitions = {}
+    refuse_strangers([*directories, found])

@@ -1,0 +1,169 @@
+"""Records of a KRaft metadata log: those that say which topics there are and how they are set.
+
+A record's value is a frame, and fields in the protocol's flexible form::
+
+    frame version varint (1) | api key varint | version varint | fields … | tagged fields
+    string   size + 1 varint (0: null), UTF-8          uuid 16           int8 1
+    tagged fields   count varint, then each: tag varint, size varint, bytes
+
+Varints are unsigned, 7 bits a byte, the low ones first. All other kinds of records (brokers, partitions,
+access rights …) are told apart by their api key and passed over; tagged fields are passed over, as Kafka
+wants it of readers that do not know them. Answers to ``AbstractApiMessageSerde``, ``MetadataRecordType``.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+FRAME_VERSION = 1
+_VARINT_BYTES = 5
+
+
+class DamagedMetadataError(ValueError):
+    """A frame that makes no sense; ``position`` counts from its first byte."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(reason)
+        self.position = position
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """A topic is made; ``topic_id`` as in ``partition.metadata``: 22 characters of URL-safe base64."""
+
+    name: str
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveTopicRecord:
+    """A topic goes, and its settings with it."""
+
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRecord:
+    """A setting of a resource (``ConfigResource.Type``); ``value`` None: it is set no longer."""
+
+    resource_type: int
+    resource_name: str
+    name: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BeginTransactionRecord:
+    """What follows counts only once the transaction has ended (KIP-868)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransactionRecord:
+    """What came since the begin counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbortTransactionRecord:
+    """What came since the begin never was."""
+
+
+MetadataRecord = (
+    TopicRecord
+    | RemoveTopicRecord
+    | ConfigRecord
+    | BeginTransactionRecord
+    | EndTransactionRecord
+    | AbortTransactionRecord
+)
+
+
+class _Frame:
+    """A frame's bytes and how far they are read."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.position = 0
+
+    def take(self, size: int, what: str) -> bytes:
+        if size > len(self._data) - self.position:
+            raise DamagedMetadataError(self.position, f"{what} goes on beyond the record's end")
+        self.position += size
+        return self._data[self.position - size : self.position]
+
+    def varint(self) -> int:
+        start, value = self.position, 0
+        for shift in range(0, 7 * _VARINT_BYTES, 7):
+            byte = self.take(1, "a number")[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80 and value <= 0xFFFFFFFF:
+                return value
+        raise DamagedMetadataError(start, "an over-long varint")
+
+    def int8(self) -> int:
+        return int.from_bytes(self.take(1, "a number"), "big", signed=True)
+
+    def uuid(self) -> str:
+        return base64.urlsafe_b64encode(self.take(16, "an id")).rstrip(b"=").decode()
+
+    def nullable_string(self) -> str | None:
+        size = self.varint()
+        start = self.position
+        try:
+            return None if size == 0 else self.take(size - 1, "a text").decode()
+        except UnicodeDecodeError as error:
+            raise DamagedMetadataError(start + error.start, "a text that is not UTF-8") from None
+
+    def string(self) -> str:
+        start, text = self.position, self.nullable_string()
+        if text is None:
+            raise DamagedMetadataError(start, "null where a text must be")
+        return text
+
+    def skip_tagged_fields(self) -> None:
+        for _ in range(self.varint()):
+            self.varint()
+            self.take(self.varint(), "a tagged field")
+
+    def refuse_rest(self) -> None:
+        left = len(self._data) - self.position
+        if left:
+            raise DamagedMetadataError(self.position, f"{left} bytes left over behind the record")
+
+
+_Read = Callable[[_Frame], Any]
+# Api key → the record, and how its fields are read. Version 0 of each is the only one there is (Kafka 4.3).
+_SCHEMAS: dict[int, tuple[type[MetadataRecord], tuple[_Read, ...]]] = {
+    2: (TopicRecord, (_Frame.string, _Frame.uuid)),
+    4: (ConfigRecord, (_Frame.int8, _Frame.string, _Frame.string, _Frame.nullable_string)),
+    9: (RemoveTopicRecord, (_Frame.uuid,)),
+    23: (BeginTransactionRecord, ()),
+    24: (EndTransactionRecord, ()),
+    25: (AbortTransactionRecord, ()),
+}
+assert all(len(reads) == len(fields(record)) for record, reads in _SCHEMAS.values())
+
+
+def decode_metadata(value: bytes) -> MetadataRecord | None:
+    """The record that a frame holds, None for a kind that says nothing about topics and settings.
+
+    Raises DamagedMetadataError for a frame that makes no sense, and for a version that is not known: what it
+    says of a topic must not be guessed.
+    """
+    frame = _Frame(value)
+    version = frame.varint()
+    if version != FRAME_VERSION:
+        raise DamagedMetadataError(0, f"frame version {version}; only {FRAME_VERSION} is known")
+    schema = _SCHEMAS.get(frame.varint())
+    start, version = frame.position, frame.varint()
+    if schema is None:
+        return None
+    record, reads = schema
+    if version:
+        raise DamagedMetadataError(start, f"{record.__name__} version {version}; only 0 is known")
+    found = record(*(read(frame) for read in reads))
+    frame.skip_tagged_fields()
+    frame.refuse_rest()
+    return found

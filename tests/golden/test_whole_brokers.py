@@ -1,0 +1,205 @@
+"""Whole stopped brokers: their metadata says what their admin API said, and cleaning ends where theirs did.
+
+`whole_43` (4.3.0) and `whole_39` (3.9.1) ran with KRaft: nothing but `--policy-from-metadata` and their
+server.properties is needed. `whole_28` (2.8.2) ran with ZooKeeper: topics' settings come from a file.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from siltstone import app
+from siltstone.cleaner.report import CLEANED, LogResult
+from siltstone.config import format_value
+from siltstone.errors import DirectoryRefusedError
+from siltstone.log.cluster.metadata_log import read_cluster_metadata
+from tests.cleaner.logs import records_in
+from tests.golden_sets import unpack_broker, unpack_brokers
+from tests.operator.staged import in_process, listing, no_engine
+from tests.records import twin
+
+KRAFT = ("whole_43", "whole_39")
+DEFAULTS_BEFORE_4 = {"message.timestamp.after.max.ms", "log.message.timestamp.after.max.ms"}
+"""Defaults that Kafka 4 changed; Siltstone has those of 4.3."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broker:
+    """One stopped broker: its log directories (may be changed), its case.json, what its cleaner left."""
+
+    name: str
+    directories: list[Path]
+    case: Mapping[str, Any]
+    after: Path
+    server_properties: Path
+
+    def request(self, **changes: Any) -> app.CleanRequest:
+        """Clean it with its own settings, at the time when its own cleaner had done so."""
+        now_ms = max(each["now_ms"] for each in self.case["cleaned"].values())
+        asked: dict[str, Any] = {
+            "directories": self.directories,
+            "in_place": True,
+            "policy_from_metadata": True,
+            "broker_config": self.server_properties,
+            "now_ms": now_ms,
+        }
+        return app.CleanRequest(**{**asked, **changes})
+
+
+@pytest.fixture(scope="session")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`whole_39` and `whole_28`, unpacked once; read only."""
+    return unpack_brokers(tmp_path_factory.mktemp("brokers"))
+
+
+@pytest.fixture
+def broker(request: pytest.FixtureRequest, golden: Path, brokers: Path, tmp_path: Path) -> Broker:
+    name: str = request.param
+    root = golden if name == "whole_43" else brokers
+    if name == "whole_43":
+        directories = list(unpack_broker(tmp_path / name))
+    else:
+        shutil.copytree(root / name / "before", tmp_path / name, copy_function=shutil.copy2)
+        directories = [tmp_path / name / "data"]
+    case = json.loads((root / name / "case.json").read_text(encoding="utf-8"))
+    static = {**case["broker_static"], "ssl.keystore.password": "secret", "a.plugins.own": "${file:/x:y}"}
+    properties = tmp_path / "server.properties"
+    properties.write_text("".join(f"{key}={value}\n" for key, value in static.items()), encoding="utf-8")
+    return Broker(
+        name=name,
+        directories=directories,
+        case=case,
+        after=root / name / "after",
+        server_properties=properties,
+    )
+
+
+def said_by_kafka(broker: Broker, topic: str) -> dict[str, tuple[str, str]]:
+    """A topic's settings with their sources as the admin API gave them."""
+    configs = broker.case["state_before"]["topics"][topic]["configs"]
+    found = {key: (entry["value"], entry["source"]) for key, entry in configs.items()}
+    small = found.pop("internal.segment.bytes", None)
+    if small is not None and small[1] != "DEFAULT_CONFIG":
+        found["segment.bytes"] = small  # it wins, and both are one setting here
+    return found
+
+
+def dry_run(broker: Broker, **changes: Any) -> app.CleanReport:
+    request = broker.request(in_place=False, dry_run=True, **changes)
+    return app.clean(request, engine=in_process)
+
+
+@pytest.mark.parametrize("broker", KRAFT, indirect=True)
+def test_topics_and_their_ids_are_those_that_the_broker_knew(broker: Broker) -> None:
+    image = read_cluster_metadata(broker.directories[0] / "__cluster_metadata-0")
+    known = broker.case["state_before"]["topics"]
+    assert dict(image.topics) == {name: topic["topic_id"] for name, topic in known.items()}
+
+
+@pytest.mark.parametrize("broker", KRAFT, indirect=True)
+def test_settings_and_their_sources_are_those_that_the_broker_reported(broker: Broker) -> None:
+    before = [listing(directory) for directory in broker.directories]
+    report = dry_run(broker)
+    assert [listing(directory) for directory in broker.directories] == before
+    topics = {result.topic for result in report.results if result.settings}
+    assert topics == set(broker.case["state_before"]["topics"])
+    compared = 0
+    for result in report.results:
+        for name, (value, source) in said_by_kafka(broker, result.topic).items() if result.settings else ():
+            ours = result.settings.get(name)
+            if ours is None or (name in DEFAULTS_BEFORE_4 and broker.name != "whole_43"):
+                continue
+            assert (format_value(ours.value), ours.source) == (value, source), (result.where, name)
+            compared += 1
+    assert compared > 20 * len(topics)
+
+
+@pytest.mark.parametrize("broker", ["whole_43"], indirect=True)
+def test_without_server_properties_its_settings_are_kafkas_defaults_and_that_is_said(broker: Broker) -> None:
+    report = dry_run(broker, broker_config=None)
+    assert any("--broker-config" in note for note in report.notes)
+    (ledger, _) = [result for result in report.results if result.topic == "ledger"]
+    index, horizon = (ledger.settings[name] for name in ("segment.index.bytes", "delete.retention.ms"))
+    assert (index.value, index.source) == (10 << 20, "DEFAULT_CONFIG")
+    assert (horizon.value, horizon.source) == (43_200_000, "DYNAMIC_DEFAULT_BROKER_CONFIG")
+
+
+def log_records(partition: Path) -> list[twin.Record]:
+    """All records of a log, without their encoded sizes: 2.8 had no delete horizons, so deltas differ."""
+    found = [each for path in sorted(partition.glob("*.log")) for each in records_in(path.read_bytes())]
+    return [replace(each, size=0) for each in found]
+
+
+def assert_ends_as_kafka_did(broker: Broker, results: list[LogResult]) -> None:
+    """Each partition that Kafka cleaned has the records that Kafka left, and no other partition was touched.
+
+    Kafka's retention ran as well, so what lies below its log's new start is not compared.
+    """
+    done = {str(result.where): result for result in results if result.status == CLEANED}
+    assert set(done) == set(broker.case["cleaned"])
+    for name, result in done.items():
+        ours = log_records(Path(result.directory))
+        (theirs_at,) = broker.after.glob(f"*/{name}")
+        start = min(int(path.stem) for path in theirs_at.glob("*.log"))
+        assert [each for each in ours if each.offset >= start] == log_records(theirs_at), name
+        assert result.cleaned_end_offset == broker.case["cleaned"][name]["dirty_section"][-1][1], name
+
+
+@pytest.mark.parametrize("broker", KRAFT, indirect=True)
+def test_every_partition_that_kafka_cleaned_ends_with_the_same_records(broker: Broker) -> None:
+    report = app.clean(broker.request(), engine=in_process)
+    assert_ends_as_kafka_did(broker, report.results)
+    assert {Path(each.path).name.rpartition("-")[2] for each in report.passed_over} == {"delete"}
+
+
+@pytest.mark.parametrize("broker", ["whole_28"], indirect=True)
+def test_a_zookeeper_brokers_directory_wants_a_file_of_settings(broker: Broker) -> None:
+    before = listing(broker.directories[0])
+    with pytest.raises(DirectoryRefusedError, match=r"ZooKeeper.*--config-file"):
+        app.clean(broker.request(), engine=no_engine)
+    assert listing(broker.directories[0]) == before
+
+
+def by_file(broker: Broker, tmp_path: Path) -> dict[str, Any]:
+    """The flags for a broker without metadata: topics' settings in a file, dynamic ones in the broker's."""
+    own = "DYNAMIC_TOPIC_CONFIG"
+    lines = [
+        f"{topic}:{name}={value}"
+        for topic in broker.case["state_before"]["topics"]
+        for name, (value, source) in said_by_kafka(broker, topic).items()
+        if source == own
+    ]
+    topics = tmp_path / "topics.config"
+    topics.write_text("\n".join(lines), encoding="utf-8")
+    dynamic = broker.case["broker_dynamic"]
+    with broker.server_properties.open("a", encoding="utf-8") as file:
+        for name, value in {**dynamic["brokers/default"], **dynamic["brokers/1"]}.items():
+            file.write(f"{name}={value}\n")
+    return {"policy_from_metadata": False, "config_file": topics, "drop_keyless": True}
+
+
+@pytest.mark.parametrize("broker", ["whole_28"], indirect=True)
+def test_settings_by_file_and_server_properties_are_those_that_were_in_force(
+    broker: Broker, tmp_path: Path
+) -> None:
+    report = dry_run(broker, **by_file(broker, tmp_path))
+    for result in report.results:
+        for name, (value, source) in said_by_kafka(broker, result.topic).items() if result.settings else ():
+            ours = result.settings.get(name)
+            if ours is not None and name not in DEFAULTS_BEFORE_4:
+                assert format_value(ours.value) == value, (result.where, name, source)
+    ledger = next(result for result in report.results if result.topic == "ledger")
+    assert ledger.settings["segment.index.bytes"].source.startswith(f"{broker.server_properties}:")
+
+
+@pytest.mark.parametrize("broker", ["whole_28"], indirect=True)
+def test_a_zookeeper_brokers_logs_end_as_kafka_left_them(broker: Broker, tmp_path: Path) -> None:
+    report = app.clean(broker.request(**by_file(broker, tmp_path)), engine=in_process)
+    assert_ends_as_kafka_did(broker, report.results)
