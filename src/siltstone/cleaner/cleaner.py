@@ -114,7 +114,7 @@ class Cleaner:
                 notes = self._destination.tidy(state) if wanted else []
             unfinished = self._destination.unfinished(state) if wanted else None
             staging = self._destination.staging(state)
-            found = plan_log(state, state.directory.checkpoints(), choices, staging, unfinished)
+            found = plan_log(state, state.checkpoints(), choices, staging, unfinished)
             result = found.result if isinstance(found, Planned) else found
             result.notes[:0] = notes
             resumed = isinstance(found, Planned) and found.journal is not None

@@ -105,6 +105,11 @@ def check_sizes(group: Rewritten) -> None:
         raise CheckFailedError(f"{group.staged['log']}: {size} bytes, but its task reported {group.size}")
 
 
+def cleaned_up_to(planned: Planned) -> int:
+    """The cleaner checkpoint afterwards. It does not go back where only the clean part was cleaned again."""
+    return max(planned.work.end, planned.result.first_dirty_offset or 0)
+
+
 class Nowhere:
     """A dry run: everything is computed, nothing is written."""
 
@@ -220,7 +225,7 @@ class InPlace:
 
     def finish(self, planned: Planned) -> None:
         """Move the cleaner checkpoint to the end of the cleaned range."""
-        planned.state.directory.write_cleaner_checkpoint(planned.state.where, planned.work.end)
+        planned.state.directory.write_cleaner_checkpoint(planned.state.where, cleaned_up_to(planned))
         self.give_up(planned)
 
     def give_up(self, planned: Planned) -> None:
@@ -348,7 +353,7 @@ class CleanedCopy:
         if self._source.is_single_partition:
             offsets = {where: offset for where, offset in offsets.items() if where in self._source.partitions}
         offsets |= self._resets
-        offsets |= {where: planned.work.end for where, planned in self._finished.items()}
+        offsets |= {where: cleaned_up_to(planned) for where, planned in self._finished.items()}
         if offsets:
             write_checkpoint(self._partial / names.CLEANER_CHECKPOINT, offsets)
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from siltstone import files
 from siltstone.cleaner import plan, report
+from siltstone.cleaner.horizons import find_horizons
 from siltstone.cleaner.journal import SETTINGS, Basis, Journal, going_on, groups_done, why_not
 from siltstone.cleaner.report import LogResult
 from siltstone.cleaner.resume import Unfinished, not_gone_on_with
@@ -46,10 +47,23 @@ class Choices:
     high_watermark_is_end: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OpenLog:
+    """An open log at one moment, in place of what lies on the disk: ``segments``, the active one last.
+
+    ``checkpoints``: its own entries, the high watermark so low that all below it is stable and durable.
+    """
+
+    segments: tuple[Segment, ...]
+    producers: ProducerState
+    checkpoints: Checkpoints
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
     """One log of a run: where it is, and the settings that hold for it. ``config`` None: no policy known.
 
+    ``opened``: what it is like while it is appended to; None when nobody does.
     ``refused``: why it is left alone although it is there. ``drop_keyless``: the broker's own policy for the
     topic compacts, so records without a key go as they do there.
     """
@@ -58,8 +72,17 @@ class LogState:
     path: Path
     directory: LogDirectory
     config: Config | None
+    opened: OpenLog | None = None
     refused: str | None = None
     drop_keyless: bool = False
+
+    def checkpoints(self) -> Checkpoints:
+        """The checkpoints that hold for the log. Raises CorruptFileError, OSError."""
+        return self.directory.checkpoints() if self.opened is None else self.opened.checkpoints
+
+    def segments(self) -> Sequence[Segment]:
+        """Its segments, the active one last. Raises OSError."""
+        return list_segments(self.path) if self.opened is None else self.opened.segments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +103,7 @@ class Planned:
 
 def open_result(state: LogState) -> LogResult:
     """A result with the log's size as it is now."""
-    segments = list_segments(state.path)
+    segments = state.segments()
     size = sum(segment.size for segment in segments)
     return LogResult(
         topic=state.where.topic,
@@ -131,10 +154,10 @@ def plan_log(
     high_watermark = checkpoints.high_watermark.get(state.where)
     if high_watermark is None and not choices.high_watermark_is_end:
         return result.stop(report.SKIPPED, NO_HIGH_WATERMARK)
-    segments = list_segments(state.path)
+    segments = state.segments()
     if not segments:
         return result.stop(report.NOTHING_TO_DO, "the directory holds no segments")
-    producers = producer_state(state.path, segments)
+    producers = state.opened.producers if state.opened else producer_state(state.path, segments)
     facts = _log_facts(
         state, checkpoints, segments, producers, None if choices.high_watermark_is_end else high_watermark
     )
@@ -205,18 +228,28 @@ def _decide(
         if isinstance(resumed, Planned):
             return resumed
         result.notes.append(not_gone_on_with(unfinished.run, resumed))
-    if found.end <= found.first_dirty or not found.cleanable_bytes:
-        return result.stop(
-            report.NOTHING_TO_DO, "nothing that may be cleaned lies above the cleaner checkpoint"
-        )
-    ratio = state.config.number("min.cleanable.dirty.ratio")
-    if not choices.force and not plan.is_eligible(found, ratio):
-        reason = f"dirty ratio {found.dirty_ratio:.3f} is not over min.cleanable.dirty.ratio={ratio:g}"
-        return result.stop(report.NOT_ELIGIBLE, f"{reason}; --force cleans it")
-    result.cleaned_end_offset = found.end
+    why_not_now = _ineligible(state.config, choices, found)
+    if why_not_now is not None:
+        if not find_horizons(segments, min(found.first_dirty, found.end), choices.now_ms).is_due:
+            return result.stop(*why_not_now)
+        result.notes.append("the delete horizons of all its tombstones have passed")
+        found = replace(found, first_dirty=min(found.first_dirty, found.end))
+        work = _work(state, choices, staging, segments, facts, found, producers)
+    result.cleaned_end_offset = max(found.end, result.first_dirty_offset)
     result.groups = len(work.groups)
-    rest = tuple(segment for segment in segments if segment.base_offset >= found.end)
+    rest = tuple(segment for segment in segments if segment.base_offset >= found.end and not state.opened)
     return Planned(state=state, work=work, result=result, uncleaned=rest, basis=basis)
+
+
+def _ineligible(config: Config, choices: Choices, found: plan.CleanableRange) -> tuple[str, str] | None:
+    """Status and reason of a log whose dirty part is not to be cleaned now; None when it is."""
+    if found.end <= found.first_dirty or not found.cleanable_bytes:
+        return report.NOTHING_TO_DO, "nothing that may be cleaned lies above the cleaner checkpoint"
+    ratio = config.number("min.cleanable.dirty.ratio")
+    if choices.force or plan.is_eligible(found, ratio):
+        return None
+    reason = f"dirty ratio {found.dirty_ratio:.3f} is not over min.cleanable.dirty.ratio={ratio:g}"
+    return report.NOT_ELIGIBLE, f"{reason}; --force cleans it"
 
 
 def _resumed(

@@ -77,6 +77,7 @@ class CleanableRange:
 
     ``first_dirty <= end``; ``end`` is the first uncleanable offset, always a segment's base.
     ``reset``: the checkpoint was outside the log and has to be written anew even if nothing is cleaned.
+    ``overdue``: the oldest dirty record has waited longer than the maximum lag; ``delay_ms``: by how much.
     """
 
     first_dirty: int
@@ -85,6 +86,7 @@ class CleanableRange:
     cleanable_bytes: int
     reset: bool
     overdue: bool
+    delay_ms: int = 0
 
     @property
     def dirty_ratio(self) -> float:
@@ -124,23 +126,25 @@ def cleanable_range(facts: LogFacts, lag: LagLimits, now_ms: int) -> CleanableRa
     uncleanable = max(first_dirty, min(limits))
     end = max((s.base_offset for s in facts.segments if s.base_offset <= uncleanable), default=active)
     start = min(first_dirty, end)
+    delay_ms = _delay_ms(dirty, lag, now_ms)
     return CleanableRange(
         first_dirty=first_dirty,
         end=end,
         clean_bytes=sum(s.size for s in facts.segments if s.base_offset < first_dirty),
         cleanable_bytes=sum(s.size for s in segments_between(facts.segments, start, end)),
         reset=reset,
-        overdue=_overdue(dirty, lag, now_ms),
+        overdue=delay_ms > 0,
+        delay_ms=delay_ms,
     )
 
 
-def _overdue(dirty: Sequence[SegmentFacts], lag: LagLimits, now_ms: int) -> bool:
-    """Has the oldest dirty record waited longer than the maximum lag?"""
+def _delay_ms(dirty: Sequence[SegmentFacts], lag: LagLimits, now_ms: int) -> int:
+    """How long ago the oldest dirty record had waited for the maximum lag, in ms; 0 when it has not."""
     if not dirty:
-        return False
+        return 0
     stamped = [s.first_timestamp for s in dirty if s.first_timestamp is not None]
     earliest = min(stamped) if stamped else dirty[0].modified_ms
-    return earliest < now_ms - lag.max_ms
+    return max(now_ms - lag.max_ms - earliest, 0)
 
 
 def is_eligible(found: CleanableRange, min_dirty_ratio: float) -> bool:
