@@ -159,7 +159,7 @@ def one_group_a_wave(path: Path, config: Mapping[str, object] | None = None, now
     if not isinstance(found, Planned):
         return RunLimits(whole_log_bytes=0)
     work = found.work
-    largest = max(extra(work.segments[group.first : group.last]) for group in work.groups)
+    largest = max(extra(work, group) for group in work.groups)
     room = largest + spill(work) + waiting(found)
     return RunLimits(whole_log_bytes=0, max_extra_bytes=room, wave_bytes=1)
 

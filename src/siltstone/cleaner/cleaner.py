@@ -167,7 +167,7 @@ class Cleaner:
         batch: list[Planned] = []
         used = 0
         for each in small:
-            need, found = extra(each.work.segments), self._budget(each)
+            need, found = extra(each.work), self._budget(each)
             if found is None:
                 continue
             if batch and used + need > found.size:

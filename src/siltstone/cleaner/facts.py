@@ -27,7 +27,13 @@ from siltstone.log.indexes import read_entries
 from siltstone.log.names import CLUSTER_METADATA, STAGING, TopicPartition, segment_file
 from siltstone.log.producers import ProducerState, producer_state
 from siltstone.log.replacement import interrupted
-from siltstone.log.segments import Segment, first_batch_timestamp, largest_timestamp, list_segments
+from siltstone.log.segments import (
+    Segment,
+    first_batch_timestamp,
+    has_message_sets,
+    largest_timestamp,
+    list_segments,
+)
 
 TASK_MEMORY_FACTOR = 4
 """A task's memory for keys over ``log.cleaner.dedupe.buffer.size``: every bucket costs the job a task."""
@@ -309,6 +315,7 @@ def _work(
         delete_retention_ms=config.integer("delete.retention.ms"),
         producers=tuple((entry.producer_id, entry.last_offset, entry.producer_epoch) for entry in alive),
         aborted=transaction_indexes(segments),
+        message_sets=next((has_message_sets(each) for each in segments if each.size), False),
         legacy_horizon_ms=plan.legacy_delete_horizon(
             facts.segments, found.first_dirty, config.integer("delete.retention.ms")
         ),

@@ -42,6 +42,7 @@ _NUMBERS = (
     "now_ms",
     "delete_retention_ms",
     "legacy_horizon_ms",
+    "message_sets",
     "index_interval",
     "index_bytes",
     "drop_keyless",

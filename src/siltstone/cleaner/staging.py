@@ -18,6 +18,7 @@ from siltstone import files
 from siltstone.cleaner.rewrite import Output, Rewriter, pieces
 from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.work import Group, LogWork, Trouble, refuse_disorder, trouble_of
+from siltstone.config import INT_MAX
 from siltstone.errors import CheckFailedError
 from siltstone.log.indexes import IndexBuilder, Indexes
 from siltstone.log.segments import unchanged, windows
@@ -51,10 +52,16 @@ class _Sink:
 
     def __init__(self, work: LogWork, group: Group, writer: files.Writer | None) -> None:
         self._writer = writer
+        self._name = work.segments[group.first].path
         self._indexes = IndexBuilder(group.base_offset, work.index_interval, work.index_bytes)
         self.size = 0
 
     def put(self, output: Output) -> None:
+        if self.size + len(output.data) > INT_MAX:
+            raise CheckFailedError(
+                f"{self._name}: its new segment would grow beyond 2 GiB, which no index can tell; "
+                "message sets (v0, v1) grow when they become batches: clean with a smaller segment.bytes"
+            )
         if self._writer is not None and len(output.data):
             self._writer.write(output.data)
         self.size += len(output.data)

@@ -22,10 +22,11 @@ from siltstone.cleaner.journal import size_at_most
 from siltstone.cleaner.keys import ENTRY_BYTES
 from siltstone.cleaner.winners import WINNER_BYTES
 from siltstone.cleaner.work import Group, LogWork
-from siltstone.log.segments import Segment
 
 GROWTH = 1.1
 """How much larger than its sources a group may turn out, at the worst: stamps and lost compression."""
+GROWTH_OF_MESSAGES = 2.7
+"""The same where message sets (v0, v1) become batches of one small record each."""
 FILES_PER_GROUP = 8
 
 
@@ -47,9 +48,11 @@ class Budget:
     inodes: int
 
 
-def extra(segments: Sequence[Segment]) -> int:
-    """Most bytes of the new files that take the segments' place."""
-    return int(sum(segment.size for segment in segments) * GROWTH)
+def extra(work: LogWork, group: Group | None = None) -> int:
+    """Most bytes of the new files that take the place of a group's segments, or of all."""
+    segments = work.segments if group is None else work.segments[group.first : group.last]
+    growth = GROWTH_OF_MESSAGES if work.message_sets else GROWTH
+    return int(sum(segment.size for segment in segments) * growth)
 
 
 def spill(work: LogWork) -> int:
@@ -80,15 +83,12 @@ def budget(planned: Planned, room: Room, whole_log_bytes: int, wave_bytes: int) 
     work, left = planned.work, groups_left(planned)
     way, standing = Way.IN_WAVES, waiting(planned) + (0 if planned.journal else spill(work))
     if planned.journal is None:
-        size, at_once = sum(segment.size for segment in work.segments), extra(work.segments)
+        size, at_once = sum(segment.size for segment in work.segments), extra(work)
         if at_once <= room.size and fits_one_task(work, whole_log_bytes):
             way, standing = Way.ONE_TASK, 0
         elif not room.frees_sources or (size <= wave_bytes and at_once + spill(work) <= room.size):
             way, standing = Way.ONE_JOB, spill(work)
-    if room.frees_sources:
-        need = max((extra(work.segments[each.first : each.last]) for each in left), default=0)
-    else:
-        need = extra(work.segments)
+    need = max((extra(work, each) for each in left), default=0) if room.frees_sources else extra(work)
     return Budget(
         way=way,
         size=room.size - standing,
@@ -104,9 +104,12 @@ def waves(
     interrupt may cost is ``wave_bytes`` of sources, or a group for each worker, whichever is more."""
     wave: list[Group] = []
     for group in groups:
-        members = [segment for each in (*wave, group) for segment in work.segments[each.first : each.last]]
+        taken = (*wave, group)
+        members = [segment for each in taken for segment in work.segments[each.first : each.last]]
         size = sum(segment.size for segment in members)
-        if wave and (extra(members) > room or (size > wave_bytes and len(wave) >= workers)):
+        if wave and (
+            sum(extra(work, each) for each in taken) > room or (size > wave_bytes and len(wave) >= workers)
+        ):
             yield wave
             wave = []
         wave.append(group)

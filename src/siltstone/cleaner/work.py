@@ -58,7 +58,8 @@ class LogWork:
     ``staging``: folder for new files, None for a dry run. ``end``: the first uncleanable offset.
     ``producers``: (producer id, last data offset, -1 without one, producer epoch) of those that are alive,
     ascending. ``aborted``: the entries of the log's ``.txnindex`` files, those above ``end`` too.
-    ``legacy_horizon_ms``: tombstones of v0 and v1 stay in segments that were modified later.
+    ``message_sets``: the log begins with v0 or v1. ``legacy_horizon_ms``: tombstones of those stay in
+    segments that were modified later.
     """
 
     name: str
@@ -71,6 +72,7 @@ class LogWork:
     producers: tuple[tuple[int, int, int], ...]
     aborted: bytes = b""
     legacy_horizon_ms: int = 0
+    message_sets: bool = False
     index_interval: int
     index_bytes: int
     drop_keyless: bool

@@ -23,7 +23,7 @@ from siltstone.errors import CorruptFileError, CorruptRecordError, SourceChanged
 from siltstone.log.indexes import read_entries
 from siltstone.log.names import SEGMENT_KINDS, parse_segment_file, segment_file
 from siltstone.records.checksum import first_bad_checksum
-from siltstone.records.layout import Bytes, Directory
+from siltstone.records.layout import MAGIC_POSITION, Bytes, Directory
 from siltstone.records.scan import SCAN_REASON, Scan, ScanEnd, scan_batches
 
 DEFAULT_WINDOW_SIZE = 4 << 20
@@ -199,6 +199,17 @@ def first_batch_timestamp(segment: Segment) -> int | None:
     if not len(scan.batches) or int(scan.batches["max_timestamp"][0]) <= 0:
         return None
     return int(scan.batches["max_timestamp"][0])
+
+
+def has_message_sets(segment: Segment) -> bool:
+    """Does the segment begin with a message set of magic 0 or 1? Later ones never come before.
+
+    Raises OSError.
+    """
+    with files.Reader(segment.path) as reader:
+        head = np.full(MAGIC_POSITION + 1, 2, np.uint8)
+        reader.read_into(head, 0)
+    return int(head[MAGIC_POSITION]) < 2
 
 
 def count_records(segment: Segment) -> int | None:
