@@ -75,6 +75,11 @@ def swap_in(directory: Path, new: Sequence[int], old: Sequence[int]) -> list[Pat
     return retired
 
 
+def drop_cleaned(directory: Path, base_offset: int) -> None:
+    """Remove the ``.cleaned`` files of a new segment that is not swapped in after all."""
+    _remove(directory, base_offset, CLEANED)
+
+
 def interrupted(directory: Path) -> list[str]:
     """Names of files that an interrupted swap left, in order; ``.deleted`` alone only wait to be unlinked."""
     found = [name for _, name in _files(directory) if name.suffix]

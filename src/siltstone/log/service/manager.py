@@ -307,7 +307,7 @@ class LogManager(ServedLogs):
         if self._closed:
             return
         self._closed = True
-        for attendant in reversed(self.attendants):
+        for attendant in reversed(self.attendants.copy()):
             attendant.close()
         self._end_threads()
         trouble: StorageError | None = None

@@ -1,0 +1,116 @@
+"""Into logs that are open: each group is swapped under the log's claim, readers and appends going on.
+
+What is staged belongs to the cleaner alone. Only here does it touch the log: in ``Claim.changing``, for which
+whoever aborts the cleaning waits, and which raises CleaningAbortedError once somebody has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from siltstone import files
+from siltstone.cleaner import resume
+from siltstone.cleaner.destination import InPlace, check_sizes, cleaned_up_to
+from siltstone.cleaner.facts import LogState, Planned
+from siltstone.cleaner.journal import Journal
+from siltstone.cleaner.service.open_logs import Candidate
+from siltstone.cleaner.staging import Rewritten
+from siltstone.errors import CleaningAbortedError, SiltstoneError
+from siltstone.log.names import STAGING, TopicPartition
+from siltstone.log.replacement import adopt, drop_cleaned
+from siltstone.log.service.cleaning_states import Claim
+from siltstone.log.service.upkeep import Upkeep
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class IntoOpenLogs(InPlace):
+    """``logs``: those of the run, by partition, each with its claim.
+
+    An interrupted run is not gone on with, but what it has swapped is cleaned: groups are whole by
+    themselves, and the checkpoint moves only when all of them are in.
+    """
+
+    def __init__(
+        self, run: str, logs: Mapping[TopicPartition, tuple[Candidate, Claim]], upkeep: Upkeep
+    ) -> None:
+        super().__init__(run)
+        self._logs = logs
+        self._upkeep = upkeep
+
+    @contextlib.contextmanager
+    def _changing(self, state: LogState) -> Iterator[Candidate]:
+        candidate, claim = self._logs[state.where]
+        with claim.changing():
+            yield candidate
+
+    def _write_checkpoint(self, candidate: Candidate, offset: int) -> None:
+        try:
+            candidate.served.write_cleaner_checkpoint(candidate.where, offset)
+        except OSError as error:
+            if error.errno not in _FULL:
+                candidate.served.go_offline(f"{error.strerror or error}")
+            raise
+
+    def tidy(self, state: LogState) -> list[str]:
+        """Drop what an earlier run staged; nothing else is unfinished in a log that is open."""
+        return resume.sweep(state.path, keep=False) if files.exists(state.path / STAGING) else []
+
+    def unfinished(self, state: LogState) -> resume.Unfinished | None:
+        """None: see above."""
+        return None
+
+    def reset_checkpoint(self, state: LogState, offset: int) -> None:
+        """Write the checkpoint anew."""
+        with self._changing(state) as candidate:
+            self._write_checkpoint(candidate, offset)
+
+    def prepare(self, planned: Planned) -> None:
+        """Make the staging folder, unless the log is wanted back already."""
+        self._logs[planned.state.where][1].check()
+        super().prepare(planned)
+
+    def remember(self, planned: Planned, journal: Journal) -> None:
+        """Nothing to remember, but a moment to see whether to go on."""
+        self._logs[planned.state.where][1].check()
+
+    def accept(self, planned: Planned, group: Rewritten) -> None:
+        """Swap one group in; its sources' files are unlinked after ``file.delete.delay.ms``."""
+        plan = planned.work.groups[group.group]
+        sources = planned.work.segments[plan.first : plan.last]
+        directory = planned.state.path
+        with self._changing(planned.state) as candidate:
+            check_sizes(group)
+            staged = {kind: Path(path) for kind, path in group.staged.items()}
+            try:
+                adopt(directory, {plan.base_offset: staged})
+                bases = [source.base_offset for source in sources]
+                retired = candidate.log.replace([plan.base_offset], bases)
+            except (SiltstoneError, OSError):
+                with contextlib.suppress(OSError):
+                    drop_cleaned(directory, plan.base_offset)
+                raise
+        delay_ms = candidate.log.config.file_delete_delay_ms
+        self._upkeep.unlink_later(candidate.served, retired, delay_ms)
+
+    def finish(self, planned: Planned) -> None:
+        """Move the cleaner checkpoint; then old segments of ``compact,delete``, and those below the log
+        start, have their turn, which retention has left to us."""
+        with self._changing(planned.state) as candidate:
+            self._write_checkpoint(candidate, cleaned_up_to(planned))
+        with contextlib.suppress(OSError):
+            self.give_up(planned)
+        candidate, _ = self._logs[planned.state.where]
+        with (
+            contextlib.suppress(CleaningAbortedError),
+            self._changing(planned.state),
+            self._upkeep.guarded(candidate.served),
+        ):
+            self._upkeep.delete_old_segments_of(candidate.served, candidate.log)
+
+    def pause(self, planned: Planned) -> None:
+        """The same as giving up."""
+        self.give_up(planned)

@@ -1,0 +1,134 @@
+"""An engine that is started when it is first needed, kept, and started anew once it was lost.
+
+A Spark session takes seconds to start, and goes with its Java process. Whoever cleans asks for a ``use`` of
+the engine; when a call raises EngineError the engine is taken for lost: it is closed, and the next use starts
+another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from siltstone.cleaner.engine import Engine, Gathered, LogDone
+from siltstone.cleaner.staging import Rewritten
+from siltstone.cleaner.winners import WinnersFile
+from siltstone.cleaner.work import Group, LogWork
+from siltstone.errors import EngineError, SiltstoneError
+
+_logger = logging.getLogger("siltstone")
+
+
+class KeptEngine:
+    """``start`` makes an engine, or raises EngineError; ``stop`` lets go of what one holds."""
+
+    def __init__(self, start: Callable[[], Engine], stop: Callable[[Engine], object] | None = None) -> None:
+        self._start = start
+        self._stop = stop or (lambda engine: None)
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
+        self._closed = False
+
+    def use(self) -> EngineUse:
+        """For one run of a cleaner."""
+        return EngineUse(self)
+
+    def get(self) -> Engine:
+        """The engine, started if there is none. Raises EngineError."""
+        with self._lock:
+            if self._closed:
+                raise EngineError("the cleaner is closed")
+            if self._engine is None:
+                self._engine = self._start()
+            return self._engine
+
+    def lose(self, engine: Engine) -> None:
+        """It is of no use any more: the next use starts another one."""
+        with self._lock:
+            if self._engine is not engine:
+                return
+            self._engine = None
+        self._let_go(engine)
+
+    def _let_go(self, engine: Engine) -> None:
+        try:
+            self._stop(engine)
+        except Exception as error:
+            _logger.warning("the cleaner's engine could not be closed: %s", error)
+
+    def close(self) -> None:
+        """Let go of the engine; jobs that are under way fail."""
+        with self._lock:
+            self._closed = True
+            engine, self._engine = self._engine, None
+        if engine is not None:
+            self._let_go(engine)
+
+
+class EngineUse:
+    """The kept engine as one run sees it. ``lost``: why it was lost in this run, None while it was not.
+
+    ``started``: whether it was there, so that what it was given may be why it was lost.
+    """
+
+    def __init__(self, kept: KeptEngine) -> None:
+        self._kept = kept
+        self.lost: Exception | None = None
+        self.started = False
+
+    @contextlib.contextmanager
+    def _engine(self) -> Iterator[Engine]:
+        """Whatever an engine raises that is not about a log is its own end; Java's sockets raise OSErrors."""
+        engine = None
+        try:
+            engine = self._kept.get()
+            self.started = True
+            yield engine
+        except Exception as error:
+            if isinstance(error, SiltstoneError) and not isinstance(error, EngineError):
+                raise
+            self.lost = error
+            if engine is not None:
+                self._kept.lose(engine)
+            if isinstance(error, EngineError) and engine is None:
+                raise
+            said = error if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+            raise EngineError(f"the engine was lost: {said}") from error
+
+    @property
+    def workers(self) -> int:
+        """See ``Engine``. Raises EngineError."""
+        with self._engine() as engine:
+            return engine.workers
+
+    def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
+        """See ``Engine``. Raises EngineError."""
+        answers = self._answers(works)
+        while True:
+            with self._engine():
+                done = next(answers, None)
+            if done is None:
+                return
+            yield done
+
+    def _answers(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
+        yield from self._kept.get().clean_whole(works)
+
+    def clean_spread(self, work: LogWork) -> LogDone:
+        """See ``Engine``. Raises EngineError."""
+        with self._engine() as engine:
+            return engine.clean_spread(work)
+
+    def gather(self, work: LogWork) -> Gathered:
+        """See ``Engine``. Raises EngineError."""
+        with self._engine() as engine:
+            return engine.gather(work)
+
+    def rewrite(
+        self, work: LogWork, groups: Sequence[Group], winners: Sequence[WinnersFile]
+    ) -> list[Rewritten]:
+        """See ``Engine``. Raises EngineError."""
+        with self._engine() as engine:
+            return engine.rewrite(work, groups, winners)

@@ -1,0 +1,282 @@
+"""The cleaner that runs while its logs are written and read (Kafka's ``LogCleaner`` and its
+``CleanerThread``).
+
+::
+
+    with LogManager.open(["/data/logs"]) as logs:
+        logs.start()
+        cleaner = LogCleaner(logs, engine)          # engine(): called at the first cleaning
+        cleaner.start()                             # closed with the logs
+        …
+        print(cleaner.cleanings, cleaner.metrics(), logs.uncleanable)
+
+Each of ``log.cleaner.threads`` workers, again and again: choose (``choosing``), claim (``log.service``'s
+``CleaningStates``), run (``run``), rest (``throttle``); with nothing to do it sleeps
+``log.cleaner.backoff.ms``. Logs that are not dirty enough are looked at for tombstones that may go
+(``horizons``): after a cleaning once ``delete.retention.ms`` has passed, after a start once. Settings are
+read anew for every run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from siltstone.cleaner import report
+from siltstone.cleaner.cleaner import RunLimits
+from siltstone.cleaner.engine import Engine
+from siltstone.cleaner.horizons import find_horizons
+from siltstone.cleaner.report import LogResult
+from siltstone.cleaner.service.choosing import in_turn, next_batch
+from siltstone.cleaner.service.kept_engine import KeptEngine
+from siltstone.cleaner.service.open_logs import Candidate, candidate, segments_below
+from siltstone.cleaner.service.run import Claimed, Run
+from siltstone.cleaner.service.statistics import Cleaning, Statistics
+from siltstone.cleaner.service.throttle import rest_seconds, run_bytes
+from siltstone.errors import SiltstoneError
+from siltstone.log.names import CLUSTER_METADATA, TopicPartition
+from siltstone.log.service.cleaning_states import NONE
+from siltstone.log.service.manager import LogManager
+
+RESULTS_KEPT = 1000
+LOOKS_AT_ONCE = 64
+"""Idle logs whose headers are read in one round."""
+PASSES = 3
+"""A cleaning reads its sources twice and writes them once, at the most."""
+_logger = logging.getLogger("siltstone")
+
+
+class LogCleaner:
+    """Cleans the logs of ``manager`` with the engine that ``engine`` makes and ``stop_engine`` closes.
+
+    Nothing happens before ``start``; without it ``clean_once`` does one round in the caller's thread.
+    """
+
+    def __init__(
+        self,
+        manager: LogManager,
+        engine: Callable[[], Engine],
+        *,
+        stop_engine: Callable[[Engine], object] | None = None,
+        limits: RunLimits | None = None,
+    ) -> None:
+        self._manager = manager
+        self._engine = KeptEngine(engine, stop_engine)
+        self._limits = limits or RunLimits()
+        self._statistics = Statistics(RESULTS_KEPT)
+        self._choosing = threading.Lock()
+        self._wake = threading.Condition()
+        self._threads: dict[int, threading.Thread] = {}
+        self._closed = False
+        self._started = False
+        self._held: set[TopicPartition] = set()
+        self._failures: dict[TopicPartition, int] = {}
+        self._next_look_ms: dict[TopicPartition, int | None] = {}
+        manager.attendants.append(self)
+
+    # Its life
+
+    def start(self) -> bool:
+        """Begin, in threads; False where ``log.cleaner.enable`` is false."""
+        if not self._manager.config.flag("log.cleaner.enable"):
+            _logger.info("The log cleaner is not started: log.cleaner.enable=false")
+            return False
+        _logger.info("Starting the log cleaner")
+        self._started = True
+        self._begin_threads()
+        return True
+
+    def _begin_threads(self) -> None:
+        with self._wake:
+            for number in range(self._wanted_threads):
+                thread = self._threads.get(number)
+                if thread is None or not thread.is_alive():
+                    name = f"siltstone-log-cleaner-{number}"
+                    thread = threading.Thread(target=self._work, args=(number,), name=name, daemon=True)
+                    self._threads[number] = thread
+                    thread.start()
+            self._wake.notify_all()
+
+    @property
+    def _wanted_threads(self) -> int:
+        return 0 if self._closed else self._manager.config.integer("log.cleaner.threads")
+
+    def settings_changed(self) -> None:
+        """More or fewer workers, and no one sleeps for longer than it is to now."""
+        if self._started:
+            self._begin_threads()
+
+    def close(self, *, abort: bool = True) -> None:
+        """Let go of all logs and of the engine; twice is once. Without ``abort``, finish what was begun."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify_all()
+            threads = list(self._threads.values())
+        if abort:
+            for where in list(self._held):
+                self._manager.cleaning.abort(where)
+            self._engine.close()
+        for thread in threads:
+            thread.join()
+        self._engine.close()
+        if self in self._manager.attendants:
+            self._manager.attendants.remove(self)
+
+    def __enter__(self) -> LogCleaner:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _work(self, number: int) -> None:
+        while number < self._wanted_threads:
+            busy = False
+            try:
+                busy = any(result.status == report.CLEANED for result in self.clean_once())
+            except Exception:
+                _logger.exception("the log cleaner failed; it goes on")
+            if not busy:
+                self._sleep(self._manager.config.integer("log.cleaner.backoff.ms") / 1000, number)
+
+    def _sleep(self, seconds: float, number: int = 0) -> None:
+        with self._wake:
+            if number < self._wanted_threads:
+                self._wake.wait(min(seconds, threading.TIMEOUT_MAX))
+
+    # What it did
+
+    @property
+    def cleanings(self) -> list[Cleaning]:
+        """The last thousand results, oldest first."""
+        return self._statistics.cleanings
+
+    def metrics(self) -> dict[str, float]:
+        """Kafka's gauges of ``LogCleaner`` and ``LogCleanerManager``, over all directories together."""
+        config, manager = self._manager.config, self._manager
+        found = self._statistics.metrics(
+            manager.clock.now_ms(),
+            config.integer("log.cleaner.dedupe.buffer.size"),
+            config.number("log.cleaner.io.buffer.load.factor"),
+        )
+        listed = manager.uncleanable
+        sizes = [manager[where].size for where in listed if where in manager]
+        dead = [thread for thread in self._threads.values() if not thread.is_alive()]
+        wanted = self._wanted_threads if self._started else 0
+        return {
+            **found,
+            "kafka_log_logcleaner_deadthreadcount": max(wanted - (len(self._threads) - len(dead)), 0),
+            "kafka_log_logcleanermanager_uncleanable_partitions_count": len(listed),
+            "kafka_log_logcleanermanager_uncleanable_bytes": sum(sizes),
+        }
+
+    # One round
+
+    def clean_once(self) -> list[LogResult]:
+        """Choose, clean, rest; the results. Empty when nothing was to be done."""
+        batch = self._claim_dirty() or self._claim_overdue_tombstones()
+        if not batch:
+            return []
+        began, size = time.monotonic(), PASSES * sum(each.candidate.size for each in batch)
+        try:
+            run = Run(self._manager, batch, self._engine.use(), self._limits, self._failures)
+            results = run.clean()
+        finally:
+            for each in batch:
+                each.claim.done()
+                self._held.discard(each.where)
+        self._statistics.ran(run.began_ms, results)
+        cleaned = {each.where for each in results if each.status == report.CLEANED}
+        self._look_again_later(run.began_ms, [each for each in batch if each.where in cleaned])
+        limit = self._manager.config.number("log.cleaner.io.max.bytes.per.second")
+        rest = rest_seconds(size, time.monotonic() - began, limit)
+        if rest > 0:
+            self._sleep(rest)
+        return results
+
+    def _candidates(self, now_ms: int) -> list[Candidate]:
+        manager, found = self._manager, []
+        uncleanable = manager.uncleanable
+        for served in manager.serving():
+            checkpoints = None
+            for where, log in list(served.logs.items()):
+                apart = where in uncleanable or where.topic == CLUSTER_METADATA or log.offline is not None
+                if apart or manager.cleaning.state(where) != NONE:
+                    continue
+                with contextlib.suppress(FileNotFoundError):  # its segments are others now: the next round
+                    checkpoints = served.cleaner_checkpoint() if checkpoints is None else checkpoints
+                    each = candidate(served, log, checkpoints.get(where), now_ms)
+                    if each is not None:
+                        found.append(each)
+        return found
+
+    def _claim_dirty(self) -> list[Claimed]:
+        """The filthiest log, or several small ones."""
+        config, limits = self._manager.config, self._limits
+        with self._choosing:
+            candidates = self._candidates(self._manager.clock.now_ms())
+            self._statistics.looked(
+                (each.range.dirty_ratio for each in candidates), (each.range.delay_ms for each in candidates)
+            )
+            batch = next_batch(
+                in_turn(candidates, self._failures),
+                self._failures,
+                workers=max(config.integer("log.cleaner.threads"), 1),
+                small_bytes=limits.whole_log_bytes,
+                run_bytes=run_bytes(
+                    limits.wave_bytes, config.number("log.cleaner.io.max.bytes.per.second") / PASSES
+                ),
+            )
+            return self._claimed(batch)
+
+    def _claimed(self, batch: Iterable[Candidate]) -> list[Claimed]:
+        """Those that could be claimed, none once the cleaner is closed."""
+        found = []
+        for each in batch:
+            self._held.add(each.where)
+            claim = None if self._closed else self._manager.cleaning.begin(each.where)
+            if claim is None:
+                self._held.discard(each.where)
+            else:
+                found.append(Claimed(candidate=each, claim=claim))
+        return found
+
+    # Idle logs
+
+    def _look_again_later(self, now_ms: int, cleaned: Sequence[Claimed]) -> None:
+        """What a cleaning stamps may go after ``delete.retention.ms``."""
+        backoff_ms = self._manager.config.integer("log.cleaner.backoff.ms")
+        for each in cleaned:
+            wait_ms = max(each.candidate.log.config.delete_retention_ms, backoff_ms)
+            self._next_look_ms[each.where] = now_ms + wait_ms
+
+    def _claim_overdue_tombstones(self) -> list[Claimed]:
+        """Idle logs whose delete horizons have all passed."""
+        now_ms = self._manager.clock.now_ms()
+        waiting = [each for each in self._candidates(now_ms) if self._may_be_due(each, now_ms)]
+        due = []
+        for claimed in self._claimed(waiting[:LOOKS_AT_ONCE]):
+            if self._is_due(claimed.candidate, now_ms):
+                due.append(claimed)
+            else:
+                claimed.claim.done()
+                self._held.discard(claimed.where)
+        return due
+
+    def _may_be_due(self, each: Candidate, now_ms: int) -> bool:
+        next_look_ms = self._next_look_ms.get(each.where, 0)
+        has_clean_part = each.log.view.segments[0].base_offset < each.clean_end
+        return has_clean_part and next_look_ms is not None and next_look_ms <= now_ms
+
+    def _is_due(self, each: Candidate, now_ms: int) -> bool:
+        try:
+            found = find_horizons(segments_below(each.log, each.clean_end), each.clean_end, now_ms)
+        except (SiltstoneError, OSError) as error:
+            _logger.warning("%s", error)
+            self._next_look_ms[each.where] = None
+            return False
+        due_later = found.newest_ms is not None and found.newest_ms > now_ms
+        self._next_look_ms[each.where] = found.newest_ms if due_later else None
+        return found.is_due
