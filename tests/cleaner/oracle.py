@@ -106,8 +106,10 @@ class _Pass:
 
     def run(self) -> Expected:
         """Take every segment below the end."""
-        if self.end <= self.first_dirty:
-            return self.found
+        if not self._is_dirty():
+            self.first_dirty = min(self.first_dirty, self.end)
+            if not self._tombstones_are_due():
+                return self.found
         self.latest, self.known_to = self._latest()
         self.found.end = self.known_to + 1
         covered = [segment for base, segment in self.log.items() if base <= self.known_to]
@@ -118,6 +120,21 @@ class _Pass:
                 for batch in segment.batches:
                     self._take(batch, self._keeps_old_tombstones(segment))
         return self.found
+
+    def _is_dirty(self) -> bool:
+        first = max((base for base in self.log if base <= self.first_dirty), default=min(self.log))
+        return self.first_dirty < self.end and any(
+            segment.size for base, segment in self.log.items() if first <= base < self.end
+        )
+
+    def _tombstones_are_due(self) -> bool:
+        """An idle log is cleaned, which Kafka does not do, once nothing that was stamped has to wait."""
+        clean_part = [segment for base, segment in self.log.items() if base < self.first_dirty]
+        stamped = [b for each in clean_part for b in each.batches if b.count and b.horizon is not None]
+        return all((batch.horizon or 0) <= self.rules.now_ms for batch in stamped) and any(
+            batch.control or any(each.value is None and each.key is not None for each in batch.records)
+            for batch in stamped
+        )
 
     def _latest(self) -> tuple[dict[bytes, int], int]:
         """The newest offset of each key of the dirty part, and up to where that is known."""

@@ -16,6 +16,7 @@ from siltstone.cleaner.report import CLEANED, NOTHING_TO_DO, LogResult
 from siltstone.log.indexes import IndexBuilder
 from tests.cleaner import judging, logs, oracle
 from tests.cleaner.logs import DAY, NOW, RECORD_TIME, Rec
+from tests.records import twin
 from tests.records.arrays import directory
 
 EXPIRATION = DAY
@@ -24,7 +25,7 @@ KEYS = [None, b"", *(b"key-%d" % i for i in range(7))]
 
 @dataclass(frozen=True, kw_only=True)
 class RandomLog:
-    """A log, and how it is to be cleaned."""
+    """A log, and how it is to be cleaned. ``apart_ms``: between the times of two segments."""
 
     segments: dict[int, list[bytes]]
     first_dirty: int | None
@@ -33,6 +34,7 @@ class RandomLog:
     segment_bytes: int
     interval: int
     buckets: int
+    apart_ms: int = 1
     now_ms: int = NOW
 
     @property
@@ -46,8 +48,31 @@ class RandomLog:
 
 
 @st.composite
-def batches(draw: st.DrawFn, base: int) -> tuple[bytes, int]:
+def old_entries(draw: st.DrawFn, base: int) -> tuple[bytes, int]:
+    """An entry of the formats v0 or v1 from ``base`` on, and the offset after it."""
+    magic, codec = draw(st.sampled_from([(0, 0), (1, 0), (0, 1), (0, 3), (1, 1), (1, 2), (1, 3)]))
+    append_time = magic == 1 and draw(st.sampled_from([False, False, True]))
+    flags = twin.LOG_APPEND if append_time else 0
+    offset, first, inner, latest = base, base if magic else 0, b"", 0
+    for _ in range(draw(st.integers(1, 4)) if codec else 1):
+        offset += draw(st.sampled_from([0, 0, 1])) if codec else 0
+        key, value = draw(st.sampled_from(KEYS)), draw(st.sampled_from([None, b"", b"v"]))
+        time = draw(st.integers(RECORD_TIME, RECORD_TIME + 300))
+        latest = max(latest, time)
+        if not codec:
+            return twin.message(base, key, value, magic=magic, timestamp=time, attributes=flags), base + 1
+        inner += twin.message(offset - first, key, value, magic=magic, timestamp=time)
+        offset += 1
+    data = twin.wrapper(offset - 1, inner, codec, magic=magic, timestamp=latest, attributes=flags)
+    return data, offset
+
+
+@st.composite
+def batches(draw: st.DrawFn, base: int, old: bool = False) -> tuple[bytes, int]:
     """A batch from ``base`` on, and the offset after it."""
+    if old and draw(st.booleans()):
+        made: tuple[bytes, int] = draw(old_entries(base))
+        return made
     count = draw(st.integers(1, 5))
     offset, records = base, []
     fresh = draw(st.booleans())
@@ -83,12 +108,13 @@ def batches(draw: st.DrawFn, base: int) -> tuple[bytes, int]:
 def random_logs(draw: st.DrawFn) -> RandomLog:
     segments: dict[int, list[bytes]] = {}
     base = draw(st.sampled_from([0, 0, 41, 1 << 33]))
+    old = draw(st.sampled_from([0, 0, 2, 6]))
     bounds = [base]
-    for _ in range(draw(st.integers(2, 6))):
+    for number in range(draw(st.integers(2, 6))):
         mine: list[bytes] = []
         start = base
         for _ in range(draw(st.integers(0, 4))):
-            data, base = draw(batches(base))
+            data, base = draw(batches(base, number < old))
             mine.append(data)
             bounds.append(base)
         segments[start] = mine
@@ -101,6 +127,7 @@ def random_logs(draw: st.DrawFn) -> RandomLog:
         segment_bytes=draw(st.sampled_from([1, 300, 700, 1 << 20])),
         interval=draw(st.sampled_from([0, 100, 4096])),
         buckets=draw(st.integers(1, 5)),
+        apart_ms=draw(st.sampled_from([0, 400, 1000, DAY // 2])),
     )
 
 
@@ -126,8 +153,9 @@ def _end(log: RandomLog) -> int:
 
 
 def _compare(log: RandomLog, before: Path, after: Path, result: LogResult) -> None:
-    end = result.cleaned_end_offset
-    assert end == _end(log)
+    end = _end(log)
+    assert result.first_dirty_offset is not None
+    assert result.cleaned_end_offset == max(end, result.first_dirty_offset)
     judging.assert_cleaned(oracle.clean(before, _rules(log)), after, result)
     untouched = {base: data for base, data in logs.logs_of(before).items() if base >= end}
     assert untouched == {base: data for base, data in logs.logs_of(after).items() if base >= end}
@@ -151,6 +179,9 @@ def _write(path: Path, log: RandomLog) -> Path:
         checkpoint=log.first_dirty,
         high_watermark=log.high_watermark,
         interval=log.interval,
+        modified_ms={
+            base: NOW - 10 * DAY + number * log.apart_ms for number, base in enumerate(sorted(log.segments))
+        },
     )
 
 

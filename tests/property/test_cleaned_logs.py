@@ -1,0 +1,89 @@
+"""Random lives of logs, cleaned in one go, spread and in waves: the same files, and what the oracle says.
+
+The oracle (``tests/cleaner/oracle.py``) is held to Kafka's own cleaner in ``tests/golden/test_oracle.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from siltstone.cleaner.cleaner import RunLimits
+from siltstone.cleaner.engine import InProcessEngine
+from siltstone.cleaner.report import CLEANED, NOTHING_TO_DO, LogResult
+from tests.cleaner import judging, logs, oracle
+from tests.cleaner.lives import Life, Living, Round, lives
+from tests.log.index_checks import check_indexes
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_disk() -> Iterator[None]:
+    """Nothing here crashes: the disk need not be waited for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+def live(life: Life, root: Path) -> None:
+    """Every round of a life, cleaned in one go and spread from the same state."""
+    living = Living(root / "log", life)
+    for number, round_ in enumerate(life.rounds):
+        living.write(round_)
+        expected = oracle.clean(living.partition, living.rules(round_))
+        copy = root / f"copy-{number}"
+        shutil.copytree(living.root, copy)
+        before = logs.tree(living.root)
+        result = clean(living, living.root, round_, 1, RunLimits())
+        judge(living.partition, expected, result, before)
+        limits = RunLimits(whole_log_bytes=0)
+        if life.in_waves:
+            limits = logs.one_group_a_wave(copy, living.settings(round_), living.clock.now_ms())
+        spread = clean(living, copy, round_, life.buckets, limits)
+        assert (spread.status, spread.removed) == (result.status, result.removed)
+        assert logs.tree(copy) == logs.tree(living.root)
+
+
+def clean(living: Living, root: Path, round_: Round, buckets: int, limits: RunLimits) -> LogResult:
+    return logs.run(
+        root,
+        config=living.settings(round_),
+        now_ms=living.clock.now_ms(),
+        engine=lambda: InProcessEngine(buckets),
+        limits=limits,
+    )
+
+
+def judge(partition: Path, expected: oracle.Expected, result: LogResult, before: dict[str, bytes]) -> None:
+    """What came out, and that nothing else moved."""
+    assert result.status in (CLEANED, NOTHING_TO_DO), result
+    after = logs.tree(partition.parent)
+    if result.status == NOTHING_TO_DO:
+        assert not any(
+            segment.batches for base, segment in expected.segments.items() if base >= expected.first_dirty
+        )
+        assert {name: data for name, data in after.items() if "/" in name} == {
+            name: data for name, data in before.items() if "/" in name
+        }
+        return
+    judging.assert_cleaned(expected, partition, result)
+    check_indexes(partition)
+    active = f"{partition.name}/{expected.end:020}"
+    assert _below(after, partition.name, active) == _below(before, partition.name, active)
+
+
+def _below(files: dict[str, bytes], folder: str, least: str = "") -> dict[str, bytes]:
+    """The files of a folder, from one on."""
+    return {name: data for name, data in files.items() if name.startswith(folder) and name >= least}
+
+
+@settings(max_examples=410, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(lives())
+def test_random_lives_of_logs(life: Life) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        live(life, Path(folder))
