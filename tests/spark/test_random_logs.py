@@ -1,0 +1,60 @@
+"""Random lives of logs whose last cleaning is Spark's, both ways of spreading: what the oracle says.
+
+The earlier rounds are cleaned in this process, where ``tests/property/test_cleaned_logs.py`` tries many more.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from pyspark.sql import SparkSession
+
+from siltstone.cleaner.cleaner import RunLimits
+from siltstone.cleaner.engine import Engine, InProcessEngine
+from siltstone.cleaner.report import LogResult
+from siltstone.spark.clean import SparkEngine
+from tests.cleaner import judging, logs, oracle
+from tests.cleaner.lives import Life, Living, Round, lives
+
+pytestmark = pytest.mark.spark
+
+
+def clean(living: Living, root: Path, round_: Round, engine: Engine, limits: RunLimits) -> LogResult:
+    """Clean one of the copies of a life's log."""
+    given, now_ms = living.settings(round_), living.clock.now_ms()
+    return logs.run(root, config=given, now_ms=now_ms, engine=lambda: engine, limits=limits)
+
+
+def check(life: Life, root: Path, session: SparkSession) -> None:
+    """The last round in one task and spread; both as the oracle has it, in the same files."""
+    living = Living(root / "log", life)
+    for round_ in life.rounds[:-1]:
+        living.write(round_)
+        clean(living, living.root, round_, InProcessEngine(), RunLimits())
+    last = life.rounds[-1]
+    living.write(last)
+    expected = oracle.clean(living.partition, living.rules(last))
+    assume(expected.segments)
+    copy = shutil.copytree(living.root, root / "copy")
+    limits = RunLimits(whole_log_bytes=0)
+    if life.in_waves:
+        limits = logs.one_group_a_wave(copy, living.settings(last), living.clock.now_ms())
+    result = clean(living, living.root, last, SparkEngine(session), RunLimits())
+    judging.assert_cleaned(expected, living.partition, result)
+    engine = SparkEngine(session, buckets=life.buckets, tasks=1 if life.in_waves else 3)
+    judging.assert_cleaned(expected, copy / living.partition.name, clean(living, copy, last, engine, limits))
+    assert logs.tree(copy) == logs.tree(living.root)
+
+
+def test_random_lives_of_logs(session: SparkSession) -> None:
+    @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(lives())
+    def run(life: Life) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            check(life, Path(folder), session)
+
+    run()
