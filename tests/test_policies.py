@@ -292,3 +292,25 @@ def test_a_directory_of_zookeeper_times_is_one_line_and_exit_1(
     (directory / "meta.properties").write_text("version=0\ncluster.id=c\nbroker.id=0\n")
     assert run(["clean", str(directory), "--in-place", "--policy-from-metadata"]) == 1
     assert "--config-file" in capsys.readouterr().err
+
+
+def test_recovery_goes_by_the_topics_own_settings(directory: Path) -> None:
+    index = topic_config("basic", "index.interval.bytes", "100")
+    write_cluster_metadata(directory, [topic("basic", BASIC), COMPACT, index])
+    partition = directory / "basic-0"
+    rebuilt = {}
+    for settings in ((), ("index.interval.bytes=4096",)):
+        for path in partition.glob("*.index"):
+            path.unlink()
+        app.recover([directory], config=settings)
+        rebuilt[settings] = sum(path.stat().st_size for path in partition.glob("*.index"))
+    assert rebuilt[()] > 2 * rebuilt["index.interval.bytes=4096",]
+
+
+def test_recovery_goes_on_without_metadata_that_cannot_be_read(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (write_cluster_metadata(directory, [COMPACT]) / f"{0:020d}.log").write_bytes(b"garbage" * 20)
+    (result,) = app.recover([directory], dry_run=True)
+    assert {str(log.where): log.is_bad for log in result.logs}["basic-0"] is False
+    assert "settings are not known" in caplog.text

@@ -31,13 +31,13 @@ from siltstone.cleaner.originals import (
 )
 from siltstone.cleaner.report import LogResult
 from siltstone.clock import Clock, SystemClock
-from siltstone.config import Config, LogConfig, parse_assignments
+from siltstone.config import parse_assignments
 from siltstone.errors import DirectoryRefusedError, UsageError
 from siltstone.log.directory import LogDirectory, PassedOver, refuse_strangers
 from siltstone.log.names import LOCK
 from siltstone.log.recovery.directories import DirectoryRecovery, Recovery, recover_directories
 from siltstone.log.replacement import finish_replacement
-from siltstone.policies import PolicyPlaces, gather_policies, log_states
+from siltstone.policies import PolicyPlaces, gather_policies, log_states, recovery_configs
 
 DEFAULT_MASTER = "local[*]"
 
@@ -331,15 +331,7 @@ def recover(
 
     What is wrong with one log or with one disk is in its result. Raises SiltstoneError for the rest.
     """
-    settings = LogConfig.of(Config(parse_assignments(config, "--config")))
-    how = Recovery(
-        config_of=lambda where: settings,
-        now_ms=SystemClock().now_ms() if now_ms is None else now_ms,
-        threads=threads,
-        check=check,
-        close=True,
-        dry_run=dry_run,
-    )
+    given = parse_assignments(config, "--config")
     directories, offline, locked = [], [], set[tuple[int, int]]()
     with contextlib.ExitStack() as stack:
         for path in paths:
@@ -351,6 +343,14 @@ def recover(
             except OSError as error:
                 offline.append(DirectoryRecovery.failed(path, error))
         refuse_strangers(directories)
+        how = Recovery(
+            config_of=recovery_configs(directories, given),
+            now_ms=SystemClock().now_ms() if now_ms is None else now_ms,
+            threads=threads,
+            check=check,
+            close=True,
+            dry_run=dry_run,
+        )
         return recover_directories(directories, how, progress) + offline
 
 

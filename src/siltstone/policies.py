@@ -11,7 +11,8 @@ the same name is skipped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from siltstone import files
 from siltstone.cleaner.facts import LogState
 from siltstone.config import (
     Config,
+    LogConfig,
     Setting,
     parse_assignments,
     parse_config_file,
@@ -37,6 +39,7 @@ from siltstone.log.cluster.settings import (
 from siltstone.log.directory import LogDirectory, refuse_strangers
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 
+_logger = logging.getLogger("siltstone")
 NO_BROKER_CONFIG = (
     "no --broker-config: what the broker's server.properties says is not known, "
     "Kafka's defaults stand in for it"
@@ -136,6 +139,32 @@ def gather_policies(directories: Sequence[LogDirectory], places: PolicyPlaces) -
     notes = [f"settings of topics: {cluster.path} up to offset {cluster.image.end_offset}"]
     notes += [] if places.broker_config is not None else [NO_BROKER_CONFIG]
     return Policies(given=given, by_topic=by_topic, static=static, cluster=cluster, notes=tuple(notes))
+
+
+def recovery_configs(
+    directories: Sequence[LogDirectory], given: Mapping[str, Setting]
+) -> Callable[[TopicPartition], LogConfig]:
+    """What each log is recovered with: ``given``, over the topic's own settings where the metadata has them.
+
+    Metadata that cannot be read is warned of, and the defaults hold then: no record is kept or cut by them.
+    """
+    cluster: ClusterSettings | None = None
+    try:
+        holder = metadata_directory(directories)
+        if holder is not None:
+            cluster = read_cluster_settings(holder, node_id=node_id_of(directories))
+    except (CorruptFileError, UsageError, OSError) as error:
+        _logger.warning("topics' own settings are not known: %s", error)
+
+    def config_of(where: TopicPartition) -> LogConfig:
+        if cluster is not None and cluster.topic_id(where.topic) is not None:
+            try:
+                return LogConfig.of(cluster.config_of(where.topic).over(given))
+            except UsageError as error:
+                _logger.warning("%s: its own settings are not used: %s", where, error)
+        return LogConfig.of(Config(given))
+
+    return config_of
 
 
 def log_states(

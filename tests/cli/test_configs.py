@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -175,3 +176,39 @@ def test_refusals(
 def test_wrong_usage(siltstone: Command, logs: Path, arguments: tuple[str, ...]) -> None:
     refused = siltstone("configs", "--dir", logs, *arguments)
     assert (refused.status, refused.out) == (2, b"") and refused.err.count("\n") == 1
+
+
+def test_a_real_brokers_topics_have_the_settings_that_it_gave_them(
+    siltstone: Command, stopped_broker: tuple[Path, Path], golden: Path, tmp_path: Path
+) -> None:
+    case = json.loads((golden / "whole_43" / "case.json").read_text(encoding="utf-8"))
+    properties = tmp_path / "server.properties"
+    properties.write_text("log.index.size.max.bytes=16384\n")
+    place = ("--dir", stopped_broker[0], "--dir", stopped_broker[1], "--server-properties", properties)
+    shown = siltstone("configs", *place, "--describe", "--all", "--entity-type", "topics", "--json").document
+    assert len(shown["entities"]) == 14
+    for entity in shown["entities"]:
+        kafkas = case["state_before"]["topics"][entity["entity_name"]]["configs"]
+        small = kafkas["internal.segment.bytes"]
+        for each in entity["configs"]:
+            if each["name"] in kafkas:
+                won = each["name"] == "segment.bytes" and small["source"] != "DEFAULT_CONFIG"
+                said = small if won else kafkas[each["name"]]
+                assert (each["value"], each["source"]) == (said["value"], said["source"]), each["name"]
+    defaults = siltstone("configs", *place, "--describe", "--entity-type", "brokers", "--entity-default")
+    assert "  log.cleaner.delete.retention.ms=43200000" in defaults.out.decode()
+    described = siltstone("topics", *place[:4], "--describe", "--topic", "altered")
+    assert "Configs: cleanup.policy=compact,delete.retention.ms=7000," in described.lines[0]
+
+
+def test_damaged_metadata_is_told_and_the_topics_are_shown_without_their_settings(
+    siltstone: Command, stopped_broker: tuple[Path, Path]
+) -> None:
+    partition = stopped_broker[0] / "__cluster_metadata-0"
+    for path in partition.glob("*.checkpoint"):
+        path.unlink()
+    log = partition / f"{0:020d}.log"
+    log.write_bytes(log.read_bytes()[:-1])
+    described = siltstone("topics", "--dir", stopped_broker[0], "--describe", "--topic", "users")
+    assert described.status == 0
+    assert described.lines[0].endswith("Configs: ") and str(log) in described.err

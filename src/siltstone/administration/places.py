@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from siltstone import files
-from siltstone.config import Config, parse_topic_config
+from siltstone.config import Config, Source, parse_topic_config
 from siltstone.config.properties import parse_server_properties
-from siltstone.errors import CorruptFileError, DirectoryRefusedError, UnknownTopicError
+from siltstone.errors import CorruptFileError, DirectoryRefusedError, UnknownTopicError, UsageError
 from siltstone.log.checkpoints import read_topic_id
+from siltstone.log.cluster.settings import (
+    ClusterSettings,
+    metadata_directory,
+    node_id_of,
+    read_cluster_settings,
+)
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import CLUSTER_METADATA, LOCK, TopicPartition
 from siltstone.log.service.manager import LogManager
@@ -58,9 +65,9 @@ def _is_new(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """A topic: partitions that are listed or on disk, its own settings as texts.
+    """A topic: partitions that are listed or on disk, its settings as Siltstone keeps them, as texts.
 
-    ``made_here``: Siltstone made it, so its settings are known and nobody else has a replica.
+    ``made_here``: Siltstone made it, so its settings are those, and nobody else has a replica.
     """
 
     name: str
@@ -118,7 +125,7 @@ class Look:
 
     @property
     def has_brokers_metadata(self) -> bool:
-        """Is a broker's metadata log here, where topics' settings are that are not read?"""
+        """Is a broker's metadata log here, where its topics and their settings are?"""
         return any(
             where.topic == CLUSTER_METADATA
             for directory in self.directories
@@ -170,9 +177,59 @@ class Look:
                 continue
         return None
 
+    @cached_property
+    def _metadata(self) -> ClusterSettings | str | None:
+        """What the broker's metadata log says, or why it cannot be read; None where there is none."""
+        try:
+            holder = metadata_directory(self.directories)
+            if holder is None:
+                return None
+            return read_cluster_settings(holder, node_id=node_id_of(self.directories))
+        except (CorruptFileError, DirectoryRefusedError, UsageError, OSError) as error:
+            return str(error)
+
+    def _cluster_of(self, topic: TopicFacts) -> ClusterSettings | None:
+        """The metadata, where it is about this very topic and Siltstone has not taken it over."""
+        found = self._metadata
+        if topic.made_here or not isinstance(found, ClusterSettings):
+            return None
+        known = found.topic_id(topic.name)
+        return found if known is not None and known == topic.topic_id else None
+
+    def own_texts(self, topic: TopicFacts) -> Mapping[str, str]:
+        """A topic's own settings: Siltstone's, else those that its broker gave it."""
+        cluster = self._cluster_of(topic)
+        return topic.config if cluster is None else cluster.own_texts(topic.name)
+
+    def notes_on(self, topics: Sequence[TopicFacts]) -> list[str]:
+        """For people: where the settings of a broker's topics come from, or why they are not shown."""
+        found, theirs = self._metadata, [topic for topic in topics if not topic.made_here]
+        if found is None or not theirs:
+            return []
+        if isinstance(found, str):
+            return [f"settings that a broker gave its topics are in its metadata log, not shown: {found}"]
+        strange = [topic.name for topic in theirs if self._cluster_of(topic) is None]
+        return [
+            f"settings of a broker's topics: its metadata log, up to offset {found.image.end_offset}",
+            *(f"{name}: the metadata log has no such topic with its id: left over" for name in strange),
+        ]
+
+    @property
+    def broker_in_force(self) -> Config:
+        """The broker's settings with those that were set at run time."""
+        if not isinstance(self._metadata, ClusterSettings):
+            return self.broker
+        config = self.broker
+        for origin in (Source.DYNAMIC_BROKER_CONFIG, Source.DYNAMIC_DEFAULT_BROKER_CONFIG):
+            config = config.replacing(origin, self._metadata.broker.given(origin))
+        return config
+
     def config_of(self, topic: TopicFacts) -> Config:
         """A topic's settings over the broker's. Raises UsageError for a bad one."""
-        return self.broker.over(parse_topic_config(topic.config, f"topic {topic.name}"))
+        cluster = self._cluster_of(topic)
+        if cluster is not None:
+            return cluster.config_of(topic.name, self.broker_in_force)
+        return self.broker_in_force.over(parse_topic_config(topic.config, f"topic {topic.name}"))
 
     def path_of(self, where: TopicPartition) -> Path | None:
         """A partition's directory, None where it is in none of these."""

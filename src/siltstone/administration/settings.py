@@ -16,7 +16,6 @@ from siltstone.administration.places import Place, TopicFacts
 from siltstone.administration.topics import refuse_settings, texts_of
 from siltstone.config import (
     ALL_KEYS,
-    BROKER_KEYS,
     TOPIC_KEYS,
     Config,
     Key,
@@ -63,7 +62,7 @@ def settings_of_topic(config: Config, *, everything: bool) -> list[SettingFacts]
 
 def settings_of_broker(config: Config, *, everything: bool) -> list[SettingFacts]:
     """What a broker was told, or all of its settings, by name."""
-    keys = [key for key in ALL_KEYS if key.level is not Level.TOPIC] if everything else list(BROKER_KEYS)
+    keys = [key for key in ALL_KEYS if key.level is not Level.TOPIC]
     facts = [_facts(config, key, of_topic=False) for key in keys]
     default = Source.DEFAULT_CONFIG.value
     return sorted(

@@ -20,7 +20,7 @@ from siltstone.administration.settings import (
 )
 from siltstone.cli.flags import FLAG, MANY, Directories, Json, place_of
 from siltstone.cli.output import note, write_json, write_line
-from siltstone.config import split_additions
+from siltstone.config import Config, Source, split_additions
 from siltstone.errors import UsageError
 
 
@@ -138,8 +138,7 @@ def _describe_topics(place: Place, flags: ConfigsFlags, *, as_json: bool) -> Non
         return
     for name, settings in found.items():
         _show(f"{'All' if flags.all_ else 'Dynamic'} configs for topic {name} are:", settings)
-    if look.has_brokers_metadata and any(not look.topic(name).made_here for name in names):
-        note("settings that a broker gave its topics are in its metadata log and are not shown")
+    note(*look.notes_on([look.topic(name) for name in names]))
 
 
 def _describe_broker(place: Place, flags: ConfigsFlags, *, as_json: bool) -> None:
@@ -147,10 +146,11 @@ def _describe_broker(place: Place, flags: ConfigsFlags, *, as_json: bool) -> Non
     number = str(look.broker_id)
     if flags.entity_name not in (None, number):
         raise UsageError(f"--entity-name {flags.entity_name}: the directory is that of broker {number}")
-    settings = settings_of_broker(look.broker, everything=flags.all_)
+    config = look.broker_in_force
     if flags.entity_default:
-        number = "default"
-        settings = [each for each in settings if each.source == "DYNAMIC_DEFAULT_BROKER_CONFIG"]
+        number, of_all = "default", Source.DYNAMIC_DEFAULT_BROKER_CONFIG
+        config = Config().replacing(of_all, config.given(of_all))
+    settings = settings_of_broker(config, everything=flags.all_ and not flags.entity_default)
     if as_json:
         write_json({"entities": [_document("brokers", number, settings)]})
     elif flags.entity_default:

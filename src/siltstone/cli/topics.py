@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from siltstone.administration.places import Look, Place, TopicFacts
+from siltstone.administration.places import Place, TopicFacts
 from siltstone.administration.topics import (
     PartitionFacts,
     TopicChange,
@@ -178,36 +178,33 @@ def _describe(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
     look = place.look()
     names = found_topics(look.names(), flags.topic, if_exists=flags.if_exists)
     described = [(topic, partitions_of(look, topic)) for topic in map(look.topic, names)]
+    own = {topic.name: look.own_texts(topic) for topic, _ in described}
     if as_json:
-        write_json({"topics": [_document(topic, partitions) for topic, partitions in described]})
+        write_json({"topics": [_document(each, own[each.name], parts) for each, parts in described]})
     else:
         for topic, partitions in described:
-            _show_topic(topic, partitions)
-    note(*look.notes, *_unknown_settings(look, [topic for topic, _ in described]))
+            _show_topic(topic, own[topic.name], partitions)
+    note(*look.notes, *look.notes_on([topic for topic, _ in described]))
     troubles = [(topic.name, each) for topic, partitions in described for each in partitions if each.trouble]
     note(*(f"{name}-{each.partition}: {each.trouble}" for name, each in troubles))
     return 1 if troubles else 0
 
 
-def _unknown_settings(look: Look, described: Sequence[TopicFacts]) -> list[str]:
-    if look.has_brokers_metadata and any(not topic.made_here for topic in described):
-        return ["settings that a broker gave its topics are in its metadata log and are not shown"]
-    return []
-
-
-def _document(topic: TopicFacts, partitions: Sequence[PartitionFacts]) -> dict[str, object]:
+def _document(
+    topic: TopicFacts, own: Mapping[str, str], partitions: Sequence[PartitionFacts]
+) -> dict[str, object]:
     return {
         "topic": topic.name,
         "topic_id": topic.topic_id,
         "partition_count": len(partitions),
         "replication_factor": 1,
-        "configs": dict(topic.config),
+        "configs": dict(own),
         "partitions": [asdict(each) for each in partitions],
     }
 
 
-def _show_topic(topic: TopicFacts, partitions: Sequence[PartitionFacts]) -> None:
-    configs = ",".join(f"{name}={text}" for name, text in sorted(topic.config.items()))
+def _show_topic(topic: TopicFacts, own: Mapping[str, str], partitions: Sequence[PartitionFacts]) -> None:
+    configs = ",".join(f"{name}={text}" for name, text in sorted(own.items()))
     write_line(
         f"Topic: {topic.name}\tTopicId: {topic.topic_id or 'none'}\tPartitionCount: {len(partitions)}\t"
         f"ReplicationFactor: 1\tConfigs: {configs}"

@@ -61,11 +61,15 @@ class ClusterSettings:
         """The topic's own settings as the metadata has them, every one."""
         return dict(self.image.settings_of(TOPIC, topic))
 
-    def config_of(self, topic: str) -> Config:
-        """What holds for a topic. Raises UsageError for a bad value of a setting that is used."""
+    def config_of(self, topic: str, broker: Config | None = None) -> Config:
+        """What holds for a topic; ``broker``: the broker's settings where others than its own here.
+
+        Raises UsageError for a bad value of a setting that is used.
+        """
         source = f"{self.path}: topic {topic}"
         own = parse_stored_config(self.own_texts(topic), source, Source.DYNAMIC_TOPIC_CONFIG)
-        return self.broker.replacing(Source.DYNAMIC_TOPIC_CONFIG, _in_kafkas_words(own))
+        broker = self.broker if broker is None else broker
+        return broker.replacing(Source.DYNAMIC_TOPIC_CONFIG, _in_kafkas_words(own))
 
 
 def _in_kafkas_words(given: Given) -> dict[str, Setting]:
