@@ -1,0 +1,236 @@
+"""A crash at every step of cleaning a log with transactions across its groups: nothing aborted is seen.
+
+``test_swap_crashes`` looks at the steps themselves. Here segments have ``.txnindex`` files and snapshots, and
+transactions lie in several groups, some of which are swapped and some not when the crash comes: committed
+readers must see the same then, and the next run does what the oracle says of the log as the crash left it.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from siltstone.cleaner.cleaner import RunLimits
+from siltstone.cleaner.report import CLEANED, NOTHING_TO_DO, LogResult
+from siltstone.log.replacement import finish_replacement, interrupted
+from tests.cleaner import judging, logs, oracle
+from tests.cleaner.lives import DAY, Append, End, Life, Living, Round
+from tests.cleaner.naive import read_partition
+from tests.crash.disk import DROP, KEEP, Disk, Variant, recorded
+from tests.crash.test_swap_crashes import BROKEN, crash_after
+
+Seen = list[tuple[int, bytes | None, bytes | None]]
+SEEDS = (1, 2)
+VALUES, TOMBSTONES = 3, 0
+
+
+def _batch(producer: int, *keys: int, kind: int = VALUES) -> Append:
+    return Append(producer=producer, records=tuple((key, kind, 0) for key in keys))
+
+
+ROUND = Round(
+    events=(
+        *(_batch(-1, 1, 2, 3), _batch(20, 4, 5), _batch(21, 1, 6)),
+        *(_batch(20, 2, 7), _batch(-1, 8), _batch(21, 3, 4)),
+        *(End(producer=20, commit=True), _batch(10, 9, 10), _batch(21, 9)),
+        *(End(producer=21, commit=False), _batch(20, 1, 8, kind=TOMBSTONES), _batch(22, 11)),
+        *(_batch(21, 2), End(producer=22, commit=False), _batch(-1, 3)),
+        *(End(producer=20, commit=False), End(producer=21, commit=True), _batch(-1, 12)),
+        *(_batch(20, 5), End(producer=20, commit=False), _batch(-1, 5, 6)),
+        *(_batch(-1, 4), _batch(-1, 7)),
+    ),
+    rolls=(2,),
+    leaves_open=False,
+    retention_ms=DAY,
+    segment_bytes=700,
+)
+LIFE = Life(rounds=(ROUND,))
+
+
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model knows what was synced; the real disk need not."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def write(path: Path) -> Living:
+    """The log, about to be cleaned."""
+    living = Living(path, LIFE)
+    living.write(ROUND)
+    return living
+
+
+def clean(living: Living, limits: RunLimits | None = None) -> LogResult:
+    """The run that is crashed, and the one after it, held to the oracle.
+
+    One that goes on with the crashed run does not: what it has to do was found before.
+    """
+    expected = oracle.clean(living.partition, living.rules(ROUND))
+    now_ms = living.clock.now_ms()
+    result = logs.run(living.root, config=living.settings(ROUND), now_ms=now_ms, limits=limits)
+    assert result.status in (CLEANED, NOTHING_TO_DO), result
+    if not resumed(result):
+        assert bool(expected.segments) == (result.status == CLEANED)
+        if expected.segments:
+            judging.assert_cleaned(expected, living.partition, result)
+    return result
+
+
+def resumed(result: LogResult) -> bool:
+    """Did the run go on with one that was interrupted?"""
+    return any(note.startswith("resumed") for note in result.notes)
+
+
+def committed(partition: Path) -> Seen:
+    """What a reader of committed records sees, by the ``.txnindex`` files and nothing else."""
+    segments = read_partition(partition)
+    aborted = [entry for segment in segments.values() for entry in segment.aborted]
+    return [
+        (record.offset, record.key, record.value)
+        for segment in segments.values()
+        for batch in segment.batches
+        for record in batch.records
+        if not batch.control
+        and not any(
+            entry.producer_id == batch.producer_id
+            and entry.first_offset <= batch.base_offset <= entry.last_offset
+            for entry in aborted
+            if batch.transactional
+        )
+    ]
+
+
+def table(partition: Path) -> dict[bytes | None, bytes]:
+    """The last value of each key, deleted ones left out; offsets ascend."""
+    seen = committed(partition)
+    assert [offset for offset, _, _ in seen] == sorted({offset for offset, _, _ in seen})
+    return {key: value for key, value in {key: value for _, key, value in seen}.items() if value is not None}
+
+
+def check_names(partition: Path) -> None:
+    """No leftovers, and no index without its log."""
+    assert interrupted(partition) == []
+    bases = {path.stem for path in partition.glob("*.log")}
+    assert {path.stem for path in partition.glob("*.txnindex")} <= bases
+    assert {path.stem for path in partition.glob("*.timeindex")} == bases
+
+
+def copy_of(living: Living, path: Path) -> Living:
+    """The same log once more."""
+    shutil.copytree(living.root, path)
+    other = copy.copy(living)
+    other.root, other.partition = path, path / living.partition.name
+    return other
+
+
+class Undisturbed:
+    """A run that nothing disturbs: its operations, what was seen before it, and what is left after it."""
+
+    def __init__(self, path: Path, *, in_waves: bool = False) -> None:
+        self.living, self.limits = write(path), RunLimits()
+        if in_waves:
+            self.limits = logs.one_group_a_wave(path, self.living.settings(ROUND), self.living.clock.now_ms())
+        self.table = table(self.living.partition)
+        with recorded(path) as self.recording:
+            clean(self.living, self.limits)
+        self.left, self.tree = committed(self.living.partition), logs.tree(self.living.partition)
+
+    def start_and_check(self, living: Living, *, again: bool) -> bool:
+        """A start after a crash, what a reader sees then, and (``again``) after the next run.
+
+        Did that run go on with the crashed one?
+        """
+        finish_replacement(living.partition)
+        check_names(living.partition)
+        assert table(living.partition) == self.table
+        if not again:
+            return False
+        result = clean(living, self.limits)
+        check_names(living.partition)
+        assert committed(living.partition) == self.left
+        if resumed(result):
+            assert logs.tree(living.partition) == self.tree
+        return resumed(result)
+
+
+def test_the_log_has_what_it_takes(tmp_path: Path) -> None:
+    """Groups, an aborted transaction over several of them, entries that are carried over."""
+    living = write(tmp_path / "log")
+    expected = oracle.clean(living.partition, living.rules(ROUND))
+    starts = [*expected.segments, expected.end]
+    entries = [entry for new in expected.segments.values() for entry in new.aborted]
+    assert len(expected.segments) >= 4 and len(entries) >= 3
+    assert any(entry.first_offset < start <= entry.last_offset for entry in entries for start in starts)
+    assert sum(len(new.sources) > 1 for new in expected.segments.values()) >= 2
+
+
+@pytest.mark.parametrize("in_waves", [False, True])
+def test_every_operation_may_be_the_last(tmp_path: Path, in_waves: bool) -> None:
+    undisturbed = Undisturbed(tmp_path / "undisturbed", in_waves=in_waves)
+    fresh = write(tmp_path / "fresh")
+    crashes, gone_on = 0, 0
+    for count in range(0, len(undisturbed.recording.steps), 4 if in_waves else 1):
+        living = copy_of(fresh, tmp_path / str(count))
+        if not crash_after(count, lambda living=living: clean(living, undisturbed.limits)):
+            break
+        crashes += 1
+        gone_on += undisturbed.start_and_check(living, again=count % 4 == 0)
+        shutil.rmtree(living.root)
+    assert crashes > 60
+    assert (gone_on > 15) == in_waves
+
+
+def test_a_second_crash_while_it_recovers(tmp_path: Path) -> None:
+    undisturbed = Undisturbed(tmp_path / "undisturbed")
+    total, rng = len(undisturbed.recording.steps), random.Random(12)
+    for number in range(20):
+        living = write(tmp_path / str(number))
+        crash_after(rng.randrange(total), lambda living=living: clean(living))
+        crash_after(rng.randrange(20), lambda living=living: finish_replacement(living.partition))
+        finish_replacement(living.partition)
+        crash_after(rng.randrange(total), lambda living=living: clean(living))
+        undisturbed.start_and_check(living, again=True)
+
+
+def failures(undisturbed: Undisturbed, variants: list[Variant], *, again: bool = True) -> list[str]:
+    """Every image that may be on disk: what is wrong on it, one line each."""
+    found, seen, recording = [], set[int](), undisturbed.recording
+    for count in range(len(recording.steps) + 1):
+        disk = Disk(recording, count)
+        for variant in variants:
+            mixed = variant * 1009 + count if isinstance(variant, int) else variant
+            if not disk.build(mixed, seen):
+                continue
+            try:
+                undisturbed.start_and_check(undisturbed.living, again=again and count % 3 == 0)
+            except Exception as error:
+                found.append(f"{count} {mixed}: {type(error).__name__}: {error}"[:400])
+    return found
+
+
+def test_whatever_was_on_disk_by_then(tmp_path: Path) -> None:
+    assert failures(Undisturbed(tmp_path / "log"), [KEEP, DROP, *SEEDS]) == []
+
+
+def test_a_reader_without_the_indexes_would_see_aborted_records(tmp_path: Path) -> None:
+    """The harness would find it: what is read hangs on ``.txnindex`` files, and new ones are made."""
+    living = write(tmp_path / "log")
+    before = table(living.partition)
+    for path in living.partition.glob("*.txnindex"):
+        path.unlink()
+    assert table(living.partition) != before
+
+
+@pytest.mark.parametrize("name", ["no fsync of new files", "no directory sync"])
+def test_the_harness_finds_what_is_taken_out(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        BROKEN[name](patch)
+        undisturbed = Undisturbed(tmp_path / "log")
+    assert failures(undisturbed, [KEEP, DROP, *SEEDS], again=False)
