@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from siltstone.records.integers import byte_of_word, load_word
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import Bytes, Int32
 
@@ -53,29 +54,6 @@ def _four_rounds(
 
 
 @kernel
-def _byte(data: Bytes, position: np.uint64, at: int) -> np.uint64:
-    return np.uint64(data[position + np.uint64(at)]) << np.uint64(8 * at)
-
-
-@kernel
-def _load(data: Bytes, position: np.uint64) -> np.uint64:
-    """Eight bytes, little-endian; written out, and by an unsigned index, it becomes one load."""
-    low = (
-        _byte(data, position, 0)
-        | _byte(data, position, 1)
-        | _byte(data, position, 2)
-        | _byte(data, position, 3)
-    )
-    high = (
-        _byte(data, position, 4)
-        | _byte(data, position, 5)
-        | _byte(data, position, 6)
-        | _byte(data, position, 7)
-    )
-    return low | high
-
-
-@kernel
 def siphash128(
     data: Bytes, start: int, size: int, k0: np.uint64, k1: np.uint64
 ) -> tuple[np.uint64, np.uint64]:
@@ -83,7 +61,7 @@ def siphash128(
     v0, v1, v2, v3 = k0 ^ _V0, k1 ^ _V1, k0 ^ _V2, k1 ^ _V3
     position = np.uint64(start)
     for _ in range(size >> 3):
-        word = _load(data, position)
+        word = load_word(data, position)
         v3 ^= word
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
@@ -91,7 +69,7 @@ def siphash128(
         position += np.uint64(8)
     word = np.uint64(size & 0xFF) << np.uint64(56)
     for i in range(size & 7):
-        word |= _byte(data, position, i)
+        word |= byte_of_word(data, position, i)
     v3 ^= word
     v0, v1, v2, v3 = _round(v0, v1, v2, v3)
     v0, v1, v2, v3 = _round(v0, v1, v2, v3)
@@ -113,11 +91,11 @@ def _words_of_lanes(
         left = sizes[j] - at
         position = np.uint64(starts[j] + at)
         if left >= 8:
-            words[j] = _load(data, position)
+            words[j] = load_word(data, position)
         elif left >= 0:
             word = np.uint64(sizes[j] & 0xFF) << np.uint64(56)
             for i in range(left):
-                word |= _byte(data, position, i)
+                word |= byte_of_word(data, position, i)
             words[j] = word
         active[j] = left >= 0
 

@@ -62,26 +62,10 @@ def read_varlong(data: Bytes, position: int, end: int) -> tuple[int, int]:
 
 
 @inlined
-def short_varint(data: Bytes, position: int) -> tuple[int, int]:
-    """A varint of one or two bytes: (its value, the next position), (-2, -1) for a longer one.
-
-    Both bytes must be there to be read.
-    """
-    low = int(data[np.uint64(position)])
-    if low < 0x80:
-        return (low >> 1) ^ -(low & 1), position + 1
-    high = int(data[np.uint64(position + 1)])
-    if high < 0x80:
-        raw = (low & 0x7F) | (high << 7)
-        return (raw >> 1) ^ -(raw & 1), position + 2
-    return -2, -1
-
-
-@inlined
 def next_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
     """``read_varint`` with the way for one or two bytes inline: nearly all of a log are that short.
 
-    Written out, as ``next_varlong`` is: by way of ``short_varint`` decoding takes three times as long.
+    Written out, as ``next_varlong`` is: by way of a function for both, decoding takes three times as long.
     """
     if position >= end:
         return 0, -1
