@@ -13,6 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from siltstone.cleaner.cleaner import RunLimits
+from siltstone.cleaner.engine import InProcessEngine
+from siltstone.cleaner.report import CLEANED
+from siltstone.cleaner.service.log_cleaner import LogCleaner
 from siltstone.clock import ManualClock
 from siltstone.log.found import Background, run_now
 from siltstone.log.partition import PartitionLog
@@ -235,6 +239,24 @@ class Session:
             )
             assert end is not None
             directory.write_cleaner_checkpoint(WHERE, end)
+
+    def clean_embedded(self, *, unlink: bool, tombstones_only: bool = False) -> None:
+        """A round of the embedded cleaner, group by group; old files go a minute later, or wait.
+
+        ``tombstones_only``: nothing is dirty, but there are tombstones whose horizon has passed.
+        """
+        self.cleaned_below = self.log.view.segments[-1].base_offset
+        with self.doing("clean"):
+            cleaner = LogCleaner(self.manager, InProcessEngine, limits=RunLimits(whole_log_bytes=0))
+            (result,) = cleaner.clean_once()
+            assert (result.status, result.cleaned_end_offset) == (CLEANED, self.cleaned_below), result
+            assert result.groups > 1 or tombstones_only, result
+            assert not result.dirty_ratio or not tombstones_only, result
+            cleaner.close()
+        if unlink:
+            self.clock.advance(100_000)
+            with self.doing("unlinking"):
+                self.manager.tick()
 
     def close(self) -> None:
         """A clean stop."""

@@ -220,6 +220,7 @@ NEEDED = [
     ("DeleteRecords", "fsync", "logs", "DeleteRecords"),
     ("clean and swap", "fsync", ".0.log", "clean"),
     ("clean and swap", "rename", "9.log.deleted", "clean"),
+    ("embedded cleaner", "fsync", ".0.log", "clean"),
     ("truncation", "fsync", ".log", "truncation"),
     ("checkpoints", "fsync", ".timeindex", "close"),
 ]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.cleaner.logs import WHERE
 from tests.crash.disk import Recording, recorded
 from tests.crash.session import Session
 
@@ -97,6 +98,21 @@ def _clean(session: Session) -> None:
     session.close()
 
 
+def _embedded(session: Session) -> None:
+    session.append(2)
+    session.clean_embedded(unlink=False)
+    _some(session, 16)
+    session.flush()
+    session.checkpoint()
+    session.clean_embedded(unlink=False)
+    session.clock.advance(100_000)
+    session.clean_embedded(unlink=True, tombstones_only=True)
+    session.append(1)
+    session.close()
+    session.open()
+    session.append(1, sync=True)
+
+
 def _checkpoints(session: Session) -> None:
     session.append(2)
     session.checkpoint()
@@ -149,6 +165,13 @@ def _stocked(session: Session) -> None:
     _some(session, 14)
 
 
+def _stocked_for_groups(session: Session) -> None:
+    """Two segments or so fit a group."""
+    _some(session, 20)
+    session.flush()
+    session.manager.topics.alter(WHERE.topic, {"segment.bytes": "850", "min.cleanable.dirty.ratio": "0"})
+
+
 def _torn(session: Session) -> None:
     """Stopped in the middle: a checkpoint that is behind, a batch in half, an index of nonsense."""
     _prepared(session)
@@ -176,6 +199,7 @@ WORKLOADS = {
     ),
     "DeleteRecords": Workload(prepare=_prepared, act=_delete_records, settings=SMALL),
     "clean and swap": Workload(prepare=_stocked, act=_clean, settings=COMPACTED),
+    "embedded cleaner": Workload(prepare=_stocked_for_groups, act=_embedded, settings=COMPACTED),
     "checkpoints": Workload(prepare=_prepared, act=_checkpoints, settings=SMALL),
     "truncation": Workload(prepare=_stocked, act=_truncation, settings=RETAINED),
     "recovery": Workload(prepare=_torn, act=_recovery, settings=SMALL),
