@@ -88,7 +88,7 @@ def a_journal(segments: int = 3, checked: int = 1) -> Journal:
                 name=f"{10 * i:020d}.{'f' * 16}.winners",
                 count=4,
                 checksum=0xFFFFFFFF,
-                carried=Carried(open=(LARGE,), observed=(10 * i,)),
+                carried=Carried(unended=(LARGE,), observed=(10 * i,)),
             )
             for i in range(segments)
         ),
@@ -167,7 +167,8 @@ def test_another_versions_journal_is_not_gone_by(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("segments", [1, 2, 40, 1000])
 def test_its_size_is_foreseen(segments: int) -> None:
     journal = a_journal(segments, checked=segments)
-    worst = replace(journal.work, name="t" * 249 + "-1000000000", producers=((LARGE, LARGE, (1 << 15) - 1),) * 50)
+    producers = ((LARGE, LARGE, (1 << 15) - 1),) * 50
+    worst = replace(journal.work, name="t" * 249 + "-1000000000", producers=producers)
     assert 2 * len(encode(replace(journal, work=worst))) <= size_at_most(worst, 1)
 
 

@@ -134,7 +134,7 @@ def test_an_abort_with_data_that_no_index_names_is_no_transaction_to_clean() -> 
     with pytest.raises(CorruptFileError, match=r"producer 7 aborted .* recover"):
         _scan(events, b"")
     with pytest.raises(CorruptFileError, match="producer 7 aborted"):
-        _scan([Event(ABORT, 7)], b"", Carried(open=(7,)))
+        _scan([Event(ABORT, 7)], b"", Carried(unended=(7,)))
     assert _scan(events, index_of(events)).ended_transactions() == index_of(events)
 
 

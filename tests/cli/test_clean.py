@@ -111,7 +111,7 @@ def test_json(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
         ("delete_records_delete", [], "skipped", "cleanup.policy=delete", 0),
         ("keyless", [], "skipped", "--drop-keyless", 0),
         ("keyless", ["--drop-keyless"], "cleaned", "", 0),
-        ("txn", [], "skipped", "transactions", 0),
+        ("txn", [], "cleaned", "", 0),
         ("basic", ["--config", "min.cleanable.dirty.ratio=1"], "not_eligible", "--force", 0),
         ("basic", ["--config", "min.cleanable.dirty.ratio=1", "--force"], "cleaned", "", 0),
         ("basic", ["--config", "remote.storage.enable=true"], "skipped", "remote.storage.enable", 0),

@@ -111,7 +111,7 @@ def encode(journal: Journal) -> bytes:
             **asdict(journal.basis),
             **{name: getattr(journal, name) for name in ("dirty_ratio", "records", "keyless", "dirty_keys")},
             "winners": [
-                [each.name, each.count, each.checksum, list(each.carried.open), list(each.carried.observed)]
+                [each.name, each.count, each.checksum, each.carried.unended, each.carried.observed]
                 for each in journal.winners
             ],
             "checked": [
@@ -176,9 +176,9 @@ def _journal(log: dict[str, Any], partition: str, staging: str) -> Journal:
                 name=name,
                 count=count,
                 checksum=checksum,
-                carried=Carried(open=tuple(open_), observed=tuple(observed)),
+                carried=Carried(unended=tuple(unended), observed=tuple(observed)),
             )
-            for group, (name, count, checksum, open_, observed) in zip(groups, log["winners"], strict=True)
+            for group, (name, count, checksum, unended, observed) in zip(groups, log["winners"], strict=True)
         ),
         checked=tuple(_checked(row) for row in log["checked"]),
     )

@@ -65,10 +65,13 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """What is known where a group starts: producers with committed data whose marker has not come yet, and
-    the marker's offset of each aborted transaction of which data was read."""
+    """What is known where a group starts.
 
-    open: tuple[int, ...] = ()
+    ``unended``: producers with committed data whose marker has not come yet. ``observed``: the marker's offset
+    of each aborted transaction of which data was read.
+    """
+
+    unended: tuple[int, ...] = ()
     observed: tuple[int, ...] = ()
 
 
@@ -166,7 +169,7 @@ class TransactionScan:
 
     def __init__(self, aborted: Aborted, carried: Carried = NOTHING) -> None:
         self._aborted = aborted
-        self._producers = np.array(sorted(carried.open), np.int64)
+        self._producers = np.array(sorted(carried.unended), np.int64)
         self._opened = np.ones(len(self._producers), np.bool_)
         self._touched, self._unlisted = np.zeros((2, len(self._producers)), np.bool_)
         self._observed = np.isin(aborted.last_offset, np.array(carried.observed, np.int64))
@@ -258,7 +261,7 @@ def carried_by_group(
         if segment in starting and still.any():
             group, base = starting[segment]
             markers = values[observed & (values >= base)]
-            found[group] = Carried(open=tuple(values[opened].tolist()), observed=tuple(markers.tolist()))
+            found[group] = Carried(unended=tuple(values[opened].tolist()), observed=tuple(markers.tolist()))
         part = slice(edges[segment], edges[segment + 1])
         _add_segment(rows[part, 1], where[part], values, opened, observed, name)
     return {group: carried for group, carried in found.items() if carried != NOTHING}

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from siltstone.cleaner.judging import Flags
 from siltstone.cleaner.keys import EntryBlob, KeyCollector, Winners
-from siltstone.cleaner.rewrite import Flags, Rules, pieces
+from siltstone.cleaner.rewrite import Rules, pieces
 from siltstone.cleaner.transactions import NOTHING, Aborted, Carried, TransactionScan, carried_by_group
 from siltstone.errors import CorruptFileError, SiltstoneError
 from siltstone.log.segments import Segment, Window, unchanged, windows

@@ -178,19 +178,13 @@ def convert_entries(
     assert not total or int(entries["magic"].max()) < 2, "record batches need no conversion"
     keep = np.ones(len(columns), np.bool_) if keep is None else keep
     horizon = np.full(total, NO_HORIZON, np.int64) if horizon_ms is None else horizon_ms
-    kept_bits = np.where(entries["magic"] == 0, CODEC_MASK, CODEC_MASK | TIMESTAMP_TYPE_BIT)
-    attributes = (entries["attributes"] & kept_bits) | np.where(horizon >= 0, DELETE_HORIZON_BIT, 0)
     room = BATCH_OVERHEAD * total + int((columns.size[keep].astype(np.int64) + RECORD_GROWTH).sum())
     out = np.empty(room, np.uint8)
     starts, sizes, last_offset, max_timestamp = np.empty((4, total), np.int64)
     spans = (columns.key_start, columns.key_size, columns.value_start, columns.value_size)
     arguments: list[Any] = [
-        *(
-            entries,
-            attributes.astype(np.int64),
-            horizon,
-            np.searchsorted(columns.batch, np.arange(total + 1)),
-        ),
+        *(entries, _attributes(entries, horizon), horizon),
+        np.searchsorted(columns.batch, np.arange(total + 1)),
         *(columns.data, columns.offset, columns.timestamp, *spans, keep),
         np.zeros(total, np.bool_) if keep_empty is None else keep_empty,
         *(out, starts, sizes, last_offset, max_timestamp),
@@ -198,9 +192,8 @@ def convert_entries(
     bad = _convert(*arguments)
     if bad >= 0:
         raise CorruptRecordError(path, origin + int(entries["position"][bad]), TOO_FAR_APART)
-    data, starts, sizes = _sealed(
-        out[: int(sizes.sum())], starts, sizes, np.where(sizes > BATCH_OVERHEAD, codec_of(entries), 0)
-    )
+    codecs = np.where(sizes > BATCH_OVERHEAD, codec_of(entries), 0)
+    data, starts, sizes = _sealed(out[: int(sizes.sum())], starts, sizes, codecs)
     rows = np.flatnonzero(sizes)
     return Converted(
         data=data,
@@ -209,6 +202,13 @@ def convert_entries(
         max_timestamp=max_timestamp[rows],
         size=sizes[rows],
     )
+
+
+def _attributes(entries: Directory, horizon: Int64) -> Int64:
+    """The batches' attributes: of the entries' those that are known to magic 2, and the horizon's bit."""
+    kept_bits = np.where(entries["magic"] == 0, CODEC_MASK, CODEC_MASK | TIMESTAMP_TYPE_BIT)
+    found = (entries["attributes"] & kept_bits) | np.where(horizon >= 0, DELETE_HORIZON_BIT, 0)
+    return found.astype(np.int64)
 
 
 def _sealed(

@@ -146,7 +146,7 @@ def carried_of(text: str) -> Carried:
 
 
 def _carried(raw: dict[str, Any]) -> Carried:
-    return Carried(open=tuple(raw["open"]), observed=tuple(raw["observed"]))
+    return Carried(unended=tuple(raw["unended"]), observed=tuple(raw["observed"]))
 
 
 def extracted_of(text: str) -> Extracted:
