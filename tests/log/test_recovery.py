@@ -13,6 +13,7 @@ from siltstone import files
 from siltstone.config import LogConfig
 from siltstone.errors import CorruptRecordError
 from siltstone.log.epochs import LeaderEpochs
+from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.producers import ProducerStates
 from siltstone.log.recovery.partition import Recovered, recover_partition
 from siltstone.log.recovery.producers import fold, rows_that_matter
@@ -165,6 +166,29 @@ def test_an_index_is_built_again_and_the_abort_index_stays(tmp_path: Path, kind:
     path.write_bytes(path.read_bytes()[:-1])
     found = recover(partition, point=30, check=check)
     assert found.rebuilt_indexes == (name(10, kind),)
+    assert tree(partition) == before
+
+
+@pytest.mark.parametrize("left", [b"", None])
+def test_an_abort_that_no_index_names_is_found_by_a_check(tmp_path: Path, left: bytes | None) -> None:
+    partition = aborting(tmp_path)
+    before, path = tree(partition), partition / name(10, "txnindex")
+    path.unlink()
+    if left is not None:
+        path.write_bytes(left)
+    assert recover(partition, clean=True, point=30).rebuilt_indexes == ()
+    assert recover(partition, clean=True, point=30, check=True).rebuilt_indexes == (name(10, "txnindex"),)
+    assert tree(partition) == before
+
+
+def test_an_abort_index_may_say_more_than_the_log(tmp_path: Path) -> None:
+    """Cleaning takes an aborted transaction's data before its entry."""
+    partition = aborting(tmp_path)
+    path = partition / name(10, "txnindex")
+    entry = np.array([(0, 99, 11, 12, 13)], TRANSACTION_ENTRY)
+    path.write_bytes(path.read_bytes() + entry.tobytes())
+    before = tree(partition)
+    assert recover(partition, clean=True, point=30, check=True).rebuilt_indexes == ()
     assert tree(partition) == before
 
 

@@ -67,8 +67,8 @@ class Aborted:
 class Carried:
     """What is known where a group starts.
 
-    ``unended``: producers with committed data whose marker has not come yet. ``observed``: the marker's offset
-    of each aborted transaction of which data was read.
+    ``unended``: producers with committed data whose marker has not come yet. ``observed``: the marker's
+    offset of each aborted transaction of which data was read.
     """
 
     unended: tuple[int, ...] = ()

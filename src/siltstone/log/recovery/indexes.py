@@ -8,6 +8,7 @@ does not pass is built again.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from siltstone import files
 from siltstone.errors import CorruptFileError
@@ -97,3 +98,24 @@ def trouble_with_log(segment: Segment, names: dict[str, files.FileStat]) -> list
             if any(isinstance(row, Finding) and row.path == path for row in rows):
                 found.append(name)
     return found
+
+
+def lacks_transactions(
+    segment: Segment, names: dict[str, files.FileStat], aborted: Sequence[tuple[int, int, int, int, int]]
+) -> list[str]:
+    """The name of the transaction index when it lacks a transaction that ends in the segment, aborted.
+
+    ``aborted``: what the log says, as rows of the index. The index may say more: cleaning takes the data of
+    an aborted transaction before its entry. Raises OSError.
+    """
+    name = segment_file(segment.base_offset, "txnindex")
+    listed: dict[tuple[int, int], int] = {}
+    if name in names:
+        data = files.read_bytes(f"{segment.directory}/{name}")
+        try:
+            for _, producer, first, last, _ in read_entries(data, "txnindex", name).tolist():
+                listed[(producer, last)] = first
+        except CorruptFileError:
+            return [name]
+    covered = all(listed.get((producer, last), last + 1) <= first for _, producer, first, last, _ in aborted)
+    return [] if covered else [name]

@@ -32,7 +32,7 @@ from siltstone.log.indexes import ENTRY_OF_KIND, TRANSACTION_ENTRY
 from siltstone.log.names import LEADER_EPOCH_CHECKPOINT, SEGMENT_KINDS, segment_file
 from siltstone.log.producers import ProducerStates
 from siltstone.log.recovery.changes import Changes
-from siltstone.log.recovery.indexes import quick_trouble, trouble_with_log, whole_trouble
+from siltstone.log.recovery.indexes import lacks_transactions, quick_trouble, trouble_with_log, whole_trouble
 from siltstone.log.recovery.producers import AbortedEntry, ProducerHistory, fold
 from siltstone.log.recovery.scan import (
     LARGEST_RELATIVE,
@@ -201,6 +201,7 @@ class _Recovery:
         self.damage += scan.skipped if scan.damage is None else (*scan.skipped, scan.damage)
         if check and scan.damage is None:
             lying = trouble_with_log(segment, self._changes.names)
+            lying += lacks_transactions(segment, self._changes.names, aborted)
             trouble += [name for name in lying if name not in trouble]
         if trouble:
             self._write_indexes(segment, scan, aborted, trouble)
