@@ -62,6 +62,7 @@ BROKER_DEFAULTS = {
     "advertised.listeners": (),
     "auto.create.topics.enable": True,
     "broker.id": -1,
+    "cleaner.spark.master": "local[*]",
     "controller.listener.names": (),
     "controller.quorum.bootstrap.servers": (),
     "controller.quorum.voters": (),

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from siltstone.log.service.embedded import Log, NewRecord, append, open
     from siltstone.log.service.manager import LogManager
     from siltstone.log.service.retention import register_policy
+    from siltstone.spark.embedded import start_cleaner
 
-__all__ = ["Log", "LogManager", "NewRecord", "append", "open", "register_policy"]
+__all__ = ["Log", "LogManager", "NewRecord", "append", "open", "register_policy", "start_cleaner"]
 __version__ = "0.1.0"
 
 _FACE = {
@@ -25,6 +26,7 @@ _FACE = {
     "append": "siltstone.log.service.embedded",
     "open": "siltstone.log.service.embedded",
     "register_policy": "siltstone.log.service.retention",
+    "start_cleaner": "siltstone.spark.embedded",
 }
 """What the package offers by its own name, and where it lives: loaded when it is first asked for."""
 

@@ -18,6 +18,8 @@ def _accepted(name: str, kind: Kind, default: Value, doc: str, **more: Any) -> K
 
 
 BROKER_KEYS = (
+    _key("cleaner.spark.master", Kind.STRING, "local[*]", "Spark master of the embedded cleaner: local[N] for N cores of this machine, or a cluster's.",
+         kafka="Siltstone's own: Kafka's cleaner runs in the broker's own threads."),
     _key("log.cleaner.backoff.ms", Kind.LONG, 15_000, "How long the cleaner sleeps when no log is to be cleaned.", least=0, dynamic=True),
     _key("log.cleaner.dedupe.buffer.size", Kind.LONG, 128 << 20, "A quarter of the memory that one cleaning task may use for keys.", least=1 << 20, dynamic=True,
          kafka="In Kafka all of the key map's memory, for all threads together, and the most keys that one pass can clean; here it bounds each task's memory, and one pass cleans everything."),

@@ -13,12 +13,13 @@ import re
 import secrets
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyspark
-from pyspark import java_gateway
+from pyspark import SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
 import siltstone
@@ -83,6 +84,32 @@ def start_session(
     if not is_local(master):
         session.sparkContext.addPyFile(package_zip())
     return session
+
+
+def running_session() -> SparkSession | None:
+    """The session that this process has already, in whatever thread; None without one."""
+    found: Any = SparkSession._instantiatedSession
+    return found if found is not None and found.sparkContext._jsc is not None else None
+
+
+def stop_session(session: SparkSession) -> None:
+    """Stop a session, also one whose Java process is gone: the next one starts a process of its own.
+
+    PySpark keeps the way to a dead Java process for ever, and every later session would take it.
+    """
+    gateway: Any = SparkContext._gateway
+    with warnings.catch_warnings(), contextlib.suppress(Exception):
+        warnings.simplefilter("ignore")
+        session.stop()
+    process = getattr(gateway, "proc", None)
+    if process is None or process.poll() is None:
+        return
+    with contextlib.suppress(Exception):
+        gateway.shutdown()
+    internals: Any = SparkContext
+    internals._gateway = internals._jvm = internals._active_spark_context = None
+    sessions: Any = SparkSession
+    sessions._instantiatedSession = sessions._activeSession = None
 
 
 @contextlib.contextmanager
