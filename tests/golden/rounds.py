@@ -12,7 +12,7 @@ from siltstone.cleaner.destination import InPlace
 from siltstone.cleaner.engine import InProcessEngine
 from siltstone.cleaner.facts import Choices, LogState
 from siltstone.cleaner.report import CLEANED, LogResult
-from siltstone.config import Config, parse_assignments
+from siltstone.config import LONG_MAX, Config, parse_assignments
 from siltstone.log.directory import LogDirectory
 from siltstone.log.indexes import IndexBuilder
 from siltstone.records.scan import scan_batches
@@ -30,13 +30,19 @@ WAYS = {
 
 
 def clean_and_compare(
-    case: golden_sets.Case, round_: golden_sets.Round, where: Path, way: str, *, force: bool = False
+    case: golden_sets.Case,
+    round_: golden_sets.Round,
+    where: Path,
+    way: str,
+    *,
+    force: bool = False,
+    map_end: int = LONG_MAX,
 ) -> LogResult:
     """Stage a round in ``where``, clean it, and hold it to what Kafka made of it."""
     golden_sets.stage_round(case, round_, where)
     before = tree(golden_sets.partition_directory(case, where))
     assert round_.now_ms is not None
-    result = clean_round(where, round_.command_config, round_.now_ms, way, force=force)
+    result = clean_round(where, round_.command_config, round_.now_ms, way, force=force, map_end=map_end)
     assert result.status == CLEANED, result.reason
     after = golden_sets.read_checkpoint(where / "cleaner-offset-checkpoint")
     assert after[(case.topic, case.partition)] == round_.checkpoints_after["cleaner-offset-checkpoint"]
@@ -51,14 +57,22 @@ def config_of(given: Mapping[str, str]) -> Config:
 
 
 def clean_round(
-    where: Path, given: Mapping[str, str], now_ms: int, way: str, *, force: bool = False
+    where: Path,
+    given: Mapping[str, str],
+    now_ms: int,
+    way: str,
+    *,
+    force: bool = False,
+    map_end: int = LONG_MAX,
 ) -> LogResult:
     """Clean the log directory's one partition in place, in one of ``WAYS``."""
     with LogDirectory.open(where) as directory:
         ((name, partition),) = directory.partitions.items()
         state = LogState(where=name, path=partition, directory=directory, config=config_of(given))
         cleaner = Cleaner(lambda: InProcessEngine(3), InPlace("run"), WAYS[way])
-        (result,) = cleaner.run([state], Choices(now_ms=now_ms, drop_keyless=True, force=force))
+        (result,) = cleaner.run(
+            [state], Choices(now_ms=now_ms, drop_keyless=True, force=force, map_end=map_end)
+        )
     return result
 
 

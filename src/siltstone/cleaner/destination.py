@@ -107,7 +107,7 @@ def check_sizes(group: Rewritten) -> None:
 
 def cleaned_up_to(planned: Planned) -> int:
     """The cleaner checkpoint afterwards. It does not go back where only the clean part was cleaned again."""
-    return max(planned.work.end, planned.result.first_dirty_offset or 0)
+    return max(min(planned.work.end, planned.work.map_end), planned.result.first_dirty_offset or 0)
 
 
 class Nowhere:

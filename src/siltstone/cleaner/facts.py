@@ -45,12 +45,13 @@ NO_HIGH_WATERMARK = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What the operator chose, as far as planning goes by it."""
+    """What the operator chose, as far as planning goes by it. ``map_end``: ``LogWork``'s, nobody's choice."""
 
     now_ms: int
     force: bool = False
     drop_keyless: bool = False
     high_watermark_is_end: bool = False
+    map_end: int = LONG_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -221,6 +222,8 @@ def _decide(
         max_ms=state.config.integer("max.compaction.lag.ms"),
     )
     found = plan.cleanable_range(facts, lag, choices.now_ms)
+    if choices.map_end < found.end:
+        found = replace(found, end=min(s.base_offset for s in segments if s.base_offset >= choices.map_end))
     result.first_dirty_offset, result.cleaned_end_offset = found.first_dirty, found.first_dirty
     result.dirty_ratio = found.dirty_ratio
     if found.reset:
@@ -241,7 +244,7 @@ def _decide(
         result.notes.append("the delete horizons of all its tombstones have passed")
         found = replace(found, first_dirty=min(found.first_dirty, found.end))
         work = _work(state, choices, staging, segments, facts, found, producers)
-    result.cleaned_end_offset = max(found.end, result.first_dirty_offset)
+    result.cleaned_end_offset = max(min(found.end, choices.map_end), result.first_dirty_offset)
     result.groups = len(work.groups)
     rest = tuple(segment for segment in segments if segment.base_offset >= found.end and not state.opened)
     return Planned(state=state, work=work, result=result, uncleaned=rest, basis=basis)
@@ -311,6 +314,7 @@ def _work(
         groups=tuple(_groups(plan.group_segments(cleaned, found.end, limits), found.end)),
         first_dirty=found.first_dirty,
         end=found.end,
+        map_end=choices.map_end,
         now_ms=choices.now_ms,
         delete_retention_ms=config.integer("delete.retention.ms"),
         producers=tuple((entry.producer_id, entry.last_offset, entry.producer_epoch) for entry in alive),

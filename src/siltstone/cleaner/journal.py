@@ -43,6 +43,7 @@ _NUMBERS = (
     "delete_retention_ms",
     "legacy_horizon_ms",
     "message_sets",
+    "map_end",
     "index_interval",
     "index_bytes",
     "drop_keyless",

@@ -35,6 +35,7 @@ def judge(
     fate: Fates,
     winners: npt.NDArray[np.uint32],
     base: int,
+    map_end: int,
     cursor: int,
     keep: Flags,
     kept: Int64,
@@ -45,8 +46,9 @@ def judge(
 ) -> int:
     """Which records stay: fills ``keep`` a record, the four arrays after it a batch, and ``gone``.
 
-    ``winners`` are offsets less ``base``, ascending; ``cursor`` says how many were met before. Returns the
-    new cursor, or -1 when a winner was passed that is no record (the log is not what was extracted).
+    ``winners`` are offsets less ``base``, ascending; records from ``map_end`` on all stay; ``cursor`` says
+    how many were met before. Returns the new cursor, or -1 when a winner was passed that is no record (the
+    log is not what was extracted).
     """
     for i in range(len(offset)):
         here = batch[i]
@@ -54,7 +56,7 @@ def judge(
         if fate[here] > 1:
             gone[fate[here]] += 1
             continue
-        if fate[here] == 0:
+        if fate[here] == 0 and offset[i] < map_end:
             if key_size[i] < 0:
                 gone[2] += 1
                 continue
@@ -70,6 +72,8 @@ def judge(
                     gone[1] += 1
                     continue
                 tombstones[here] += 1
+        elif fate[here] == 0 and value_size[i] < 0:
+            tombstones[here] += 1
         keep[i] = True
         if kept[here] == 0:
             first_time[here] = timestamp[i]

@@ -43,6 +43,7 @@ from siltstone.cleaner.judging import (
     judge,
 )
 from siltstone.cleaner.transactions import TransactionScan
+from siltstone.config import LONG_MAX
 from siltstone.records.build import RECODE_ROOM, compress_batches
 from siltstone.records.checksum import patch_checksums
 from siltstone.records.codecs import Scratch
@@ -65,12 +66,14 @@ class Rules:
     """What a cleaning's rules hang on: times in ms, ``end`` the first uncleanable offset.
 
     ``producers`` (int64[n, 3]): ids, ascending, their last data offsets (-1 without one) and epochs.
+    ``map_end``: records from it on all stay.
     """
 
     now_ms: int
     delete_retention_ms: int
     end: int
     producers: Int64
+    map_end: int = LONG_MAX
 
 
 @dataclass(slots=True, kw_only=True)
@@ -148,7 +151,7 @@ class Rewriter:
         keep = np.empty(len(columns), np.bool_)
         kept, tombstones, first_time, last_time = np.zeros((4, len(batches)), np.int64)
         spans = (columns.batch, columns.offset, columns.timestamp, columns.key_size, columns.value_size)
-        where = (self._winners, self._base_offset, self._cursor)
+        where = (self._winners, self._base_offset, self._rules.map_end, self._cursor)
         counts = (kept, tombstones, first_time, last_time, self.tally.gone)
         self._cursor = judge(*spans, expired, fates, *where, keep, *counts)
         if self._cursor < 0:

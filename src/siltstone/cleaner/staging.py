@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone import files
+from siltstone.cleaner.judging import Flags
 from siltstone.cleaner.rewrite import Output, Rewriter, pieces
 from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.work import Group, LogWork, Trouble, refuse_disorder, trouble_of
@@ -202,8 +203,9 @@ def read_back(
                     window.data, window.batches[part], scratch, path=path, origin=window.origin
                 )
                 control = (window.batches[part]["attributes"] & CONTROL_BIT) != 0
+                uncontested = control[columns.batch] | (columns.offset >= work.map_end)
                 relative = columns.offset - group.base_offset
-                last = _check_offsets(path, relative, control[columns.batch], winners, last)
+                last = _check_offsets(path, relative, uncontested, winners, last)
                 kept += len(columns)
     if kept != report.kept:
         raise CheckFailedError(f"{path}: {kept} records on disk, but {report.kept} were kept")
@@ -215,13 +217,13 @@ def read_back(
 
 
 def _check_offsets(
-    path: str, relative: npt.NDArray[np.int64], control: npt.NDArray[np.bool_], winners: Offsets, last: int
+    path: str, relative: npt.NDArray[np.int64], uncontested: Flags, winners: Offsets, last: int
 ) -> int:
     if not len(relative):
         return last
     if int(relative[0]) <= last or (np.diff(relative) <= 0).any():
         raise CheckFailedError(f"{path}: an offset is there twice or out of order")
-    data = relative[~control] if control.any() else relative
+    data = relative[~uncontested] if uncontested.any() else relative
     where = np.searchsorted(winners, data.astype(np.uint32)).clip(max=max(len(winners) - 1, 0))
     if len(data) and (not len(winners) or (winners[where] != data).any()):
         raise CheckFailedError(f"{path}: a record is there that is no winner")

@@ -23,6 +23,7 @@ from siltstone.cleaner.judging import Flags
 from siltstone.cleaner.keys import EntryBlob, KeyCollector, Winners
 from siltstone.cleaner.rewrite import Rules, pieces
 from siltstone.cleaner.transactions import NOTHING, Aborted, Carried, TransactionScan, carried_by_group
+from siltstone.config import LONG_MAX
 from siltstone.errors import CorruptFileError, SiltstoneError
 from siltstone.log.segments import Segment, Window, unchanged, windows
 from siltstone.records.codecs import Scratch
@@ -60,7 +61,8 @@ class LogWork:
     ``producers``: (producer id, last data offset, -1 without one, producer epoch) of those that are alive,
     ascending. ``aborted``: the entries of the log's ``.txnindex`` files, those above ``end`` too.
     ``message_sets``: the log begins with v0 or v1. ``legacy_horizon_ms``: tombstones of those stay in
-    segments that were modified later.
+    segments that were modified later. ``map_end``: records from it on all stay; Kafka's map ends where it is
+    full, ours does not, so only a comparison with Kafka sets it.
     """
 
     name: str
@@ -74,6 +76,7 @@ class LogWork:
     aborted: bytes = b""
     legacy_horizon_ms: int = 0
     message_sets: bool = False
+    map_end: int = LONG_MAX
     index_interval: int
     index_bytes: int
     drop_keyless: bool
@@ -87,7 +90,8 @@ class LogWork:
         return Rules(
             now_ms=self.now_ms,
             delete_retention_ms=self.delete_retention_ms,
-            end=self.end,
+            end=min(self.end, self.map_end),
+            map_end=self.map_end,
             producers=np.array(self.producers, np.int64).reshape(-1, 3),
         )
 
@@ -173,30 +177,29 @@ def _extract_segment(
                     window.data, batches, scratch, path=segment.path, origin=window.origin
                 )
                 before = refuse_inner_disorder(segment.path, window, batches, columns, before)
-                keyed = columns.key_size >= 0
                 found.records += len(columns)
-                found.keyless += len(columns) - int(np.count_nonzero(keyed))
-                aside = _aside(scan, batches, columns, segment.path, window.origin)
-                if aside is not None:
-                    records = aside[columns.batch]
-                    found.keyless -= int(np.count_nonzero(records & ~keyed))
-                    keyed &= ~records
-                yield from collector.add(columns, keyed)
+                keyed = columns.key_size >= 0
+                contested = _contested(work, scan, batches, columns, segment.path, window.origin)
+                found.keyless += int(np.count_nonzero(~keyed if contested is None else contested & ~keyed))
+                yield from collector.add(columns, keyed if contested is None else contested & keyed)
     summary = scan.summary(number)
     if len(summary):
         found.summaries.append(summary)
 
 
-def _aside(
-    scan: TransactionScan, batches: Directory, columns: RecordColumns, path: str, origin: int
+def _contested(
+    work: LogWork, scan: TransactionScan, batches: Directory, columns: RecordColumns, path: str, origin: int
 ) -> Flags | None:
-    """Batches whose records are no part of the keys' contest: aborted ones and control batches."""
-    followed = scan.follow(batches, columns, path=path, origin=origin)
-    if followed is None:
-        return None
-    aborted, _ = followed
-    control: Flags = (batches["attributes"] & CONTROL_BIT) != 0
-    return aborted | control
+    """Which records take part in the keys' contest (bool, one a record), None for all: not those of aborted
+    transactions, control records, and what lies beyond the end of a map."""
+    followed, contested = scan.follow(batches, columns, path=path, origin=origin), None
+    if followed is not None:
+        aborted, _ = followed
+        contested = ~(aborted | ((batches["attributes"] & CONTROL_BIT) != 0))[columns.batch]
+    if work.map_end < work.end:
+        mapped = columns.offset < work.map_end
+        contested = mapped if contested is None else contested & mapped
+    return contested
 
 
 def refuse_inner_disorder(
