@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import measure
+from bench.cleaning_load import measure_cleaning_load
 from bench.generate import Generated, generate
 from bench.measure import Times, WrongResultError
 from bench.partition_log import Figure, measure_log
@@ -39,7 +40,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--codecs", default="none,lz4,zstd", help="codecs, separated by commas")
     parser.add_argument("--cold", type=int, default=3, help="repetitions as a process of its own (3)")
     parser.add_argument("--warm", type=int, default=7, help="repetitions on a running session (7)")
-    parser.add_argument("--only", choices=("cleaner", "log"), help="the cleaner, or the log itself (both)")
+    parser.add_argument(
+        "--only",
+        choices=("cleaner", "log", "load"),
+        help="the cleaner, the log itself, or appends while it is cleaned (all)",
+    )
     parser.add_argument("--append-gb", type=int, default=10, help="GB of the long append (10)")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
     return parser.parse_args()
@@ -87,8 +92,8 @@ def _table(made: Generated, found: Mapping[str, Times]) -> Table:
     return table
 
 
-def _log_table(figures: Sequence[Figure]) -> Table:
-    table = Table(title="The log itself", title_justify="left", header_style="bold")
+def _log_table(figures: Sequence[Figure], title: str = "The log itself") -> Table:
+    table = Table(title=title, title_justify="left", header_style="bold")
     for name, justify in (("what", "left"), ("value", "right"), ("ratio", "right"), ("goal", "right")):
         table.add_column(name, justify=justify)
     for figure in figures:
@@ -102,12 +107,17 @@ def main() -> int:
     arguments = _arguments()
     console, document = Console(width=120), {}
     try:
-        if arguments.only != "cleaner":
+        if arguments.only in (None, "load"):
+            figures = measure_cleaning_load(OUT / "load")
+            document["load"] = {figure.name: figure.to_json() for figure in figures}
+            if not arguments.json:
+                console.print(_log_table(figures, "Appends while the log is cleaned"))
+        if arguments.only in (None, "log"):
             figures = measure_log(OUT / "log", gigabytes=arguments.append_gb)
             document["log"] = {figure.name: figure.to_json() for figure in figures}
             if not arguments.json:
                 console.print(_log_table(figures))
-        engine = None if arguments.only == "log" else _engine()
+        engine = None if arguments.only in ("log", "load") else _engine()
         for codec in arguments.codecs.split(",") if engine is not None else ():
             folder = OUT / f"{codec}-{arguments.size_mb}"
             made = generate(folder, arguments.size_mb * 1_000_000, codec)
