@@ -247,8 +247,8 @@ class _Pass:
             needed |= batch.control and batch.producer_epoch == who.epoch
         if needed:
             attributes = batch.attributes & ~(CODEC | HORIZON)
-            empty = replace(batch, attributes=attributes, base_timestamp=-1, records=(), count=0, raw=None)
-            self.new.batches.append(empty)
+            empty = replace(batch, attributes=attributes, base_timestamp=-1, records=(), count=0)
+            self.new.batches.append(replace(empty, magic=2, raw=None))
 
 
 def _rebuilt(batch: Batch, kept: Sequence[Record], horizon: int | None) -> Batch:
