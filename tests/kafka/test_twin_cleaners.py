@@ -77,6 +77,12 @@ def test_the_oracle_foretells_both(topic: RandomTopic, time: int, twins: list[Tw
     assert judging.differences(expected, {base: after[base] for base in after if base < expected.end}) == []
 
 
+def test_an_open_transaction_ends_the_range(twins: list[Twins]) -> None:
+    for topic in TOPICS:
+        bases = segment_bases(twins[0].before, topic.name)
+        assert (end_of_cleaning(twins[0].before, topic) < bases[-1]) == topic.open, topic.name
+
+
 def test_there_was_something_to_clean(twins: list[Twins]) -> None:
     for topic in TOPICS:
         assert len(segment_bases(twins[0].before, topic.name)) >= 4, topic.name

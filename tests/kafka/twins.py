@@ -109,7 +109,7 @@ class TopicWriter:
             yield from workload(seed=seed, prefix="k", count=100, keys=60, start_ms=start_ms())
 
     def write(self, steps: int) -> None:
-        """Some batches of somebody, or the end of a transaction, `steps` times; then all ends that may."""
+        """Some batches of somebody, or the end of a transaction, `steps` times; then the end of all."""
         for _ in range(steps):
             chance = self._rng.random()
             if chance < 0.5 and self._transactional:
@@ -117,12 +117,12 @@ class TopicWriter:
             else:
                 self._send(self._rng.choice([*self._plain, *self._idempotent]))
         for number in sorted(self._begun):
-            if not self._topic.open or number:
-                self._end(number)
-        if self._topic.open and 0 not in self._begun:
+            self._end(number)
+        if self._topic.open:
             self._begin(0)
             self._send(self._transactional[0])
-        self._send(self._plain[0])
+        for _ in range(12 if self._topic.open else 1):
+            self._send(self._plain[0])
 
     def _step(self, number: int) -> None:
         if number not in self._begun:
