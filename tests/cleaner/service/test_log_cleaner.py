@@ -10,6 +10,7 @@ import pytest
 from siltstone import files
 from siltstone.cleaner.cleaner import RunLimits
 from siltstone.cleaner.engine import Engine
+from siltstone.cleaner.history import CLEANINGS_FILE, read_cleanings
 from siltstone.cleaner.report import CLEANED, FAILED, UNCLEANABLE
 from siltstone.cleaner.service.log_cleaner import LogCleaner
 from siltstone.cleaner.service.run import MOST_FAILURES
@@ -167,7 +168,7 @@ def test_a_lost_engine_leaves_the_logs_and_the_next_round_has_another(tmp_path: 
         assert engines == []
         assert {result.status for result in cleaner.clean_once()} == {FAILED}
         assert [path.name for path in sorted(tmp_path.rglob("*"))] == before
-        assert closed == engines and manager.uncleanable == {}
+        assert closed == engines and manager.uncleanable == {} and read_cleanings(tmp_path) == []
         assert [result.status for result in cleaner.clean_once()] == [FAILED]
         found = [result.status for _ in range(3) for result in cleaner.clean_once()]
         assert (found, len(engines)) == ([CLEANED, CLEANED], 3)
@@ -261,6 +262,36 @@ def test_statistics_and_kafkas_metrics(tmp_path: Path, caplog: pytest.LogCapture
     assert any(
         line.startswith("Log cleaner cleaned log users-0 (dirty section = [0, ") for line in caplog.messages
     )
+
+
+def test_statistics_survive_a_restart(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    with serving(tmp_path, clock=clock) as (manager, cleaner):
+        write(manager[USERS], 60)
+        cleaner.clean_once()
+        clock.advance(3000)
+        (before,), metrics = cleaner.cleanings, cleaner.metrics()
+        assert read_cleanings(tmp_path)[0].result.bytes_after == before.result.bytes_after
+    with serving(tmp_path, clock=clock) as (manager, cleaner):
+        (found,) = cleaner.cleanings
+        assert found.began_ms == before.began_ms and found.result.removed == before.result.removed
+        clock.advance(2000)
+        names = ("cleaner_recopy_percent", "max_clean_time_secs", "max_buffer_utilization_percent")
+        for name in (f"kafka_log_logcleaner_{each}" for each in names):
+            assert cleaner.metrics()[name] == pytest.approx(metrics[name], abs=1e-3)
+        assert cleaner.metrics()["kafka_log_logcleanermanager_time_since_last_run_ms"] == 5000
+        assert cleaner.clean_once() == [] and len(read_cleanings(tmp_path)) == 1
+
+
+def test_statistics_that_cannot_be_written_do_not_stop_the_cleaner(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "siltstone"), serving(tmp_path) as (manager, cleaner):
+        (tmp_path / CLEANINGS_FILE).mkdir()
+        write(manager[USERS], 60)
+        assert [result.status for result in cleaner.clean_once()] == [CLEANED]
+        assert manager.offline == {} and len(cleaner.cleanings) == 1
+    assert sum(CLEANINGS_FILE in line for line in caplog.messages) == 1
 
 
 def changed(config: dict[str, str]) -> Config:

@@ -28,13 +28,14 @@ from collections.abc import Callable, Iterable, Sequence
 from siltstone.cleaner import report
 from siltstone.cleaner.cleaner import RunLimits
 from siltstone.cleaner.engine import Engine
+from siltstone.cleaner.history import Cleaning, History, read_cleanings
 from siltstone.cleaner.horizons import find_horizons
 from siltstone.cleaner.report import LogResult
 from siltstone.cleaner.service.choosing import in_turn, next_batch
 from siltstone.cleaner.service.kept_engine import KeptEngine
 from siltstone.cleaner.service.open_logs import Candidate, candidate, segments_below
 from siltstone.cleaner.service.run import Claimed, Run
-from siltstone.cleaner.service.statistics import Cleaning, Statistics
+from siltstone.cleaner.service.statistics import Statistics
 from siltstone.cleaner.service.throttle import rest_seconds, run_bytes
 from siltstone.errors import SiltstoneError
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
@@ -66,7 +67,8 @@ class LogCleaner:
         self._manager = manager
         self._engine = KeptEngine(engine, stop_engine)
         self._limits = limits or RunLimits()
-        self._statistics = Statistics(RESULTS_KEPT)
+        self._statistics = Statistics(RESULTS_KEPT, self._earlier_cleanings())
+        self._history = History()
         self._choosing = threading.Lock()
         self._wake = threading.Condition()
         self._threads: dict[int, threading.Thread] = {}
@@ -172,6 +174,28 @@ class LogCleaner:
             "kafka_log_logcleanermanager_uncleanable_bytes": sum(sizes),
         }
 
+    def _earlier_cleanings(self) -> list[Cleaning]:
+        """What the directories' histories hold of the partitions that are here."""
+        found = list[Cleaning]()
+        for served in self._manager.serving():
+            try:
+                listed = read_cleanings(served.path)
+            except OSError as error:
+                _logger.warning("%s", error)
+                continue
+            found += [each for each in listed if each.result.where in served.logs]
+        return found
+
+    def _keep(self, cleanings: Iterable[Cleaning]) -> None:
+        """Write down what came of a run; what has found nothing to do is no cleaning."""
+        told = [
+            each
+            for each in cleanings
+            if each.result.status not in (report.NOTHING_TO_DO, report.NOT_ELIGIBLE)
+        ]
+        for served in self._manager.serving():
+            self._history.keep(served.path, [each for each in told if each.result.where in served.logs])
+
     # One round
 
     def clean_once(self) -> list[LogResult]:
@@ -187,7 +211,8 @@ class LogCleaner:
             for each in batch:
                 each.claim.done()
                 self._held.discard(each.where)
-        self._statistics.ran(run.began_ms, results)
+        found = self._statistics.ran(run.began_ms, results)
+        self._keep([each for each in found if not run.is_nobodys_fault(each.result)])
         cleaned = {each.where for each in results if each.status == report.CLEANED}
         self._look_again_later(run.began_ms, [each for each in batch if each.where in cleaned])
         limit = self._manager.config.number("log.cleaner.io.max.bytes.per.second")

@@ -87,6 +87,10 @@ class Run:
             self._take_in(result)
         return results
 
+    def is_nobodys_fault(self, result: LogResult) -> bool:
+        """Was it the engine that kept the log from being cleaned?"""
+        return result.status != report.CLEANED and self._engine.lost is not None
+
     def _states(self, results: list[LogResult]) -> list[LogState]:
         checkpoints: dict[int, dict[TopicPartition, int]] = {}
         states = []

@@ -6,40 +6,28 @@ from __future__ import annotations
 import collections
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from siltstone.cleaner.history import Cleaning
 from siltstone.cleaner.plan import kafka_map_keys
 from siltstone.cleaner.report import CLEANED, LogResult
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cleaning:
-    """One log's cleaning: when it began (ms), and its result.
-
-    Bytes and records of the result are those of the segments that were there; records of the cleaned ones
-    only.
-    """
-
-    began_ms: int
-    result: LogResult
-
-    @property
-    def recopy_percent(self) -> float:
-        """Bytes after over bytes before, in percent; 100 for an empty log."""
-        before = self.result.bytes_before
-        return 100 * self.result.bytes_after / before if before else 100.0
 
 
 class Statistics:
     """The last ``most`` cleanings, and what the last look at all logs has shown. Safe for several threads."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, before: Iterable[Cleaning] = ()) -> None:
+        """``before``: what is known of earlier cleanings, in any order."""
         self._lock = threading.Lock()
         self._cleanings: collections.deque[Cleaning] = collections.deque(maxlen=most)
         self._last_run: list[Cleaning] = []
         self._last_run_ms: int | None = None
         self._dirtiest = 0.0
         self._delay_ms = 0
+        runs: dict[int, list[LogResult]] = {}
+        for each in sorted(before, key=lambda each: each.began_ms):
+            runs.setdefault(each.began_ms, []).append(each.result)
+        for began_ms, results in runs.items():
+            self.ran(began_ms, results)
 
     @property
     def cleanings(self) -> list[Cleaning]:
@@ -53,19 +41,20 @@ class Statistics:
         with self._lock:
             self._dirtiest, self._delay_ms = dirtiest, delay_ms
 
-    def ran(self, began_ms: int, results: Iterable[LogResult]) -> None:
-        """A run is over."""
+    def ran(self, began_ms: int, results: Iterable[LogResult]) -> list[Cleaning]:
+        """A run is over; its cleanings."""
         cleanings = [Cleaning(began_ms=began_ms, result=result) for result in results]
         with self._lock:
             self._cleanings += cleanings
             self._last_run = [each for each in cleanings if each.result.status == CLEANED] or self._last_run
             self._last_run_ms = began_ms
+        return cleanings
 
     def metrics(self, now_ms: int, buffer_bytes: int, load_factor: float) -> dict[str, float]:
         """Kafka's gauges by the names that the usual exporter rules give them.
 
         The buffer's utilization is that of a map as large as Kafka's: ours does not fill up, so it may be
-        over 100. A session that never ran has a ``time_since_last_run_ms`` of 0.
+        over 100. Where nothing was ever cleaned there is a ``time_since_last_run_ms`` of 0.
         """
         with self._lock:
             last, last_ms = self._last_run, self._last_run_ms

@@ -1,0 +1,126 @@
+"""The file of past cleanings: what is read is what was written, it is bounded, and damage costs a line."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from siltstone import files
+from siltstone.cleaner import history
+from siltstone.cleaner.history import CLEANINGS_FILE, Cleaning, History, append_cleanings, read_cleanings
+from siltstone.cleaner.report import CLEANED, FAILED, LogResult, Removed
+from siltstone.log.directory import LogDirectory
+
+
+def cleaning(number: int, status: str = CLEANED, reason: str = "", partition: int = 0) -> Cleaning:
+    result = LogResult(
+        topic="users",
+        partition=partition,
+        directory="",
+        status=status,
+        reason=reason,
+        first_dirty_offset=number,
+        cleaned_end_offset=number + 10,
+        bytes_before=1000,
+        bytes_after=250,
+        records_before=10,
+        records_after=3,
+        removed=Removed(superseded=5, tombstones=2),
+        seconds=0.25,
+    )
+    return Cleaning(began_ms=1000 + number, result=result)
+
+
+def test_what_was_kept_is_read_back(tmp_path: Path) -> None:
+    assert read_cleanings(tmp_path) == []
+    append_cleanings(tmp_path, [cleaning(1), cleaning(2)])
+    append_cleanings(tmp_path, [cleaning(3, FAILED, "no space")])
+    found = read_cleanings(tmp_path)
+    assert [each.began_ms for each in found] == [1001, 1002, 1003]
+    expected = cleaning(1).result
+    expected.directory = str(tmp_path / "users-0")
+    assert found[0].result == expected and found[0].recopy_percent == 25
+    assert (found[2].result.status, found[2].result.reason) == (FAILED, "no space")
+
+
+def test_a_line_is_one_json_object_with_the_numbers_that_people_want(tmp_path: Path) -> None:
+    append_cleanings(tmp_path, [cleaning(1)])
+    (line,) = (tmp_path / CLEANINGS_FILE).read_text().splitlines()
+    row = json.loads(line)
+    wanted = {"began_ms": 1001, "topic": "users", "partition": 0, "status": CLEANED, "seconds": 0.25}
+    assert wanted.items() <= row.items()
+    assert (row["bytes_before"], row["bytes_after"], row["recopy_percent"]) == (1000, 250, 25.0)
+    assert row["removed"]["superseded"] == 5 and not {"settings", "directory"} & row.keys()
+
+
+def test_a_torn_last_line_costs_itself_only(tmp_path: Path) -> None:
+    path = tmp_path / CLEANINGS_FILE
+    append_cleanings(tmp_path, [cleaning(1), cleaning(2)])
+    path.write_bytes(path.read_bytes()[:-40])
+    assert [each.began_ms for each in read_cleanings(tmp_path)] == [1001]
+    append_cleanings(tmp_path, [cleaning(3)])
+    assert [each.began_ms for each in read_cleanings(tmp_path)] == [1001, 1003]
+
+
+@pytest.mark.parametrize(
+    "noise", [b"", b"\n", b"\xff\x00\n", b"[]\n", b"{}\n", b'{"removed": 3}\n', b"null\n"]
+)
+def test_lines_that_make_no_sense_are_passed_over(tmp_path: Path, noise: bytes) -> None:
+    (tmp_path / CLEANINGS_FILE).write_bytes(noise)
+    append_cleanings(tmp_path, [cleaning(1)])
+    assert [each.began_ms for each in read_cleanings(tmp_path)] == [1001]
+
+
+def test_fields_of_later_versions_and_missing_ones_do_no_harm(tmp_path: Path) -> None:
+    row = cleaning(1).to_json() | {"later": 1}
+    row["removed"] = {"superseded": 7, "later": 2}
+    del row["groups"]
+    (tmp_path / CLEANINGS_FILE).write_text(json.dumps(row) + "\n")
+    (found,) = read_cleanings(tmp_path)
+    assert found.result.removed == Removed(superseded=7)
+
+
+def test_the_file_is_bounded_and_the_newest_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MOST_BYTES", 8000)
+    for number in range(200):
+        append_cleanings(tmp_path, [cleaning(number)])
+        assert (tmp_path / CLEANINGS_FILE).stat().st_size <= 8000
+    found = [each.began_ms for each in read_cleanings(tmp_path)]
+    assert found == list(range(1200 - len(found), 1200)) and len(found) > 4
+    append_cleanings(tmp_path, [cleaning(number) for number in range(300, 400)])
+    assert read_cleanings(tmp_path)[-1].began_ms == 1399
+    assert (tmp_path / CLEANINGS_FILE).stat().st_size <= 8000
+
+
+def test_a_failure_that_repeats_itself_is_written_once(tmp_path: Path) -> None:
+    kept = History()
+    for number in range(5):
+        kept.keep(tmp_path, [cleaning(number, FAILED, "no engine"), cleaning(number, FAILED, "other", 1)])
+    kept.keep(tmp_path, [cleaning(5, FAILED, "no space")])
+    kept.keep(tmp_path, [cleaning(6)])
+    kept.keep(tmp_path, [cleaning(7, FAILED, "no space")])
+    mine = [each for each in read_cleanings(tmp_path) if each.result.partition == 0]
+    assert [each.began_ms for each in mine] == [1000, 1005, 1006, 1007]
+
+
+def test_a_disk_that_does_not_take_it_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.Appender, "write", full)
+    with caplog.at_level(logging.WARNING, "siltstone"):
+        History().keep(tmp_path, [cleaning(1)])
+    assert "No space left on device" in caplog.text and read_cleanings(tmp_path) == []
+
+
+def test_the_file_makes_no_folder_a_log_directory_and_is_no_partition(tmp_path: Path) -> None:
+    (tmp_path / "users-0").mkdir()
+    (tmp_path / "users-0" / f"{0:020d}.log").write_bytes(b"")
+    append_cleanings(tmp_path, [cleaning(1)])
+    found = LogDirectory.open(tmp_path, lock=False)
+    assert not found.is_marked and found.passed_over == []
