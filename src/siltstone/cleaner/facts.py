@@ -339,7 +339,8 @@ def transaction_indexes(segments: Sequence[Segment]) -> bytes:
     for segment in segments:
         if segment.transaction_index_size:
             path = Path(segment.directory) / segment_file(segment.base_offset, "txnindex")
-            entries = read_entries(files.read_bytes(path), "txnindex", str(path))
+            raw = files.read_slice(path, 0, segment.transaction_index_size)  # the active one may be growing
+            entries = read_entries(raw, "txnindex", str(path))
             bad = np.flatnonzero(entries["first_offset"] > entries["last_offset"])
             if len(bad):
                 raise CorruptFileError(
