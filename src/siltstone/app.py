@@ -18,8 +18,9 @@ from pathlib import Path
 
 from siltstone import files
 from siltstone.cleaner.audit import audit, concerned, fingerprints
+from siltstone.cleaner.cleaned_copy import CleanedCopy
 from siltstone.cleaner.cleaner import Cleaner, RunLimits
-from siltstone.cleaner.destination import CleanedCopy, Destination, InPlace, Nowhere
+from siltstone.cleaner.destination import Destination, InPlace, Nowhere
 from siltstone.cleaner.engine import Engine, Progress
 from siltstone.cleaner.facts import Choices, LogState
 from siltstone.cleaner.originals import (

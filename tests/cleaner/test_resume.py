@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from siltstone.cleaner.cleaned_copy import CleanedCopy
 from siltstone.cleaner.cleaner import RunLimits
-from siltstone.cleaner.destination import CleanedCopy, InPlace, Nowhere
+from siltstone.cleaner.destination import InPlace, Nowhere
 from siltstone.cleaner.originals import Originals
 from siltstone.cleaner.report import CLEANED, FAILED, NOTHING_TO_DO, SKIPPED, LogResult
 from siltstone.errors import EngineError

@@ -42,7 +42,7 @@ LOG_FIELDS = {
     "status": str,
     "reason": str,
 }
-REMOVED = {"superseded", "tombstones", "aborted", "keyless", "markers"}
+REMOVED = {"superseded", "tombstones", "aborted", "keyless", "markers", "expired"}
 
 
 @pytest.fixture(autouse=True)

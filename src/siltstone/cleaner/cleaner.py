@@ -3,7 +3,8 @@
 ::
 
     tidy ─► plan ─► engine (small logs in one job · a large log over all workers · a very large one in waves)
-                        └─► checked groups ─► destination, ascending ─► checkpoint
+              │         └─► checked groups ─► destination, ascending ─► checkpoint ─► retention
+              └─► nothing to do, not eligible ───────────────────────────────────────────┘
 
 One bad log never stops the others: whatever is wrong with a log ends in its ``LogResult``.
 """
@@ -11,6 +12,7 @@ One bad log never stops the others: whatever is wrong with a log ends in its ``L
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from dataclasses import dataclass
 from siltstone.cleaner import report
 from siltstone.cleaner.destination import Destination
 from siltstone.cleaner.engine import Engine, LogDone, Progress
+from siltstone.cleaner.expiry import Left, after_cleaning, as_they_are, expired, fill_expired, is_asked
 from siltstone.cleaner.facts import Choices, LogState, Planned, mismatched_topic_ids, open_result, plan_log
 from siltstone.cleaner.outcome import (
     Progressing,
@@ -32,7 +35,7 @@ from siltstone.cleaner.report import LogResult
 from siltstone.cleaner.resume import checked_group
 from siltstone.cleaner.waves import Budget, Way, budget, extra, groups_left, waves
 from siltstone.cleaner.work import Trouble, trouble_of
-from siltstone.errors import EngineError, SiltstoneError
+from siltstone.errors import EngineError, InvalidConfigError, SiltstoneError
 
 WHOLE_LOG_BYTES = 64 << 20
 """A log up to this size goes through one task, if the memory for its keys allows it."""
@@ -73,6 +76,7 @@ class Cleaner:
         self._limits = limits
         self._critical = critical
         self._progress = progress or (lambda log, stage, done, total: None)
+        self._choices: Choices
         self._total, self._done = 0, 0
         self._deadline = (
             None if limits.stop_after_seconds is None else time.monotonic() + limits.stop_after_seconds
@@ -81,6 +85,7 @@ class Cleaner:
     def run(self, states: Sequence[LogState], choices: Choices) -> list[LogResult]:
         """Clean what is to be cleaned; one result a log, in the order given. Raises EngineError only when
         no log could be worked on at all."""
+        self._choices = choices
         results: dict[LogState, LogResult] = {}
         planned: list[Planned] = []
         strangers = mismatched_topic_ids(states)
@@ -89,6 +94,8 @@ class Cleaner:
             results[state] = found.result if isinstance(found, Planned) else found
             if isinstance(found, Planned):
                 planned.append(found)
+            elif is_asked(found):
+                self._retain(state, found, functools.partial(as_they_are, state))
         planned.sort(key=lambda each: -(each.result.dirty_ratio or 0.0))
         try:
             self._clean_all(planned)
@@ -298,9 +305,23 @@ class Cleaner:
             return False
         if last:
             fill(progressing, done)
+            self._retain(planned.state, planned.result, lambda: after_cleaning(progressing))
             planned.result.seconds = time.perf_counter() - progressing.began
             self._tell()
         return True
+
+    def _retain(self, state: LogState, result: LogResult, left: Callable[[], list[Left]]) -> None:
+        """Let go of what has expired of a log that is done with; an open log's manager sees to its own."""
+        try:
+            found = None if state.opened is not None else expired(state, result, self._choices, left())
+            if found is not None:
+                with self._critical():
+                    self._destination.expire(state, found)
+                fill_expired(result, found)
+        except InvalidConfigError as error:
+            result.notes.append(f"retention was left out: {error}")
+        except (SiltstoneError, OSError) as error:
+            result.stop(report.FAILED, f"old segments could not be deleted: {trouble_of(error).reason}")
 
     def _remember(self, progressing: Progressing, done: LogDone) -> None:
         """Before groups are swapped in, the journal says by what they will be known."""

@@ -1,4 +1,4 @@
-"""Where a cleaning's result goes: into the directory itself, into a cleaned copy, or nowhere.
+"""Where a cleaning's result goes: into the directory itself, into a copy (``cleaned_copy``), or nowhere.
 
 A destination names the folder that tasks write to, takes over checked groups in ascending order, and
 finishes or gives up a log. In place, each group is fully swapped and synced before the next, so that a
@@ -13,16 +13,14 @@ from typing import Protocol
 
 from siltstone import files
 from siltstone.cleaner import resume
+from siltstone.cleaner.expiry import Expiry
 from siltstone.cleaner.facts import LogState, Planned, staging_folder
 from siltstone.cleaner.journal import Journal
 from siltstone.cleaner.originals import Originals
 from siltstone.cleaner.staging import Rewritten
-from siltstone.errors import CheckFailedError, DirectoryRefusedError
-from siltstone.log import names
-from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
-from siltstone.log.directory import LogDirectory
-from siltstone.log.names import STAGING, TopicPartition, segment_file
-from siltstone.log.replacement import adopt, finish_replacement, interrupted, replace_segments
+from siltstone.errors import CheckFailedError
+from siltstone.log.names import STAGING
+from siltstone.log.replacement import adopt, delete_oldest, finish_replacement, replace_segments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +77,10 @@ class Destination(Protocol):
 
     def finish(self, planned: Planned) -> None:
         """All groups are in: move the checkpoint, clear away."""
+        ...
+
+    def expire(self, state: LogState, expiry: Expiry) -> None:
+        """The log is cleaned, or needs no cleaning: let go of its expired segments."""
         ...
 
     def give_up(self, planned: Planned) -> None:
@@ -147,6 +149,9 @@ class Nowhere:
     def finish(self, planned: Planned) -> None:
         """Nothing to move."""
 
+    def expire(self, state: LogState, expiry: Expiry) -> None:
+        """Nothing goes."""
+
     def give_up(self, planned: Planned) -> None:
         """Nothing to clear away."""
 
@@ -169,9 +174,9 @@ class InPlace:
         self._kept_bytes = 0
 
     def tidy(self, state: LogState) -> list[str]:
-        """Finish an interrupted swap as a broker would, and drop an earlier run's staged files, but for those
-        that can be gone on with."""
-        done = finish_replacement(state.path) if interrupted(state.path) else []
+        """Finish an interrupted swap or deletion as a broker would, and drop an earlier run's staged files,
+        but for those that can be gone on with."""
+        done = finish_replacement(state.path)
         if files.exists(state.path / STAGING):
             done += resume.sweep(state.path, keep=self._originals is None)
         return done
@@ -228,6 +233,12 @@ class InPlace:
         planned.state.directory.write_cleaner_checkpoint(planned.state.where, cleaned_up_to(planned))
         self.give_up(planned)
 
+    def expire(self, state: LogState, expiry: Expiry) -> None:
+        """Rename and unlink them, kept first where that was asked for."""
+        if self._originals is not None:
+            self._originals.keep_expired(state, expiry.bases)
+        delete_oldest(state.path, expiry.bases)
+
     def give_up(self, planned: Planned) -> None:
         """Remove the staging folder and its parent."""
         resume.drop(planned.state.path)
@@ -242,139 +253,3 @@ class InPlace:
 
     def discard(self) -> None:
         """Staged files stay for the next run to remove: a task may still be writing them."""
-
-
-class CleanedCopy:
-    """Into a new log directory, which appears under its name only when it is whole.
-
-    Everything of the source is copied but its lock: cleaned logs as cleaned, all others as they are.
-    """
-
-    def __init__(self, run: str, source: LogDirectory, target: Path) -> None:
-        self._run = run
-        self._source = source
-        self._target = target
-        self._partial = target.with_name(f"{target.name}.partial-{run}")
-        self._accepted: dict[TopicPartition, dict[int, Rewritten]] = {}
-        self._finished: dict[TopicPartition, Planned] = {}
-        self._resets: dict[TopicPartition, int] = {}
-
-    def tidy(self, state: LogState) -> list[str]:
-        """The source is never changed."""
-        return []
-
-    def unfinished(self, state: LogState) -> resume.Unfinished | None:
-        """A copy is always made anew."""
-        return None
-
-    def drop(self, state: LogState) -> None:
-        """The source is never changed."""
-
-    def _folder(self, state: LogState) -> Path:
-        return self._partial / state.path.name
-
-    def staging(self, state: LogState) -> Path | None:
-        """A staging folder in the copy."""
-        return staging_folder(self._folder(state), self._run)
-
-    def room(self, state: LogState, allowed: int | None) -> Room:
-        """What is free where the copy goes: the whole of it is asked for before it is begun."""
-        space = files.space(self._target.parent)
-        return Room(size=space.free_bytes, inodes=space.free_inodes, frees_sources=False)
-
-    def refuse_little_room(self) -> None:
-        """Raises DirectoryRefusedError where a copy of everything would not fit."""
-        need = sum(files.tree_size(self._source.path / name) for name in self._names())
-        free = files.space(self._target.parent).free_bytes
-        if need > free:
-            raise DirectoryRefusedError(
-                f"--out {self._target}: needs up to {need} bytes, but only {free} are free there"
-            )
-
-    def reset_checkpoint(self, state: LogState, offset: int) -> None:
-        """Remember it for the copy's checkpoint."""
-        self._resets[state.where] = offset
-
-    def prepare(self, planned: Planned) -> None:
-        """Make the staging folder in the copy."""
-        files.make_directory(staging_folder(self._folder(planned.state), self._run), parents=True)
-
-    def remember(self, planned: Planned, journal: Journal) -> None:
-        """Nothing to remember: there is one wave."""
-
-    def accept(self, planned: Planned, group: Rewritten) -> None:
-        """Remember the group; it is moved when the log is whole."""
-        check_sizes(group)
-        self._accepted.setdefault(planned.state.where, {})[group.group] = group
-
-    def finish(self, planned: Planned) -> None:
-        """Move the new segments to their names in the copy."""
-        for group in self._accepted[planned.state.where].values():
-            base = planned.work.groups[group.group].base_offset
-            for kind, path in group.staged.items():
-                files.rename(path, self._folder(planned.state) / segment_file(base, kind))
-        self._finished[planned.state.where] = planned
-        files.remove_tree(self._folder(planned.state) / STAGING)
-
-    def give_up(self, planned: Planned) -> None:
-        """Drop what was staged; the originals are copied in the end."""
-        if files.exists(self._folder(planned.state)):
-            files.remove_tree(self._folder(planned.state))
-
-    def pause(self, planned: Planned) -> None:
-        """A copy is not gone on with."""
-        self.give_up(planned)
-
-    def close(self, states: list[LogState]) -> None:
-        """Copy all the rest, write the checkpoints, and give the copy its name."""
-        files.make_directory(self._partial, parents=True)
-        files.copy_attributes(self._source.path, self._partial)
-        finished = {planned.state.path.name: planned for planned in self._finished.values()}
-        for name in self._names():
-            if files.is_directory(self._source.path / name):
-                self._copy_partition(self._source.path / name, self._partial / name, finished.get(name))
-            else:
-                files.copy(self._source.path / name, self._partial / name)
-        self._write_checkpoint()
-        files.sync_directory(self._partial)
-        files.rename(self._partial, self._target)
-        files.sync_directory(self._target.parent)
-
-    def _names(self) -> list[str]:
-        """What is copied: all files and folders but the lock, or the one partition that was opened."""
-        if self._source.is_single_partition:
-            return [path.name for path in self._source.partitions.values()]
-        left_out = (names.LOCK, names.CLEANER_CHECKPOINT)
-        found = files.entries(self._source.path)
-        return [each.name for each in found if not each.is_link and each.name not in left_out]
-
-    def _write_checkpoint(self) -> None:
-        offsets = read_checkpoint(self._source.path / names.CLEANER_CHECKPOINT)
-        if self._source.is_single_partition:
-            offsets = {where: offset for where, offset in offsets.items() if where in self._source.partitions}
-        offsets |= self._resets
-        offsets |= {where: cleaned_up_to(planned) for where, planned in self._finished.items()}
-        if offsets:
-            write_checkpoint(self._partial / names.CLEANER_CHECKPOINT, offsets)
-
-    def discard(self) -> None:
-        """The run failed as a whole: nothing of the copy stays."""
-        if files.exists(self._partial):
-            files.remove_tree(self._partial)
-
-    def _copy_partition(self, source: Path, target: Path, cleaned: Planned | None) -> None:
-        files.make_directory(target)
-        files.copy_attributes(source, target)
-        replaced = {segment.base_offset for segment in cleaned.work.segments} if cleaned else set()
-        bases = {group.base_offset for group in cleaned.work.groups} if cleaned else set()
-        for entry in files.entries(source):
-            name = names.parse_segment_file(entry.name)
-            if (
-                name is not None
-                and name.base_offset in replaced
-                and (name.kind != names.SNAPSHOT or name.base_offset not in bases)
-            ):
-                continue
-            if entry.is_file:
-                files.copy(source / entry.name, target / entry.name)
-        files.sync_directory(target)

@@ -1,12 +1,13 @@
-"""``--keep-originals`` and ``undo``: hard links of what a swap replaces, and the way back.
+"""``--keep-originals`` and ``undo``: hard links of what a run replaces or deletes, and the way back.
 
 ::
 
-    KEEP/RUN/topic-N/undo.json                     what was swapped, written before each swap
-    KEEP/RUN/topic-N/00000000000000000127.log …    a hard link of every file that the swap takes away
+    KEEP/RUN/topic-N/undo.json                     what was swapped or expired, written before that is done
+    KEEP/RUN/topic-N/00000000000000000127.log …    a hard link of every file that is taken away
 
 ``undo`` puts the files back by the same swap, in descending order of groups, and resets the cleaner
-checkpoint first. It is refused once the log was appended to, cleaned or cut since: the active segment and
+checkpoint first. What retention deleted comes back as it was before the run: a new segment's originals, not
+the new segment. It is refused once the log was appended to, cleaned or cut since: the active segment and
 every cleaned segment must still be what the run left.
 """
 
@@ -14,7 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,19 +29,23 @@ from siltstone.log.replacement import replace_segments
 from siltstone.log.segments import list_segments
 
 if TYPE_CHECKING:
-    from siltstone.cleaner.facts import Planned
+    from siltstone.cleaner.facts import LogState, Planned
 
 UNDO_FILE = "undo.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptGroup:
-    """One swap: the new segment's base and size, the originals' bases and files."""
+    """One swap: the new segment's base and size, the originals' bases and files.
+
+    ``expired``: retention deleted that segment after. One that was never cleaned is its own original.
+    """
 
     base_offset: int
     size: int
     originals: list[int]
     names: list[str]
+    expired: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,34 +68,55 @@ class Originals:
 
     def keep(self, planned: Planned, group: Group, new_size: int) -> None:
         """Link a group's files before its swap, durably."""
-        state, work = planned.state, planned.work
-        place = self.folder / str(state.where)
-        files.make_directory(place, parents=True)
-        log = self._logs.setdefault(str(state.where), _kept_log(planned))
-        sources = [segment.base_offset for segment in work.segments[group.first : group.last]]
-        kept = []
-        for base in sources:
-            for kind in (*SEGMENT_KINDS, SNAPSHOT):
-                name = segment_file(base, kind)
-                if files.exists(state.path / name):
-                    files.link(state.path / name, place / name)
-                    kept.append(name)
+        log = self._log(planned.state)
+        sources = [segment.base_offset for segment in planned.work.segments[group.first : group.last]]
+        names = self._link(planned.state, sources)
         log.groups.append(
-            KeptGroup(base_offset=group.base_offset, size=new_size, originals=sources, names=kept)
+            KeptGroup(base_offset=group.base_offset, size=new_size, originals=sources, names=names)
         )
+        self._write(planned.state, log)
+
+    def keep_expired(self, state: LogState, bases: Sequence[int]) -> None:
+        """Link what retention is about to delete, durably; of new segments the originals are kept already."""
+        log = self._log(state)
+        swapped = {group.base_offset: group for group in log.groups}
+        for base in bases:
+            if base in swapped:
+                log.groups[log.groups.index(swapped[base])] = replace(swapped[base], expired=True)
+                continue
+            size = files.stat(state.path / segment_file(base, "log")).size
+            names = self._link(state, [base])
+            log.groups.append(
+                KeptGroup(base_offset=base, size=size, originals=[base], names=names, expired=True)
+            )
+        self._write(state, log)
+
+    def _log(self, state: LogState) -> KeptLog:
+        """What is kept of the log; at first, its checkpoint as it is before the run moves it."""
+        if str(state.where) not in self._logs:
+            active = state.segments()[-1]
+            files.make_directory(self.folder / str(state.where), parents=True)
+            self._logs[str(state.where)] = KeptLog(
+                path=str(state.path),
+                checkpoint=state.directory.checkpoints().cleaner.get(state.where),
+                active_base=active.base_offset,
+                active_size=active.size,
+            )
+        return self._logs[str(state.where)]
+
+    def _link(self, state: LogState, bases: Sequence[int]) -> list[str]:
+        """Link all files of these segments; their names."""
+        names = [segment_file(base, kind) for base in bases for kind in (*SEGMENT_KINDS, SNAPSHOT)]
+        there = [name for name in names if files.exists(state.path / name)]
+        for name in there:
+            files.link(state.path / name, self.folder / str(state.where) / name)
+        return there
+
+    def _write(self, state: LogState, log: KeptLog) -> None:
+        place = self.folder / str(state.where)
         files.replace(place / UNDO_FILE, json.dumps(asdict(log), indent=1).encode())
         for folder in (self.folder, self.folder.parent):
             files.sync_directory(folder)
-
-
-def _kept_log(planned: Planned) -> KeptLog:
-    active = planned.uncleaned[-1]
-    return KeptLog(
-        path=str(planned.state.path),
-        checkpoint=planned.state.directory.checkpoints().cleaner.get(planned.state.where),
-        active_base=active.base_offset,
-        active_size=active.size,
-    )
 
 
 def refuse_other_file_system(folder: Path, partition: Path) -> None:
@@ -143,7 +170,7 @@ def undo_log(place: Path, log: KeptLog, directory: LogDirectory) -> list[str]:
     sizes = {segment.base_offset: segment.size for segment in list_segments(partition)}
     todo = [group for group in log.groups if not _is_there(place, partition, group)]
     for group in todo:
-        if sizes.get(group.base_offset) != group.size:
+        if sizes.get(group.base_offset) not in {group.size, None if group.expired else group.size}:
             raise DirectoryRefusedError(
                 f"{partition / segment_file(group.base_offset, 'log')}: is not what the run left; "
                 "nothing was changed"

@@ -18,17 +18,20 @@ FAILED = "failed"
 
 @dataclass(slots=True, kw_only=True)
 class Removed:
-    """Records that went, by reason; superseded wins over tombstone."""
+    """Records that went, by reason; superseded wins over tombstone. ``expired``: with whole segments, by
+    retention, which comes after cleaning."""
 
     superseded: int = 0
     tombstones: int = 0
     aborted: int = 0
     keyless: int = 0
     markers: int = 0
+    expired: int = 0
 
     def total(self) -> int:
         """All of them."""
-        return self.superseded + self.tombstones + self.aborted + self.keyless + self.markers
+        cleaned = self.superseded + self.tombstones + self.aborted + self.keyless + self.markers
+        return cleaned + self.expired
 
 
 @dataclass(slots=True, kw_only=True)

@@ -32,7 +32,10 @@ Offsets = npt.NDArray[np.uint32]
 
 @dataclass(slots=True, kw_only=True)
 class Rewritten:
-    """What became of one group: counts of records, bytes, and the staged files by kind."""
+    """What became of one group: counts of records, bytes, and the staged files by kind.
+
+    ``largest_timestamp``: of its records, in ms, -1 without any; None in what a journal tells.
+    """
 
     group: int
     records: int = 0
@@ -44,6 +47,7 @@ class Rewritten:
     markers: int = 0
     winners: int = 0
     size: int = 0
+    largest_timestamp: int | None = None
     staged: dict[str, str] = field(default_factory=dict)
     trouble: Trouble | None = None
 
@@ -67,6 +71,10 @@ class _Sink:
             self._writer.write(output.data)
         self.size += len(output.data)
         self._indexes.add(output.last_offset, output.max_timestamp, output.size)
+
+    @property
+    def largest_timestamp(self) -> int:
+        return self._indexes.largest_timestamp
 
     def finish(self) -> Indexes:
         return self._indexes.finish()
@@ -141,6 +149,7 @@ def _fill(work: LogWork, group: Group, staying: Staying, sink: _Sink, report: Re
         _fill_from(work, number, rewriter, sink)
     tally = rewriter.tally
     report.records, report.kept, report.size = tally.records, tally.kept, sink.size
+    report.largest_timestamp = sink.largest_timestamp
     gone = tally.gone.tolist()
     report.superseded, report.tombstones, report.keyless, report.aborted, report.markers = gone
     if rewriter.winners_met != len(winners):

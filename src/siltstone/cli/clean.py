@@ -185,7 +185,7 @@ def _row(result: LogResult) -> list[str]:
         "" if count is None else f"{count:,}" for count in (result.records_before, result.records_after)
     ]
     gone = result.removed
-    counts = [f"{n:,}" if n else "" for n in (gone.superseded, gone.tombstones, gone.keyless)]
+    counts = [f"{n:,}" if n else "" for n in (gone.superseded, gone.tombstones, gone.keyless, gone.expired)]
     return [
         str(result.where),
         f"[{_STYLE.get(result.status, 'dim')}]{result.status}[/]",
@@ -212,6 +212,7 @@ def _show(request: app.CleanRequest, done: app.CleanReport) -> None:
         "superseded",
         "tombstones",
         "keyless",
+        "expired",
         "seconds",
     )
     for name in names:

@@ -113,6 +113,17 @@ def finish_replacement(directory: Path) -> list[str]:
     return done + [f"removed {name}" for name in remove_deleted(directory)]
 
 
+def delete_oldest(directory: Path, bases: Sequence[int]) -> None:
+    """Take the segments ``bases``, the log's oldest, away for good, with their snapshots.
+
+    Each is ``.deleted`` durably before the next one: only a prefix ever goes, so no tombstone before the
+    value that it hides. They are unlinked when all are.
+    """
+    for base_offset in sorted(bases):
+        _retire(directory, [base_offset], keep_snapshots_of=())
+    remove_deleted(directory)
+
+
 def remove_deleted(directory: Path, from_base: int = 0) -> list[str]:
     """Unlink ``.deleted`` files, of segments from ``from_base`` on; returns their names.
 
