@@ -18,7 +18,7 @@ from siltstone.cleaner.winners import WinnersFile
 from siltstone.cleaner.work import Group, LogWork
 from siltstone.errors import EngineError, SiltstoneError
 
-_logger = logging.getLogger("siltstone")
+_logger = logging.getLogger("siltstone.cleaner")
 
 
 class KeptEngine:

@@ -32,6 +32,7 @@ from siltstone.cleaner.history import Cleaning, History, read_cleanings
 from siltstone.cleaner.horizons import find_horizons
 from siltstone.cleaner.report import LogResult
 from siltstone.cleaner.service.choosing import in_turn, next_batch
+from siltstone.cleaner.service.gauges import UNCLEANABLE_BYTES, UNCLEANABLE_COUNT, cleaner_samples
 from siltstone.cleaner.service.kept_engine import KeptEngine
 from siltstone.cleaner.service.open_logs import Candidate, candidate, segments_below
 from siltstone.cleaner.service.run import Claimed, Run
@@ -41,13 +42,14 @@ from siltstone.errors import SiltstoneError
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.service.cleaning_states import NONE
 from siltstone.log.service.manager import LogManager
+from siltstone.log.service.metrics import Sample
 
 RESULTS_KEPT = 1000
 LOOKS_AT_ONCE = 64
 """Idle logs whose headers are read in one round."""
 PASSES = 3
 """A cleaning reads its sources twice and writes them once, at the most."""
-_logger = logging.getLogger("siltstone")
+_logger = logging.getLogger("siltstone.cleaner")
 
 
 class LogCleaner:
@@ -113,6 +115,8 @@ class LogCleaner:
 
     def close(self, *, abort: bool = True) -> None:
         """Let go of all logs and of the engine; twice is once. Without ``abort``, finish what was begun."""
+        if self._started and not self._closed:
+            _logger.info("Shutting down the log cleaner")
         with self._wake:
             self._closed = True
             self._wake.notify_all()
@@ -134,6 +138,16 @@ class LogCleaner:
         self.close()
 
     def _work(self, number: int) -> None:
+        """A worker's life. What is no Exception ends it, as an error of Kafka's threads does."""
+        try:
+            self._clean_again_and_again(number)
+        except BaseException:
+            name = threading.current_thread().name
+            _logger.critical(
+                "[%s]: Error due to what follows; this log cleaner thread is dead", name, exc_info=True
+            )
+
+    def _clean_again_and_again(self, number: int) -> None:
         while number < self._wanted_threads:
             busy = False
             try:
@@ -155,6 +169,10 @@ class LogCleaner:
         """The last thousand results, oldest first."""
         return self._statistics.cleanings
 
+    def samples(self) -> list[Sample]:
+        """``metrics`` with labels, types and what they mean; ``LogManager.samples`` has them too."""
+        return cleaner_samples(self.metrics(), self._manager)
+
     def metrics(self) -> dict[str, float]:
         """Kafka's gauges of ``LogCleaner`` and ``LogCleanerManager``, over all directories together."""
         config, manager = self._manager.config, self._manager
@@ -170,8 +188,8 @@ class LogCleaner:
         return {
             **found,
             "kafka_log_logcleaner_deadthreadcount": max(wanted - (len(self._threads) - len(dead)), 0),
-            "kafka_log_logcleanermanager_uncleanable_partitions_count": len(listed),
-            "kafka_log_logcleanermanager_uncleanable_bytes": sum(sizes),
+            UNCLEANABLE_COUNT: len(listed),
+            UNCLEANABLE_BYTES: sum(sizes),
         }
 
     def _earlier_cleanings(self) -> list[Cleaning]:

@@ -49,8 +49,8 @@ class Candidate:
 
     @property
     def clean_end(self) -> int:
-        """Below this offset lies the clean part."""
-        return min(self.range.first_dirty, self.range.end)
+        """Below this offset lies what of the clean part may be cleaned again."""
+        return self.range.clean_end
 
 
 def candidate(

@@ -33,7 +33,7 @@ from siltstone.log.service.manager import LogManager
 
 MOST_FAILURES = 3
 _FINAL = (report.UNCLEANABLE, report.SKIPPED)
-_logger = logging.getLogger("siltstone")
+_logger = logging.getLogger("siltstone.cleaner")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +75,8 @@ class Run:
         destination = IntoOpenLogs(run, logs, self._manager.upkeep)
         results = list[LogResult]()
         states = self._states(results)
-        for where in self._batch:
-            _logger.info("Beginning cleaning of log %s", where)
+        for each in self._batch.values():
+            _tell_beginning(each.candidate)
         try:
             cleaner = Cleaner(lambda: self._engine, destination, self._limits)
             results += cleaner.run(states, Choices(now_ms=self.began_ms, drop_keyless=True))
@@ -132,7 +132,8 @@ class Run:
     def _give_up(self, result: LogResult) -> None:
         self._failures.pop(result.where, None)
         _logger.error(
-            "Log cleaning failed for %s: %s; marking its partition as uncleanable",
+            "Unexpected exception thrown when cleaning log %s. Marking its partition (%s) as uncleanable: %s",
+            result.directory,
             result.where,
             result.reason,
         )
@@ -140,3 +141,25 @@ class Run:
             self._manager.mark_uncleanable(result.where, result.reason, self.began_ms)
         except SiltstoneError as error:
             _logger.warning("%s", error)
+
+
+def _tell_beginning(candidate: Candidate) -> None:
+    """What is about to be cleaned, in Kafka's words."""
+    where, dirty = candidate.where, candidate.range
+    _logger.info("Beginning cleaning of log %s", where)
+    if not candidate.is_eligible:
+        _logger.info("Cleaning log %s (cleaning prior to %d, for its tombstones)", where, dirty.end)
+        return
+    segments = candidate.log.view.segments
+    following = [each.base_offset for each in segments[1:]]
+    count = sum(dirty.first_dirty < end <= dirty.end for end in following)
+    _logger.info(
+        "Building offset map for log %s for %d segments in offset range [%d, %d); dirty ratio %.3f, %d bytes",
+        where,
+        count,
+        dirty.first_dirty,
+        dirty.end,
+        dirty.dirty_ratio,
+        dirty.cleanable_bytes,
+    )
+    _logger.info("Cleaning log %s (cleaning prior to %d)", where, dirty.end)

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from siltstone.errors import CleaningAbortedError
 from siltstone.log.names import TopicPartition
 
-_logger = logging.getLogger("siltstone")
+_logger = logging.getLogger("siltstone.cleaner")
 
 
 class Phase(enum.Enum):
@@ -180,6 +180,7 @@ class CleaningStates:
             self._set(where, State(Phase.ABORTED, state.pauses + pauses))
         else:
             self._set(where, paused(state.pauses + pauses))
+            _logger.debug("Cleaning for partition %s is paused %d times", where, state.pauses + pauses)
 
     def try_pause(self, where: TopicPartition) -> bool:
         """Pause the log unless a cleaner has it, as retention does: False then, and nothing has changed."""
@@ -199,6 +200,7 @@ class CleaningStates:
                 self._set(where, State(Phase.ABORTED, state.pauses - 1))
             else:
                 self._set(where, paused(state.pauses - 1))
+            _logger.debug("A pause of partition %s is over; there are %d more", where, state.pauses - 1)
 
     @contextlib.contextmanager
     def kept_away(self, where: TopicPartition) -> Iterator[None]:

@@ -33,6 +33,7 @@ from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.service.claiming import claim_all
 from siltstone.log.service.loading import Surroundings, open_log, open_logs
+from siltstone.log.service.metrics import Sample, samples
 from siltstone.log.service.scheduler import Scheduler, Ticker
 from siltstone.log.service.served_directory import ServedDirectory
 from siltstone.log.service.served_logs import ServedLogs
@@ -52,6 +53,9 @@ class Attendant(Protocol):
 
     def close(self) -> None:
         """The manager is about to close: let go of all logs."""
+
+    def samples(self) -> list[Sample]:
+        """What it is measured by; see ``log.service.metrics``."""
 
 
 class LogManager(ServedLogs):
@@ -292,6 +296,10 @@ class LogManager(ServedLogs):
         """Let a thread call ``tick`` as time passes, until ``close``."""
         if self._ticker is None:
             self._ticker = Ticker(self.tick, self.scheduler, self.clock)
+
+    def samples(self) -> list[Sample]:
+        """What all of it is measured by: logs, directories, attendants; see ``log.service.metrics``."""
+        return samples(self)
 
     def flush(self) -> None:
         """Make everything that was appended durable. Raises StorageError."""
