@@ -59,13 +59,15 @@ class PolicyPlaces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """What was found there. ``cluster`` None: the metadata was not asked."""
+    """What was found there. ``cluster`` None: the metadata was not asked. ``broker_known``: the broker's own
+    settings were."""
 
     given: Mapping[str, Setting] = field(default_factory=dict)
     by_topic: Mapping[str, Mapping[str, Setting]] = field(default_factory=dict)
     static: Mapping[str, Setting] = field(default_factory=dict)
     cluster: ClusterSettings | None = None
     notes: tuple[str, ...] = ()
+    broker_known: bool = False
 
     def state_of(self, where: TopicPartition, path: Path, directory: LogDirectory) -> LogState:
         """One log with its settings, or with the reason why they are not known. Raises UsageError."""
@@ -78,6 +80,7 @@ class Policies:
                 config=config,
                 refused=refused,
                 drop_keyless=keyless,
+                defaults_hold=self.broker_known,
             )
 
         by_hand = {**self.by_topic.get(where.topic, {})}
@@ -132,13 +135,21 @@ def gather_policies(directories: Sequence[LogDirectory], places: PolicyPlaces) -
     static: dict[str, Setting] = {}
     if places.broker_config is not None:
         static = parse_foreign_server_properties(_text(places.broker_config), str(places.broker_config))
+    known = places.broker_config is not None
     if not places.from_metadata:
-        return Policies(given=given, by_topic=by_topic, static=static)
+        return Policies(given=given, by_topic=by_topic, static=static, broker_known=known)
     holder = metadata_directory(directories) or _elsewhere(directories, places.broker_config)
     cluster = read_cluster_settings(holder, node_id=node_id_of(directories), static=static)
     notes = [f"settings of topics: {cluster.path} up to offset {cluster.image.end_offset}"]
     notes += [] if places.broker_config is not None else [NO_BROKER_CONFIG]
-    return Policies(given=given, by_topic=by_topic, static=static, cluster=cluster, notes=tuple(notes))
+    return Policies(
+        given=given,
+        by_topic=by_topic,
+        static=static,
+        cluster=cluster,
+        notes=tuple(notes),
+        broker_known=known,
+    )
 
 
 def recovery_configs(

@@ -15,7 +15,7 @@ begin a new one is the broker's. Only decisions and counts are here, ``cleaner.d
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 from siltstone import files
@@ -24,11 +24,16 @@ from siltstone.cleaner.facts import Choices, LogState
 from siltstone.cleaner.outcome import Progressing
 from siltstone.cleaner.report import LogResult
 from siltstone.cleaner.staging import Rewritten
-from siltstone.config import LONG_MAX, LogConfig
+from siltstone.config import LONG_MAX, LogConfig, Source
 from siltstone.errors import CorruptFileError
 from siltstone.log.segments import Segment, count_records, find_segment, largest_timestamp, windows
 from siltstone.log.service.retention import Decision, SegmentFacts, decide
 from siltstone.records.decode import decode_records
+
+UNKNOWN_RETENTION = (
+    "retention by time was left out: nothing says retention.ms, and by Kafka's default {count} more of the "
+    "oldest segments would go; give --config retention.ms=MS, or the broker's settings by --broker-config"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,18 +112,21 @@ def _new(progressing: Progressing, group: Rewritten) -> Left:
 def expired(state: LogState, result: LogResult, choices: Choices, left: Sequence[Left]) -> Expiry | None:
     """What retention takes now, None for nothing. ``left``: the log's segments, the active one last.
 
+    A ``retention.ms`` that nobody set takes nothing unless the broker's own settings are known: the broker
+    may have another default, and what is gone is gone; a note in the result says so.
+
     Raises InvalidConfigError for a deletion policy that nobody registered, CorruptFileError, OSError.
     """
     assert state.config is not None
-    config, checkpoints = LogConfig.of(state.config), state.checkpoints()
-    committed = checkpoints.high_watermark.get(state.where, 0)
-    decisions = decide(
-        _facts(left, with_times=config.deletes),
-        now_ms=choices.now_ms,
-        config=config,
-        log_start_offset=checkpoints.log_start.get(state.where, 0),
-        high_watermark=LONG_MAX if choices.high_watermark_is_end else committed,
-    )
+    config = LogConfig.of(state.config)
+    facts = _facts(left, with_times=config.deletes)
+    decisions = _decisions(state, config, choices, facts)
+    guessed = state.config.setting("retention.ms").origin is Source.DEFAULT_CONFIG
+    if decisions and guessed and not state.defaults_hold:
+        known = _decisions(state, replace(config, retention_ms=-1), choices, facts)
+        if len(known) < len(decisions):
+            result.notes.append(UNKNOWN_RETENTION.format(count=len(decisions) - len(known)))
+        decisions = known
     if not decisions:
         return None
     going = tuple(left[: len(decisions)])
@@ -127,6 +135,20 @@ def expired(state: LogState, result: LogResult, choices: Choices, left: Sequence
         decisions=decisions,
         records=_total(going),
         records_of_all=None if result.status == report.CLEANED else _total(left),
+    )
+
+
+def _decisions(
+    state: LogState, config: LogConfig, choices: Choices, facts: Sequence[SegmentFacts]
+) -> tuple[Decision, ...]:
+    checkpoints = state.checkpoints()
+    committed = checkpoints.high_watermark.get(state.where, 0)
+    return decide(
+        facts,
+        now_ms=choices.now_ms,
+        config=config,
+        log_start_offset=checkpoints.log_start.get(state.where, 0),
+        high_watermark=LONG_MAX if choices.high_watermark_is_end else committed,
     )
 
 

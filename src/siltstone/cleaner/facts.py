@@ -72,7 +72,8 @@ class LogState:
 
     ``opened``: what it is like while it is appended to; None when nobody does.
     ``refused``: why it is left alone although it is there. ``drop_keyless``: the broker's own policy for the
-    topic compacts, so records without a key go as they do there.
+    topic compacts, so records without a key go as they do there. ``defaults_hold``: what nobody set is
+    Kafka's default at the broker too.
     """
 
     where: TopicPartition
@@ -82,6 +83,7 @@ class LogState:
     opened: OpenLog | None = None
     refused: str | None = None
     drop_keyless: bool = False
+    defaults_hold: bool = False
 
     def checkpoints(self) -> Checkpoints:
         """The checkpoints that hold for the log. Raises CorruptFileError, OSError."""
