@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
+from itertools import pairwise
 from pathlib import Path
 
 from siltstone.cleaner.report import LogResult
@@ -13,15 +14,28 @@ from tests.cleaner.oracle import Expected
 MOST = 12
 
 
-def assert_cleaned(expected: Expected, partition: Path, result: LogResult) -> None:
-    """A cleaned partition holds what the oracle expects, and the report tells of it."""
+def assert_cleaned(expected: Expected, partition: Path, result: LogResult, log_start: int = 0) -> None:
+    """A cleaned partition holds what the oracle expects, and the report tells of it.
+
+    New segments that lie below ``log_start`` altogether are gone, as in Kafka.
+    """
     end = max(expected.first_dirty, expected.end)
     assert (result.first_dirty_offset, result.cleaned_end_offset) == (expected.first_dirty, end)
     after = read_partition(partition)
-    found = differences(expected, {base: after[base] for base in after if base < expected.end})
+    going = below(log_start, [*expected.segments, *(base for base in after if base >= expected.end)])
+    expired = sum(batch.count for base in going for batch in expected.segments[base].batches)
+    left = {base: new for base, new in expected.segments.items() if base not in going}
+    found = differences(
+        replace(expected, segments=left), {base: after[base] for base in after if base < expected.end}
+    )
     assert not found, "\n".join(["", *found])
     counts = asdict(result.removed)
-    assert counts == {reason: expected.removed[reason] for reason in counts}
+    assert counts == {reason: expected.removed[reason] for reason in counts} | {"expired": expired}
+
+
+def below(log_start: int, bases: Sequence[int]) -> list[int]:
+    """The segments that hold nothing at or above the log start; the last one always stays."""
+    return [base for base, following in pairwise(bases) if following <= log_start]
 
 
 def differences(expected: Expected, found: Mapping[int, Segment]) -> list[str]:

@@ -91,7 +91,7 @@ class _Pass:
     """One pass over a log."""
 
     def __init__(self, log: Mapping[int, Segment], producers: Mapping[int, Producer], rules: Cleaning):
-        self.log, self.rules = log, rules
+        self.log, self.rules, self.producers = log, rules, producers
         self.alive = {
             who: known
             for who, known in producers.items()
@@ -107,7 +107,9 @@ class _Pass:
     def run(self) -> Expected:
         """Take every segment below the end."""
         if not self._is_dirty():
-            self.first_dirty = min(self.first_dirty, self.end)
+            if self.end <= self.first_dirty:
+                self.end = _end(self.log, self.producers, self.first_dirty, self.rules, idle=True)
+                self.first_dirty = self.end
             if not self._tombstones_are_due():
                 return self.found
         self.latest, self.known_to = self._latest()
@@ -282,9 +284,17 @@ def _first_dirty(log: Mapping[int, Segment], rules: Cleaning) -> int:
 
 
 def _end(
-    log: Mapping[int, Segment], producers: Mapping[int, Producer], first_dirty: int, rules: Cleaning
+    log: Mapping[int, Segment],
+    producers: Mapping[int, Producer],
+    first_dirty: int,
+    rules: Cleaning,
+    *,
+    idle: bool = False,
 ) -> int:
-    """The first uncleanable offset: the base of the segment that holds the least of what bounds it."""
+    """The first uncleanable offset: the base of the segment that holds the least of what bounds it.
+
+    ``idle``: only the clean part is to be cleaned, which the same bounds hold for.
+    """
     bases = list(log)
     bounds = [bases[-1], *(who.open_from for who in producers.values() if who.open_from >= 0)]
     if rules.high_watermark is not None:
@@ -294,7 +304,7 @@ def _end(
         dirty = [segment for base, segment in log.items() if first <= base < bases[-1]]
         young = [each.base_offset for each in dirty if _newest(each) > rules.now_ms - rules.min_lag_ms]
         bounds += young[:1]
-    uncleanable = max(first_dirty, min(bounds))
+    uncleanable = min(first_dirty, *bounds) if idle else max(first_dirty, min(bounds))
     return max(base for base in bases if base <= uncleanable or base == bases[0])
 
 

@@ -8,7 +8,7 @@ from siltstone.cleaner.horizons import Horizons, find_horizons
 from siltstone.cleaner.report import CLEANED, NOT_ELIGIBLE, NOTHING_TO_DO
 from siltstone.log.segments import list_segments
 from tests.cleaner.logs import DAY, NOW, WHERE, Rec, batch, headers_of, logs_of, offsets, one, run, write_log
-from tests.golden_sets import read_checkpoint
+from tests.golden_sets import read_checkpoint, write_checkpoint
 
 STAMPED = 0x40
 
@@ -84,6 +84,19 @@ def test_the_checkpoint_does_not_go_back_into_a_segment(tmp_path: Path) -> None:
     due = run(tmp_path, force=False)
     assert (due.status, due.removed.tombstones, checkpoint(tmp_path)) == (CLEANED, 1, 12)
     assert offsets(partition) == [10, 12, 20]
+
+
+def test_what_is_not_committed_is_not_cleaned_again_either(tmp_path: Path) -> None:
+    """The checkpoint may be above the high watermark: a follower was cleaned, then its leader truncated."""
+    stamped = batch([Rec(offset=8, key=b"a", value=None)], delete_horizon_ms=NOW - 1)
+    segments = {0: [], 1: [one(1, "b"), stamped], 9: []}
+    partition = write_log(tmp_path, segments, checkpoint=9, high_watermark=0)
+    before = logs_of(partition)
+    assert run(tmp_path, force=False).status == NOTHING_TO_DO
+    assert logs_of(partition) == before
+    (tmp_path / "replication-offset-checkpoint").unlink()
+    write_checkpoint(tmp_path / "replication-offset-checkpoint", {(WHERE.topic, WHERE.partition): 9})
+    assert run(tmp_path, force=False).removed.tombstones == 1
 
 
 def test_horizons_are_read_from_headers(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def live(life: Life, root: Path) -> None:
         shutil.copytree(living.root, copy)
         before = logs.tree(living.root)
         result = clean(living, living.root, round_, 1, RunLimits())
-        judge(living.partition, expected, result, before)
+        judge(living.partition, expected, result, before, living.rules(round_).log_start)
         limits = RunLimits(whole_log_bytes=0)
         if life.in_waves:
             limits = logs.one_group_a_wave(copy, living.settings(round_), living.clock.now_ms())
@@ -59,19 +59,28 @@ def clean(living: Living, root: Path, round_: Round, buckets: int, limits: RunLi
     )
 
 
-def judge(partition: Path, expected: oracle.Expected, result: LogResult, before: dict[str, bytes]) -> None:
-    """What came out, and that nothing else moved."""
+def judge(
+    partition: Path,
+    expected: oracle.Expected,
+    result: LogResult,
+    before: dict[str, bytes],
+    log_start: int,
+) -> None:
+    """What came out, and that nothing else moved but what lay below the log start."""
     assert result.status in (CLEANED, NOTHING_TO_DO), result
     after = logs.tree(partition.parent)
-    if result.status == NOTHING_TO_DO:
+    bases = sorted(int(name[-24:-4]) for name in before if name.endswith(".log"))
+    if result.status == NOTHING_TO_DO or not expected.segments:
+        going = [f"{partition.name}/{base:020d}" for base in judging.below(log_start, bases)]
+        assert bool(going) == (result.status == CLEANED)
         assert not any(
             segment.batches for base, segment in expected.segments.items() if base >= expected.first_dirty
         )
         assert {name: data for name, data in after.items() if "/" in name} == {
-            name: data for name, data in before.items() if "/" in name
+            name: data for name, data in before.items() if "/" in name and not name.startswith(tuple(going))
         }
         return
-    judging.assert_cleaned(expected, partition, result)
+    judging.assert_cleaned(expected, partition, result, log_start)
     check_indexes(partition)
     active = f"{partition.name}/{expected.end:020}"
     assert _below(after, partition.name, active) == _below(before, partition.name, active)

@@ -39,14 +39,16 @@ def check(life: Life, root: Path, session: SparkSession) -> None:
     living.write(last)
     expected = oracle.clean(living.partition, living.rules(last))
     assume(expected.segments)
+    start = living.rules(last).log_start
     copy = shutil.copytree(living.root, root / "copy")
     limits = RunLimits(whole_log_bytes=0)
     if life.in_waves:
         limits = logs.one_group_a_wave(copy, living.settings(last), living.clock.now_ms())
     result = clean(living, living.root, last, SparkEngine(session), RunLimits())
-    judging.assert_cleaned(expected, living.partition, result)
+    judging.assert_cleaned(expected, living.partition, result, start)
     engine = SparkEngine(session, buckets=life.buckets, tasks=1 if life.in_waves else 3)
-    judging.assert_cleaned(expected, copy / living.partition.name, clean(living, copy, last, engine, limits))
+    spread = clean(living, copy, last, engine, limits)
+    judging.assert_cleaned(expected, copy / living.partition.name, spread, start)
     assert logs.tree(copy) == logs.tree(living.root)
 
 

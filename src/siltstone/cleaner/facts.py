@@ -167,19 +167,19 @@ def plan_log(
     if not segments:
         return result.stop(report.NOTHING_TO_DO, "the directory holds no segments")
     producers = state.opened.producers if state.opened else producer_state(state.path, segments)
-    facts = _log_facts(
-        state, checkpoints, segments, producers, None if choices.high_watermark_is_end else high_watermark
-    )
+    bound = None if choices.high_watermark_is_end else high_watermark
+    facts = log_facts(state, checkpoints, segments, producers, bound)
     return _decide(state, choices, staging, result, segments, producers, facts, unfinished)
 
 
-def _log_facts(
+def log_facts(
     state: LogState,
     checkpoints: Checkpoints,
     segments: Sequence[Segment],
     producers: ProducerState,
     high_watermark: int | None,
 ) -> plan.LogFacts:
+    """A log that has settings as planning sees it. Raises CorruptFileError, OSError."""
     bounds = [high_watermark, producers.first_open_transaction(), producers.end_offset]
     assert state.config is not None
     lagging = state.config.integer("min.compaction.lag.ms") > 0
@@ -241,10 +241,11 @@ def _decide(
         result.notes.append(not_gone_on_with(unfinished.run, resumed))
     why_not_now = _ineligible(state.config, choices, found)
     if why_not_now is not None:
-        if not find_horizons(segments, min(found.first_dirty, found.end), choices.now_ms).is_due:
+        if not find_horizons(segments, found.clean_end, choices.now_ms).is_due:
             return result.stop(*why_not_now)
         result.notes.append("the delete horizons of all its tombstones have passed")
-        found = replace(found, first_dirty=min(found.first_dirty, found.end))
+        if found.end <= found.first_dirty:
+            found = replace(found, first_dirty=found.clean_end, end=found.clean_end)
         work = _work(state, choices, staging, segments, facts, found, producers)
     result.cleaned_end_offset = max(min(found.end, choices.map_end), result.first_dirty_offset)
     result.groups = len(work.groups)

@@ -76,12 +76,14 @@ class CleanableRange:
     """The offsets to clean and the bytes around them.
 
     ``first_dirty <= end``; ``end`` is the first uncleanable offset, always a segment's base.
-    ``reset``: the checkpoint was outside the log and has to be written anew even if nothing is cleaned.
-    ``overdue``: the oldest dirty record has waited longer than the maximum lag; ``delay_ms``: by how much.
+    ``clean_end``: up to it, a segment's base, the clean part may be cleaned again. ``reset``: the checkpoint
+    was outside the log and has to be written anew even if nothing is cleaned. ``overdue``: the oldest dirty
+    record has waited longer than the maximum lag; ``delay_ms``: by how much.
     """
 
     first_dirty: int
     end: int
+    clean_end: int
     clean_bytes: int
     cleanable_bytes: int
     reset: bool
@@ -123,13 +125,14 @@ def cleanable_range(facts: LogFacts, lag: LagLimits, now_ms: int) -> CleanableRa
     if lag.min_ms > 0:
         young = [s.base_offset for s in dirty if s.largest_timestamp > now_ms - lag.min_ms]
         limits += young[:1]
-    uncleanable = max(first_dirty, min(limits))
-    end = max((s.base_offset for s in facts.segments if s.base_offset <= uncleanable), default=active)
+    bases = [segment.base_offset for segment in facts.segments]
+    end = max((base for base in bases if base <= max(first_dirty, min(limits))), default=active)
     start = min(first_dirty, end)
     delay_ms = _delay_ms(dirty, lag, now_ms)
     return CleanableRange(
         first_dirty=first_dirty,
         end=end,
+        clean_end=max((base for base in bases if base <= min(first_dirty, *limits)), default=bases[0]),
         clean_bytes=sum(s.size for s in facts.segments if s.base_offset < first_dirty),
         cleanable_bytes=sum(s.size for s in segments_between(facts.segments, start, end)),
         reset=reset,
