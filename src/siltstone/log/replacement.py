@@ -109,7 +109,7 @@ def finish_replacement(directory: Path) -> list[str]:
     if swapped:
         _promote(directory, swapped)
         done += [f"finished the swap of {segment_file(base, 'log')}" for base in usable]
-    _drop_snapshots_of_retired(directory)
+    _drop_rest_of_retired(directory)
     return done + [f"removed {name}" for name in remove_deleted(directory)]
 
 
@@ -179,13 +179,15 @@ def _retire(
     return retired
 
 
-def _drop_snapshots_of_retired(directory: Path) -> None:
-    """A crash amid ``_retire`` can leave a retired segment's snapshot under its name."""
+def _drop_rest_of_retired(directory: Path) -> None:
+    """A crash amid ``_retire`` can leave a retired segment's snapshot, or an index, under its name."""
     retired = sorted({name.base_offset for _, name in _files(directory) if name.suffix == DELETED})
     for base in retired:
-        snapshot = directory / segment_file(base, SNAPSHOT)
-        if files.exists(snapshot) and not files.exists(directory / segment_file(base, "log")):
-            files.unlink(snapshot)
+        if not files.exists(directory / segment_file(base, "log")):
+            for kind in (*SEGMENT_KINDS, SNAPSHOT):
+                path = directory / segment_file(base, kind)
+                if files.exists(path):
+                    files.unlink(path)
 
 
 def _promote(directory: Path, new: Sequence[int]) -> None:

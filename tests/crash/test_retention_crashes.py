@@ -1,0 +1,289 @@
+"""A crash at every step of a clean that also deletes old segments, and of its undo: only a prefix goes.
+
+What a reader finds after a crash is the log from one of its segments on: no key comes back because a
+tombstone went before the value that it hides. The next run, or undo, ends as if nothing had been.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from siltstone import files
+from siltstone.cleaner.destination import InPlace
+from siltstone.cleaner.originals import Originals, read_run, refuse_changed, undo_log
+from siltstone.cleaner.report import CLEANED, NOTHING_TO_DO
+from siltstone.log import replacement
+from siltstone.log.directory import LogDirectory
+from siltstone.log.names import CLEANER_CHECKPOINT, SNAPSHOT, segment_file
+from siltstone.log.replacement import finish_replacement, interrupted
+from siltstone.log.snapshots import write_snapshot
+from tests.cleaner import logs
+from tests.cleaner.logs import DAY, NOW, Rec
+from tests.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
+from tests.crash.test_swap_crashes import Table, crash_after
+
+OLD, YOUNG = NOW - 2 * DAY, NOW - DAY // 2
+CONFIG = {"segment.bytes": 60, "cleanup.policy": "compact,delete", "retention.ms": DAY}
+SEEDS = range(3)
+ROWS: dict[int, list[tuple[str, str | None, int]]] = {
+    0: [("a", "1", OLD), ("gone", "old", OLD), ("stays", "1", OLD)],
+    3: [("b", "1", OLD), ("c", "1", OLD), ("d", "1", OLD), ("e", "1", OLD)],
+    7: [("gone", None, OLD), ("b", "2", OLD)],
+    9: [("c", "2", OLD), ("f", "1", OLD)],
+    11: [("a", "2", YOUNG), ("g", "1", YOUNG), ("h", "1", YOUNG), ("i", "1", YOUNG)],
+    15: [("g", "2", YOUNG), ("late", "1", YOUNG)],
+    17: [("a", "3", OLD)],
+}
+LEFT = [11, 15, 17]
+
+
+def write(path: Path, checkpoint: int | None = None) -> Path:
+    """A log of which retention takes what is below 11, with a snapshot for each segment but the first."""
+    segments = {
+        base: [
+            logs.batch(
+                [
+                    Rec(offset=base + i, key=key.encode(), value=value and value.encode(), timestamp=time)
+                    for i, (key, value, time) in enumerate(rows)
+                ]
+            )
+        ]
+        for base, rows in ROWS.items()
+    }
+    partition = logs.write_log(path, segments, checkpoint=checkpoint)  # type: ignore[arg-type]
+    for base in list(ROWS)[1:]:
+        (partition / segment_file(base, SNAPSHOT)).write_bytes(write_snapshot([]))
+    return partition
+
+
+def table_from(start: int) -> Table:
+    """What a reader ends with who begins at ``start``: the last value of each key, deleted ones left out."""
+    found = {
+        key.encode(): value and value.encode()
+        for base, rows in ROWS.items()
+        for i, (key, value, _) in enumerate(rows)
+        if base + i >= start
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def check_log(partition: Path) -> None:
+    """It is in order, and it is the whole log from one of its segments on."""
+    assert interrupted(partition) == [] and not list(partition.glob("*.deleted"))
+    bases = sorted(logs.logs_of(partition))
+    assert {path.stem for path in partition.glob("*.index")} <= {f"{base:020d}" for base in bases}
+    snapshots = {int(path.stem) for path in partition.glob("*.snapshot")}
+    assert (partition.parent / "keep").exists() or min(snapshots) >= bases[0]  # undo puts them back first
+    found: dict[bytes, bytes | None] = {}
+    following = 0
+    for data in logs.logs_of(partition).values():
+        for record in logs.records_in(data):
+            assert record.offset >= following and record.key is not None
+            found[record.key], following = record.value, record.offset + 1
+    live = {key: value for key, value in found.items() if value is not None}
+    assert live == table_from(bases[0]), bases
+    assert bases[0] <= LEFT[0]
+
+
+def clean(path: Path, *, keep: bool = False) -> None:
+    """The run that is crashed."""
+    folder = path / "keep" / f"run-{sum(1 for _ in path.glob('keep/*'))}"
+    if keep:
+        files.make_directory(folder, parents=True)
+    result = logs.run(path, config=CONFIG, destination=InPlace("run", Originals(folder) if keep else None))
+    assert result.status in (CLEANED, NOTHING_TO_DO), result
+
+
+def undo(path: Path) -> None:
+    """What the undo command does with its one log."""
+    with LogDirectory.open(path) as directory:
+        for place, log in read_run(path / "keep" / "run-0"):
+            refuse_changed(log)
+            finish_replacement(Path(log.path))
+            undo_log(place, log, directory)
+
+
+def _prepare_undo(path: Path) -> None:
+    write(path)
+    clean(path, keep=True)
+
+
+def _prepare_cleaned(path: Path) -> None:
+    write(path, checkpoint=17)
+
+
+@dataclass(frozen=True)
+class Doing:
+    """Something that is crashed: what makes the tree, what is done."""
+
+    prepare: Callable[[Path], object]
+    act: Callable[[Path], None]
+
+
+DOINGS = {
+    "clean": Doing(write, clean),
+    "clean and keep originals": Doing(write, lambda path: clean(path, keep=True)),
+    "delete only": Doing(_prepare_cleaned, clean),
+    "delete only and keep originals": Doing(_prepare_cleaned, lambda path: clean(path, keep=True)),
+    "undo": Doing(_prepare_undo, undo),
+}
+
+
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model knows what was synced; the real disk need not."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def outcome(path: Path) -> tuple[dict[str, bytes], str]:
+    """What a finished run leaves of the log, but for indexes, which a crash may take; the checkpoint."""
+    checkpoint = path / CLEANER_CHECKPOINT
+    kept = {name: data for name, data in logs.tree(path / "topic-0").items() if "index" not in name}
+    return kept, checkpoint.read_text() if checkpoint.exists() else ""
+
+
+def record(doing: Doing, path: Path) -> tuple[Recording, tuple[dict[str, bytes], str]]:
+    """The operations of an undisturbed run, and its outcome."""
+    doing.prepare(path)
+    with recorded(path) as recording:
+        doing.act(path)
+    check_log(path / "topic-0")
+    return recording, outcome(path)
+
+
+def reopen_and_check(doing: Doing, path: Path, ended: tuple[dict[str, bytes], str], *, again: bool) -> None:
+    """A start after the crash, what a reader then sees, and (``again``) the same once more."""
+    partition = path / "topic-0"
+    finish_replacement(partition)
+    check_log(partition)
+    if again:
+        doing.act(path)
+        check_log(partition)
+        assert outcome(path) == ended
+        assert not (partition / ".siltstone").exists()
+
+
+def test_what_they_end_with(tmp_path: Path) -> None:
+    for name, doing in DOINGS.items():
+        record(doing, tmp_path / name)
+        bases = sorted(logs.logs_of(tmp_path / name / "topic-0"))
+        assert bases == (list(ROWS) if name == "undo" else LEFT), name
+
+
+@pytest.mark.parametrize("name", DOINGS)
+def test_every_operation_may_be_the_last(tmp_path: Path, name: str) -> None:
+    doing = DOINGS[name]
+    recording, ended = record(doing, tmp_path / "undisturbed")
+    crashes = 0
+    for count in range(len(recording.steps)):
+        path = tmp_path / str(count)
+        doing.prepare(path)
+        if not crash_after(count, lambda path=path: doing.act(path)):
+            break
+        crashes += 1
+        reopen_and_check(doing, path, ended, again=count % 3 == 0)
+        shutil.rmtree(path)
+    assert crashes > 25
+
+
+def images(
+    doing: Doing,
+    recording: Recording,
+    ended: tuple[dict[str, bytes], str],
+    variants: list[Variant],
+    *,
+    again: bool = True,
+) -> list[str]:
+    """Build every image, start on it and check; the failures, one line each."""
+    seen: set[int] = set()
+    failures = []
+    for count in range(len(recording.steps) + 1):
+        disk = Disk(recording, count)
+        for variant in variants:
+            mixed = variant * 1009 + count if isinstance(variant, int) else variant
+            if not disk.build(mixed, seen):
+                continue
+            rerun = again and (isinstance(variant, str) or mixed % 3 == 0)
+            try:
+                reopen_and_check(doing, recording.root, ended, again=rerun)
+            except Exception as error:
+                what = recording.steps[count].operation if count < len(recording.steps) else "end"
+                failures.append(f"{count} ({what}) {mixed}: {type(error).__name__}: {error}"[:400])
+    return failures
+
+
+@pytest.mark.parametrize("name", DOINGS)
+def test_whatever_was_on_disk_by_then(tmp_path: Path, name: str) -> None:
+    doing = DOINGS[name]
+    recording, ended = record(doing, tmp_path / "log")
+    assert images(doing, recording, ended, [KEEP, DROP, *SEEDS]) == []
+
+
+@pytest.mark.parametrize("name", DOINGS)
+def test_what_is_done_is_durable(tmp_path: Path, name: str) -> None:
+    recording, ended = record(DOINGS[name], tmp_path / "log")
+    Disk(recording, len(recording.steps)).build(DROP)
+    finish_replacement(recording.root / "topic-0")
+    assert outcome(recording.root) == ended
+
+
+@pytest.mark.parametrize("name", DOINGS)
+def test_a_second_crash_while_it_recovers(tmp_path: Path, name: str) -> None:
+    doing, rng = DOINGS[name], random.Random(7)
+    recording, ended = record(doing, tmp_path / "undisturbed")
+    for number in range(12):
+        path = tmp_path / str(number)
+        doing.prepare(path)
+        crash_after(rng.randrange(len(recording.steps)), lambda path=path: doing.act(path))
+        crash_after(rng.randrange(10), lambda path=path: finish_replacement(path / "topic-0"))
+        crash_after(rng.randrange(len(recording.steps)), lambda path=path: doing.act(path))
+        reopen_and_check(doing, path, ended, again=True)
+
+
+def _all_at_once(directory: Path, bases: list[int]) -> None:
+    replacement._retire(directory, bases, keep_snapshots_of=())
+    replacement.remove_deleted(directory)
+
+
+def _youngest_first(directory: Path, bases: list[int]) -> None:
+    for base in reversed(bases):
+        replacement._retire(directory, [base], keep_snapshots_of=())
+    replacement.remove_deleted(directory)
+
+
+@pytest.mark.parametrize("broken", [_all_at_once, _youngest_first])
+def test_the_harness_finds_a_deletion_that_is_no_prefix(
+    tmp_path: Path, broken: Callable[[Path, list[int]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doing = DOINGS["delete only"]
+    with monkeypatch.context() as patch:
+        patch.setattr("siltstone.cleaner.destination.delete_oldest", broken)
+        recording, ended = record(doing, tmp_path / "log")
+    assert images(doing, recording, ended, [KEEP, DROP, *range(20)], again=False)
+
+
+def test_the_order_of_operations(tmp_path: Path) -> None:
+    recording, _ = record(DOINGS["clean and keep originals"], tmp_path / "log")
+    steps = [step.operation for step in recording.steps]
+    (moved,) = (
+        i for i, step in enumerate(steps) if step[0] == "rename" and step[2].endswith(CLEANER_CHECKPOINT)
+    )
+    going = [i for i, step in enumerate(steps) if i > moved and step[2].endswith(".log.deleted")]
+    kept = [i for i, step in enumerate(steps) if step[0] == "rename" and step[2].endswith("undo.json")]
+    unlinks = [
+        i for i, step in enumerate(steps) if step[0] == "unlink" and i > moved and ".deleted" in step[1]
+    ]
+    partition = str(recording.root / "topic-0")
+    synced = [i for i, step in enumerate(steps) if step == ("fsync", partition, "")]
+    bases = [Path(steps[i][2]).name for i in going]
+    assert len(going) > 1 and bases == sorted(bases)
+    assert moved < kept[-1] < going[0] and going[-1] < unlinks[0]
+    for earlier, later in zip(going, [*going[1:], unlinks[0]], strict=True):
+        assert any(earlier < sync < later for sync in synced)
