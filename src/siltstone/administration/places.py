@@ -80,8 +80,13 @@ class TopicFacts:
 class Look:
     """Log directories as they lie there. ``directories`` are in the order given."""
 
-    def __init__(self, paths: Sequence[Path], broker: Config) -> None:
-        """Raises NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError."""
+    def __init__(self, paths: Sequence[Path], broker: Config, before: Look | None = None) -> None:
+        """``before``: an earlier look, whose reading of the broker's metadata log still counts.
+
+        Raises NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError.
+        """
+        if before is not None:
+            self._metadata = before._metadata
         self.paths = tuple(paths)
         self.broker = broker
         self.directories = [LogDirectory.open(path, lock=False) for path in paths]
@@ -195,6 +200,10 @@ class Look:
             return None
         known = found.topic_id(topic.name)
         return found if known is not None and known == topic.topic_id else None
+
+    def knows_settings_of(self, topic: TopicFacts) -> bool:
+        """Does Siltstone's list of topics or the broker's metadata log have this very topic's settings?"""
+        return topic.made_here or self._cluster_of(topic) is not None
 
     def own_texts(self, topic: TopicFacts) -> Mapping[str, str]:
         """A topic's own settings: Siltstone's, else those that its broker gave it."""

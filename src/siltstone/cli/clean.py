@@ -17,6 +17,8 @@ from rich.table import Table
 from siltstone import app
 from siltstone.cleaner import report as status
 from siltstone.cleaner.report import LogResult, failures
+from siltstone.cli.output import size_text
+from siltstone.cli.watch import watch_logs
 from siltstone.config import Source
 from siltstone.errors import UsageError
 
@@ -108,21 +110,32 @@ def clean(
     /,
     *,
     flags: CleanFlags | None = None,
+    watch: Annotated[bool, _FLAG] = False,
+    interval: float | None = None,
     json_: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
     """Clean the compacted topics of stopped Kafka log directories, as a Spark job.
 
     Choose --in-place (the result is swapped in, crash-safe) or --out NEW (a cleaned copy); --dry-run shows
-    what would come of it and changes nothing.
+    what would come of it and changes nothing. --watch only looks, again and again, beside a running broker or
+    cleaner.
 
     Parameters
     ----------
     directories
         Kafka log directories (all log.dirs of one broker together), or one partition directory.
+    watch
+        Show how clean the logs are and what was cleaned, until Ctrl-C; locks and changes nothing.
+    interval
+        With --watch: seconds between two looks; default: 2.
     json_
-        Print one JSON document instead of the table.
+        Print one JSON document instead of the table; with --watch, one object a line for each look.
     """
     request = (flags or CleanFlags()).request(directories)
+    if watch:
+        return watch_logs(request, interval, json=json_)
+    if interval is not None:
+        raise UsageError("--interval goes with --watch")
     with _Bars() as bars:
         done = app.clean(request, progress=bars)
     if json_:
@@ -167,15 +180,6 @@ def _document(request: app.CleanRequest, done: app.CleanReport) -> dict[str, obj
     }
 
 
-def _bytes(size: int) -> str:
-    amount = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} TB"
-
-
 def _change(before: str, after: str) -> str:
     return before if before == after else f"{before} → {after}"
 
@@ -190,7 +194,7 @@ def _row(result: LogResult) -> list[str]:
         str(result.where),
         f"[{_STYLE.get(result.status, 'dim')}]{result.status}[/]",
         _change(str(result.segments_before), str(result.segments_after)),
-        _change(_bytes(result.bytes_before), _bytes(result.bytes_after)),
+        _change(size_text(result.bytes_before), size_text(result.bytes_after)),
         _change(*records),
         *counts,
         f"{result.seconds:.2f}" if result.seconds else "",

@@ -12,9 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 
-def write_json(document: object) -> None:
-    """One JSON document, or one object of a stream, on standard output."""
+def write_json(document: object, *, flush: bool = False) -> None:
+    """One JSON document, or one object of a stream, on standard output; ``flush``: it is wanted now."""
     sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+    if flush:
+        sys.stdout.flush()
 
 
 def write_line(text: str) -> None:
@@ -40,6 +42,16 @@ def write_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]],
     for row in rows:
         table.add_row(*(Text(_shown(each)) for each in row))
     console.print(table)
+
+
+def size_text(size: int) -> str:
+    """Bytes for people: ``1.5 MB``, thousands by thousands."""
+    amount = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
 
 
 def _shown(value: object) -> str:

@@ -1,0 +1,219 @@
+"""``siltstone clean --watch``: a table of the logs again and again, or a JSON object a line, until Ctrl-C."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from siltstone.administration.watched import STATES, Seen, WatchedLog
+from siltstone.administration.watching import Watch
+from siltstone.app import CleanRequest
+from siltstone.cleaner.history import Cleaning
+from siltstone.cli.output import size_text, write_json
+from siltstone.clock import ManualClock, SystemClock
+from siltstone.errors import UsageError
+from siltstone.policies import PolicyPlaces
+
+DEFAULT_INTERVAL = 2.0
+LONGEST_INTERVAL = 86_400.0
+_WIDTH = 170
+_LOOKING = (
+    "directories",
+    "topics",
+    "config",
+    "config_file",
+    "policy_from_metadata",
+    "broker_config",
+    "now_ms",
+    "high_watermark",
+)
+"""What of a request says how to look; the rest says how to clean."""
+_FLAGS = {"stop_after_minutes": "stop_after"}
+_STYLE = {"uncleanable": "red", "unreadable": "red", "due": "yellow", "cleaning": "green", "changing": "dim"}
+_COLUMNS = ("log", "state", "policy", "clean", "dirty", "ratio", "checkpoint", "uncleanable", "overdue")
+
+
+def watch_logs(request: CleanRequest, interval: float | None, *, json: bool) -> int:
+    """Look, show, wait, until an interrupt: 0. Raises UsageError, SiltstoneError, OSError."""
+    seconds = DEFAULT_INTERVAL if interval is None else interval
+    if not (math.isfinite(seconds) and 0 < seconds <= LONGEST_INTERVAL):
+        raise UsageError(f"--interval {seconds:g}: seconds over 0, up to {LONGEST_INTERVAL:.0f}")
+    _refuse_cleaning(request)
+    try:
+        watch = Watch(
+            request.directories,
+            _places(request),
+            SystemClock() if request.now_ms is None else ManualClock(request.now_ms),
+            to_the_end=request.high_watermark == "end",
+        )
+        _show_all(_looks(watch, seconds), bool(request.topics), json=json)
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _refuse_cleaning(request: CleanRequest) -> None:
+    for each in fields(request):
+        if each.name not in _LOOKING and getattr(request, each.name) != each.default:
+            flag = _FLAGS.get(each.name, each.name).replace("_", "-")
+            raise UsageError(
+                f"--watch only looks: it does not go with --{flag}; "
+                "clean without --watch, and watch from another terminal"
+            )
+    if request.high_watermark not in (None, "end"):
+        raise UsageError(f"--high-watermark {request.high_watermark}: only 'end' is known")
+
+
+def _places(request: CleanRequest) -> PolicyPlaces:
+    return PolicyPlaces(
+        topics=request.topics,
+        config=request.config,
+        config_file=request.config_file,
+        from_metadata=request.policy_from_metadata,
+        broker_config=request.broker_config,
+    )
+
+
+def _looks(watch: Watch, seconds: float) -> Iterator[Seen]:
+    while True:
+        yield watch.look()
+        pause(seconds)
+
+
+def pause(seconds: float) -> None:
+    """Until the next look."""
+    time.sleep(seconds)
+
+
+def _show_all(looks: Iterable[Seen], with_skipped: bool, *, json: bool) -> None:
+    console = Console()
+    if json:
+        for seen in looks:
+            write_json(seen.to_json(), flush=True)
+    elif console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+            for seen in looks:
+                live.update(render(seen, with_skipped), refresh=True)
+    else:
+        console = Console(width=_WIDTH)
+        for seen in looks:
+            console.print(render(seen, with_skipped))
+            console.file.flush()
+
+
+def render(seen: Seen, with_skipped: bool = False) -> RenderableType:
+    """A table, the most urgent logs first, and lines of what else there is to say.
+
+    ``with_skipped``: skipped logs have rows, too.
+    """
+    places = ", ".join(f"{path} (in use)" if used else path for path, used in seen.directories.items())
+    title = f"{_time(seen.at_ms)}  {places}"
+    if seen.error is not None:
+        return Text(f"{title.strip()}: {seen.error}", style="red")
+    table = Table(title=Text(title), title_justify="left", header_style="bold")
+    for name in _COLUMNS:
+        table.add_column(name, justify="left" if name in _COLUMNS[:3] else "right", overflow="fold")
+    table.add_column("last cleaning", overflow="fold")
+    rows = [each for each in seen.logs if with_skipped or each.state != "skipped"]
+    for each in sorted(rows, key=_urgency):
+        table.add_row(*_cells(each))
+    lines = [Text(line, style="dim") for line in (*_reasons(seen), *seen.notes)]
+    return Group(table, *lines, Text(_total(seen), style="bold"))
+
+
+def _urgency(log: WatchedLog) -> tuple[int, float, object]:
+    ratio = 0.0 if log.outlook is None else log.outlook.range.dirty_ratio
+    return STATES.index(log.state), -ratio, log.where
+
+
+def _cells(log: WatchedLog) -> list[Text]:
+    policy = "" if log.policy is None else f"{log.policy_text} ({log.policy.source})"
+    texts = [str(log.where), log.state, policy, *_numbers(log), _last(log)]
+    cells = [Text(each) for each in texts]
+    cells[1].stylize(_STYLE.get(log.state, ""))
+    return cells
+
+
+def _numbers(log: WatchedLog) -> list[str]:
+    checkpoint = "" if log.checkpoint is None else f"{log.checkpoint:,}"
+    if log.outlook is None:
+        return ["", "", "", checkpoint, "", ""]
+    found = log.outlook.range
+    least = "" if log.min_ratio is None else f" / {log.min_ratio.value}"
+    return [
+        size_text(found.clean_bytes),
+        size_text(found.cleanable_bytes),
+        f"{found.dirty_ratio:.3f}{least}",
+        checkpoint,
+        f"{found.end:,}",
+        f"{found.delay_ms / 1000:,.0f} s" if found.overdue else "",
+    ]
+
+
+def _last(log: WatchedLog) -> str:
+    text = "" if log.last_cleaning is None else _cleaning(log.last_cleaning)
+    if log.last_failure is not None:
+        failed = log.last_failure
+        text += f"{'; ' if text else ''}{_time(failed.began_ms)} {failed.result.status}"
+    return text
+
+
+def _cleaning(cleaning: Cleaning) -> str:
+    result = cleaning.result
+    gone = ", ".join(f"{count:,} {name}" for name, count in asdict(result.removed).items() if count)
+    return (
+        f"{_time(cleaning.began_ms)} {size_text(result.bytes_before)} → {size_text(result.bytes_after)} "
+        f"({cleaning.recopy_percent:.1f} %) in {result.seconds:.1f} s: {gone or 'nothing'} removed"
+    )
+
+
+def _time(time_ms: int) -> str:
+    try:
+        return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"
+
+
+@dataclass(slots=True)
+class _Reason:
+    state: str
+    text: str
+    logs: list[str]
+
+
+def _reasons(seen: Seen) -> list[str]:
+    """The same reason once."""
+    found: dict[tuple[str, str], _Reason] = {}
+    for each in seen.logs:
+        for state, text in ((each.state, each.reason), ("last failure", _failure(each))):
+            if text:
+                reason = found.setdefault((state, text), _Reason(state, text, []))
+                reason.logs.append(str(each.where))
+    lines = []
+    for reason in found.values():
+        more = f" and {len(reason.logs) - 4} more" if len(reason.logs) > 4 else ""
+        lines.append(f"{reason.state}: {', '.join(reason.logs[:4])}{more}: {reason.text}")
+    return lines
+
+
+def _failure(log: WatchedLog) -> str:
+    failed = log.last_failure
+    return "" if failed is None or failed.result.reason == log.reason else failed.result.reason
+
+
+def _total(seen: Seen) -> str:
+    total = seen.total()
+    states = ", ".join(f"{count} {state}" for state, count in total.states.items())
+    late = f"; most overdue {total.overdue_ms / 1000:,.0f} s" if total.overdue_ms else ""
+    return (
+        f"total: {total.logs} logs ({states or 'none'}): {size_text(total.clean_bytes)} clean, "
+        f"{size_text(total.dirty_bytes)} dirty, ratio {total.dirty_ratio:.3f}{late}"
+    )

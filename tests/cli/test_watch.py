@@ -1,0 +1,456 @@
+"""`siltstone clean --watch`: states, JSON lines, tables; beside who changes the logs; nothing is changed."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from siltstone import app
+from siltstone.administration import watching
+from siltstone.administration.watched import Seen
+from siltstone.administration.watching import Watch
+from siltstone.cleaner import outlook
+from siltstone.cleaner.facts import NO_HIGH_WATERMARK
+from siltstone.cleaner.service.open_logs import candidate
+from siltstone.cli import watch as command
+from siltstone.clock import ManualClock
+from siltstone.log.names import TopicPartition
+from siltstone.log.service.manager import LogManager
+from siltstone.log.service.uncleanable import UNCLEANABLE_FILE
+from siltstone.policies import PolicyPlaces
+from tests.cleaner.service.serving import SOON, USERS, Blocking, in_background, joined, serving, write
+from tests.cleaner.service.test_transactions_live import Writer
+from tests.cli.conftest import Command, Done, tree
+from tests.log.managed import MINUTE, NOW
+from tests.operator.staged import in_process
+
+DAY = 24 * 60 * MINUTE
+Between = Callable[[], object]
+
+
+@pytest.fixture
+def watch(siltstone: Command, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """`clean DIR --watch …` with as many looks as ``between`` has entries, and one more; then Ctrl-C."""
+
+    def call(*arguments: object, between: tuple[Between, ...] = (), now_ms: int | None = NOW) -> Done:
+        waiting = iter(between)
+
+        def pause(seconds: float) -> None:
+            step = next(waiting, None)
+            if step is None:
+                raise KeyboardInterrupt
+            step()
+
+        monkeypatch.setattr(command, "pause", pause)
+        clock = () if now_ms is None else ("--now-ms", now_ms)
+        return siltstone("clean", *arguments, "--watch", *clock)
+
+    return call
+
+
+def by_log(seen: dict[str, Any]) -> dict[str, Any]:
+    return {f"{each['topic']}-{each['partition']}": each for each in seen["logs"]}
+
+
+def states(seen: dict[str, Any]) -> dict[str, str]:
+    return {name: each["state"] for name, each in by_log(seen).items()}
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    """``users``: 0 was cleaned, 1 is dirty enough, 2 is not yet; ``plain-0`` is not compacted."""
+    path = tmp_path / "logs"
+    with serving(path, partitions=3) as (manager, cleaner):
+        manager.topics.create("plain", 1)
+        for number in (0, 2):
+            write(manager["users", number], 60, keys=30)
+        cleaner.clean_once()
+        write(manager["users", 1], 60)
+        write(manager["users", 2], 20)
+    return path
+
+
+def test_each_log_has_its_state_and_its_numbers(watch: Callable[..., Done], stopped: Path) -> None:
+    before = tree(stopped)
+    done = watch(stopped, "--json", between=(int, int))
+    assert (done.status, done.err, len(done.documents)) == (0, "", 3)
+    assert tree(stopped) == before
+    seen = done.documents[0]
+    assert done.documents == [seen] * 3
+    assert seen["at_ms"] == NOW and seen["directories"] == [{"path": str(stopped), "in_use": False}]
+    wanted = {"plain-0": "skipped", "users-0": "up_to_date", "users-1": "due", "users-2": "dirty"}
+    assert states(seen) == wanted
+    logs = by_log(seen)
+    cleaned, due = logs["users-0"], logs["users-1"]
+    assert cleaned["cleanup_policy"] == "compact" and "users" in cleaned["cleanup_policy_source"]
+    assert cleaned["min_cleanable_dirty_ratio"] == 0.5
+    assert cleaned["cleaner_checkpoint"] == cleaned["first_dirty_offset"] > 0
+    last = cleaned["last_cleaning"]
+    assert (last["status"], last["began_ms"]) == ("cleaned", NOW) and last["removed"]["superseded"] > 20
+    assert last["bytes_after"] < last["bytes_before"] and 0 < last["recopy_percent"] < 100
+    assert (due["dirty_ratio"], due["clean_bytes"], due["cleaner_checkpoint"]) == (1.0, 0, None)
+    sizes = [path.stat().st_size for path in sorted((stopped / "users-1").glob("*.log"))]
+    assert (due["bytes"], due["dirty_bytes"]) == (sum(sizes), sum(sizes[:-1]))
+    assert due["last_cleaning"] is None and logs["plain-0"]["reason"] == "cleanup.policy=delete"
+    total = seen["total"]
+    assert total["states"] == {"due": 1, "dirty": 1, "up_to_date": 1, "skipped": 1}
+    assert total["dirty_bytes"] == sum(each["dirty_bytes"] or 0 for each in seen["logs"])
+
+
+def test_only_the_topics_that_are_asked_for(watch: Callable[..., Done], stopped: Path) -> None:
+    (seen,) = watch(stopped, "--topic", "plain", "--json").documents
+    assert states(seen) == {"plain-0": "skipped"}
+    (seen,) = watch(stopped / "users-1", "--json").documents
+    assert states(seen) == {"users-1": "due"}
+
+
+def test_settings_by_hand_win(watch: Callable[..., Done], stopped: Path, tmp_path: Path) -> None:
+    given = ("--topic", "users", "--config", "min.cleanable.dirty.ratio=0.1")
+    (seen,) = watch(stopped, *given, "--json").documents
+    assert states(seen)["users-2"] == "due"
+    settings = tmp_path / "settings"
+    settings.write_text("plain:cleanup.policy=compact\n")
+    (seen,) = watch(stopped, "--config-file", settings, "--json").documents
+    assert states(seen)["plain-0"] == "up_to_date"
+    assert by_log(seen)["plain-0"]["cleanup_policy_source"] == f"{settings}:1"
+
+
+def test_the_range_is_the_one_that_the_cleaner_inside_goes_by(tmp_path: Path) -> None:
+    """Two gatherers of facts, one from memory and one from the disk; clocks on both sides of the lags."""
+    topic = {"min.compaction.lag.ms": str(MINUTE), "max.compaction.lag.ms": str(10 * MINUTE)}
+    clock = ManualClock(NOW)
+    with serving(tmp_path, topic=topic, clock=clock) as (manager, cleaner):
+        log, seeing = manager[USERS], Watch([tmp_path], PolicyPlaces(), clock)
+        for step in range(8):
+            write(log, 25, timestamp=clock.now_ms())
+            log.flush()
+            clock.advance(step * MINUTE)
+            served = manager.directory_of(USERS)
+            mine = candidate(served, log, served.cleaner_checkpoint().get(USERS), clock.now_ms())
+            (seen,) = seeing.look().logs
+            assert mine is not None and seen.outlook is not None
+            assert seen.outlook.range == mine.range, step
+            assert seen.outlook.is_due == mine.is_eligible, step
+            if step % 2:
+                cleaner.clean_once()
+
+
+def test_a_transaction_that_was_open_when_the_active_segment_began_bounds_the_range(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    with serving(tmp_path, clock=clock) as (manager, _):
+        log, seeing = manager[USERS], Watch([tmp_path], PolicyPlaces(), clock)
+        write(log, 30)
+        writer = Writer(log, 7)
+        first = log.log_end_offset
+        writer.put("a", "open ")
+        write(log, 60)
+        log.flush()
+        (seen,) = seeing.look().logs
+        assert seen.outlook is not None and 0 < seen.outlook.range.end <= first
+        writer.end(commit=True)
+        log.flush()
+        (seen,) = seeing.look().logs
+        assert seen.outlook is not None
+        assert seen.outlook.range.end == log.view.segments[-1].base_offset
+
+
+def test_uncleanable_unreadable_and_what_came_of_it(watch: Callable[..., Done], tmp_path: Path) -> None:
+    with serving(tmp_path, partitions=2) as (manager, cleaner):
+        for number in range(2):
+            write(manager["users", number], 60)
+        segment = manager[USERS].view.segments[1].path()
+        raw = segment.read_bytes()
+        segment.write_bytes(raw[:150] + bytes([raw[150] ^ 1]) + raw[151:])
+        cleaner.clean_once()
+    (tmp_path / "users-1" / "partition.metadata").write_bytes(b"version: 9\n")
+    (seen,) = watch(tmp_path, "--json").documents
+    log = by_log(seen)["users-0"]
+    assert log["state"] == "uncleanable" and "checksum" in log["reason"]
+    assert log["uncleanable_since_ms"] == NOW and log["last_failure"]["status"] == "uncleanable"
+    assert log["last_cleaning"] is None and log["dirty_ratio"] == 1.0
+    (tmp_path / UNCLEANABLE_FILE).write_bytes(b"{")
+    (seen,) = watch(tmp_path, "--json").documents
+    assert states(seen)["users-0"] == "due" and any(UNCLEANABLE_FILE in each for each in seen["notes"])
+
+
+def test_tombstones_of_an_idle_log_are_waited_for_and_then_may_go(
+    watch: Callable[..., Done], tmp_path: Path
+) -> None:
+    with serving(tmp_path) as (manager, cleaner):
+        write(manager[USERS], 5, value=None)
+        write(manager[USERS], 60, keys=60)
+        cleaner.clean_once()
+    (early,) = watch(tmp_path, "--json", now_ms=NOW + DAY - 1).documents
+    assert early["logs"][0]["state"] == "tombstones" and early["logs"][0]["delete_horizon_ms"] == NOW + DAY
+    assert "passes in" in early["logs"][0]["reason"]
+    (late,) = watch(tmp_path, "--json", now_ms=NOW + DAY).documents
+    assert late["logs"][0]["state"] == "tombstones" and "have passed" in late["logs"][0]["reason"]
+
+
+def test_a_horizon_that_passes_between_two_looks_is_noticed(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    with serving(tmp_path, clock=clock) as (manager, cleaner):
+        write(manager[USERS], 5, value=None)
+        write(manager[USERS], 60, keys=60)
+        cleaner.clean_once()
+        seeing = Watch([tmp_path], PolicyPlaces(), clock)
+        reasons = []
+        for wait_ms in (0, DAY - 1, 1):
+            clock.advance(wait_ms)
+            reasons.append(seeing.look().logs[0].reason)
+        assert "passes in 86,400 s" in reasons[0] and "passes in 0 s" in reasons[1]
+        assert "have passed" in reasons[2]
+        cleaner.clean_once()
+        assert seeing.look().logs[0].state == "up_to_date"
+
+
+def test_headers_are_read_a_bounded_share_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(tmp_path, partitions=4) as (manager, cleaner):
+        for number in range(4):
+            write(manager["users", number], 60)
+        cleaner.clean_once()
+        monkeypatch.setattr(outlook, "HORIZON_BYTES", 1)
+        seeing = Watch([tmp_path], PolicyPlaces(), ManualClock(NOW))
+        known = [
+            sum(each.outlook is not None and each.outlook.horizons is not None for each in seeing.look().logs)
+            for _ in range(5)
+        ]
+        assert known == [1, 2, 3, 4, 4]
+
+
+def test_a_log_that_is_overdue_says_by_how_much(watch: Callable[..., Done], tmp_path: Path) -> None:
+    topic = {"max.compaction.lag.ms": str(MINUTE), "min.cleanable.dirty.ratio": "1.0"}
+    with serving(tmp_path, topic=topic) as (manager, _):
+        write(manager[USERS], 60)
+    (seen,) = watch(tmp_path, "--json", now_ms=NOW + MINUTE).documents
+    assert (states(seen)["users-0"], seen["total"]["overdue_ms"]) == ("dirty", 0)
+    (seen,) = watch(tmp_path, "--json", now_ms=NOW + MINUTE + 5000).documents
+    assert (states(seen)["users-0"], seen["total"]["overdue_ms"]) == ("due", 5000)
+
+
+def test_a_cleaner_that_is_at_it_is_seen_and_so_is_what_it_did(
+    watch: Callable[..., Done], tmp_path: Path
+) -> None:
+    engine = Blocking()
+    with serving(tmp_path, lambda: engine) as (manager, cleaner):
+        write(manager[USERS], 60)
+        cleaning = in_background(cleaner.clean_once)
+        assert engine.staged.wait(SOON)
+
+        def go_on() -> None:
+            engine.go_on.set()
+            joined(cleaning)
+
+        during, after = watch(tmp_path, "--json", between=(go_on,)).documents
+    assert during["directories"][0]["in_use"] and states(during) == {"users-0": "cleaning"}
+    assert "run " in during["logs"][0]["reason"]
+    assert states(after) == {"users-0": "up_to_date"}
+    assert after["logs"][0]["last_cleaning"]["status"] == "cleaned"
+
+
+def test_a_segment_that_vanishes_between_two_steps_means_another_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = {"min.compaction.lag.ms": "1"}
+    with serving(tmp_path, topic=topic, clock=ManualClock(NOW + MINUTE)) as (manager, cleaner):
+        write(manager[USERS], 60, keys=30)
+        manager.topics.alter("users", {"segment.bytes": "100000"})
+        seeing = Watch([tmp_path], PolicyPlaces(), ManualClock(NOW + MINUTE))
+        listed = outlook.list_segments
+        swaps: list[int] = []
+
+        def swapped_meanwhile(directory: Path) -> Any:
+            found = listed(directory)
+            if not swaps:
+                swaps.append(len(cleaner.clean_once()))
+                for path in directory.glob("*.deleted"):
+                    path.unlink()
+            return found
+
+        monkeypatch.setattr(outlook, "list_segments", swapped_meanwhile)
+        (seen,) = seeing.look().logs
+        assert swaps == [1] and seen.state == "up_to_date" and seen.checkpoint is not None
+
+        def never_there(directory: Path) -> Any:
+            raise FileNotFoundError(2, "No such file or directory", str(directory))
+
+        monkeypatch.setattr(outlook, "list_segments", never_there)
+        assert seeing.look().logs[0].state == "changing"
+
+
+def test_logs_and_directories_come_and_go(watch: Callable[..., Done], stopped: Path) -> None:
+    away = stopped.with_name("away")
+
+    def new_topic() -> None:
+        with serving(stopped) as (manager, _):
+            manager.topics.create("more", config={"cleanup.policy": "compact"})
+            manager.topics.delete("plain")
+
+    steps = (new_topic, lambda: stopped.rename(away), lambda: away.rename(stopped))
+    first, second, third, fourth = watch(stopped, "--json", between=steps).documents
+    assert set(states(first)) - set(states(second)) == {"plain-0"}
+    assert set(states(second)) - set(states(first)) == {"more-0"}
+    assert third["logs"] == [] and "no such directory" in third["error"]
+    assert fourth["error"] is None and states(fourth) == states(second)
+
+
+def test_a_stopped_brokers_logs_are_what_a_dry_run_says(
+    watch: Callable[..., Done], stopped_broker: tuple[Path, Path]
+) -> None:
+    """Settings out of the metadata log, states as the planner decides."""
+    (seen,) = watch(*stopped_broker, "--json").documents
+    request = app.CleanRequest(
+        directories=stopped_broker, dry_run=True, policy_from_metadata=True, now_ms=NOW
+    )
+    expected = {
+        "cleaned": {"due", "tombstones"},
+        "not_eligible": {"dirty"},
+        "nothing_to_do": {"up_to_date", "tombstones"},
+        "skipped": {"skipped"},
+    }
+    report = app.clean(request, engine=in_process)
+    logs = by_log(seen)
+    compared = set()
+    for result in report.results:
+        if str(result.where) in logs:
+            assert logs[str(result.where)]["state"] in expected[result.status], result
+            compared.add(result.status)
+    assert compared >= {"cleaned", "skipped"}
+    sources = {each["cleanup_policy_source"] for each in seen["logs"]}
+    assert "DYNAMIC_TOPIC_CONFIG" in sources
+    assert any("metadata log, up to offset" in each for each in seen["notes"])
+
+
+def test_a_log_of_nobody_known_is_skipped_with_the_advice(watch: Callable[..., Done], stopped: Path) -> None:
+    for path in stopped.glob("siltstone-*"):
+        path.unlink()
+    (seen,) = watch(stopped, "--json").documents
+    assert set(states(seen).values()) == {"skipped"}
+    assert seen["logs"][0]["reason"] == watching.NO_SETTINGS
+    (stopped / "replication-offset-checkpoint").unlink()
+    given = ("--topic", "users", "--config", "cleanup.policy=compact")
+    (seen,) = watch(stopped, *given, "--json").documents
+    assert {each["reason"] for each in seen["logs"]} == {NO_HIGH_WATERMARK}
+    (seen,) = watch(stopped, *given, "--high-watermark", "end", "--json").documents
+    assert states(seen)["users-1"] == "due"
+
+
+def test_the_table_has_the_urgent_logs_first_and_a_total(watch: Callable[..., Done], stopped: Path) -> None:
+    done = watch(stopped, between=(int,))
+    text = done.out.decode()
+    assert done.status == 0 and text.count("last cleaning") == 2
+    rows = [line.split()[1] for line in text.splitlines() if line.startswith("│ users")]
+    assert rows == ["users-1", "users-2", "users-0"] * 2
+    assert "skipped: plain-0: cleanup.policy=delete" in text
+    assert "total: 4 logs (1 due, 1 dirty, 1 up_to_date, 1 skipped)" in text
+    assert "%) in" in text and "superseded removed" in text.replace("\n", " ")
+
+
+def test_on_a_terminal_the_table_is_drawn_in_place(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Console(force_terminal=True, width=150, file=io.StringIO(), record=True)
+
+    def looks() -> Iterator[Seen]:
+        watched = Watch([stopped], PolicyPlaces(), ManualClock(NOW))
+        yield watched.look()
+        yield Seen(at_ms=NOW, error="gone [for] now")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "Console", lambda **given: screen)
+    with pytest.raises(KeyboardInterrupt):
+        command._show_all(looks(), False, json=False)
+    drawn = screen.export_text()
+    assert "users-1" in drawn and "gone [for] now" in drawn
+
+
+CLEANING_FLAGS = (
+    ("--in-place",),
+    ("--out", "new"),
+    ("--dry-run",),
+    ("--force",),
+    ("--drop-keyless",),
+    ("--keep-originals", "kept"),
+    ("--max-extra-bytes", "5"),
+    ("--stop-after", "1"),
+    ("--report", "r.json"),
+    ("--master", "local[1]"),
+    ("--spill-dir", "spill"),
+)
+
+
+@pytest.mark.parametrize("flags", CLEANING_FLAGS, ids=lambda flags: flags[0])
+def test_flags_that_clean_do_not_go_with_it(
+    watch: Callable[..., Done], stopped: Path, flags: tuple[str, ...]
+) -> None:
+    done = watch(stopped, *flags)
+    assert (done.status, done.out) == (2, b"") and done.err.count("\n") == 1
+    assert "--watch" in done.err and flags[0] in done.err
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e9", "soon"])
+def test_an_interval_that_is_none(watch: Callable[..., Done], stopped: Path, seconds: str) -> None:
+    done = watch(stopped, f"--interval={seconds}")
+    assert (done.status, done.out) == (2, b"") and "interval" in done.err
+
+
+def test_other_wrong_usage(siltstone: Command, watch: Callable[..., Done], stopped: Path) -> None:
+    alone = siltstone("clean", stopped, "--dry-run", "--interval", "1")
+    assert alone.status == 2 and "--watch" in alone.err
+    missing = watch(stopped, "--topic", "nobody")
+    assert missing.status == 2 and "nobody" in missing.err
+    assert watch(stopped, "--high-watermark", "7").status == 2
+    assert watch(stopped, "--config", "cleanup.policy=compact").status == 2
+    nowhere = watch(stopped / "nowhere")
+    assert nowhere.status == 1 and nowhere.err.count("\n") == 1
+
+
+def test_a_process_without_a_terminal_ends_well_on_ctrl_c(stopped: Path) -> None:
+    arguments = ["clean", str(stopped), "--watch", "--interval", "0.05", "--json"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from siltstone.cli.main import main; main()", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    first, second = json.loads(process.stdout.readline()), json.loads(process.stdout.readline())
+    process.send_signal(signal.SIGINT)
+    rest, errors = process.communicate(timeout=SOON)
+    assert (process.returncode, errors) == (0, "")
+    assert second["at_ms"] > first["at_ms"] and states(first)["users-1"] == "due"
+    assert all(json.loads(line)["total"]["logs"] == 4 for line in rest.splitlines())
+
+
+def test_a_copy_that_may_not_be_written_to_is_watched(watch: Callable[..., Done], stopped: Path) -> None:
+    copy = stopped.with_name("copy")
+    shutil.copytree(stopped, copy)
+    for path in [copy, *copy.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        (seen,) = watch(copy, "--json").documents
+        assert states(seen)["users-1"] == "due"
+    finally:
+        for path in [copy, *copy.rglob("*")]:
+            path.chmod(0o755)
+
+
+def test_several_directories_are_one_table(watch: Callable[..., Done], tmp_path: Path) -> None:
+    paths = [tmp_path / "one", tmp_path / "two"]
+    with LogManager.open(paths, clock=ManualClock(NOW)) as manager:
+        manager.topics.create("users", 2, {"cleanup.policy": "compact", "segment.bytes": "1000"})
+        for number in range(2):
+            write(manager["users", number], 30)
+        where = {str(each): manager.directory_of(each).path for each in manager}
+        assert manager.directory_of(TopicPartition("users", 1)).path != where["users-0"]
+    (seen,) = watch(*paths, "--json").documents
+    assert states(seen) == {"users-0": "due", "users-1": "due"}
+    assert {each["directory"] for each in seen["logs"]} == {str(path / name) for name, path in where.items()}
