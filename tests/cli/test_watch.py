@@ -288,6 +288,35 @@ def test_a_segment_that_vanishes_between_two_steps_means_another_look(
         assert seeing.look().logs[0].state == "changing"
 
 
+@pytest.mark.parametrize("in_use", [True, False])
+def test_a_swap_is_somebodys_work_in_a_running_directory_and_a_crashs_in_a_stopped_one(
+    watch: Callable[..., Done], tmp_path: Path, in_use: bool
+) -> None:
+    with serving(tmp_path) as (manager, _):
+        write(manager[USERS], 60)
+        left = tmp_path / "users-0" / f"{0:020d}.log.cleaned"
+        if in_use:
+            left.write_bytes(b"")
+            (seen,) = watch(tmp_path, "--json").documents
+            left.unlink()
+    if not in_use:
+        left.write_bytes(b"")
+        (seen,) = watch(tmp_path, "--json").documents
+    assert states(seen) == {"users-0": "cleaning" if in_use else "skipped"}
+    assert left.name in seen["logs"][0]["reason"]
+
+
+def test_a_swap_that_is_over_a_moment_later_means_another_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path) as (manager, _):
+        write(manager[USERS], 60)
+        asked: list[str | None] = ["an interrupted swap is unfinished", None]
+        monkeypatch.setattr(watching, "refusal", lambda state: asked.pop(0) if asked else None)
+        assert Watch([tmp_path], PolicyPlaces(), ManualClock(NOW)).look().logs[0].state == "due"
+        assert asked == []
+
+
 def test_logs_and_directories_come_and_go(watch: Callable[..., Done], stopped: Path) -> None:
     away = stopped.with_name("away")
 

@@ -218,21 +218,31 @@ class _Seeing:
         return replace(blank, state=CHANGING if changing else UNREADABLE, reason=str(trouble))
 
     def _look_into(self, state: LogState, blank: WatchedLog) -> WatchedLog:
-        swapping = interrupted(state.path)
-        if swapping and self._in_use:
-            return replace(blank, state=CLEANING, reason=f"segments are being swapped ({swapping[0]})")
         reason = refusal(state)
         if reason is not None:
-            return replace(blank, reason=reason)
+            swapped = self._being_swapped(state, blank)
+            if swapped is None and self._in_use and reason != refusal(state):
+                raise SourceChangedError(f"{state.path}: its segments were being swapped")
+            return swapped or replace(blank, reason=reason)
         checkpoints = self._checkpoints
         alone = state.where.topic in self._look.registry.topics
         known = alone or self._watch.without_high_watermark or state.where in checkpoints.high_watermark
         if not known:
             return replace(blank, reason=NO_HIGH_WATERMARK)
         found = self._watch.outlook(state, checkpoints, self._now_ms, alone=alone)
+        swapped = self._being_swapped(state, blank)
+        if swapped is not None:
+            return swapped
         blank = replace(blank, checkpoint=checkpoints.cleaner.get(state.where), outlook=found)
         verdict, reason = self._verdict(state.path, blank, found)
         return replace(blank, state=verdict, reason=reason)
+
+    def _being_swapped(self, state: LogState, blank: WatchedLog) -> WatchedLog | None:
+        """The log in the middle of a swap: what its files are then is nothing to go by."""
+        left = interrupted(state.path) if self._in_use else []
+        return (
+            replace(blank, state=CLEANING, reason=f"segments are being swapped ({left[0]})") if left else None
+        )
 
     def _verdict(self, path: Path, log: WatchedLog, found: Outlook | None) -> tuple[str, str]:
         """Its state, and the reason where there is one to tell."""
