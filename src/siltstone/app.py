@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from siltstone import files
+from siltstone import __version__, files
 from siltstone.cleaner.audit import audit, concerned, fingerprints
 from siltstone.cleaner.cleaned_copy import CleanedCopy
 from siltstone.cleaner.cleaner import Cleaner, RunLimits
@@ -288,6 +288,7 @@ def _write_audit(
     shown = {name: str(getattr(request, name)) for name in CleanRequest.__dataclass_fields__}
     found = audit(
         run=report.run,
+        version=__version__,
         started_ms=started,
         options=dict(shown),
         results=report.results,

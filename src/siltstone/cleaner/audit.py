@@ -8,7 +8,6 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-import siltstone
 from siltstone import files
 from siltstone.cleaner.facts import LogState
 from siltstone.cleaner.report import LogResult
@@ -42,16 +41,17 @@ def _user() -> str:
 def audit(
     *,
     run: str,
+    version: str,
     started_ms: int,
     options: dict[str, object],
     results: Sequence[LogResult],
     before: dict[str, dict[str, str]],
     after: dict[str, dict[str, str]],
 ) -> dict[str, object]:
-    """The whole report as a plain dictionary."""
+    """The whole report as a plain dictionary. ``version`` is the program's."""
     return {
         "run": run,
-        "version": siltstone.__version__,
+        "version": version,
         "user": _user(),
         "host": socket.gethostname(),
         "started_ms": started_ms,
