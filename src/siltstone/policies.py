@@ -28,7 +28,6 @@ from siltstone.config import (
 )
 from siltstone.config.properties import first_of, parse_foreign_server_properties
 from siltstone.errors import CorruptFileError, DirectoryRefusedError, UsageError
-from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.cluster.settings import (
     METADATA_PARTITION,
     ClusterSettings,
@@ -102,25 +101,11 @@ class Policies:
 
 
 def _why_a_stranger(cluster: ClusterSettings, topic: str, path: Path) -> str | None:
-    """Why a directory is no partition of the topic that has its name, None where it is one.
-
-    A ``partition.metadata`` that makes no sense is for the plan of the log to stumble over.
-    """
-    known = cluster.topic_id(topic)
-    if known is None:
-        return f"{cluster.path} knows no topic of this name: it was deleted"
+    """A ``partition.metadata`` that makes no sense is for the plan of the log to stumble over."""
     try:
-        found = read_topic_id(path)
+        return cluster.why_a_stranger(topic, path)
     except CorruptFileError:
         return None
-    if found is None:
-        return f"it has no partition.metadata that would tell whether it is of the topic with id {known}"
-    if found != known:
-        return (
-            f"its topic id is {found}, but {cluster.path} has {known}: left over from a deleted topic "
-            "of the same name"
-        )
-    return None
 
 
 def gather_policies(directories: Sequence[LogDirectory], places: PolicyPlaces) -> Policies:

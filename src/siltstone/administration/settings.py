@@ -12,7 +12,7 @@ from pathlib import Path
 import javaproperties
 
 from siltstone import files
-from siltstone.administration.places import Place, TopicFacts
+from siltstone.administration.places import Place
 from siltstone.administration.topics import refuse_settings, texts_of
 from siltstone.config import (
     ALL_KEYS,
@@ -25,6 +25,7 @@ from siltstone.config import (
     find_topic_key,
     format_value,
 )
+from siltstone.config.table import TOPIC_NAMES
 from siltstone.errors import InvalidConfigError
 
 _BROKER_SOURCES = (
@@ -120,24 +121,28 @@ def alter_settings(
     gone = [find_topic_key(each).name for each in removals]
     look = place.look()
     topic = look.topic(name)
-    _refuse_unset(topic, removals, gone)
+    before = topic.config if topic.made_here else _known(look.own_texts(topic))
+    _refuse_unset(name, before, removals, gone)
     given = {find_topic_key(each).name for each in set_to}
-    kept = {
-        each: text for each, text in topic.config.items() if find_topic_key(each).name not in (*gone, *given)
-    }
+    kept = {each: text for each, text in before.items() if find_topic_key(each).name not in (*gone, *given)}
     after = {**kept, **set_to}
     refuse_settings(look, name, after)
     if not dry_run:
         with place.open() as manager:
             after = dict(manager.topics.alter(name, set_to, remove=removals).config)
-    return SettingsChange(topic=name, before=topic.config, after=after)
+    return SettingsChange(topic=name, before=before, after=after)
 
 
-def _refuse_unset(topic: TopicFacts, removals: Sequence[str], gone: Sequence[str]) -> None:
-    have = {find_topic_key(each).name for each in topic.config}
+def _known(texts: Mapping[str, str]) -> dict[str, str]:
+    """Of a broker's own texts for a topic those that Siltstone knows, which are all that it can keep."""
+    return {name: text for name, text in texts.items() if name in TOPIC_NAMES}
+
+
+def _refuse_unset(topic: str, before: Iterable[str], removals: Sequence[str], gone: Sequence[str]) -> None:
+    have = {find_topic_key(each).name for each in before}
     missing = [name for name, key in zip(removals, gone, strict=True) if key not in have]
     if missing:
         raise InvalidConfigError(
-            f"topic {topic.name}: {', '.join(missing)} is not set for it, so it cannot be removed; "
+            f"topic {topic}: {', '.join(missing)} is not set for it, so it cannot be removed; "
             "siltstone configs --describe shows what is"
         )

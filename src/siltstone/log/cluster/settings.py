@@ -19,6 +19,7 @@ from siltstone import files
 from siltstone.config import Config, Setting, Source, parse_stored_config
 from siltstone.config.resolve import Given
 from siltstone.errors import DirectoryRefusedError
+from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.cluster.image import ALL_BROKERS, BROKER, TOPIC, ClusterImage
 from siltstone.log.cluster.metadata_log import read_cluster_metadata
 from siltstone.log.directory import LogDirectory
@@ -57,19 +58,46 @@ class ClusterSettings:
         """The id of the topic that has this name now, None where there is no such topic."""
         return self.image.topics.get(topic)
 
+    def why_a_stranger(self, topic: str, directory: Path) -> str | None:
+        """Why a directory is no partition of the topic that has its name, None where it is one.
+
+        Raises CorruptFileError for a ``partition.metadata`` that makes no sense.
+        """
+        known = self.topic_id(topic)
+        if known is None:
+            return f"{self.path} knows no topic of this name: it was deleted"
+        found = read_topic_id(directory)
+        if found is None:
+            return f"it has no partition.metadata that would tell whether it is of the topic with id {known}"
+        if found != known:
+            return (
+                f"its topic id is {found}, but {self.path} has {known}: left over from a deleted topic "
+                "of the same name"
+            )
+        return None
+
     def own_texts(self, topic: str) -> dict[str, str]:
         """The topic's own settings as the metadata has them, every one."""
         return dict(self.image.settings_of(TOPIC, topic))
+
+    def own(self, topic: str) -> dict[str, Setting]:
+        """Those of them that are known here. Raises UsageError for a bad value of one that is used."""
+        source = f"{self.path}: topic {topic}"
+        return parse_stored_config(self.own_texts(topic), source, Source.DYNAMIC_TOPIC_CONFIG)
+
+    def broker_in_force(self, config: Config) -> Config:
+        """A broker's ``config`` with what was set for it at run time; what it has itself wins."""
+        for origin in (Source.DYNAMIC_BROKER_CONFIG, Source.DYNAMIC_DEFAULT_BROKER_CONFIG):
+            config = config.replacing(origin, {**self.broker.given(origin), **config.given(origin)})
+        return config
 
     def config_of(self, topic: str, broker: Config | None = None) -> Config:
         """What holds for a topic; ``broker``: the broker's settings where others than its own here.
 
         Raises UsageError for a bad value of a setting that is used.
         """
-        source = f"{self.path}: topic {topic}"
-        own = parse_stored_config(self.own_texts(topic), source, Source.DYNAMIC_TOPIC_CONFIG)
         broker = self.broker if broker is None else broker
-        return broker.replacing(Source.DYNAMIC_TOPIC_CONFIG, _in_kafkas_words(own))
+        return broker.replacing(Source.DYNAMIC_TOPIC_CONFIG, _in_kafkas_words(self.own(topic)))
 
 
 def _in_kafkas_words(given: Given) -> dict[str, Setting]:

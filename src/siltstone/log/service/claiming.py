@@ -25,6 +25,8 @@ def claim_all(
     One that is new gets a ``meta.properties``, unless it is there for ``only`` one partition. Raises
     SiltstoneError when one is locked or another broker's, and StorageError when none is left.
     """
+    if only is not None and only.topic == CLUSTER_METADATA:
+        raise DirectoryRefusedError(f"{only}: the log of a broker's metadata is never opened for a change")
     served: list[ServedDirectory] = []
     offline: dict[Path, str] = {}
     try:

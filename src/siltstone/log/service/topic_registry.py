@@ -12,8 +12,8 @@ The copy with the highest generation counts: a directory that was offline for a 
 change is made in all copies before it is acknowledged, and before its partition directories are touched: a
 start makes the partitions that are listed as unmade, and takes away those of topics (by id) that are listed
 as deleted. A partition that was made once and is in none of the directories is not made again: its directory
-may be one that was not named this time. A topic that is on disk and not in the file (a broker's directory)
-has no settings of its own.
+may be one that was not named this time. The settings of a topic that is on disk and not in the file are its
+broker's (see ``broker_topics``).
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from siltstone.errors import (
 )
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.names import TopicPartition
+from siltstone.log.service.broker_topics import BrokerTopics
 from siltstone.log.service.retention import find_policy
 from siltstone.log.service.served_directory import ServedDirectory
 from siltstone.log.service.topic_names import (
@@ -78,13 +79,15 @@ class Topics:
         self._random_bytes = random_bytes
         self._registry = TopicRegistry()
         self._behind: list[ServedDirectory] = []
+        self._broker_topics = BrokerTopics()
         self._settings: dict[str, LogConfig] = {}
         self._ids_given: dict[str, str] = {}
 
     # Starting
 
     def load(self) -> None:
-        """Read the registry. Raises CorruptFileError."""
+        """Read the registry, and the broker's metadata. Raises CorruptFileError, DirectoryRefusedError."""
+        self._broker_topics = BrokerTopics.read([served.directory for served in self._manager.serving()])
         by_path = {served.path: served for served in self._manager.serving()}
         self._registry, behind = load_registry(by_path)
         self._behind = [by_path[path] for path in behind]
@@ -96,16 +99,20 @@ class Topics:
         """
         for where in list(served.directory.partitions):
             entry, deleted = self._registry.topics.get(where.topic), self._registry.deleted.get(where.topic)
-            if entry is None and deleted is None:
-                continue
-            try:
-                found = read_topic_id(served.partition_path(where)) or ""
-            except CorruptFileError as error:
-                served.pass_over(where, str(error))
-                continue
+            path, found = served.partition_path(where), ""
+            if entry is not None or deleted is not None:
+                try:
+                    found = read_topic_id(path) or ""
+                except CorruptFileError as error:
+                    served.pass_over(where, str(error))
+                    continue
             if deleted is not None and found in deleted:
-                self._manager.take_away(served, where, self.log_config(where.topic).file_delete_delay_ms)
-            elif entry is not None and found and entry.topic_id not in ("", found):
+                self._manager.take_away(served, where, self.log_config("").file_delete_delay_ms)
+            elif entry is None:
+                reason = self._broker_topics.why_a_stranger(where.topic, path)
+                if reason is not None:
+                    served.pass_over(where, reason)
+            elif found and entry.topic_id not in ("", found):
                 served.pass_over(where, f"its topic id is {found}, the topic's is {entry.topic_id}")
 
     def finish(self) -> None:
@@ -131,17 +138,22 @@ class Topics:
     # Settings
 
     def settings(self, name: str) -> Config:
-        """What holds for a topic: its own settings over the broker's."""
+        """What holds for a topic: its own settings over the broker's. Raises UsageError for a bad one."""
         entry = self._registry.topics.get(name)
-        own = parse_topic_config(entry.config, f"topic {name}") if entry else {}
-        return self._manager.config.over(own)
+        own = parse_topic_config(self._own_texts(name, entry), f"topic {name}")
+        return self._broker_topics.broker(self._manager.config).over(own)
+
+    def _own_texts(self, name: str, entry: TopicEntry | None) -> Mapping[str, str]:
+        return self._broker_topics.own_texts(name) if entry is None else entry.config
 
     def log_config(self, name: str) -> LogConfig:
-        """The same, as a log reads it. Raises UsageError when the file holds a bad setting."""
-        known = name if name in self._registry.topics else ""
+        """The same, as a log reads it; see ``BrokerTopics.without_guesses``. Raises UsageError."""
+        entry = self._registry.topics.get(name)
+        known = name if entry is not None or self._broker_topics.topic_id(name) is not None else ""
         config = self._settings.get(known)
         if config is None:
-            config = self._settings[known] = LogConfig.of(self.settings(known))
+            config = self._broker_topics.without_guesses(known, entry, self.settings(known))
+            self._settings[known] = config
         return config
 
     def forget_settings(self) -> None:
@@ -151,7 +163,7 @@ class Topics:
     def _refuse_bad_settings(self, name: str, texts: Mapping[str, str]) -> None:
         try:
             given = parse_topic_config(texts, f"topic {name}")
-            config = refuse_contradictions(self._manager.config.over(given))
+            config = refuse_contradictions(self._broker_topics.broker(self._manager.config).over(given))
         except UsageError as error:
             raise InvalidConfigError(str(error)) from None
         find_policy(LogConfig.of(config).retention_policy)
@@ -193,7 +205,8 @@ class Topics:
         if listed is not None:
             return replace(listed, partitions=tuple(sorted({*listed.partitions, *numbers})))
         topic_id = self._found_id(found)
-        return TopicEntry(topic_id=topic_id or "", partitions=tuple(sorted(numbers)))
+        own = self._own_texts(name, None)
+        return TopicEntry(topic_id=topic_id or "", partitions=tuple(sorted(numbers)), config=own)
 
     def _found_id(self, wheres: Iterable[TopicPartition]) -> str | None:
         for served in self._manager.serving():
