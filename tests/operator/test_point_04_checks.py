@@ -10,6 +10,7 @@ from siltstone import app, files
 from siltstone.cleaner import engine as engine_module
 from siltstone.cleaner.engine import InProcessEngine, LogDone
 from siltstone.cleaner.staging import Rewritten
+from siltstone.cleaner.transactions import Carried
 from siltstone.cleaner.winners import WinnersFile
 from siltstone.cleaner.work import Extracted, Group, LogWork
 from tests.operator.staged import SMALL_WAVES, Staged, listing, no_leftovers, stage
@@ -117,9 +118,12 @@ def lose_a_winner(monkeypatch: pytest.MonkeyPatch) -> None:
     rewrite = engine_module.rewrite_groups
 
     def losing(
-        work: LogWork, groups: Sequence[Group], winners: dict[int, engine_module.Offsets], attempt: str
+        work: LogWork,
+        winners: dict[int, engine_module.Offsets],
+        carried: dict[int, Carried],
+        attempt: str,
     ) -> list[engine_module.Rewritten]:
-        return rewrite(work, groups, winners | {2: winners[2][1:]}, attempt)
+        return rewrite(work, winners | {2: winners[2][1:]}, carried, attempt)
 
     monkeypatch.setattr(engine_module, "rewrite_groups", losing)
 
@@ -129,9 +133,12 @@ def lose_a_blob(monkeypatch: pytest.MonkeyPatch) -> None:
     rewrite = engine_module.rewrite_groups
 
     def losing(
-        work: LogWork, groups: Sequence[Group], winners: dict[int, engine_module.Offsets], attempt: str
+        work: LogWork,
+        winners: dict[int, engine_module.Offsets],
+        carried: dict[int, Carried],
+        attempt: str,
     ) -> list[engine_module.Rewritten]:
-        return rewrite(work, groups, {g: w for g, w in winners.items() if g != 2}, attempt)
+        return rewrite(work, {g: w for g, w in winners.items() if g != 2}, carried, attempt)
 
     monkeypatch.setattr(engine_module, "rewrite_groups", losing)
 
@@ -148,11 +155,14 @@ def test_a_winner_that_is_no_record(staged: Staged, monkeypatch: pytest.MonkeyPa
     rewrite = engine_module.rewrite_groups
 
     def inventing(
-        work: LogWork, groups: Sequence[Group], winners: dict[int, engine_module.Offsets], attempt: str
+        work: LogWork,
+        winners: dict[int, engine_module.Offsets],
+        carried: dict[int, Carried],
+        attempt: str,
     ) -> list[engine_module.Rewritten]:
         odd = winners[0].copy()
         odd[0] = work.groups[0].end_offset - work.groups[0].base_offset + 5
-        return rewrite(work, groups, winners | {0: odd}, attempt)
+        return rewrite(work, winners | {0: odd}, carried, attempt)
 
     monkeypatch.setattr(engine_module, "rewrite_groups", inventing)
     nothing_swapped(staged, InProcessEngine())
