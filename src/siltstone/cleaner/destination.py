@@ -20,7 +20,10 @@ from siltstone.cleaner.originals import Originals
 from siltstone.cleaner.staging import Rewritten
 from siltstone.errors import CheckFailedError
 from siltstone.log.names import STAGING
+from siltstone.log.overflow import overflowed, split_overflowed
 from siltstone.log.replacement import adopt, delete_oldest, finish_replacement, replace_segments
+
+INDEX_SETTINGS = ("index.interval.bytes", "segment.index.bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +182,16 @@ class InPlace:
         done = finish_replacement(state.path)
         if files.exists(state.path / STAGING):
             done += resume.sweep(state.path, keep=self._originals is None)
+        return done + (self._split(state) if self._originals is None else [])
+
+    def _split(self, state: LogState) -> list[str]:
+        """Split segments that no index can tell the offsets of. Raises CorruptRecordError, OSError."""
+        assert state.config is not None
+        interval, size = (state.config.integer(name) for name in INDEX_SETTINGS)
+        done = []
+        for segment in overflowed(state.segments()):
+            bases = split_overflowed(state.path, segment, interval=interval, index_bytes=size)
+            done.append(f"split {segment.path}: its offsets were too far apart for one segment; now {bases}")
         return done
 
     def unfinished(self, state: LogState) -> resume.Unfinished | None:

@@ -10,9 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
-from siltstone import files
 from siltstone.cleaner import plan, report
 from siltstone.cleaner.horizons import find_horizons
 from siltstone.cleaner.journal import SETTINGS, Basis, Journal, going_on, groups_done, why_not
@@ -23,8 +20,8 @@ from siltstone.config import LONG_MAX, Config
 from siltstone.errors import CorruptFileError
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import Checkpoints, LogDirectory
-from siltstone.log.indexes import read_entries
-from siltstone.log.names import CLUSTER_METADATA, STAGING, TopicPartition, segment_file
+from siltstone.log.names import CLUSTER_METADATA, STAGING, TopicPartition
+from siltstone.log.overflow import overflowed
 from siltstone.log.producers import ProducerState, producer_state
 from siltstone.log.replacement import interrupted
 from siltstone.log.segments import (
@@ -33,10 +30,14 @@ from siltstone.log.segments import (
     has_message_sets,
     largest_timestamp,
     list_segments,
+    transaction_indexes,
 )
 
 TASK_MEMORY_FACTOR = 4
 """A task's memory for keys over ``log.cleaner.dedupe.buffer.size``: every bucket costs the job a task."""
+OVERFLOWED = (
+    "has offsets more than 2147483647 above its base; clean --in-place splits it, without --keep-originals"
+)
 NO_HIGH_WATERMARK = (
     "no entry in replication-offset-checkpoint, so nothing says what is committed; "
     "say --high-watermark end if the log has no other replica"
@@ -136,6 +137,9 @@ def refusal(state: LogState) -> str | None:
         return "cleanup.policy=" + (",".join(state.config.policies) if state.config else "delete")
     if state.config.flag("remote.storage.enable"):
         return "remote.storage.enable=true: tiered logs are left alone"
+    wide = [] if state.opened else overflowed(state.segments())
+    if wide:
+        return f"{wide[0].path}: {OVERFLOWED}"
     left = interrupted(state.path)
     if left:
         return f"an interrupted swap is unfinished ({left[0]}): start the broker, or clean --in-place"
@@ -334,23 +338,6 @@ def _work(
         window_size=config.integer("log.cleaner.io.buffer.size"),
         memory_bytes=TASK_MEMORY_FACTOR * config.integer("log.cleaner.dedupe.buffer.size"),
     )
-
-
-def transaction_indexes(segments: Sequence[Segment]) -> bytes:
-    """The entries of all segments' ``.txnindex`` files. Raises CorruptFileError, OSError."""
-    found = []
-    for segment in segments:
-        if segment.transaction_index_size:
-            path = Path(segment.directory) / segment_file(segment.base_offset, "txnindex")
-            raw = files.read_slice(path, 0, segment.transaction_index_size)  # the active one may be growing
-            entries = read_entries(raw, "txnindex", str(path))
-            bad = np.flatnonzero(entries["first_offset"] > entries["last_offset"])
-            if len(bad):
-                raise CorruptFileError(
-                    str(path), int(bad[0]) * entries.itemsize, "a transaction ends before it begins"
-                )
-            found.append(entries.tobytes())
-    return b"".join(found)
 
 
 def _groups(grouped: Sequence[Sequence[plan.SegmentFacts]], end: int) -> list[Group]:

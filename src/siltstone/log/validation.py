@@ -143,15 +143,17 @@ def validate_and_assign(
     )
     rows = np.empty(1, BATCH)
     checksum = _checksum(data)
-    if not admit_one(data, rows, checksum, *rules, small, *given):
-        rows, findings = _checked(data, checksum, config, rules)
-        if config.compression_type != "producer":
-            data, rows = recompress(data, rows, config)
-            _refuse_oversized(rows, config)
-        if len(data) > config.segment_bytes:
-            raise _too_much(data, config)
-        if assign_offsets(data, rows, findings, *given):
-            _patch_pending(data, rows, findings)
+    records, first, last, largest = admit_one(data, rows, checksum, *rules, small, *given)
+    if records:
+        return Validated(data, rows, first, last, largest, last, records)
+    rows, findings = _checked(data, checksum, config, rules)
+    if config.compression_type != "producer":
+        data, rows = recompress(data, rows, config)
+        _refuse_oversized(rows, config)
+    if len(data) > config.segment_bytes:
+        raise _too_much(data, config)
+    if assign_offsets(data, rows, findings, *given):
+        _patch_pending(data, rows, findings)
     return _validated(data, rows)
 
 

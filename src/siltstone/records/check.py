@@ -362,21 +362,22 @@ def admit_one(
     leader_epoch: int,
     log_append: bool,
     now_ms: int,
-) -> bool:
+) -> tuple[int, int, int, int]:
     """``check_batches`` and ``assign_offsets`` in one, for the common case: one batch, plain and sound.
 
-    ``rows`` has one row; ``checksum`` is needed for a large batch. False, and nothing has changed, for all
-    else, where ``data`` is over ``size_limit`` bytes, and where a large batch needs a new checksum.
+    ``rows`` has one row; ``checksum`` is needed for a large batch. Records, first and last offset, and the
+    largest timestamp. No records, and nothing has changed, for all else, where ``data`` is over
+    ``size_limit`` bytes, and where a large batch needs a new checksum.
     """
     large = len(data) > SMALL_BATCH_SIZE
     if len(data) > size_limit or (large and (checksum < 0 or log_append)):
-        return False
+        return 0, 0, 0, 0
     findings = np.empty((1, WIDTH), np.int64)
     count, _, outcome, left = check_batches(data, rows, findings, checksum, client, keyed, least, most)
     if count != 1 or outcome != 0 or left != 0 or (large and rows[0].max_timestamp != findings[0, 2]):
-        return False
+        return 0, 0, 0, 0
     assign_offsets(data, rows, findings, next_offset, leader_epoch, log_append, now_ms)
-    return True
+    return rows[0].count, rows[0].base_offset, rows[0].last_offset, rows[0].max_timestamp
 
 
 @kernel
