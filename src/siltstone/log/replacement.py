@@ -4,10 +4,12 @@ The protocol is Kafka's (``LocalLog.replaceSegments``, ``LogLoader``), so that a
 interrupted directory finishes or drops the swap as we would::
 
     staged files ── rename ──► BASE.*.cleaned      sync; until here a start drops them
-    .cleaned     ── rename ──► BASE.*.swap         descending bases; sync; from here a start finishes
+    .cleaned     ── rename ──► BASE.*.swap         descending bases, each synced before the next: a start
+                                                   finishes only what has no ``.cleaned`` above it
     (each .swap log's checksums are read back before any original goes)
     originals    ── rename ──► OLD.*.deleted       ascending, each log after its indexes; sync
-    .swap        ── rename ──► BASE.*              sync
+    .swap        ── rename ──► BASE.*              ascending, each synced before the next: a start takes what
+                                                   lies between two ``.swap`` for something to be replaced
     .deleted     ── unlink: at once, or later where the log is open and somebody may still want them
 
 On start: any ``.cleaned`` goes, and with it every ``.swap`` at or above the lowest ``.cleaned``; the
@@ -61,7 +63,7 @@ def swap_in(directory: Path, new: Sequence[int], old: Sequence[int]) -> list[Pat
     remove_deleted(directory, from_base=min(new))
     for base_offset in sorted(new, reverse=True):
         _change_suffix(directory, base_offset, CLEANED, SWAP)
-    files.sync_directory(directory)
+        files.sync_directory(directory)
     try:
         for base_offset in new:
             _check(directory / segment_file(base_offset, "log", SWAP))
@@ -193,7 +195,7 @@ def _drop_rest_of_retired(directory: Path) -> None:
 def _promote(directory: Path, new: Sequence[int]) -> None:
     for base_offset in sorted(new):
         _change_suffix(directory, base_offset, SWAP, "")
-    files.sync_directory(directory)
+        files.sync_directory(directory)
 
 
 def _check(path: Path) -> int:

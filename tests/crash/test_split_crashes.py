@@ -1,0 +1,87 @@
+"""A crash at every step of a split and the cleaning after it: the next run ends as if nothing had been."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from siltstone.cleaner.report import CLEANED, NOTHING_TO_DO
+from siltstone.log.replacement import finish_replacement, interrupted
+from tests.cleaner import logs
+from tests.crash.disk import DROP, KEEP, Disk, Recording, recorded
+from tests.crash.test_swap_crashes import crash_after
+from tests.log.test_overflow import WIDE, wide_log
+
+LIVE = {f"k{number % 4}".encode(): offset for number, offset in enumerate(WIDE)}
+
+
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model knows what was synced; the real disk need not."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def clean(path: Path) -> None:
+    result = logs.run(path)
+    assert result.status in (CLEANED, NOTHING_TO_DO), result
+
+
+def check(path: Path) -> None:
+    """A start finishes or drops what was begun: each key's last record is there, once, in order."""
+    partition = path / "topic-0"
+    finish_replacement(partition)
+    assert interrupted(partition) == []
+    found: dict[bytes, int] = {}
+    following = 0
+    for data in logs.logs_of(partition).values():
+        for record in logs.records_in(data):
+            assert record.offset >= following and record.key is not None
+            found[record.key], following = record.offset, record.offset + 1
+    assert found.items() >= LIVE.items()
+
+
+def outcome(path: Path) -> dict[str, bytes]:
+    """What a finished run leaves of the log, but for indexes, which a crash may take."""
+    return {name: data for name, data in logs.tree(path / "topic-0").items() if "index" not in name}
+
+
+def undisturbed(path: Path) -> tuple[Recording, dict[str, bytes]]:
+    wide_log(path)
+    with recorded(path) as recording:
+        clean(path)
+    check(path)
+    return recording, outcome(path)
+
+
+def test_every_operation_may_be_the_last(tmp_path: Path) -> None:
+    recording, ended = undisturbed(tmp_path / "undisturbed")
+    crashes = 0
+    for count in range(len(recording.steps)):
+        path = tmp_path / str(count)
+        wide_log(path)
+        if not crash_after(count, lambda path=path: clean(path)):
+            break
+        crashes += 1
+        check(path)
+        clean(path)
+        check(path)
+        assert outcome(path) == ended, count
+    assert crashes > 60
+
+
+def test_whatever_was_on_disk_by_then(tmp_path: Path) -> None:
+    recording, ended = undisturbed(tmp_path / "undisturbed")
+    seen: set[int] = set()
+    built = 0
+    for count in range(len(recording.steps) + 1):
+        disk = Disk(recording, count)
+        for variant in (DROP, KEEP, *(seed * 1009 + count for seed in range(3))):
+            if disk.build(variant, seen):
+                built += 1
+                check(recording.root)
+                clean(recording.root)
+                check(recording.root)
+                assert outcome(recording.root) == ended, (count, variant)
+    assert built > 30
