@@ -51,7 +51,7 @@ _NUMBERS = (
     "memory_bytes",
 )
 _REMOVED = ("superseded", "tombstones", "keyless", "aborted", "markers")
-_COUNTS = ("group", "records", "kept", *_REMOVED, "winners", "size")
+_COUNTS = ("group", "records", "kept", *_REMOVED, "winners", "size", "largest_timestamp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

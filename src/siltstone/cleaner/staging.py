@@ -34,7 +34,7 @@ Offsets = npt.NDArray[np.uint32]
 class Rewritten:
     """What became of one group: counts of records, bytes, and the staged files by kind.
 
-    ``largest_timestamp``: of its records, in ms, -1 without any; None in what a journal tells.
+    ``largest_timestamp``: of its records, in ms, -1 without any; None before it was written.
     """
 
     group: int
