@@ -28,6 +28,7 @@ def test_report_counts(
         "aborted": 0,
         "keyless": 0,
         "markers": 0,
+        "expired": 0,
     }
     assert log["removed"] == removed
     assert (log["records_before"], log["records_after"]) == (len(before), len(after))
