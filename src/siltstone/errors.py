@@ -12,6 +12,7 @@
     ├── CheckFailedError         what was written is not what was promised: nothing is swapped
     ├── SourceChangedError       a source segment is not the file that was planned with
     ├── EngineError              Spark or Java is missing, or a job could not be run
+    ├── CompactionFailedError    a compaction beside the originals came to nothing: the ledger is as it was
     ├── CleaningAbortedError     somebody else wants the log that is being cleaned: nothing more is swapped
     └── LogError                 a call on a log that is refused, with Kafka's ``code`` and ``kafka_name``
         ├── OffsetOutOfRangeError               1
@@ -92,6 +93,10 @@ class SourceChangedError(SiltstoneError):
 
 class EngineError(SiltstoneError):
     """Spark or Java is missing, or a job could not be run."""
+
+
+class CompactionFailedError(SiltstoneError):
+    """A compaction beside the originals came to nothing; its ledger, if it had one, is as it was."""
 
 
 class CleaningAbortedError(SiltstoneError):
