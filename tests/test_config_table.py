@@ -54,6 +54,7 @@ TOPIC_DEFAULTS = {
     # not Kafka's
     "compactionThreshold": 0,
     "max.decompressed.message.bytes": 268_435_456,
+    "siltstone.compaction.order": "offset",
     "siltstone.retention.policy": "kafka",
     "topicCompactionRetainNullKey": False,
 }
@@ -62,6 +63,7 @@ BROKER_DEFAULTS = {
     "advertised.listeners": (),
     "auto.create.topics.enable": True,
     "broker.id": -1,
+    "brokerServiceCompactionMonitorIntervalInSeconds": 60,
     "cleaner.spark.master": "local[*]",
     "controller.listener.names": (),
     "controller.quorum.bootstrap.servers": (),
@@ -161,7 +163,8 @@ SYNONYMS = {
 
 # Every key that the documents behind the project and the rules drawn from them name.
 NAMED = """
-brokerServiceCompactionThresholdInBytes cleanup.policy compactionThreshold delete.retention.ms
+brokerServiceCompactionMonitorIntervalInSeconds brokerServiceCompactionThresholdInBytes cleanup.policy
+compactionThreshold delete.retention.ms
 file.delete.delay.ms flush.messages flush.ms index.interval.bytes internal.segment.bytes
 log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size log.cleaner.delete.retention.ms log.cleaner.enable
 log.cleaner.io.buffer.load.factor log.cleaner.io.max.bytes.per.second log.cleaner.max.compaction.lag.ms

@@ -21,6 +21,7 @@ from siltstone.errors import (
     StorageError,
     TopicExistsError,
     UnknownTopicError,
+    UsageError,
 )
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, read_topic_id, write_checkpoint
@@ -392,3 +393,22 @@ def test_existing_topics_are_refused_also_where_only_the_disk_knows_them(tmp_pat
     (tmp_path / TOPICS_FILE).unlink()
     with opened(tmp_path) as manager, pytest.raises(TopicExistsError):
         manager.topics.create("events")
+
+
+# Namespaces
+
+
+def test_a_namespaces_policies_last_and_lie_beside_the_topics(tmp_path: Path) -> None:
+    with opened(tmp_path / "a", tmp_path / "b") as manager:
+        assert manager.topics.namespaces == {}
+        set_to = manager.topics.alter_namespace("acme/shop", {"compactionThreshold": "100"})
+        assert set_to == {"compactionThreshold": "100"}
+    (tmp_path / "b" / TOPICS_FILE).unlink()
+    with opened(tmp_path / "a", tmp_path / "b") as manager:
+        assert manager.topics.namespaces == {"acme/shop": {"compactionThreshold": "100"}}
+        for name, policies in (("acme", {}), ("acme/shop", {"compactionThreshold": "x"})):
+            with pytest.raises((UsageError, InvalidConfigError)):
+                manager.topics.alter_namespace(name, policies)
+        assert manager.topics.alter_namespace("acme/shop", remove=["compactionThreshold"]) == {}
+    registry, behind = load_registry([tmp_path / "a", tmp_path / "b"])
+    assert registry.namespaces == {} and b"namespaces" not in registry.encode() and behind == []

@@ -18,6 +18,7 @@ def _accepted(name: str, kind: Kind, default: Value, doc: str, **more: Any) -> K
 
 
 BROKER_KEYS = (
+    _key("brokerServiceCompactionMonitorIntervalInSeconds", Kind.INT, 60, "How often logs are looked at for being over their compactionThreshold, in seconds.", least=1, kafka="Pulsar's."),
     _key("cleaner.spark.master", Kind.STRING, "local[*]", "Spark master of the embedded cleaner: local[N] for N cores of this machine, or a cluster's.",
          kafka="Siltstone's own: Kafka's cleaner runs in the broker's own threads."),
     _key("log.cleaner.backoff.ms", Kind.LONG, 15_000, "How long the cleaner sleeps when no log is to be cleaned.", least=0, dynamic=True),

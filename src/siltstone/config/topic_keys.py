@@ -36,7 +36,8 @@ _REPLICAS = "For several brokers."
 
 TOPIC_KEYS = (
     _key("cleanup.policy", Kind.LIST, ("delete",), "What goes from the log: old segments (delete), all but the last record of a key (compact), both, or nothing (empty).", "log.cleanup.policy", choices=("delete", "compact")),
-    _accepted("compactionThreshold", Kind.LONG, 0, "Pulsar's: bytes of backlog that start a side-by-side compaction; 0: never.", "brokerServiceCompactionThresholdInBytes", least=0),
+    _key("compactionThreshold", Kind.LONG, 0, "More bytes than this above what was compacted start a compaction beside the originals; 0: never.", "brokerServiceCompactionThresholdInBytes", least=0,
+         kafka="Pulsar's. A namespace's policy of this name counts where neither the topic nor the broker says anything."),
     _key("compression.gzip.level", Kind.INT, -1, "Level of gzip; -1 is the library's own choice.", "compression.gzip.level", least=-1, most=9, refused=(0,)),
     _key("compression.lz4.level", Kind.INT, 9, "Level of lz4.", "compression.lz4.level", least=1, most=17),
     _key("compression.type", Kind.STRING, "producer", "Codec that batches are stored with; producer: as they came.", "compression.type", choices=_CODECS),
@@ -80,7 +81,8 @@ TOPIC_KEYS = (
     _key("segment.index.bytes", Kind.INT, 10 << 20, "Largest size of an index; a full one rolls the segment.", "log.index.size.max.bytes", least=4),
     _key("segment.jitter.ms", Kind.LONG, 0, "Most that is taken off segment.ms by chance, so that logs do not all roll at once.", "log.roll.jitter.ms", _hours("log.roll.jitter.hours", 0), least=0),
     _key("segment.ms", Kind.LONG, 7 * 24 * _HOUR, "Age at which a segment is rolled although it is not full.", "log.roll.ms", _hours("log.roll.hours", 1), least=1),
+    _key("siltstone.compaction.order", Kind.STRING, "offset", "Whether the compacted view keeps the last record of a key by its offset, or the one with the latest timestamp.", choices=("offset", "time"), kafka="Siltstone's own. By time: of equal timestamps the last offset; an older record that comes late replaces no newer one, and brings no deleted key back."),
     _key("siltstone.retention.policy", Kind.STRING, "kafka", "Name of the function that says which old segments go (policy delete); kafka: by retention.bytes and retention.ms.", kafka="Siltstone's own: deletion policies are plain functions, registered under a name by siltstone.register_policy."),
-    _accepted("topicCompactionRetainNullKey", Kind.BOOLEAN, False, "Pulsar's: whether the compacted view keeps messages without a key.", "topicCompactionRetainNullKey"),
+    _key("topicCompactionRetainNullKey", Kind.BOOLEAN, False, "Whether the compacted view keeps records without a key.", "topicCompactionRetainNullKey", kafka="Pulsar's."),
     _accepted("unclean.leader.election.enable", Kind.BOOLEAN, False, _REPLICAS, "unclean.leader.election.enable"),
 )  # fmt: skip

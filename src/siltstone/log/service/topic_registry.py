@@ -6,7 +6,8 @@ the root of every log directory, where a broker passes files over (a strange *fo
     {"version": 1, "generation": 7,
      "topics": {"users": {"id": "kLhQkZ_dTQCU8PsWACbD0Q", "partitions": [0, 1], "unmade": [1],
                           "config": {"retention.ms": "1"}}},
-     "deleted": {"old": ["DNBQGazITYep2N_VW9ngBQ"]}}
+     "deleted": {"old": ["DNBQGazITYep2N_VW9ngBQ"]},
+     "namespaces": {"public/default": {"compactionThreshold": "100000000"}}}   left out where there are none
 
 The copy with the highest generation counts: a directory that was offline for a while has an older one. A
 change is made in all copies before it is acknowledged, and before its partition directories are touched: a
@@ -48,12 +49,14 @@ class TopicEntry:
 class TopicRegistry:
     """What the file holds. Changes make a new one with the next generation.
 
-    ``deleted``: by name, the ids of deleted topics of which directories may be left.
+    ``deleted``: by name, the ids of deleted topics of which directories may be left. ``namespaces``: the
+    policies of Pulsar's namespaces, by ``tenant/namespace``, as texts.
     """
 
     generation: int = 0
     topics: Mapping[str, TopicEntry] = field(default_factory=dict)
     deleted: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def with_topic(self, name: str, entry: TopicEntry) -> TopicRegistry:
         """A topic is there, or is another one now."""
@@ -64,6 +67,12 @@ class TopicRegistry:
         kept = {other: entry for other, entry in self.topics.items() if other != name}
         deleted = {**self.deleted, name: self.deleted.get(name, frozenset()) | {topic_id}}
         return replace(self, generation=self.generation + 1, topics=kept, deleted=deleted)
+
+    def with_namespace(self, name: str, policies: Mapping[str, str]) -> TopicRegistry:
+        """A namespace has these policies now; one without any is not listed."""
+        kept = {other: texts for other, texts in self.namespaces.items() if other != name}
+        listed = {**kept, name: dict(policies)} if policies else kept
+        return replace(self, generation=self.generation + 1, namespaces=listed)
 
     def without_deleted(self) -> TopicRegistry:
         """Nothing is left of the topics that were deleted. The generation stays: nothing depends on it."""
@@ -82,6 +91,8 @@ class TopicRegistry:
         }
         deleted = {name: sorted(ids) for name, ids in self.deleted.items()}
         found = {"version": _VERSION, "generation": self.generation, "topics": topics, "deleted": deleted}
+        if self.namespaces:
+            found["namespaces"] = {name: dict(texts) for name, texts in self.namespaces.items()}
         return (json.dumps(found, sort_keys=True) + "\n").encode()
 
 
@@ -134,4 +145,10 @@ def _parse(found: Any) -> TopicRegistry:
         for name, entry in found["topics"].items()
     }
     deleted = {str(name): frozenset(map(str, ids)) for name, ids in found["deleted"].items()}
-    return TopicRegistry(generation=int(found["generation"]), topics=topics, deleted=deleted)
+    namespaces = {
+        str(name): {str(key): str(value) for key, value in texts.items()}
+        for name, texts in found.get("namespaces", {}).items()
+    }
+    return TopicRegistry(
+        generation=int(found["generation"]), topics=topics, deleted=deleted, namespaces=namespaces
+    )

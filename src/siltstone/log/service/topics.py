@@ -29,6 +29,7 @@ from siltstone.errors import (
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.names import TopicPartition
 from siltstone.log.service.broker_topics import BrokerTopics
+from siltstone.log.service.namespaces import altered_policies, parse_namespace
 from siltstone.log.service.retention import find_policy
 from siltstone.log.service.served_directory import ServedDirectory
 from siltstone.log.service.topic_names import (
@@ -344,6 +345,27 @@ class Topics:
             self._settings.pop(name, None)
             if not self._manager.offline:
                 self._registry = self._registry.without_deleted()
+
+    # Namespaces
+
+    @property
+    def namespaces(self) -> Mapping[str, Mapping[str, str]]:
+        """The policies of Pulsar's namespaces, by ``tenant/namespace``; see ``namespaces``."""
+        return self._registry.namespaces
+
+    def alter_namespace(
+        self, name: str, set_to: Mapping[str, str] | None = None, *, remove: Iterable[str] = ()
+    ) -> Mapping[str, str]:
+        """Set some of a namespace's policies and take others away; they hold at once, and durably.
+
+        Raises UsageError for a bad name, InvalidConfigError, StorageError.
+        """
+        with self._manager.changing:
+            namespace = parse_namespace(name)
+            before = self._registry.namespaces.get(name, {})
+            policies = altered_policies(before, set_to or {}, remove, namespace)
+            self._write(self._registry.with_namespace(name, policies))
+            return policies
 
     def _write(self, registry: TopicRegistry) -> None:
         """Make a change durable in every directory that serves. Raises StorageError when none does."""
