@@ -5,6 +5,8 @@ The signature that the service and the commands build on; the work is being fill
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
@@ -38,13 +40,20 @@ class TwoPhaseCompactor:
         self._clock = clock
 
     def compact(
-        self, log: CompactableLog, *, order: str = BY_OFFSET, retain_null_key: bool = False
+        self,
+        log: CompactableLog,
+        *,
+        order: str = BY_OFFSET,
+        retain_null_key: bool = False,
+        committing: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> CompactionResult:
         """Compact what is new in ``log`` into its ledger.
 
         The end is fixed at the start: everything below the high watermark and the last stable offset. The
-        caller sees to it that nobody else compacts, truncates or deletes the log meanwhile. Raises UsageError
-        when the ledger was made with another ``order`` or ``retain_null_key``, LedgerError for a damaged
-        ledger, CompactionFailedError, CorruptFileError, EngineError, OSError: the ledger is as it was then.
+        caller sees to it that nobody else compacts the log meanwhile. ``committing`` is held while the ledger
+        is changed (``LedgerStore.commit``, ``collect``): it raises when the log was truncated or deleted
+        meanwhile, and keeps both away until it is left. Raises UsageError when the ledger was made with
+        another ``order`` or ``retain_null_key``, LedgerError for a damaged ledger, CompactionFailedError,
+        CorruptFileError, EngineError, OSError: the ledger is as it was then.
         """
         raise NotImplementedError
