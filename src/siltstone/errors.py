@@ -9,10 +9,12 @@
     ├── DirectoryRefusedError    the directory is not in a state in which it may be changed
     ├── CorruptFileError         a checkpoint, index, snapshot or metadata file that makes no sense
     │   └── CorruptRecordError   a batch or record that makes no sense
+    ├── LedgerError              a file of a compacted ledger is missing or damaged
     ├── CheckFailedError         what was written is not what was promised: nothing is swapped
     ├── SourceChangedError       a source segment is not the file that was planned with
     ├── EngineError              Spark or Java is missing, or a job could not be run
     ├── CompactionFailedError    a compaction beside the originals came to nothing: the ledger is as it was
+    ├── CompactionInProgressError  a second compaction beside the originals while one runs
     ├── CleaningAbortedError     somebody else wants the log that is being cleaned: nothing more is swapped
     └── LogError                 a call on a log that is refused, with Kafka's ``code`` and ``kafka_name``
         ├── OffsetOutOfRangeError               1
@@ -83,6 +85,24 @@ class CorruptRecordError(CorruptFileError):
     """A batch or a record that makes no sense."""
 
 
+class LedgerError(SiltstoneError):
+    """A compacted ledger or its cursor cannot be relied on: ``path`` is the file, ``reason`` what is wrong.
+
+    Nothing is read in its place: the originals of what it covers may be gone.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"{path}: {reason}; bring it back from a backup, "
+            "or compact anew from the originals that are left: siltstone compact-topic --reset"
+        )
+        self.path = path
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        return type(self), (self.path, self.reason)
+
+
 class CheckFailedError(SiltstoneError):
     """A written segment or a count does not hold; nothing was swapped."""
 
@@ -97,6 +117,10 @@ class EngineError(SiltstoneError):
 
 class CompactionFailedError(SiltstoneError):
     """A compaction beside the originals came to nothing; its ledger, if it had one, is as it was."""
+
+
+class CompactionInProgressError(SiltstoneError):
+    """A log is being compacted beside its originals already (Pulsar answers 409)."""
 
 
 class CleaningAbortedError(SiltstoneError):

@@ -14,6 +14,7 @@ from __future__ import annotations
 from siltstone.files.appending import Appender, FileSlice
 from siltstone.files.listing import list_files, read_slice
 from siltstone.files.locking import (
+    Claim,
     Lock,
     is_locked,
 )
@@ -62,6 +63,7 @@ from siltstone.files.places import (
 __all__ = [
     "NETWORK_FILE_SYSTEMS",
     "Appender",
+    "Claim",
     "Entry",
     "FileSlice",
     "FileStat",

@@ -1,4 +1,8 @@
-"""Locks that a broker sees: POSIX record locks, as Java's ``FileChannel.lock`` takes them."""
+"""Locks that a broker sees, and claims on files of our own.
+
+``Lock`` is a POSIX record lock, as Java's ``FileChannel.lock`` takes them. ``Claim`` is ``flock(2)``: it
+belongs to an open file, so readers in one process do not take each other's away, and ends with the process.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import fcntl
 import os
 import struct
 import sys
+from types import TracebackType
 
 from siltstone.files.operations import about_to, inherit_owner, unlink
 
@@ -84,3 +89,41 @@ def is_locked(path: str | os.PathLike[str]) -> bool:
     finally:
         os.close(descriptor)
     return bool(_FLOCK.unpack(answer)[_KIND] != fcntl.F_UNLCK)
+
+
+class Claim:
+    """A claim on an existing file: of many that read what it stands for, or of the one that removes it.
+
+    Raises BlockingIOError when somebody's claim is in the way, FileNotFoundError when the file is not there,
+    or was removed before the claim held.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, exclusive: bool = False) -> None:
+        self.path = os.fspath(path)
+        mode = os.O_RDWR if exclusive else os.O_RDONLY  # over a network an exclusive one has to write
+        self._descriptor = os.open(path, mode | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(self._descriptor), os.stat(path)):
+                raise FileNotFoundError(errno.ENOENT, "was replaced meanwhile", self.path)
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Let go; twice is once. A claim that nobody holds any more lets go of itself."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            self.release()
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()

@@ -28,6 +28,8 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
 STAGING = ".siltstone"
 """Our own folder inside a partition directory; Kafka's loader passes folders over."""
+COMPACTED = ".compacted"
+"""The folder of compacted ledgers inside a partition directory; see ``log.ledger``."""
 CLUSTER_METADATA = "__cluster_metadata"
 
 _SEGMENT_FILE = re.compile(

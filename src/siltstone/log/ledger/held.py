@@ -1,0 +1,141 @@
+"""The current ledger of a log, held for reading: nothing of it is deleted until it is let go.
+
+What is opened is what the manifest says: a file that is missing, or has another size or, for indexes,
+another checksum, is a ``LedgerError`` before anything is read. A log's own bytes are summed when they are
+first read from their start.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+from crc32c import crc32c
+
+from siltstone import files
+from siltstone.config import LogConfig
+from siltstone.errors import LedgerError
+from siltstone.log.fetch import LogView
+from siltstone.log.ledger.manifest import Generation, Ledger, SegmentEntry
+from siltstone.log.live_segment import LiveSegment
+from siltstone.log.names import segment_file
+from siltstone.log.segments import find_segment
+from siltstone.records.layout import Int64
+
+INDEXES = ("index", "timeindex")
+_SUMMED_AT_ONCE = 4 << 20
+
+
+class HeldLedger:
+    """A ledger under a shared claim on its manifest: ``ledger``; ``hidden``: generation id → offsets.
+
+    Its files are open, so that what is read stays as it is even when the partition is deleted.
+    """
+
+    def __init__(
+        self, folder: Path, ledger: Ledger, hidden: dict[int, Int64], claim: files.Claim | None
+    ) -> None:
+        """Raises LedgerError, OSError."""
+        self.ledger = ledger
+        self.hidden = hidden
+        self._claim = claim
+        self._summed: set[tuple[int, int]] = set()
+        self._views = tuple(open_generation(folder, each) for each in ledger.generations)
+
+    def generation_views(self) -> tuple[LogView, ...]:
+        """What may be read of each generation, hidden records too, in order."""
+        return self._views
+
+    def sum_segment(self, generation: int, segment: int) -> None:
+        """Sum up the log of a segment (numbers, counted from 0) once. Raises LedgerError, OSError."""
+        if (generation, segment) not in self._summed:
+            entry = self.ledger.generations[generation].segments[segment]
+            reader = self._views[generation].segments[segment].reader
+            if sum_of(reader) != entry.crc:
+                raise LedgerError(reader.path, "damaged: the checksum does not match")
+            self._summed.add((generation, segment))
+
+    def close(self) -> None:
+        """Let go of the ledger; twice is once."""
+        self._views = ()
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
+
+    def __enter__(self) -> HeldLedger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def generation_name(generation_id: int) -> str:
+    """The name of a generation's directory."""
+    return f"generation-{generation_id}"
+
+
+def open_generation(folder: Path, generation: Generation) -> LogView:
+    """A view of all that a generation holds, its files open. Raises LedgerError, OSError."""
+    directory = folder / generation_name(generation.id)
+    segments = []
+    for entry in generation.segments:
+        check_files(directory, entry)
+        found = find_segment(directory, entry.base_offset)
+        live = LiveSegment(found, LogConfig(), created_ms=found.modified_ms)
+        live.hold()
+        segments.append(live)
+    end = generation.end_offset
+    return LogView(
+        tuple(segments), generation.base_offset, end, end, end, segments[-1].size if segments else 0
+    )
+
+
+def check_files(directory: Path, entry: SegmentEntry) -> None:
+    """Are a segment's files there, with their sizes, and the indexes with their checksums?
+
+    Raises LedgerError, OSError.
+    """
+    log = directory / segment_file(entry.base_offset, "log")
+    size = size_of(log)
+    if size != entry.size:
+        raise LedgerError(str(log), f"has {size} bytes and should have {entry.size}")
+    for kind, crc in zip(INDEXES, (entry.index_crc, entry.time_index_crc), strict=True):
+        path = directory / segment_file(entry.base_offset, kind)
+        if crc32c(_bytes_of(path)) != crc:
+            raise LedgerError(str(path), "damaged: the checksum does not match")
+
+
+def size_of(path: Path) -> int:
+    """A file's size in bytes. Raises LedgerError when it is missing, OSError."""
+    try:
+        return files.stat(path).size
+    except (FileNotFoundError, NotADirectoryError):
+        raise LedgerError(str(path), "missing") from None
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return files.read_bytes(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise LedgerError(str(path), "missing") from None
+
+
+def sum_of(reader: files.Reader) -> int:
+    """CRC32C of a whole file."""
+    buffer = np.empty(_SUMMED_AT_ONCE, np.uint8)
+    crc, position = 0, 0
+    while got := reader.read_into(buffer, position):
+        crc = crc32c(buffer[:got].data, crc)
+        position += got
+    return crc
+
+
+def segment_entry(directory: Path, base_offset: int) -> SegmentEntry:
+    """What a manifest says of a segment, from its files. Raises OSError."""
+    with files.Reader(directory / segment_file(base_offset, "log")) as reader:
+        size, crc = reader.stat.size, sum_of(reader)
+    index, times = (crc32c(files.read_bytes(directory / segment_file(base_offset, kind))) for kind in INDEXES)
+    return SegmentEntry(base_offset=base_offset, size=size, crc=crc, index_crc=index, time_index_crc=times)
