@@ -11,7 +11,7 @@ No entry is None. Every change is under one lock, and whoever waits is told of i
 ``Claim``. It works on files of its own most of the time: whoever aborts then has the log at once, and the
 claim is *lost*, so that nothing of that work is used. Only while the cleaner changes the log itself
 (``Claim.changing``: a swap, a checkpoint) does an abort wait, in Aborted. A lost claim still keeps other
-cleaners away until ``done``.
+cleaners away until ``done``. Compactions beside the originals have states of their own, by the same rules.
 """
 
 from __future__ import annotations
@@ -82,9 +82,10 @@ class Claim:
 
 
 class CleaningStates:
-    """The states of all logs of a ``LogManager``."""
+    """The states of all logs of a ``LogManager``; ``work`` is what is done to them, in messages."""
 
-    def __init__(self) -> None:
+    def __init__(self, work: str = "cleaning") -> None:
+        self._work = work
         self._changed = threading.Condition()
         self._states: dict[TopicPartition, State] = {}
         self._claims: dict[TopicPartition, Claim] = {}
@@ -117,7 +118,7 @@ class CleaningStates:
         """Raises CleaningAbortedError when the claim does not hold any more."""
         with self._changed:
             if claim.is_lost or self._states.get(claim.where) != IN_PROGRESS:
-                raise CleaningAbortedError(f"{claim.where}: its cleaning was aborted")
+                raise CleaningAbortedError(f"{claim.where}: its {self._work} was aborted")
 
     def begin_change(self, claim: Claim) -> None:
         """See ``Claim.changing``."""
@@ -170,7 +171,8 @@ class CleaningStates:
         state = self._states.get(where, NONE)
         if state.phase is Phase.IN_PROGRESS:
             claim = self._claims[where]
-            _logger.info("The cleaning for partition %s is aborted%s", where, " and paused" if pauses else "")
+            also = " and paused" if pauses else ""
+            _logger.info("The %s for partition %s is aborted%s", self._work, where, also)
             if claim.is_changing:
                 self._set(where, State(Phase.ABORTED, pauses))
             else:

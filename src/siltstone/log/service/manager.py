@@ -214,7 +214,7 @@ class LogManager(ServedLogs):
     def take_away(self, served: ServedDirectory, where: TopicPartition, delay_ms: int) -> None:
         """Rename a partition's directory, which is removed after ``delay_ms``. Raises StorageError."""
         log = served.logs.get(where)
-        with self.cleaning.kept_away(where):
+        with self.alone_with(where):
             if log is not None:
                 with contextlib.suppress(StorageError):
                     log.close()
@@ -247,7 +247,7 @@ class LogManager(ServedLogs):
     def truncate_to(self, where: TopicPartition, offset: int) -> bool:
         """Drop everything at and above ``offset``; False when there was nothing. Raises StorageError."""
         served, log = self.directory_of(where), self.get(where)
-        with self.cleaning.kept_away(where):
+        with self.alone_with(where):
             if not log.truncate_to(offset):
                 return False
             with served.failing():
@@ -257,7 +257,7 @@ class LogManager(ServedLogs):
     def truncate_fully_and_start_at(self, where: TopicPartition, offset: int) -> None:
         """Drop everything and go on at ``offset``. Raises StorageError."""
         served, log = self.directory_of(where), self.get(where)
-        with self.cleaning.kept_away(where):
+        with self.alone_with(where):
             log.truncate_fully_and_start_at(offset)
             with served.failing():
                 self._after_truncation(served, log)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ class ServedLogs:
     """What ``LogManager`` is built on; nobody opens it by itself.
 
     ``directories``: those in service; ``topics``; ``cleaning``: which logs a cleaner has, and from which it
-    is kept away.
+    is kept away; ``compacting``: the same of compactions beside the originals.
     """
 
     topics: Topics
@@ -27,12 +28,20 @@ class ServedLogs:
         self.directories = tuple(directories)
         self._unopened = dict(offline)
         self.cleaning = CleaningStates()
+        self.compacting = CleaningStates("compaction")
         for served in self.directories:
             served.when_offline = self._take_from_cleaner
 
     def _take_from_cleaner(self, served: ServedDirectory) -> None:
         for where in list(served.logs):
             self.cleaning.abort(where)
+            self.compacting.abort(where)
+
+    @contextlib.contextmanager
+    def alone_with(self, where: TopicPartition) -> Iterator[None]:
+        """Within, neither a cleaner nor a compaction has the log; what they have begun is of no use."""
+        with self.cleaning.kept_away(where), self.compacting.kept_away(where):
+            yield
 
     @property
     def offline(self) -> dict[Path, str]:
