@@ -312,3 +312,46 @@ def test_a_lock_is_let_go_once(tmp_path: Path) -> None:
     lock.release()
     lock.release()
     assert not (tmp_path / ".lock").exists()
+
+
+def blocks(path: Path) -> int:
+    return path.stat().st_blocks * 512
+
+
+def test_room_that_was_reserved_shows_in_no_size_and_is_given_back(tmp_path: Path) -> None:
+    path, data = tmp_path / "log", b"x" * (1 << 20)
+    appender = files.Appender(path, reserve_up_to=16 << 20)
+    for written in range(1, 6):
+        appender.write(data)
+        assert appender.size == path.stat().st_size == written << 20
+    appender.sync()
+    modified = path.stat().st_mtime_ns
+    appender.release()
+    assert path.stat().st_mtime_ns == modified
+    assert path.read_bytes() == data * 5 and blocks(path) <= 5 << 20 | 1 << 16
+    appender.write(data)
+    appender.close()
+    assert path.read_bytes() == data * 6 and blocks(path) <= 6 << 20 | 1 << 16
+
+
+def test_nothing_is_reserved_beyond_the_limit_or_for_small_files(tmp_path: Path) -> None:
+    small, full = (files.Appender(tmp_path / name, reserve_up_to=2 << 20) for name in ("small", "full"))
+    small.write(b"x" * 1000)
+    full.write(b"x" * (3 << 19))
+    full.write(b"x" * (1 << 18))
+    full.sync()
+    assert blocks(tmp_path / "small") <= 4096
+    assert (tmp_path / "full").stat().st_size == 7 << 18 and blocks(tmp_path / "full") <= 2 << 20 | 1 << 16
+    for appender in (small, full):
+        appender.close()
+
+
+def test_a_file_system_that_reserves_nothing_is_written_to_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("siltstone.files.appending._fallocate", None)
+    appender = files.Appender(tmp_path / "log", reserve_up_to=1 << 30)
+    for _ in range(3):
+        appender.write(b"x" * (1 << 20))
+    appender.close()
+    assert (tmp_path / "log").stat().st_size == 3 << 20

@@ -44,6 +44,7 @@ class LiveSegment:
         "_first_time",
         "_interval",
         "_largest",
+        "_limit",
         "_modified_ms",
         "_opening",
         "_reader",
@@ -72,6 +73,7 @@ class LiveSegment:
         self.offset_index = IndexFile(self.path("index"), "index", found.offset_index_size, limit)
         self.time_index = IndexFile(self.path("timeindex"), "timeindex", found.time_index_size, limit)
         self._interval = config.index_interval_bytes
+        self._limit = config.segment_bytes
         self._modified_ms = found.modified_ms
         self._appender: files.Appender | None = None
         self._reader: files.Reader | None = None
@@ -125,7 +127,7 @@ class LiveSegment:
     def append(self, validated: Validated) -> None:
         """Write batches behind the last one, with their index entries. Raises OSError; nothing moved then."""
         if self._appender is None:
-            self._appender = files.Appender(self.path(), self.size)
+            self._appender = files.Appender(self.path(), self.size, reserve_up_to=self._limit)
         self._appender.write(validated.data)
         self._writes += 1
         batches = validated.batches
@@ -264,6 +266,8 @@ class LiveSegment:
         """Write new index entries; ``closing``: no append follows, the last time entry is added."""
         if closing and self.size:
             self._add_time()
+            if self._appender is not None:
+                self._appender.release()
         self._writes += self.offset_index.save() | self.time_index.save()
 
     @property
