@@ -32,8 +32,9 @@ class CompactionResult:
     ``changed``: a new ledger was committed; False where there was nothing new, and the ledger is as it was
     (``ledger_id`` None: there never was one). ``horizon``: the first offset that the ledger does not cover.
     ``entries`` and ``size`` are the ledger's. ``read_records`` and ``read_bytes`` are the tail's, ``written``
-    its records that went into the ledger: ``read_records == written + removed.total``. ``hidden``: records of
-    the ledger before it that this one no longer shows. ``folded``: generations that were put together anew.
+    its records that went into the ledger: ``read_records == written + removed.total``. ``written_bytes``: of
+    the new generation's logs. ``hidden``: records of the ledger before it that this one no longer shows.
+    ``folded``: generations that were put together anew.
     """
 
     ledger_id: int | None
@@ -44,6 +45,7 @@ class CompactionResult:
     read_records: int = 0
     read_bytes: int = 0
     written: int = 0
+    written_bytes: int = 0
     removed: Removed = Removed()
     hidden: int = 0
     folded: tuple[int, ...] = ()

@@ -1,8 +1,8 @@
 """An engine that is started when it is first needed, kept, and started anew once it was lost.
 
-A Spark session takes seconds to start, and goes with its Java process. Whoever cleans asks for a ``use`` of
-the engine; when a call raises EngineError the engine is taken for lost: it is closed, and the next use starts
-another.
+A Spark session takes seconds to start, and goes with its Java process. Whoever cleans makes an ``EngineUse``
+of the engine; when a call raises EngineError the engine is taken for lost: it is closed, and the next use
+starts another.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, TypeVar
 
 from siltstone.cleaner.engine import Engine, Gathered, LogDone
 from siltstone.cleaner.staging import Rewritten
@@ -18,24 +19,24 @@ from siltstone.cleaner.winners import WinnersFile
 from siltstone.cleaner.work import Group, LogWork
 from siltstone.errors import EngineError, SiltstoneError
 
+Started = TypeVar("Started")
 _logger = logging.getLogger("siltstone.cleaner")
 
 
-class KeptEngine:
-    """``start`` makes an engine, or raises EngineError; ``stop`` lets go of what one holds."""
+class KeptEngine(Generic[Started]):
+    """``start`` makes an engine, or raises EngineError; ``stop`` lets go of what one holds.
 
-    def __init__(self, start: Callable[[], Engine], stop: Callable[[Engine], object] | None = None) -> None:
+    Of whatever kind: compactions beside the originals keep theirs so as well.
+    """
+
+    def __init__(self, start: Callable[[], Started], stop: Callable[[Started], object] | None = None) -> None:
         self._start = start
         self._stop = stop or (lambda engine: None)
         self._lock = threading.Lock()
-        self._engine: Engine | None = None
+        self._engine: Started | None = None
         self._closed = False
 
-    def use(self) -> EngineUse:
-        """For one run of a cleaner."""
-        return EngineUse(self)
-
-    def get(self) -> Engine:
+    def get(self) -> Started:
         """The engine, started if there is none. Raises EngineError."""
         with self._lock:
             if self._closed:
@@ -44,7 +45,7 @@ class KeptEngine:
                 self._engine = self._start()
             return self._engine
 
-    def lose(self, engine: Engine) -> None:
+    def lose(self, engine: Started) -> None:
         """It is of no use any more: the next use starts another one."""
         with self._lock:
             if self._engine is not engine:
@@ -52,7 +53,7 @@ class KeptEngine:
             self._engine = None
         self._let_go(engine)
 
-    def _let_go(self, engine: Engine) -> None:
+    def _let_go(self, engine: Started) -> None:
         try:
             self._stop(engine)
         except Exception as error:
@@ -73,7 +74,7 @@ class EngineUse:
     ``started``: whether it was there, so that what it was given may be why it was lost.
     """
 
-    def __init__(self, kept: KeptEngine) -> None:
+    def __init__(self, kept: KeptEngine[Engine]) -> None:
         self._kept = kept
         self.lost: Exception | None = None
         self.started = False

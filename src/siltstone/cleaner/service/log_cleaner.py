@@ -33,7 +33,7 @@ from siltstone.cleaner.horizons import find_horizons
 from siltstone.cleaner.report import LogResult
 from siltstone.cleaner.service.choosing import in_turn, next_batch
 from siltstone.cleaner.service.gauges import UNCLEANABLE_BYTES, UNCLEANABLE_COUNT, cleaner_samples
-from siltstone.cleaner.service.kept_engine import KeptEngine
+from siltstone.cleaner.service.kept_engine import EngineUse, KeptEngine
 from siltstone.cleaner.service.open_logs import Candidate, candidate, segments_below
 from siltstone.cleaner.service.run import Claimed, Run
 from siltstone.cleaner.service.statistics import Statistics
@@ -223,7 +223,7 @@ class LogCleaner:
             return []
         began, size = time.monotonic(), PASSES * sum(each.candidate.size for each in batch)
         try:
-            run = Run(self._manager, batch, self._engine.use(), self._limits, self._failures)
+            run = Run(self._manager, batch, EngineUse(self._engine), self._limits, self._failures)
             results = run.clean()
         finally:
             for each in batch:
