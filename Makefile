@@ -26,7 +26,7 @@ demo: setup ## clean a log directory that a real Kafka broker wrote, and show wh
 	$(BIN)/python -m demo
 
 test: setup ## run the tests, but for those that need a real broker
-	$(BIN)/python -m pytest --ignore=tests/kafka --numprocesses auto --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --ignore=tests/kafka --numprocesses 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 crash: setup ## crash an open log at every step, with many more images than make test (half an hour)
 	SILTSTONE_CRASH=all $(BIN)/python -m pytest tests/crash --numprocesses auto $(PYTEST_ARGS)

@@ -10,6 +10,20 @@ from tests.golden_sets import unpack_broker, unpack_cleaned, unpack_golden
 # A process that a shell started in the background ignores Ctrl-C, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+LONGEST = ("spark", "property", "crash", "kafka", "operator", "cleaner", "log")
+"""Folders whose files take longest, longest first: begun last, one of them would keep a single worker busy."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first; the order within a folder stays (and needs xdist's --no-loadscope-reorder)."""
+    here = Path(__file__).parent
+
+    def place(item: pytest.Item) -> int:
+        folder = item.path.relative_to(here).parts[0]
+        return LONGEST.index(folder) if folder in LONGEST else len(LONGEST)
+
+    items.sort(key=place)
+
 
 @pytest.fixture(scope="session")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:

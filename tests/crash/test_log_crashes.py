@@ -27,10 +27,10 @@ from tests.cleaner.logs import NOW, tree
 from tests.crash.checking import LATER, start_and_check
 from tests.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
 from tests.crash.session import open_manager
+from tests.crash.thoroughness import ALL
 from tests.crash.workloads import WORKLOADS, record
 from tests.log.machine import MEMORY
 
-ALL = os.environ.get("SILTSTONE_CRASH") == "all"
 SEEDS = range(24 if ALL else 3)
 SECOND_CRASHES = 200
 LOCK = ".lock"

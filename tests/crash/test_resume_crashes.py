@@ -23,6 +23,7 @@ from tests.cleaner import logs, waves
 from tests.cleaner.logs import DAY, NOW
 from tests.crash.disk import DROP, KEEP, Disk, Recording, recorded
 from tests.crash.test_swap_crashes import Table, check_names, crash_after, table
+from tests.crash.thoroughness import boundaries
 
 Outcome = tuple[object, ...]
 
@@ -79,14 +80,14 @@ def go_on(path: Path, before: Table, ended: Outcome, *, broker: bool) -> str:
 def test_every_operation_may_be_the_last(tmp_path: Path) -> None:
     recording, before, ended = record(tmp_path / "undisturbed")
     said: Counter[str] = Counter()
-    for count in range(len(recording.steps)):
+    for count in boundaries(len(recording.steps), 3):
         path = tmp_path / str(count)
         waves.write(path)
         assert crash_after(count, lambda path=path: clean(path)) or count > len(recording.steps) - 3
         said[go_on(path, before, ended, broker=count % 2 == 0)] += 1
         shutil.rmtree(path)
     for done in range(waves.GROUPS + 1):
-        assert said.pop(f"resumed run 1-first: {done} of {waves.GROUPS} groups were done") > 3, done
+        assert said.pop(f"resumed run 1-first: {done} of {waves.GROUPS} groups were done") > 0, done
     without = said.pop("")
     assert without < 40
     assert sum(said.values()) < 10, said
@@ -134,11 +135,11 @@ def _end(recording: Recording) -> int:
 @pytest.mark.usefixtures("no_inodes")
 def test_whatever_was_on_disk_by_then(tmp_path: Path) -> None:
     recording, before, ended = record(tmp_path / "log")
-    for count in range(0, len(recording.steps) + 1, 2):
+    for count in boundaries(len(recording.steps) + 1, 7):
         disk = Disk(recording, count)
         for variant in (KEEP, DROP, count, count + 1000):
             disk.build(variant)
-            said = go_on(recording.root, before, ended, broker=count % 4 == 0)
+            said = go_on(recording.root, before, ended, broker=count % 2 == 0)
             if _first_swap(recording) <= count <= _end(recording):
                 assert "resumed" in said, (count, variant, said)
 

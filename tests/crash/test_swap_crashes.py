@@ -28,6 +28,7 @@ from siltstone.log.replacement import finish_replacement, interrupted
 from tests.cleaner import logs
 from tests.cleaner.logs import NOW, Rec
 from tests.crash.disk import DROP, KEEP, Crash, Disk, Recording, Variant, recorded
+from tests.crash.thoroughness import boundaries
 
 CONFIG = {"segment.bytes": 250}
 SEEDS = range(3)
@@ -125,6 +126,8 @@ DOINGS = {
     "undo": Doing(_prepare_undo, undo),
 }
 
+STRIDES = {"clean": 1, "clean and keep originals": 3, "undo": 3}
+
 
 @pytest.fixture(autouse=True)
 def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,8 +192,8 @@ def test_every_operation_may_be_the_last(tmp_path: Path, name: str) -> None:
     recording, before, ended = record(doing, tmp_path / "undisturbed")
     total = len(recording.steps)
     assert total > 60
-    crashes = 0
-    for count in range(total):
+    crashes, stride = 0, STRIDES[name]
+    for count in boundaries(total, stride):
         path = tmp_path / str(count)
         doing.prepare(path)
         if not crash_after(count, lambda path=path: doing.act(path)):
@@ -198,7 +201,7 @@ def test_every_operation_may_be_the_last(tmp_path: Path, name: str) -> None:
         crashes += 1
         reopen_and_check(doing, path, before, ended, again=count % 3 == 0)
         shutil.rmtree(path)
-    assert crashes > 60
+    assert crashes > 60 // stride
 
 
 def test_a_second_crash_while_it_recovers(tmp_path: Path) -> None:
@@ -247,7 +250,7 @@ def _try_images(
 def test_whatever_was_on_disk_by_then(tmp_path: Path, name: str) -> None:
     doing = DOINGS[name]
     recording, before, ended = record(doing, tmp_path / "log")
-    counts = range(len(recording.steps) + 1)
+    counts = boundaries(len(recording.steps) + 1, STRIDES[name])
     assert list(_try_images(doing, recording, before, ended, [KEEP, DROP, *SEEDS], counts)) == []
 
 
