@@ -17,6 +17,7 @@ import errno
 import threading
 from collections.abc import Iterator
 from random import Random
+from typing import Unpack
 
 import numpy as np
 
@@ -28,9 +29,11 @@ from siltstone.log import fetch
 from siltstone.log.epochs import LeaderEpochs
 from siltstone.log.fetch import Fetched, LogView, Place
 from siltstone.log.found import Appended, Background, Found, run_now
+from siltstone.log.ledger.reading import CompactedReader, open_reader
 from siltstone.log.live_segment import LiveSegment
 from siltstone.log.lookup import RecordPlace
 from siltstone.log.names import SNAPSHOT, segment_file
+from siltstone.log.reading import EARLIEST, LogReader, ReaderSettings, Start
 from siltstone.log.segment_list import SegmentList
 from siltstone.log.validation import Origin, Validated, validate_and_assign
 from siltstone.records.layout import BATCH_OVERHEAD, Bytes
@@ -270,6 +273,15 @@ class GrowingLog:
         return fetch.read(
             self.view, offset, max_bytes, isolation=isolation, whole_first=whole_first, place=place
         )
+
+    def reader(
+        self, start: Start = EARLIEST, *, read_compacted: bool = False, **how: Unpack[ReaderSettings]
+    ) -> LogReader | CompactedReader:
+        """A cursor from ``start`` on; ``read_compacted``: over the log's compacted view, where it has one.
+
+        ``how`` as ``LogReader`` takes it. Raises UsageError, LedgerError, OSError.
+        """
+        return open_reader(self, start, read_compacted=read_compacted, **how)
 
     def offset_for_time(self, timestamp: int) -> RecordPlace | None:
         """The first record at or after a time in ms; see ``fetch.offset_for_time``."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +57,18 @@ class AtTime:
 
 Start = int | str | AtTime
 """An offset, "earliest", "latest" (from now on: the end at the time of asking), or a time."""
+
+
+class ReaderSettings(TypedDict, total=False):
+    """How a reader reads: the keyword arguments of ``LogReader``, each as it says there."""
+
+    isolation: str
+    reset: str
+    end: int | None
+    buffer_bytes: int
+    largest_batch_bytes: int
+    limit: int
+    verify: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

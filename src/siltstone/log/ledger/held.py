@@ -7,6 +7,8 @@ first read from their start.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 
@@ -23,8 +25,21 @@ from siltstone.log.names import segment_file
 from siltstone.log.segments import find_segment
 from siltstone.records.layout import Int64
 
+NONE_HIDDEN: Int64 = np.empty(0, np.int64)
 INDEXES = ("index", "timeindex")
 _SUMMED_AT_ONCE = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One segment of a ledger: ``view`` from where the one before it ends up to where the next one begins.
+
+    ``hidden``: the offsets of its generation that are left out, int64, ascending; ``entry``: its manifest's.
+    """
+
+    view: LogView
+    hidden: Int64
+    entry: SegmentEntry
 
 
 class HeldLedger:
@@ -40,21 +55,28 @@ class HeldLedger:
         self.ledger = ledger
         self.hidden = hidden
         self._claim = claim
-        self._summed: set[tuple[int, int]] = set()
+        self._sound: set[str] = set()
         self._views = tuple(open_generation(folder, each) for each in ledger.generations)
 
     def generation_views(self) -> tuple[LogView, ...]:
         """What may be read of each generation, hidden records too, in order."""
         return self._views
 
-    def sum_segment(self, generation: int, segment: int) -> None:
-        """Sum up the log of a segment (numbers, counted from 0) once. Raises LedgerError, OSError."""
-        if (generation, segment) not in self._summed:
-            entry = self.ledger.generations[generation].segments[segment]
-            reader = self._views[generation].segments[segment].reader
-            if sum_of(reader) != entry.crc:
+    def parts(self) -> tuple[Part, ...]:
+        """The segments of all generations, in order. Together they reach over all that has records."""
+        return tuple(
+            part
+            for generation, view in zip(self.ledger.generations, self._views, strict=True)
+            for part in _parts_of(generation, view, self.hidden.get(generation.id, NONE_HIDDEN))
+        )
+
+    def sum_up(self, part: Part) -> None:
+        """Is a part's log what was written? Read once for each. Raises LedgerError, OSError."""
+        reader = part.view.segments[0].reader
+        if reader.path not in self._sound:
+            if sum_of(reader) != part.entry.crc:
                 raise LedgerError(reader.path, "damaged: the checksum does not match")
-            self._summed.add((generation, segment))
+            self._sound.add(reader.path)
 
     def close(self) -> None:
         """Let go of the ledger; twice is once."""
@@ -70,6 +92,16 @@ class HeldLedger:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _parts_of(generation: Generation, view: LogView, hidden: Int64) -> list[Part]:
+    bases = [each.base_offset for each in generation.segments]
+    bounds = pairwise([generation.base_offset, *bases[1:], generation.end_offset])
+    rows = zip(bounds, generation.segments, view.segments, strict=False)  # no segments: one bound, no row
+    return [
+        Part(view=LogView((live,), start, end, end, end, live.size), hidden=hidden, entry=entry)
+        for (start, end), entry, live in rows
+    ]
 
 
 def generation_name(generation_id: int) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, overload
+from typing import Literal, Unpack, overload
 
 import numpy as np
 
@@ -28,10 +28,11 @@ from siltstone.config import Config, parse_topic_config, refuse_contradictions
 from siltstone.errors import UsageError
 from siltstone.log.fetch import READ_UNCOMMITTED, Fetched, LogView
 from siltstone.log.found import Appended
+from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.names import TopicPartition
 from siltstone.log.opening import partition_of
 from siltstone.log.partition import PartitionLog
-from siltstone.log.reading import EARLIEST, LogReader, Start
+from siltstone.log.reading import EARLIEST, LogReader, ReaderSettings, Start
 from siltstone.log.reading import Record as ReadRecord
 from siltstone.log.service.manager import LogManager
 from siltstone.log.service.read_only import ReadOnlyLogs
@@ -168,6 +169,12 @@ class Log:
     def read(self, offset: int, max_bytes: int = 1 << 20) -> Fetched:
         """Batches from the one that holds ``offset`` on; see ``PartitionLog.read``."""
         return self.log.read(offset, max_bytes)
+
+    def reader(
+        self, start: Start = EARLIEST, *, read_compacted: bool = False, **how: Unpack[ReaderSettings]
+    ) -> LogReader | CompactedReader:
+        """A cursor from ``start`` on; see ``PartitionLog.reader``."""
+        return self.log.reader(start, read_compacted=read_compacted, **how)
 
     def records(self, start: Start = EARLIEST, *, isolation: str = READ_UNCOMMITTED) -> Iterator[ReadRecord]:
         """One object a record, from ``start`` to the end as it is now."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Unpack
 
 from siltstone.clock import Clock, SystemClock
 from siltstone.config import LogConfig
@@ -18,10 +19,12 @@ from siltstone.errors import DirectoryRefusedError, UnknownTopicError
 from siltstone.log import fetch
 from siltstone.log.directory import Checkpoints, LogDirectory, refuse_strangers
 from siltstone.log.fetch import Fetched, LogView
+from siltstone.log.ledger.reading import CompactedReader, open_reader
 from siltstone.log.live_segment import LiveSegment
 from siltstone.log.lookup import RecordPlace
 from siltstone.log.names import TopicPartition, segment_file
 from siltstone.log.producers import ProducerStates
+from siltstone.log.reading import EARLIEST, LogReader, ReaderSettings, Start
 from siltstone.log.recovery.partition import Recovered, recover_partition
 from siltstone.log.segments import Segment, list_segments
 
@@ -30,15 +33,22 @@ class ReadOnlyLog:
     """One partition as it was when it was opened: ``view``; ``where``, ``directory``.
 
     ``not_shown``: why bytes at its end are not seen, one line each; empty where all of it is.
+    ``first_dirty_offset``: below it the log was cleaned, 0 where it never was.
     """
 
     def __init__(
-        self, where: TopicPartition, directory: Path, view: LogView, not_shown: tuple[str, ...] = ()
+        self,
+        where: TopicPartition,
+        directory: Path,
+        view: LogView,
+        not_shown: tuple[str, ...] = (),
+        first_dirty_offset: int = 0,
     ) -> None:
         self.where = where
         self.directory = directory
         self.view = view
         self.not_shown = not_shown
+        self.first_dirty_offset = first_dirty_offset
 
     @property
     def log_start_offset(self) -> int:
@@ -65,6 +75,15 @@ class ReadOnlyLog:
     ) -> Fetched:
         """Batches from the one that holds ``offset`` on; see ``fetch.read``."""
         return fetch.read(self.view, offset, max_bytes, isolation=isolation, whole_first=whole_first)
+
+    def reader(
+        self, start: Start = EARLIEST, *, read_compacted: bool = False, **how: Unpack[ReaderSettings]
+    ) -> LogReader | CompactedReader:
+        """A cursor from ``start`` on; ``read_compacted``: over the log's compacted view, where it has one.
+
+        ``how`` as ``LogReader`` takes it. Raises UsageError, LedgerError, OSError.
+        """
+        return open_reader(self, start, read_compacted=read_compacted, **how)
 
     def offset_for_time(self, timestamp: int) -> RecordPlace | None:
         """The first record at or after a time in ms; see ``fetch.offset_for_time``."""
@@ -115,7 +134,10 @@ class ReadOnlyLogs:
         )
         mark = checkpoints.high_watermark.get(where, recovered.log_end_offset)
         lost = (*recovered.damage, *recovered.notes) if recovered.truncated_bytes else recovered.damage
-        return ReadOnlyLog(where, path, _view(recovered, mark), tuple(f"{path}: {each}" for each in lost))
+        not_shown = tuple(f"{path}: {each}" for each in lost)
+        return ReadOnlyLog(
+            where, path, _view(recovered, mark), not_shown, checkpoints.cleaner.get(where, 0)
+        )
 
     def close(self) -> None:
         """Let go of the logs; those that somebody holds go on."""

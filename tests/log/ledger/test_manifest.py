@@ -1,0 +1,190 @@
+"""Cursors, manifests and hidden offsets as bytes: there and back, and no damage goes unnoticed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from siltstone.errors import LedgerError
+from siltstone.log.ledger.cursor import Cursor, decode_cursor, encode_cursor
+from siltstone.log.ledger.hidden import decode_hidden, encode_hidden
+from siltstone.log.ledger.manifest import (
+    Generation,
+    Ledger,
+    SegmentEntry,
+    decode_manifest,
+    encode_manifest,
+    what_is_wrong,
+)
+from siltstone.log.ledger.sealed import seal, unseal
+
+PATH = Path("ledger-5.json")
+PARTS = (
+    SegmentEntry(base_offset=3, size=70, crc=1, index_crc=2, time_index_crc=3),
+    SegmentEntry(base_offset=60, size=30, crc=4, index_crc=5, time_index_crc=6),
+)
+OLD = Generation(
+    id=3,
+    base_offset=0,
+    end_offset=100,
+    records=9,
+    size=100,
+    segments=PARTS,
+    keys_size=5,
+    keys_crc=8,
+    hidden=2,
+)
+EMPTY = Generation(
+    id=4, base_offset=100, end_offset=120, records=0, size=0, segments=(), keys_size=0, keys_crc=0, hidden=0
+)
+LEDGER = Ledger(
+    id=5,
+    horizon=120,
+    generations=(OLD, EMPTY),
+    order="time",
+    hash_key=(1, (1 << 64) - 1),
+    retain_null_key=True,
+    created_ms=1_800_000_000_000,
+    hidden_crc=77,
+)
+
+
+def damaged(data: bytes) -> list[bytes]:
+    """Every byte another one in three ways, every byte missing, every end missing, something behind it."""
+    flipped = [
+        data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :]
+        for at in range(len(data))
+        for mask in (1, 0x20, 0xFF)
+    ]
+    missing = [data[:at] + data[at + 1 :] for at in range(len(data))]
+    ends = [data[:at] for at in range(len(data))]
+    return [each for each in [*flipped, *missing, *ends, data + b"\n", data + data] if each != data]
+
+
+def test_a_manifest_comes_back_as_it_was() -> None:
+    assert decode_manifest(PATH, encode_manifest(LEDGER)) == LEDGER
+
+
+def test_what_a_ledger_shows_and_takes() -> None:
+    assert (LEDGER.entries, LEDGER.size, LEDGER.base_offset) == (7, 100, 0)
+
+
+@pytest.mark.parametrize("data", [encode_manifest(LEDGER)])
+def test_no_damage_of_a_manifest_goes_unnoticed(data: bytes) -> None:
+    for each in damaged(data):
+        with pytest.raises(LedgerError, match=r"ledger-5\.json"):
+            decode_manifest(PATH, each)
+
+
+def test_no_damage_of_a_cursor_goes_unnoticed() -> None:
+    path = Path("cursor.json")
+    for each in damaged(encode_cursor(Cursor(horizon=120, ledger_id=5))):
+        with pytest.raises(LedgerError, match=r"cursor\.json"):
+            decode_cursor(path, each)
+
+
+def test_a_manifest_under_another_name_is_refused() -> None:
+    with pytest.raises(LedgerError, match="holds the manifest of ledger 5"):
+        decode_manifest(Path("ledger-6.json"), encode_manifest(LEDGER))
+
+
+def test_a_later_version_is_refused_as_such() -> None:
+    data = encode_manifest(LEDGER).replace(b'"version": 1', b'"version": 2')
+    with pytest.raises(LedgerError, match="version 2; only 1 is known"):
+        decode_manifest(PATH, data)
+
+
+def test_the_cursor_says_what_pulsar_shows() -> None:
+    shown = json.loads(encode_cursor(Cursor(horizon=120, ledger_id=5)))
+    assert shown["markDeletePosition"] == 119
+    assert shown["properties"] == {"CompactedTopicLedger": 5}
+
+
+@given(st.integers(0, 1 << 62), st.integers(0, 1 << 62))
+def test_a_cursor_comes_back_as_it_was(horizon: int, ledger_id: int) -> None:
+    cursor = Cursor(horizon=horizon, ledger_id=ledger_id)
+    assert decode_cursor(Path("cursor.json"), encode_cursor(cursor)) == cursor
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"markDeletePosition": 4},
+        {"markDeletePosition": -2, "properties": {"CompactedTopicLedger": 5}},
+        {"markDeletePosition": "4", "properties": {"CompactedTopicLedger": 5}},
+        {"markDeletePosition": 4, "properties": []},
+    ],
+)
+def test_what_is_sound_but_no_cursor_is_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(LedgerError, match="not a compaction cursor"):
+        decode_cursor(Path("cursor.json"), seal(fields))
+
+
+@pytest.mark.parametrize("missing", ["generations", "hash_key", "order", "horizon"])
+def test_what_is_sound_but_no_manifest_is_refused(missing: str) -> None:
+    fields = unseal(PATH, encode_manifest(LEDGER))
+    del fields[missing]
+    with pytest.raises(LedgerError, match="not a ledger's manifest"):
+        decode_manifest(PATH, seal(fields))
+
+
+@pytest.mark.parametrize(
+    ("ledger", "wrong"),
+    [
+        (replace(LEDGER, order="size"), "order"),
+        (replace(LEDGER, horizon=121), "do not end at the horizon"),
+        (replace(LEDGER, generations=(OLD, replace(EMPTY, base_offset=101))), "gaps or overlap"),
+        (replace(LEDGER, generations=(OLD, replace(EMPTY, base_offset=99))), "gaps or overlap"),
+        (replace(LEDGER, generations=(OLD, replace(EMPTY, id=3))), "named twice"),
+        (replace(LEDGER, generations=(replace(OLD, hidden=10), EMPTY)), "more records are hidden"),
+        (replace(LEDGER, generations=(replace(OLD, size=101), EMPTY)), "size is not that of its segments"),
+        (replace(LEDGER, generations=(replace(OLD, segments=PARTS[::-1]), EMPTY)), "segments"),
+        (replace(LEDGER, hidden_crc=None), "without their file"),
+        (replace(LEDGER, generations=(replace(OLD, hidden=0), EMPTY)), "without their file"),
+    ],
+)
+def test_what_cannot_be_a_ledger_is_told(ledger: Ledger, wrong: str) -> None:
+    assert wrong in what_is_wrong(ledger)
+
+
+def test_a_ledger_may_have_no_generation() -> None:
+    nothing = replace(LEDGER, generations=(), hidden_crc=None)
+    assert what_is_wrong(nothing) == ""
+    assert (nothing.base_offset, nothing.entries) == (120, 0)
+
+
+OFFSETS = st.sets(st.integers(0, 1 << 40), max_size=20).map(lambda found: np.array(sorted(found), np.int64))
+
+
+@given(st.dictionaries(st.integers(0, 9), OFFSETS, max_size=4), st.integers(0, 1 << 40))
+def test_hidden_offsets_come_back_as_they_were(found: dict[int, np.ndarray], base: int) -> None:
+    hidden = {each: offsets + base for each, offsets in found.items() if len(offsets)}
+    data = encode_hidden(5, dict.fromkeys(hidden, base), hidden)
+    generations = tuple(replace(EMPTY, id=each, base_offset=base) for each in hidden)
+    ledger = replace(LEDGER, generations=generations, hidden_crc=crc32c(data))
+    again = decode_hidden(Path("ledger-5.hidden"), data, ledger)
+    assert again.keys() == hidden.keys()
+    assert all((again[each] == hidden[each]).all() for each in hidden)
+
+
+def test_no_damage_of_hidden_offsets_goes_unnoticed() -> None:
+    hidden = {3: np.array([5, 9, 1 << 33]), 4: np.array([100])}
+    data = encode_hidden(5, {3: 0, 4: 100}, hidden)
+    ledger = replace(LEDGER, hidden_crc=crc32c(data))
+    for each in damaged(data):
+        with pytest.raises(LedgerError, match=r"ledger-5\.hidden"):
+            decode_hidden(Path("ledger-5.hidden"), each, ledger)
+
+
+def test_hidden_offsets_of_another_ledger_are_refused() -> None:
+    data = encode_hidden(6, {3: 0}, {3: np.array([5])})
+    with pytest.raises(LedgerError, match="not the hidden offsets of ledger 5"):
+        decode_hidden(Path("ledger-5.hidden"), data, replace(LEDGER, hidden_crc=crc32c(data)))

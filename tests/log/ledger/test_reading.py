@@ -1,0 +1,465 @@
+"""The compacted view: ledger to the horizon, then the originals, each once, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siltstone.clock import ManualClock
+from siltstone.config import LogConfig
+from siltstone.errors import LedgerError, OffsetOutOfRangeError, UsageError
+from siltstone.log.ledger.reading import CompactedReader
+from siltstone.log.ledger.store import LedgerStore
+from siltstone.log.opening import open_partition
+from siltstone.log.partition import PartitionLog
+from siltstone.log.reading import AtTime, LogReader
+from siltstone.log.service.embedded import Log
+from siltstone.log.service.read_only import ReadOnlyLogs
+from siltstone.log.validation import Origin
+from siltstone.records.control import end_transaction_marker
+from tests.cleaner.logs import NOW, Rec
+from tests.log import driving
+from tests.log.ledger import plainly
+from tests.log.model import Stored
+
+SMALL = LogConfig(segment_bytes=700, index_interval_bytes=60)
+Pairs = list[tuple[int, bytes | None]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_disk() -> Iterator[None]:
+    """Nothing here is about crashes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[PartitionLog]:
+    opened = open_partition(tmp_path / "topic-0", SMALL, ManualClock(NOW))
+    yield opened
+    opened.close()
+
+
+def append(log: PartitionLog, text: str, timestamp: int = NOW) -> None:
+    """Records such as "a1 b2 a-": key a with value 1, …, key a deleted; "-3": without a key. A batch each."""
+    for word in text.split():
+        key, value = word[0].encode(), word[1:].encode()
+        record = Stored(
+            0, None if key == b"-" else key, None if value == b"-" else value, timestamp + log.log_end_offset
+        )
+        log.append(driving.client_batch([record]))
+
+
+def read(reader: CompactedReader | LogReader) -> list[str]:
+    return [shown(each) for each in reader.records()]
+
+
+def shown(record: object) -> str:
+    key, value = record.key or b"-", b"-" if record.value is None else record.value  # type: ignore[attr-defined]
+    return f"{record.offset}:{(key + value).decode()}"  # type: ignore[attr-defined]
+
+
+def view(log: PartitionLog, **how: object) -> list[str]:
+    with log.reader(read_compacted=True, **how) as reader:  # type: ignore[arg-type, union-attr]
+        return read(reader)
+
+
+def test_ledger_to_the_horizon_then_the_originals(log: PartitionLog) -> None:
+    append(log, "a1 b1 a2 c1 b- -9")
+    plainly.compact(log)
+    append(log, "a3 d1")
+    assert view(log) == ["2:a2", "3:c1", "6:a3", "7:d1"]
+    assert read(log.reader()) == "0:a1 1:b1 2:a2 3:c1 4:b- 5:-9 6:a3 7:d1".split()
+
+
+def test_later_generations_hide_what_they_supersede(log: PartitionLog) -> None:
+    append(log, "a1 b1 c1 d1 e1 f1 g1 h1")
+    plainly.compact(log)
+    append(log, "c2 g- i1")
+    ledger = plainly.compact(log, name="bb")
+    assert ledger is not None and len(ledger.generations) == 2
+    append(log, "c3")
+    assert view(log) == "0:a1 1:b1 3:d1 4:e1 5:f1 7:h1 8:c2 10:i1 11:c3".split()
+
+
+def test_a_log_without_a_ledger_is_read_as_it_is(log: PartitionLog) -> None:
+    append(log, "a1 a2")
+    assert view(log) == ["0:a1", "1:a2"]
+    assert not (log.directory / ".compacted").exists()
+
+
+def test_the_reader_goes_on_from_where_it_was(log: PartitionLog) -> None:
+    append(log, "a1 b1 a2")
+    plainly.compact(log)
+    reader = log.reader(read_compacted=True)
+    assert read(reader) == ["1:b1", "2:a2"]
+    assert reader.poll() is None
+    append(log, "c1")
+    assert read(reader) == ["3:c1"]
+    assert reader.offset == 4
+
+
+def test_deleted_originals_are_read_from_the_ledger(log: PartitionLog) -> None:
+    append(log, "a1 b1 " + "c1 " * 20)
+    plainly.compact(log)
+    log.roll()
+    append(log, "d1")
+    log.delete_prefix(lambda view: len(view.segments) - 1)
+    assert log.log_start_offset == 22
+    assert view(log) == ["0:a1", "1:b1", "21:c1", "22:d1"]
+    assert read(log.reader()) == ["22:d1"]
+
+
+def test_what_was_deleted_before_it_was_compacted_is_passed_over(log: PartitionLog) -> None:
+    append(log, "a1 b1")
+    plainly.compact(log)
+    append(log, "c1 d1 e1")
+    log.delete_records(4)
+    assert view(log) == ["0:a1", "1:b1", "4:e1"]
+
+
+# Where it starts
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        ("earliest", "1:b1 3:a2 4:c1 5:c2 6:d1"),
+        ("latest", ""),
+        (0, "1:b1 3:a2 4:c1 5:c2 6:d1"),
+        (2, "3:a2 4:c1 5:c2 6:d1"),
+        (4, "4:c1 5:c2 6:d1"),
+        (5, "5:c2 6:d1"),
+        (6, "6:d1"),
+        (7, ""),
+        (AtTime(0), "1:b1 3:a2 4:c1 5:c2 6:d1"),
+        (AtTime(NOW + 2), "3:a2 4:c1 5:c2 6:d1"),
+        (AtTime(NOW + 4), "4:c1 5:c2 6:d1"),
+        (AtTime(NOW + 5), "5:c2 6:d1"),
+        (AtTime(NOW + 6), "6:d1"),
+        (AtTime(NOW + 7), ""),
+    ],
+)
+def test_it_starts_where_it_is_told(log: PartitionLog, start: object, expected: str) -> None:
+    append(log, "a1 b1 x- a2 c1")
+    plainly.compact(log)
+    append(log, "c2 d1")
+    assert view(log, start=start) == expected.split()
+    with log.reader(read_compacted=True) as reader:
+        reader.poll()
+        reader.seek(start)  # type: ignore[arg-type]
+        assert read(reader) == expected.split()
+
+
+def test_a_time_finds_no_hidden_record(log: PartitionLog) -> None:
+    """The first record that is late enough is superseded, and the next one is too early."""
+    append(log, "a1", NOW + 100)
+    append(log, "b1 c1", NOW)
+    plainly.compact(log)
+    append(log, "a2 d1", NOW + 50)
+    plainly.compact(log, name="bb")
+    assert view(log) == ["1:b1", "2:c1", "3:a2", "4:d1"]
+    assert view(log, start=AtTime(NOW + 40)) == ["3:a2", "4:d1"]
+
+
+def test_the_offset_does_not_run_ahead_of_the_end(log: PartitionLog) -> None:
+    append(log, "a1 b1 c1 d1 e1 f1 g1 h1")
+    plainly.compact(log)
+    reader = log.reader(end=3, read_compacted=True, buffer_bytes=1)
+    read(reader)
+    assert reader.offset == 3
+    assert reader.poll() is None
+
+
+def test_it_ends_where_it_is_told(log: PartitionLog) -> None:
+    append(log, "a1 b1 a2 c1 d1 e1 f1")
+    plainly.compact(log)
+    append(log, "g1 h1")
+    assert [view(log, end=end) for end in (0, 1, 4, 7, 8)] == [
+        [],
+        [],
+        ["1:b1", "2:a2", "3:c1"],
+        "1:b1 2:a2 3:c1 4:d1 5:e1 6:f1".split(),
+        "1:b1 2:a2 3:c1 4:d1 5:e1 6:f1 7:g1".split(),
+    ]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**32), st.integers(0, 25), st.sampled_from([1, 120, 1 << 20]), st.data())
+def test_it_is_what_plain_lists_say(seed: int, count: int, size: int, data: st.DataObject) -> None:
+    """From any offset to any end, with any codec, after any number of runs, folded or not."""
+    rng = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        log = open_partition(Path(folder) / "topic-0", SMALL, ManualClock(NOW))
+        originals: list[Rec] = []
+        horizon, compacted = 0, []
+        for number in range(count):
+            records = [
+                Stored(
+                    0,
+                    rng.choice([None, b"", b"a", b"b", b"c%d" % rng.randrange(30)]),
+                    value,
+                    rng.randrange(99),
+                )
+                for value in rng.choices([None, b"", b"v", b"long" * 20], k=rng.choice([1, 2, 5]))
+            ]
+            appended = log.append(driving.client_batch(records, codec=rng.randrange(5)))
+            originals += [
+                Rec(
+                    offset=appended.first_offset + row,
+                    key=each.key,
+                    value=each.value,
+                    timestamp=each.timestamp,
+                )
+                for row, each in enumerate(records)
+            ]
+            if rng.random() < 0.15:
+                plainly.compact(log, name=str(number), fold=rng.random() < 0.4, codec=rng.randrange(5))
+                horizon, compacted = log.log_end_offset, plainly.compacted(originals)
+        expected = compacted + [each for each in originals if each.offset >= horizon]
+        start = data.draw(st.integers(0, log.log_end_offset))
+        end = data.draw(st.none() | st.integers(start, log.log_end_offset + 3))
+        with CompactedReader(log, start, end=end, buffer_bytes=size) as reader:
+            found = plainly.recs_of(reader)
+        last = log.log_end_offset if end is None else end
+        assert found == [each for each in expected if start <= each.offset < last]
+        log.close()
+
+
+# Isolation
+
+
+def test_only_the_tail_has_open_and_aborted_transactions(log: PartitionLog) -> None:
+    def transactional(key: bytes, sequence: int) -> None:
+        record = Stored(0, key, b"t", NOW)
+        log.append(
+            driving.client_batch(
+                [record], producer_id=7, producer_epoch=0, base_sequence=sequence, transactional=True
+            )
+        )
+
+    append(log, "a1 b1")
+    plainly.compact(log)
+    transactional(b"x", 0)
+    marker = end_transaction_marker(
+        commit=False, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW
+    )
+    log.append(marker, origin=Origin.COORDINATOR)
+    append(log, "a2")
+    transactional(b"y", 1)
+    assert view(log, isolation="read_committed") == ["0:a1", "1:b1", "4:a2"]
+    assert view(log) == ["0:a1", "1:b1", "2:xt", "4:a2", "5:yt"]
+
+
+# While ledgers are swapped and collected, and originals go
+
+
+def held(log: PartitionLog) -> set[str]:
+    return {path.name for path in (log.directory / ".compacted").iterdir()}
+
+
+def many(log: PartitionLog, count: int = 20, value: str = "1") -> None:
+    append(log, " ".join(f"{chr(97 + number)}{value}" for number in range(count)))
+
+
+def test_a_reader_goes_on_in_the_ledger_it_began_with(log: PartitionLog) -> None:
+    many(log)
+    plainly.compact(log)
+    with log.reader(read_compacted=True, buffer_bytes=1) as reader:
+        first = [shown(each) for each in islice(reader.records(), 3)]
+        for turn in "23":
+            many(log, value=turn)
+            plainly.compact(log, name=turn, fold=True)
+        assert {"ledger-0.json", "generation-0", "ledger-2.json"} <= held(log)
+        assert "ledger-1.json" not in held(log)
+        rest = plainly.recs_of(reader)
+    offsets = [int(each.split(":")[0]) for each in first] + [each.offset for each in rest]
+    assert offsets == list(range(60))
+    LedgerStore(log.directory).collect()
+    assert held(log) == {"cursor.json", "ledger-2.json", "generation-2"}
+
+
+def test_the_ledger_is_let_go_at_the_horizon_not_at_the_end(log: PartitionLog) -> None:
+    many(log)
+    plainly.compact(log)
+    append(log, "a5 b5")
+    reader = log.reader(read_compacted=True)
+    assert LedgerStore(log.directory).held_horizon() == 20
+    while reader.offset <= 20:
+        reader.poll()
+    plainly.compact(log, name="bb", fold=True)
+    assert held(log) == {"cursor.json", "ledger-1.json", "generation-1"}
+
+
+def test_a_reader_at_the_end_of_an_idle_log_holds_nothing(log: PartitionLog) -> None:
+    many(log)
+    plainly.compact(log)
+    reader = log.reader(read_compacted=True)
+    read(reader)
+    many(log, value="2")
+    plainly.compact(log, name="bb", fold=True)
+    assert "ledger-0.json" not in held(log)
+    assert len(read(reader)) == 20
+
+
+def test_a_reader_that_nobody_holds_any_more_lets_go(log: PartitionLog) -> None:
+    many(log)
+    plainly.compact(log)
+    reader = log.reader(read_compacted=True)
+    reader.poll()
+    del reader
+    many(log, value="2")
+    plainly.compact(log, name="bb", fold=True)
+    assert "ledger-0.json" not in held(log)
+
+
+def test_a_closed_reader_takes_up_the_ledger_that_is_current(log: PartitionLog) -> None:
+    many(log, 4)
+    plainly.compact(log)
+    reader = log.reader(read_compacted=True, buffer_bytes=1)
+    assert isinstance(reader, CompactedReader)
+    assert len(reader.poll() or ()) == 3
+    reader.close()
+    append(log, "d2")
+    plainly.compact(log, name="bb", fold=True)
+    assert "ledger-0.json" not in held(log)
+    assert read(reader) == ["4:d2"]
+
+
+def test_the_topic_may_be_deleted_under_a_reader(tmp_path: Path) -> None:
+    log = open_partition(tmp_path / "topic-0", SMALL, ManualClock(NOW))
+    many(log)
+    plainly.compact(log)
+    reader = log.reader(read_compacted=True, buffer_bytes=1)
+    reader.poll()
+    log.directory.rename(tmp_path / "topic-0.123-delete")
+    for path in sorted((tmp_path / "topic-0.123-delete").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    assert [each.offset for each in reader.records()] == list(range(3, 20))
+
+
+def test_originals_that_went_before_they_were_read(log: PartitionLog) -> None:
+    """Somebody else's retention: ours keeps them as long as the ledger is held."""
+    many(log)
+    plainly.compact(log)
+    many(log, value="2")
+    readers = {rule: log.reader(read_compacted=True, reset=rule) for rule in ("none", "earliest", "latest")}
+    log.roll()
+    log.delete_prefix(lambda view: len(view.segments) - 1)
+    append(log, "z9")
+    with pytest.raises(OffsetOutOfRangeError, match="originals were deleted before they were read"):
+        read(readers["none"])
+    assert [each.offset for each in readers["earliest"].records()][-21:] == [*range(20), 40]
+    assert readers["earliest"].resets == 1
+    assert [each.offset for each in readers["latest"].records()] == list(range(20))
+    assert readers["latest"].resets == 1
+
+
+def test_an_offset_below_the_view_is_for_the_reset_rule(log: PartitionLog) -> None:
+    many(log, 10)
+    log.delete_records(5)
+    plainly.compact(log)
+    with pytest.raises(OffsetOutOfRangeError, match="begins at 5"):
+        log.reader(2, read_compacted=True).poll()
+    reader = log.reader(2, read_compacted=True, reset="earliest")
+    assert [each.offset for each in reader.records()] == [5, 6, 7, 8, 9]
+    with pytest.raises(OffsetOutOfRangeError):
+        log.reader(11, read_compacted=True).poll()
+
+
+def test_a_ledger_of_more_than_the_log_has_is_refused(log: PartitionLog) -> None:
+    many(log, 10)
+    plainly.compact(log)
+    log.truncate_to(8)
+    with pytest.raises(LedgerError, match=r"ledger-0.json: covers offsets below 10, but the log ends at 8"):
+        log.reader(read_compacted=True)
+
+
+def test_what_makes_no_sense_is_refused(log: PartitionLog) -> None:
+    for wrong in ({"isolation": "x"}, {"reset": "x"}, {"buffer_bytes": 0}, {"start": "x"}):
+        with pytest.raises(UsageError):
+            log.reader(read_compacted=True, **wrong)  # type: ignore[arg-type]
+
+
+# Damage
+
+
+def snapshot(folder: Path) -> Mapping[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("codec", [0, 3])
+def test_no_damaged_byte_gives_other_records(log: PartitionLog, codec: int) -> None:
+    """Of any file: the error names it, or what is read is the same, which is so for ``keys`` alone."""
+    many(log, 7)
+    plainly.compact(log, codec=codec)
+    append(log, "a2 e- z1")
+    plainly.compact(log, name="bb", codec=codec)
+    expected, missed = view(log), set()
+    for path, data in snapshot(log.directory / ".compacted").items():
+        for at in range(0, len(data), 13 if path.suffix == ".json" else 1):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+            try:
+                assert view(log) == expected
+                missed.add(path.name)
+            except LedgerError as error:
+                assert error.path == str(path)
+        path.write_bytes(data)
+    assert missed == {"keys"}
+    assert view(log) == expected
+
+
+@pytest.mark.parametrize("start", [3, 11])
+def test_no_damaged_byte_gives_other_records_to_who_starts_amid(log: PartitionLog, start: int) -> None:
+    many(log, 12)
+    plainly.compact(log)
+    expected = view(log, start=start)
+    for path, data in snapshot(log.directory / ".compacted" / "generation-0").items():
+        for at in range(len(data)):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :])
+            try:
+                assert view(log, start=start) == expected
+            except LedgerError as error:
+                assert error.path == str(path)
+        path.write_bytes(data)
+
+
+def test_records_before_the_damaged_segment_are_given(log: PartitionLog) -> None:
+    many(log, 12)
+    plainly.compact(log)
+    path = log.directory / ".compacted" / "generation-0" / "00000000000000000006.log"
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + b"?")
+    reader = log.reader(read_compacted=True)
+    found = []
+    with pytest.raises(LedgerError, match=r"0006\.log: damaged"):
+        for record in reader.records():
+            found.append(record.offset)
+    assert found == [0, 1, 2, 3, 4, 5]
+
+
+# By other doors
+
+
+def test_a_log_opened_for_reading_has_the_view_too(tmp_path: Path) -> None:
+    with Log(tmp_path / "topic-0", upkeep=False) as log:
+        for value in (b"1", b"2"):
+            log.append(value, key=b"a")
+        plainly.compact(log.log)
+        log.append(b"3", key=b"b")
+        with log.reader(read_compacted=True) as reader:
+            assert read(reader) == ["1:a2", "2:b3"]
+        assert read(log.reader()) == ["0:a1", "1:a2", "2:b3"]
+    with ReadOnlyLogs([tmp_path]) as logs:
+        with logs["topic", 0].reader(read_compacted=True) as reader:
+            assert read(reader) == ["1:a2", "2:b3"]
+        assert read(logs["topic", 0].reader()) == ["0:a1", "1:a2", "2:b3"]
