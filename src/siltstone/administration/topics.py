@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from siltstone import files
+from siltstone.administration.compacted_facts import CompactedFacts, compacted_facts
 from siltstone.administration.places import Look, Place, TopicFacts
 from siltstone.config import LogConfig, format_value, parse_topic_config, refuse_contradictions
 from siltstone.errors import (
@@ -25,7 +26,10 @@ from siltstone.log.service.topic_names import is_deleted_directory, refuse_bad_n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """One partition. ``trouble``: why it cannot be read, or not all of it; sizes in bytes."""
+    """One partition. ``trouble``: why it cannot be read, or not all of it; sizes in bytes.
+
+    ``compacted``: the ledger beside it, None without one.
+    """
 
     partition: int
     directory: str | None
@@ -35,6 +39,7 @@ class PartitionFacts:
     size: int | None = None
     segments: int | None = None
     trouble: str | None = None
+    compacted: CompactedFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +100,11 @@ def _partition(look: Look, where: TopicPartition) -> PartitionFacts:
     except (SiltstoneError, OSError) as error:
         return PartitionFacts(partition=where.partition, directory=str(path.parent), trouble=str(error))
     view = log.view
+    damage, compacted = look.damage_of(where), None
+    try:
+        compacted = compacted_facts(path)
+    except (SiltstoneError, OSError) as error:
+        damage = damage or str(error)
     return PartitionFacts(
         partition=where.partition,
         directory=str(path.parent),
@@ -103,7 +113,8 @@ def _partition(look: Look, where: TopicPartition) -> PartitionFacts:
         high_watermark=view.high_watermark,
         size=sum(view.size_of(number) for number in range(len(view.segments))),
         segments=len(view.segments),
-        trouble=look.damage_of(where),
+        trouble=damage,
+        compacted=compacted,
     )
 
 

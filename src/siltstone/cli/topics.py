@@ -199,8 +199,14 @@ def _document(
         "partition_count": len(partitions),
         "replication_factor": 1,
         "configs": dict(own),
-        "partitions": [asdict(each) for each in partitions],
+        "partitions": [_partition_document(each) for each in partitions],
     }
+
+
+def _partition_document(partition: PartitionFacts) -> dict[str, object]:
+    found = asdict(partition)
+    del found["compacted"]
+    return {**found, **(partition.compacted.to_json() if partition.compacted else {})}
 
 
 def _show_topic(topic: TopicFacts, own: Mapping[str, str], partitions: Sequence[PartitionFacts]) -> None:
@@ -209,9 +215,16 @@ def _show_topic(topic: TopicFacts, own: Mapping[str, str], partitions: Sequence[
         f"Topic: {topic.name}\tTopicId: {topic.topic_id or 'none'}\tPartitionCount: {len(partitions)}\t"
         f"ReplicationFactor: 1\tConfigs: {configs}"
     )
-    names = [field.name for field in fields(PartitionFacts) if field.name != "trouble"]
+    names = [each.name for each in fields(PartitionFacts) if each.name not in ("trouble", "compacted")]
     rows = [(str(each.partition), *(getattr(each, name) for name in names[1:])) for each in partitions]
     write_table("", _COLUMNS, rows, left=2)
+    for each in partitions:
+        if each.compacted is not None:
+            ledger = each.compacted
+            write_line(
+                f"  {topic.name}-{each.partition}: compacted up to offset {ledger.mark_delete_position}: "
+                f"ledger {ledger.ledger_id}, {ledger.entries} entries, {ledger.size} bytes"
+            )
 
 
 def _show_changes(action: str, changes: Sequence[TopicChange], *, dry_run: bool, as_json: bool) -> None:

@@ -27,6 +27,7 @@ from siltstone.cleaner.service.kept_engine import KeptEngine
 from siltstone.compacted.compactor import TwoPhaseCompactor
 from siltstone.compacted.engine import CompactionEngine
 from siltstone.compacted.result import CompactionResult
+from siltstone.compacted.service.attempt import in_progress
 from siltstone.compacted.service.backlog import backlog_bytes
 from siltstone.compacted.service.gauges import compaction_samples
 from siltstone.compacted.service.run import Run
@@ -119,7 +120,7 @@ class Compactions:
         with self._changed:
             busy = [where for where in found if where in self._runs]
             if busy:
-                raise CompactionInProgressError(f"{busy[0]}: Compaction already in progress")
+                raise in_progress(busy[0])
             logs = [self._manager.get(where) for where in found]
             for log in logs:
                 self._begin(log)
