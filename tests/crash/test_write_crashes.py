@@ -1,0 +1,123 @@
+"""A crash at every step of a job that writes to two partitions, and of the job that runs again after it.
+
+The operations of one run are recorded, staging included. For each prefix of them, and several things that
+could be on disk then: a reader finds all of the job's records or none, and when the job runs again with the
+same id they are all there once. When another job runs instead, the crashed one is there whole
+or not at all.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from siltstone.log.reading import LogReader
+from siltstone.log.service.manager import LogManager
+from siltstone.log.service.read_only import ReadOnlyLogs
+from siltstone.tables.staged import STAGED_WRITES
+from siltstone.tables.writes import load_writes
+from tests.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
+from tests.log.views import FixedLog
+from tests.tables.writes import CLOCK, job, left_over, numbered, values
+
+VARIANTS: tuple[Variant, ...] = (KEEP, DROP, 1)
+BEFORE = numbered(1000, 4)
+
+
+@pytest.fixture(autouse=True)
+def _quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model says what is durable; the machine's own disk need not."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
+def write(root: Path, write_id: str = "job") -> None:
+    """Two tasks of several batches for both partitions."""
+    tasks = [[numbered(first, 12), numbered(first + 12, 12)] for first in (0, 24)]
+    job(root, *tasks, topic="users", writeId=write_id, batchSize="300")
+
+
+def there(root: Path) -> list[list[bytes | None]]:
+    return [values(root, "users", partition) for partition in range(2)]
+
+
+def to_the_end(root: Path) -> list[list[bytes | None]]:
+    """The same beyond the high watermark."""
+    with ReadOnlyLogs([root], clock=CLOCK) as logs:
+        views = [logs["users", n].view for n in range(2)]
+        whole = [FixedLog(each._replace(high_watermark=each.log_end_offset)) for each in views]
+        return [[record.value for record in LogReader(log).records()] for log in whole]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> tuple[Recording, list[list[bytes | None]], list[list[bytes | None]]]:
+    root = tmp_path / "logs"
+    with LogManager.open([root], clock=CLOCK) as manager:
+        manager.topics.create("users", 2)
+    job(root, [BEFORE], topic="users")
+    before = there(root)
+    with recorded(root) as recording:
+        write(root)
+    return recording, before, there(root)
+
+
+def test_a_job_that_runs_again_leaves_each_record_once(
+    run: tuple[Recording, list[list[bytes | None]], list[list[bytes | None]]],
+) -> None:
+    recording, before, after = run
+    assert all(len(after[n]) > len(before[n]) + 10 for n in range(2))
+    half = 0
+    for count in range(0, len(recording.steps) + 1, 2):
+        for variant in VARIANTS:
+            Disk(recording, count).build(variant)
+            # A reader goes by the high watermark that was written down: it sees nothing that is half there.
+            assert there(recording.root) in (before, after), (count, variant)
+            half += to_the_end(recording.root) not in (before, after)
+            write(recording.root)
+            assert there(recording.root) == after, (count, variant)
+            assert [each.done for each in load_writes(recording.root)] == [True], (count, variant)
+    assert half > 10
+
+
+def test_another_job_finds_the_crashed_one_whole_or_not_at_all(
+    run: tuple[Recording, list[list[bytes | None]], list[list[bytes | None]]],
+) -> None:
+    recording, before, after = run
+    outcomes = set()
+    for count in range(0, len(recording.steps) + 1, 2):
+        for variant in VARIANTS:
+            Disk(recording, count).build(variant)
+            job(recording.root, [BEFORE], topic="users", writeId="other")
+            more = [before, after]
+            found = there(recording.root)
+            whole = [[kept[n] + before[n] for n in range(2)] for kept in more]
+            assert found in whole, (count, variant)
+            outcomes.add(whole.index(found))
+    assert outcomes == {0, 1}
+
+
+def test_a_crash_while_a_crashed_job_is_finished(
+    run: tuple[Recording, list[list[bytes | None]], list[list[bytes | None]]],
+) -> None:
+    recording, _, after = run
+    begun = next(
+        number for number, step in enumerate(recording.steps) if step.operation[1].endswith("writes.json.tmp")
+    )
+    appends = [n for n, step in enumerate(recording.steps) if n > begun and step.operation[0] == "write"]
+    Disk(recording, appends[len(appends) // 2]).build(KEEP)
+    with recorded(recording.root) as second:
+        job(recording.root, [numbered(2000, 1)], topic="users", writeId="other")
+    for count in range(0, len(second.steps) + 1, 2):
+        for variant in VARIANTS:
+            Disk(second, count).build(variant)
+            write(second.root)
+            found = there(second.root)
+            assert [each for each in found[0] + found[1] if each != b"v2000"] == after[0] + after[1], count
+
+
+def test_staging_is_over_when_the_job_is(
+    run: tuple[Recording, list[list[bytes | None]], list[list[bytes | None]]],
+) -> None:
+    recording = run[0]
+    assert any(STAGED_WRITES in step.operation[1] for step in recording.steps)
+    assert left_over(recording.root) == []

@@ -1,0 +1,385 @@
+"""A write, step by step: what is in the logs is what was given, once, whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from siltstone.arrow.spans import header_spans_of, spans_of
+from siltstone.errors import (
+    DirectoryLockedError,
+    DirectoryRefusedError,
+    InvalidTimestampError,
+    MessageTooLargeError,
+    UnknownTopicError,
+    UsageError,
+)
+from siltstone.log.names import TopicPartition
+from siltstone.log.service.manager import LogManager
+from siltstone.log.service.read_only import ReadOnlyLogs
+from siltstone.records.build import Spans, encode_headers
+from siltstone.records.partitioner import partition_for_key, partitions_for_keys
+from siltstone.tables.staged import staged_batches
+from siltstone.tables.writes import MOST_KEPT, Write, load_writes, store_write
+from siltstone.tables.writing import WriteOptions, abort_plan, commit_plan, stage_task
+from tests.tables.writes import (
+    CLOCK,
+    NOW,
+    TYPES,
+    job,
+    left_over,
+    numbered,
+    planned,
+    records,
+    rows,
+    staged,
+    values,
+)
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """A directory with a topic of three partitions and one of one."""
+    path = tmp_path / "logs"
+    with LogManager.open([path], clock=CLOCK) as manager:
+        manager.topics.create("users", 3)
+        manager.topics.create("one", 1)
+    return path
+
+
+def set_config(path: Path, topic: str, **config: str) -> None:
+    with LogManager.open([path], clock=CLOCK) as manager:
+        manager.topics.alter(topic, {key.replace("_", "."): text for key, text in config.items()})
+
+
+def batches_of(path: Path, topic: str) -> list[tuple[int, int]]:
+    """(records, attributes) of each batch of partition 0."""
+    with ReadOnlyLogs([path], clock=CLOCK) as logs:
+        _, batches, _ = logs[TopicPartition(topic, 0)].read(0, 1 << 30).batches()
+    return list(zip(batches["count"].tolist(), batches["attributes"].tolist(), strict=True))
+
+
+def strings(spans: Spans) -> list[bytes | None]:
+    places = zip(spans.start.tolist(), spans.size.tolist(), strict=True)
+    return [spans.data[start : start + size].tobytes() if size >= 0 else None for start, size in places]
+
+
+# What arrives in the log
+
+
+def test_every_column_of_a_record_is_written(logs: Path) -> None:
+    given = [
+        {"key": b"a", "value": b"1", "timestamp": NOW * 1000 + 999, "headers": [{"key": "h", "value": b"x"}]},
+        {"key": None, "value": b"", "timestamp": None, "headers": []},
+        {"key": b"", "value": None, "timestamp": (NOW - 5) * 1000, "headers": None},
+        {"key": b"b", "value": b"2", "timestamp": 0, "headers": [{"key": "é", "value": None}] * 2},
+    ]
+    job(logs, [rows(*given)], topic="one")
+    found = records(logs, "one")
+    assert [(each.key, each.value) for each in found] == [
+        (b"a", b"1"),
+        (None, b""),
+        (b"", None),
+        (b"b", b"2"),
+    ]
+    assert [each.timestamp for each in found] == [NOW, NOW, NOW - 5, 0]
+    assert [each.headers for each in found] == [((b"h", b"x"),), (), (), (("é".encode(), None),) * 2]
+    assert [each.offset for each in found] == [0, 1, 2, 3]
+
+
+def test_records_keep_the_order_of_tasks_and_rows(logs: Path) -> None:
+    plan = planned(logs, topic="one")
+    tasks = [[numbered(0, 50), numbered(50, 30)], [], [numbered(80, 20)]]
+    found = staged(plan, *tasks)
+    commit_plan(plan, reversed(found), clock=CLOCK)
+    assert values(logs, "one") == [b"v%d" % n for n in range(100)]
+    assert left_over(logs) == []
+
+
+def test_keys_go_where_kafkas_partitioner_sends_them_and_a_column_overrules_it(logs: Path) -> None:
+    job(logs, [numbered(0, 300)], topic="users")
+    for partition in range(3):
+        keys = [each.key for each in records(logs, "users", partition)]
+        assert keys == [b"k%d" % n for n in range(300) if partition_for_key(b"k%d" % n, 3) == partition]
+    told = [{"key": b"k", "value": b"%d" % n, "partition": n % 3 if n < 6 else None} for n in range(8)]
+    before = [len(records(logs, "users", partition)) for partition in range(3)]
+    job(logs, [rows(*told)], topic="users")
+    more = [values(logs, "users", partition)[before[partition] :] for partition in range(3)]
+    expected = [[b"%d" % n for n in range(6) if n % 3 == partition] for partition in range(3)]
+    expected[partition_for_key(b"k", 3)] += [b"6", b"7"]
+    assert more == expected
+
+
+def test_keyless_records_of_a_batch_stay_together_and_batches_take_turns(logs: Path) -> None:
+    keyless = [rows(*[{"key": None, "value": b"%d" % turn}] * 5) for turn in range(6)]
+    job(logs, keyless, topic="users")
+    counts = [len(records(logs, "users", partition)) for partition in range(3)]
+    assert counts == [10, 10, 10]
+
+
+def test_a_column_names_the_topic(logs: Path) -> None:
+    given = [{"topic": ["one", "users"][n % 2], "value": b"%d" % n, "partition": 0} for n in range(6)]
+    job(logs, [rows(*given)])
+    assert values(logs, "one") == [b"0", b"2", b"4"]
+    assert values(logs, "users") == [b"1", b"3", b"5"]
+
+
+def test_a_partition_directory_is_written_to_by_itself(logs: Path) -> None:
+    job(logs / "one-0", [numbered(0, 3)])
+    assert values(logs, "one") == [b"v0", b"v1", b"v2"]
+
+
+def test_a_topic_is_made_in_a_new_directory(tmp_path: Path) -> None:
+    job(tmp_path / "new", [numbered(0, 10, partition=4)], topic="made", partitions="5")
+    assert len(values(tmp_path / "new", "made", 4)) == 10
+    job(tmp_path / "new", [numbered(0, 10, partition=4)], topic="made", partitions="5")
+    assert len(values(tmp_path / "new", "made", 4)) == 20
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_batches_have_the_codec_and_about_the_size_that_was_asked_for(logs: Path, codec: str) -> None:
+    given = rows(*[{"value": b"x" * 900} for _ in range(100)])
+    job(logs, [given], topic="one", compression=codec, batchSize="10k")
+    found = batches_of(logs, "one")
+    assert {attributes for _, attributes in found} == {["none", "gzip", "snappy", "lz4", "zstd"].index(codec)}
+    assert [count for count, _ in found] == [10] * 10
+    assert len(values(logs, "one")) == 100
+
+
+def test_the_topics_own_codec_counts_and_a_large_record_is_a_batch_by_itself(logs: Path) -> None:
+    set_config(logs, "one", compression_type="zstd")
+    job(logs, [rows(*[{"value": b"y" * size} for size in (10, 5000, 10)])], topic="one", batchSize="1k")
+    assert batches_of(logs, "one") == [(1, 4), (1, 4), (1, 4)]
+
+
+def test_the_partitioner_and_the_spans_are_those_of_their_plain_twins() -> None:
+    rng = random.Random(11)
+    keys = [None if rng.random() < 0.1 else rng.randbytes(rng.randrange(23)) for _ in range(500)]
+    spans, found = Spans.of(keys), np.empty(500, np.int32)
+    partitions_for_keys(spans.data, spans.start, spans.size, 7, found)
+    assert found.tolist() == [-1 if key is None else partition_for_key(key, 7) for key in keys]
+    for kind in (pa.binary(), pa.large_binary()):
+        some = spans_of(pa.array(keys, kind)[7:400])
+        assert strings(some) == keys[7:400]
+    pairs = [None if rng.random() < 0.2 else [("k" * rng.randrange(1, 90), b"v")] * rng.randrange(3)] * 9
+    lists = [None if each is None else [{"key": k, "value": v} for k, v in each] for each in pairs]
+    spans = header_spans_of(pa.array(lists, TYPES["headers"])[1:8])
+    expected = [encode_headers([(k.encode(), v) for k, v in each or []]) for each in pairs[1:8]]
+    assert strings(spans) == expected
+
+
+# Once
+
+
+def test_a_job_that_runs_twice_with_its_id_leaves_no_duplicates(logs: Path) -> None:
+    first = job(logs, [numbered(0, 10)], topic="one", writeId="backfill")
+    again = job(logs, [numbered(0, 10)], topic="one", writeId="backfill")
+    assert again == first
+    assert first.ranges == {TopicPartition("one", 0): (0, 10)}
+    assert len(values(logs, "one")) == 10
+    job(logs, [numbered(0, 10)], topic="one", writeId="another")
+    job(logs, [numbered(0, 10)], topic="one")
+    assert len(values(logs, "one")) == 30
+
+
+def test_two_jobs_of_one_id_at_the_same_time_write_once(logs: Path) -> None:
+    plans = [planned(logs, topic="one", writeId="same") for _ in range(2)]
+    found = [staged(plan, [numbered(0, 5)]) for plan in plans]
+    for plan, files in zip(plans, found, strict=True):
+        commit_plan(plan, files, clock=CLOCK)
+    assert len(values(logs, "one")) == 5
+    assert left_over(logs) == []
+
+
+def test_only_the_attempts_that_were_told_of_are_committed(logs: Path) -> None:
+    plan = planned(logs, topic="one")
+    late = stage_task(plan, [numbered(0, 5)], task=0, clock=CLOCK)
+    won = stage_task(plan, [numbered(0, 5)], task=0, clock=CLOCK)
+    assert late.stem != won.stem
+    commit_plan(plan, [won], clock=CLOCK)
+    assert len(values(logs, "one")) == 5
+    assert left_over(logs) == []
+
+
+def test_an_attempt_that_fails_leaves_no_file(logs: Path) -> None:
+    plan = planned(logs, topic="one", batchSize="100")
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield numbered(0, 100)
+        raise RuntimeError("the task died")
+
+    with pytest.raises(RuntimeError):
+        stage_task(plan, broken(), task=0, clock=CLOCK)
+    assert [each for each in logs.rglob("*") if each.suffix in (".batches", ".directory")] == []
+    assert values(logs, "one") == []
+
+
+def test_a_streams_epochs_are_written_once_each(logs: Path) -> None:
+    for epoch in (0, 1, 1, 0, 2):
+        plan = planned(logs, topic="one")
+        found = staged(plan, [numbered(epoch * 10, 10)])
+        commit_plan(plan, found, write_id="query", epoch=epoch, clock=CLOCK)
+    assert values(logs, "one") == [b"v%d" % n for n in range(30)]
+    assert [(each.write_id, each.epoch) for each in load_writes(logs)] == [("query", 2)]
+
+
+def test_ids_are_remembered_up_to_a_number_and_unfinished_ones_always(tmp_path: Path) -> None:
+    writes: list[Write] = []
+    for number in range(MOST_KEPT + 5):
+        entry = Write(write_id=f"w{number}", done=True, ranges={})
+        writes = [*writes, entry] if number else [entry]
+    kept = store_write(tmp_path, writes, Write(write_id="last", done=True, ranges={}))
+    assert len(kept) == MOST_KEPT
+    assert load_writes(tmp_path) == kept
+    assert kept[-1].write_id == "last"
+
+
+# Not at all
+
+
+def test_an_append_that_is_refused_half_way_is_taken_back_whole(logs: Path) -> None:
+    job(logs, [numbered(0, 3, partition=0)], topic="users")
+    late = NOW * 1000 + 100 * 86_400_000_000
+    good = [{"key": b"k", "value": b"%d" % n, "partition": n % 3, "timestamp": NOW * 1000} for n in range(9)]
+    bad = [*good, {"key": b"k", "value": b"late", "partition": 2, "timestamp": late}]
+    with pytest.raises(InvalidTimestampError):
+        job(logs, [rows(*good)], [rows(*bad)], topic="users", writeId="bad")
+    assert [len(values(logs, "users", partition)) for partition in range(3)] == [3, 0, 0]
+    assert [each.write_id for each in load_writes(logs)] == []
+    job(logs, [rows(*good)], topic="users", writeId="bad")
+    assert [len(values(logs, "users", partition)) for partition in range(3)] == [6, 3, 3]
+
+
+def test_a_live_lock_is_refused_before_and_at_the_commit(logs: Path) -> None:
+    plan = planned(logs, topic="one")
+    found = staged(plan, [numbered(0, 5)])
+    with LogManager.open([logs], clock=CLOCK):
+        with pytest.raises(DirectoryLockedError):
+            planned(logs, topic="one")
+        with pytest.raises(DirectoryLockedError):
+            commit_plan(plan, found, clock=CLOCK)
+    assert values(logs, "one") == []
+    commit_plan(plan, found, clock=CLOCK)
+    assert len(values(logs, "one")) == 5
+
+
+def test_an_aborted_job_leaves_nothing(logs: Path) -> None:
+    plan = planned(logs, topic="one")
+    abort_plan(plan, [*staged(plan, [numbered(0, 5)])])
+    assert left_over(logs) == []
+    assert values(logs, "one") == []
+
+
+@pytest.mark.parametrize("ending", ["batches", "directory"])
+@pytest.mark.parametrize("spoil", ["gone", "cut", "flipped"])
+def test_staged_files_that_are_not_what_was_written_are_refused(logs: Path, ending: str, spoil: str) -> None:
+    plan = planned(logs, topic="one")
+    found = staged(plan, [numbered(0, 5)])
+    path = Path(f"{found[0].stem}.{ending}")
+    if spoil == "gone":
+        path.unlink()
+    elif spoil == "cut":
+        path.write_bytes(path.read_bytes()[:-1])
+    else:
+        path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    with pytest.raises(Exception, match=r"is not (there|what)|has \d+ bytes|checksum"):
+        commit_plan(plan, found, clock=CLOCK)
+    assert values(logs, "one") == []
+    assert load_writes(logs) == []
+
+
+def test_staged_files_of_a_job_that_never_came_back_go_after_a_week(logs: Path) -> None:
+    old, young = planned(logs, topic="one"), planned(logs, topic="one")
+    staged(old, [numbered(0, 5)])
+    staged(young, [numbered(0, 5)])
+    os.utime(old.run, ns=((NOW - 8 * 86_400_000) * 1_000_000,) * 2)
+    os.utime(young.run, ns=(NOW * 1_000_000,) * 2)
+    job(logs, [numbered(0, 5)], topic="one")
+    assert not Path(old.run).exists()
+    assert Path(young.run).exists()
+
+
+def test_a_log_that_was_cleaned_since_an_interrupted_write_is_not_guessed_at(logs: Path) -> None:
+    plan = planned(logs, topic="one")
+    found = staged(plan, [numbered(0, 5)])
+    ranges = {TopicPartition("one", 0): (0, 5)}
+    store_write(logs, [], Write(write_id="half", ranges=ranges, staged=tuple(found)))
+    with LogManager.open([logs], clock=CLOCK) as manager:
+        manager.directories[0].write_cleaner_checkpoint(TopicPartition("one", 0), 3)
+    with pytest.raises(DirectoryRefusedError, match="half"):
+        job(logs, [numbered(0, 5)], topic="one")
+
+
+def test_an_interrupted_write_is_finished_by_the_next_one_behind_what_came_since(logs: Path) -> None:
+    plan = planned(logs, topic="one", batchSize="100")
+    found = staged(plan, [numbered(0, 10)])
+    ranges = {TopicPartition("one", 0): (0, 10)}
+    store_write(logs, [], Write(write_id="half", ranges=ranges, staged=tuple(found)))
+    with LogManager.open([logs], clock=CLOCK) as manager:
+        _, batch, _ = next(staged_batches(found[0]))
+        manager["one", 0].append(batch)
+    job(logs, [numbered(100, 2)], topic="one")
+    assert values(logs, "one") == [*(b"v%d" % n for n in range(10)), b"v100", b"v101"]
+    assert job(logs, [numbered(0, 10)], topic="one", writeId="half").done
+    assert len(values(logs, "one")) == 12
+
+
+# What is refused, and how it is said
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "message"),
+    [
+        (("key",), {"topic": "one"}, "no column value"),
+        (("key", "value", "age"), {"topic": "one"}, "'age' is no part of a record"),
+        (("value",), {}, "no topic"),
+        (("value",), {"topic": "none"}, "no topic 'none'"),
+        (("value",), {"topic": "one", "codec": "zstd"}, "unknown option 'codec'"),
+        (("value",), {"topic": "one", "compression": "brotli"}, "give none or gzip"),
+        (("value",), {"topic": "one", "batchSize": "much"}, "give a size"),
+        (("value",), {"partitions": "3"}, "give the option topic too"),
+    ],
+)
+def test_what_cannot_be_written_is_said_before_anything_is(
+    logs: Path, names: tuple[str, ...], options: dict[str, str], message: str
+) -> None:
+    with pytest.raises((UsageError, UnknownTopicError), match=message):
+        planned(logs, names, **options)
+
+
+def test_rows_that_fit_no_record_are_refused_by_the_task(logs: Path) -> None:
+    def refused(batch: pa.RecordBatch, error: type[Exception], message: str, **options: str) -> None:
+        plan = planned(logs, batch.schema.names, **options)
+        with pytest.raises(error, match=message):
+            stage_task(plan, [batch], task=0, clock=CLOCK)
+
+    refused(numbered(0, 1, partition=3), UsageError, "no partition 3", topic="users")
+    refused(rows({"value": b"x" * 2_000_000}), MessageTooLargeError, "max.message.bytes", topic="one")
+    refused(rows({"topic": "none", "value": b""}), UsageError, "no topic 'none'")
+    refused(rows({"topic": None, "value": b""}), UsageError, "without a topic")
+    numbers = pa.RecordBatch.from_pydict({"value": pa.array([[1]])})
+    refused(numbers, UsageError, "neither text nor bytes", topic="one")
+    nameless = rows({"value": b"", "headers": [{"key": None, "value": b""}]})
+    refused(nameless, UsageError, "header without a key", topic="one")
+    set_config(logs, "one", cleanup_policy="compact")
+    refused(rows({"value": b""}), UsageError, "needs a key", topic="one")
+
+
+def test_an_internal_topic_is_not_written_to(tmp_path: Path) -> None:
+    with LogManager.open([tmp_path / "logs"], clock=CLOCK) as manager:
+        manager.get_or_create(TopicPartition("__consumer_offsets", 0))
+    with pytest.raises(UnknownTopicError):
+        planned(tmp_path / "logs", topic="__consumer_offsets")
+
+
+def test_options_are_read_whatever_their_case() -> None:
+    found = WriteOptions.of({"PATH": "/x", "batchsize": "64k", "CheckpointLocation": "/c", "writeid": "7"})
+    with pytest.raises(UsageError, match="path"):
+        WriteOptions.of({"topic": "one"})
+    assert found == WriteOptions(path="/x", batch_bytes=64 << 10, write_id="7")
