@@ -69,12 +69,12 @@ WALL_CLOCKS = {
 STOPWATCHES = {
     f"time.{name}{unit}" for name in ("monotonic", "perf_counter", "process_time") for unit in ("", "_ns")
 }
-STOPWATCH_ROOMS = {"app", "cli", "spark", "cleaner"}
+STOPWATCH_ROOMS = {"app", "cli", "spark", "cleaner", "compacted"}
 
 CODE_FROM_DATA_MODULES = {"cPickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 CODE_FROM_DATA_CALLS = {"eval", "exec", "compile", "__import__"}
 
-LATE_IMPORT_ROOMS = {"app", "cli"}
+LATE_IMPORT_ROOMS = {"app", "cli", "review"}
 NUMBA_OVERLOADS = {"overload", "overload_method", "overload_attribute", "intrinsic"}
 
 Offence = tuple[int, str]
@@ -241,7 +241,7 @@ def data_is_never_code(module: Module) -> Iterator[Offence]:
 
 
 def imports_are_at_the_top(module: Module) -> Iterator[Offence]:
-    """Imports inside functions only in app and cli (start-up time) and in numba's overloads."""
+    """Imports inside functions only in app, cli and review (start-up time) and in numba's overloads."""
     if module.room in LATE_IMPORT_ROOMS:
         return
     late: dict[int, None] = {}

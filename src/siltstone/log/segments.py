@@ -124,18 +124,19 @@ def unchanged(segment: Segment) -> files.Reader:
 def windows(
     reader: files.Reader,
     *,
+    start: int = 0,
     size: int | None = None,
     window_size: int = DEFAULT_WINDOW_SIZE,
     verify: bool = True,
 ) -> Iterator[Window]:
-    """The file's batches from its start, window by window, up to ``size`` bytes.
+    """The file's batches from byte ``start`` on, where one begins, window by window, up to byte ``size``.
 
     With ``verify`` every batch's checksum is checked. Raises CorruptRecordError with the path, the
     position and the reason at the first batch that is not whole and sound: what came before was yielded.
     """
     limit = reader.stat.size if size is None else size
-    buffer = np.empty(min(window_size, max(limit, 1)), np.uint8)
-    origin, kept = 0, 0
+    buffer = np.empty(min(window_size, max(limit - start, 1)), np.uint8)
+    origin, kept = start, 0
     while origin + kept < limit or kept:
         got = reader.read_into(buffer[kept : min(len(buffer), limit - origin)], origin + kept)
         data = buffer[: kept + got]

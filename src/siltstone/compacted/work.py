@@ -1,0 +1,359 @@
+"""The pieces of phase one that an engine spreads: plain data in, plain data out.
+
+::
+
+    extract        sources        → entries by bucket, keyless records that stay, and what was seen
+    merge_bucket   one bucket     → winners, the new key index's part, what older generations lose
+
+A piece never raises for what is wrong with a log or a file: it reports ``Trouble``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from siltstone import files
+from siltstone.cleaner.rewrite import pieces
+from siltstone.cleaner.transactions import TransactionScan
+from siltstone.cleaner.work import Trouble, aborted_of, refuse_disorder, refuse_inner_disorder, trouble_of
+from siltstone.compacted.key_index import KeyIndex, KeysPart, write_part
+from siltstone.compacted.keys import (
+    PARTITIONS,
+    WORDS,
+    WORDS_BY_TIME,
+    Contest,
+    EntryBlob,
+    EntryCollector,
+    Flags,
+    Words,
+    best_of_each_key,
+    deleted_of,
+    offsets_of,
+)
+from siltstone.errors import CorruptFileError, SourceChangedError
+from siltstone.log.segments import Window, windows
+from siltstone.records.codecs import Scratch
+from siltstone.records.columns import RecordColumns
+from siltstone.records.decode import decode_records
+from siltstone.records.layout import CONTROL_BIT, Directory, Int64
+
+MERGE_BYTES = 80
+"""What a merge takes for an entry at its peak."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A file of batches, read from byte ``start`` up to ``size``; it holds offsets in [base, end).
+
+    It must be the file with this inode and device, and may have grown since. ``generation``: whose it is,
+    None for a segment of the log.
+    """
+
+    path: str
+    base_offset: int
+    end_offset: int
+    start: int
+    size: int
+    inode: int
+    device: int
+    generation: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldKeys:
+    """An older generation's key index."""
+
+    generation: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Sources ``first`` up to ``last`` (not included), which one task writes anew; offsets [base, end)."""
+
+    index: int
+    first: int
+    last: int
+    base_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """How new files are written: ``staging`` is the run's folder, sizes are in bytes.
+
+    ``segment_bytes``: a segment that has so much ends. ``memory_bytes``: what a task may take for keys.
+    """
+
+    staging: str
+    segment_bytes: int
+    index_interval: int
+    index_bytes: int
+    window_size: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionWork:
+    """The tail of one log, offsets [first, end): what a task has to know of it.
+
+    ``aborted``: the entries of the log's ``.txnindex`` files, those above ``end`` too. ``by_time``: the
+    largest timestamp wins. ``older``: the generations that there are.
+    """
+
+    name: str
+    sources: tuple[Source, ...]
+    groups: tuple[Group, ...]
+    first: int
+    end: int
+    aborted: bytes
+    hash_key: tuple[int, int]
+    by_time: bool
+    retain_null_key: bool
+    older: tuple[OldKeys, ...]
+    output: Output
+
+    @property
+    def words(self) -> int:
+        """Words of an entry."""
+        return WORDS_BY_TIME if self.by_time else WORDS
+
+
+@dataclass(slots=True, kw_only=True)
+class Extracted:
+    """What was seen in some sources: records in the range, by kind, ``size`` of their batches in bytes.
+
+    ``entries``: those that were handed on. ``summaries``: how each source left transactions.
+    """
+
+    records: int = 0
+    keyed: int = 0
+    keyless: int = 0
+    aborted: int = 0
+    size: int = 0
+    entries: int = 0
+    trouble: Trouble | None = None
+    summaries: list[Int64] = field(default_factory=list, repr=False)
+
+    def add(self, other: Extracted) -> None:
+        """Sum up; the first trouble stays."""
+        for name in ("records", "keyed", "keyless", "aborted", "size", "entries"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.trouble = self.trouble or other.trouble
+        self.summaries += other.summaries
+
+
+@dataclass(slots=True, kw_only=True)
+class Merged:
+    """What became of a bucket: counts of keys, ``arrived`` entries, and the new key index's part.
+
+    ``winners``: offsets that are written (int64, ascending). ``deleted``: keys that are deleted.
+    ``beaten``: keys for which an older event came late. ``hidden``: generation → offsets that it loses
+    (int64, ascending).
+    """
+
+    bucket: int
+    arrived: int = 0
+    deleted: int = 0
+    beaten: int = 0
+    keys: KeysPart | None = None
+    trouble: Trouble | None = None
+    winners: Int64 = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
+    hidden: dict[int, Int64] = field(default_factory=dict, repr=False)
+
+
+def bucket_count(work: CompactionWork, at_least: int = 1) -> int:
+    """Buckets, a power of two, so that the merge of one stays within a task's memory for keys."""
+    wanted = max(at_least, -(-(work.end - work.first) * MERGE_BYTES // work.output.memory_bytes))
+    return min(PARTITIONS, 1 << (wanted - 1).bit_length())
+
+
+def entry_capacity(work: CompactionWork) -> int:
+    """Entries that an extracting task may keep: it takes them three times while it de-duplicates."""
+    return max(1024, work.output.memory_bytes // (3 * 8 * work.words))
+
+
+def fits_one_task(work: CompactionWork, byte_limit: int) -> bool:
+    """Is the tail small enough for one task, by its bytes and by the memory for its keys?"""
+    return (
+        sum(source.size - source.start for source in work.sources) <= byte_limit and bucket_count(work) == 1
+    )
+
+
+def opened(source: Source) -> files.Reader:
+    """Open a source, sure that it is the file that was planned with. Raises SourceChangedError, OSError."""
+    reader = files.Reader(source.path)
+    found = reader.stat
+    if (found.inode, found.device) != (source.inode, source.device) or found.size < source.size:
+        with reader:
+            raise SourceChangedError(f"{source.path}: changed since it was planned with; run again")
+    return reader
+
+
+def source_windows(
+    reader: files.Reader, source: Source, window_size: int, *, verify: bool = True
+) -> Iterator[Window]:
+    """A source's batches, window by window, as ``windows`` gives them."""
+    return windows(reader, start=source.start, size=source.size, window_size=window_size, verify=verify)
+
+
+def extract(
+    work: CompactionWork, numbers: Sequence[int], buckets: int, found: Extracted
+) -> Iterator[EntryBlob | Int64]:
+    """The keys of some sources (numbers into ``work.sources``, ascending) as blobs of entries; the offsets of
+    keyless records that stay as arrays.
+
+    ``found`` is filled on the way; when it has trouble in the end, the blobs are not to be used.
+    """
+    collector = EntryCollector(
+        hash_key=work.hash_key, by_time=work.by_time, buckets=buckets, capacity=entry_capacity(work)
+    )
+    try:
+        for number in numbers:
+            yield from _extract_source(work, number, collector, found)
+        yield from collector.finish()
+        found.entries = collector.handed_on
+    except Exception as error:
+        found.trouble = trouble_of(error)
+
+
+def _extract_source(
+    work: CompactionWork, number: int, collector: EntryCollector, found: Extracted
+) -> Iterator[EntryBlob | Int64]:
+    source, scratch = work.sources[number], Scratch()
+    scan = TransactionScan(aborted_of(work.aborted))
+    following = source.base_offset
+    with opened(source) as reader:
+        for window in source_windows(reader, source, work.output.window_size):
+            before = following
+            following = refuse_disorder(source.path, window, following, source.end_offset)
+            for part in pieces(window.batches):
+                batches = window.batches[part]
+                columns = decode_records(
+                    window.data, batches, scratch, path=source.path, origin=window.origin
+                )
+                before = refuse_inner_disorder(source.path, window, batches, columns, before)
+                wanted = _wanted(work, scan, batches, columns, source.path, window, found)
+                yield from _collect(work, columns, wanted, collector, found)
+    summary = scan.summary(number)
+    if len(summary):
+        found.summaries.append(summary)
+
+
+def _wanted(
+    work: CompactionWork,
+    scan: TransactionScan,
+    batches: Directory,
+    columns: RecordColumns,
+    path: str,
+    window: Window,
+    found: Extracted,
+) -> Flags | None:
+    """Which records take part (bool, one a record), None for all: those in the range, but for control records
+    and those of aborted transactions. Counts them all."""
+    inside = None
+    low, high = int(batches["base_offset"][0]), int(batches["last_offset"][-1])
+    if low < work.first or high >= work.end:
+        inside = (columns.offset >= work.first) & (columns.offset < work.end)
+    reached = (batches["last_offset"] >= work.first) & (batches["base_offset"] < work.end)
+    found.size += int(batches["size"][reached].sum())
+    followed = scan.follow(batches, columns, path=path, origin=window.origin)
+    if followed is None:
+        found.records += len(columns) if inside is None else int(np.count_nonzero(inside))
+        return inside
+    control = ((batches["attributes"] & CONTROL_BIT) != 0) & (batches["magic"] == 2)
+    data = ~control[columns.batch] if inside is None else inside & ~control[columns.batch]
+    aborted = followed[0][columns.batch]
+    found.records += int(np.count_nonzero(data))
+    found.aborted += int(np.count_nonzero(data & aborted))
+    return np.asarray(data & ~aborted)
+
+
+def _collect(
+    work: CompactionWork,
+    columns: RecordColumns,
+    wanted: Flags | None,
+    collector: EntryCollector,
+    found: Extracted,
+) -> Iterator[EntryBlob | Int64]:
+    has_key = columns.key_size >= 0
+    keyed = has_key if wanted is None else has_key & wanted
+    keyless = ~has_key if wanted is None else wanted & ~has_key
+    count = int(np.count_nonzero(keyless))
+    found.keyed += int(np.count_nonzero(keyed))
+    found.keyless += count
+    yield from collector.add(columns, keyed)
+    if count and work.retain_null_key:
+        yield columns.offset[keyless]
+
+
+def merge_bucket(
+    work: CompactionWork, blobs: Sequence[EntryBlob], bucket: int, buckets: int, attempt: str
+) -> Merged:
+    """Merge one bucket's entries and let the older generations' meet them.
+
+    Writes the new key index's part under the name of this ``attempt``. Never raises: the report says it.
+    """
+    merged = Merged(bucket=bucket)
+    try:
+        merged.arrived = sum(len(blob.entries) for blob in blobs)
+        _merge(work, blobs, buckets, attempt, merged)
+    except Exception as error:
+        merged.trouble = trouble_of(error)
+    return merged
+
+
+def _merge(
+    work: CompactionWork, blobs: Sequence[EntryBlob], buckets: int, attempt: str, merged: Merged
+) -> None:
+    each = PARTITIONS // buckets
+    first = merged.bucket * each
+    entries = np.concatenate([np.empty((0, work.words), np.uint64), *(blob.entries for blob in blobs)])
+    entries, bounds = best_of_each_key(entries, first, each)
+    beaten: Flags = np.zeros(len(entries), np.bool_)
+    if len(entries) and work.older:
+        contest = Contest(entries, bounds)
+        for old in work.older:
+            hidden = _meet(work, contest, old, first, each)
+            if len(hidden):
+                merged.hidden[old.generation] = hidden
+        beaten = contest.beaten
+    stays = ~deleted_of(entries) & ~beaten
+    merged.deleted = int(np.count_nonzero(~stays & ~beaten))
+    merged.beaten = int(np.count_nonzero(beaten))
+    merged.winners = np.sort(offsets_of(entries[stays]))
+    merged.keys = keep_part(work.output, entries, bounds, ~beaten if work.by_time else stays, first, attempt)
+
+
+def _meet(work: CompactionWork, contest: Contest, old: OldKeys, first: int, each: int) -> Int64:
+    """What an older generation loses to this bucket: offsets, ascending."""
+    lost = []
+    with KeyIndex(old.path, work.hash_key) as index:
+        if index.words != work.words:
+            raise CorruptFileError(index.path, 12, "keys of another order than its ledger's")
+        for start, entries, bounds in index.ranges(first, first + each):
+            lost.append(contest.meet(entries, bounds, start - first))
+    return np.sort(np.concatenate([np.empty(0, np.int64), *lost]))
+
+
+def keep_part(
+    output: Output, entries: Words, bounds: Int64, kept: Flags, first: int, attempt: str
+) -> KeysPart:
+    """Write those entries of a run of partitions that are ``kept`` as a part of a key index."""
+    counts: Int64 = np.concatenate((np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)))
+    path = Path(output.staging) / f"{first:04d}.{attempt}.keys"
+    return write_part(path, entries if kept.all() else entries[kept], counts[bounds], first)
+
+
+def by_group(groups: Sequence[Group], offsets: Int64) -> Iterator[tuple[int, Int64]]:
+    """Ascending offsets as (group's index, those in it); a group without any is left out."""
+    ends = np.searchsorted(offsets, np.array([group.end_offset for group in groups], np.int64))
+    start = 0
+    for group, end in zip(groups, ends.tolist(), strict=True):
+        if end > start:
+            yield group.index, offsets[start:end]
+        start = end
