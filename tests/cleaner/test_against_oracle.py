@@ -14,6 +14,7 @@ from siltstone.cleaner.cleaner import RunLimits
 from siltstone.cleaner.engine import InProcessEngine
 from siltstone.cleaner.report import CLEANED, NOTHING_TO_DO, LogResult
 from siltstone.log.indexes import IndexBuilder
+from tests import in_memory
 from tests.cleaner import judging, logs, oracle
 from tests.cleaner.logs import DAY, NOW, RECORD_TIME, Rec
 from tests.records import twin
@@ -191,7 +192,7 @@ def _engine(log: RandomLog) -> Callable[[], InProcessEngine]:
 
 def check(log: RandomLog) -> None:
     """Clean it in three ways; each result is the oracle's, and all are the same files."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=in_memory.FOLDER) as folder:
         root = Path(folder)
         before = _write(root / "before", log)
         trees = []

@@ -23,13 +23,13 @@ from siltstone import files
 from siltstone.clock import ManualClock
 from siltstone.log.service.manager import LogManager
 from siltstone.log.service.served_directory import ServedDirectory
+from tests import in_memory
 from tests.cleaner.logs import NOW, tree
 from tests.crash.checking import LATER, start_and_check
 from tests.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
 from tests.crash.session import open_manager
 from tests.crash.thoroughness import ALL
 from tests.crash.workloads import WORKLOADS, record
-from tests.log.machine import MEMORY
 
 SEEDS = range(24 if ALL else 3)
 SECOND_CRASHES = 200
@@ -50,7 +50,7 @@ def quick_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def room() -> Iterator[Path]:
     """A folder for thousands of images: in memory, where there is such a file system."""
-    with tempfile.TemporaryDirectory(dir=MEMORY if os.path.isdir(MEMORY) else None) as folder:
+    with tempfile.TemporaryDirectory(dir=in_memory.FOLDER) as folder:
         yield Path(folder)
 
 

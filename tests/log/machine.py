@@ -30,6 +30,7 @@ from siltstone.log.partition import PartitionLog
 from siltstone.log.service import retention
 from siltstone.log.validation import Origin
 from siltstone.records.control import end_transaction_marker
+from tests import in_memory
 from tests.cleaner.logs import NOW, WHERE
 from tests.log import driving
 from tests.log.model import ABORT, COMMIT, Batch, Model, Producer, Stored
@@ -37,8 +38,6 @@ from tests.log.model import ABORT, COMMIT, Batch, Model, Producer, Stored
 KEYS = [b"a", b"b", b"c", b"", None]
 VALUES = [b"", b"1", b"value", b"longer" * 4, None]
 CODECS = [0, 0, 0, 1, 2, 3, 4]
-MEMORY = "/dev/shm"
-"""A file system in memory, where there is one: renames over unsynced files are slow on others."""
 PRODUCERS = [7, 8]
 RECORDS = st.lists(
     st.tuples(st.sampled_from(KEYS), st.sampled_from(VALUES), st.integers(-30, 30)), min_size=1, max_size=4
@@ -79,7 +78,7 @@ class LogRules(RuleBasedStateMachine):
         super().__init__()
         self._no_sync = mock.patch.object(os, "fsync", lambda descriptor: None)
         self._no_sync.start()
-        self._folder = tempfile.TemporaryDirectory(dir=MEMORY if os.path.isdir(MEMORY) else None)
+        self._folder = tempfile.TemporaryDirectory(dir=in_memory.FOLDER)
         self.directory = Path(self._folder.name) / str(WHERE)
         self.directory.mkdir()
         self.clock = ManualClock(NOW)

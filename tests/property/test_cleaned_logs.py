@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from siltstone.cleaner.cleaner import RunLimits
 from siltstone.cleaner.engine import InProcessEngine
 from siltstone.cleaner.report import CLEANED, NOTHING_TO_DO, LogResult
+from tests import in_memory
 from tests.cleaner import judging, logs, oracle
 from tests.cleaner.lives import Life, Living, Round, lives
 from tests.log.index_checks import check_indexes
@@ -94,5 +95,5 @@ def _below(files: dict[str, bytes], folder: str, least: str = "") -> dict[str, b
 @settings(max_examples=410, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(lives())
 def test_random_lives_of_logs(life: Life) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=in_memory.FOLDER) as folder:
         live(life, Path(folder))

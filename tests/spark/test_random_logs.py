@@ -17,6 +17,7 @@ from siltstone.cleaner.cleaner import RunLimits
 from siltstone.cleaner.engine import Engine, InProcessEngine
 from siltstone.cleaner.report import LogResult
 from siltstone.spark.clean import SparkEngine
+from tests import in_memory
 from tests.cleaner import judging, logs, oracle
 from tests.cleaner.lives import Life, Living, Round, lives
 
@@ -56,7 +57,7 @@ def test_random_lives_of_logs(session: SparkSession) -> None:
     @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(lives())
     def run(life: Life) -> None:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=in_memory.FOLDER) as folder:
             check(life, Path(folder), session)
 
     run()
