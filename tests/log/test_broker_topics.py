@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from siltstone.errors import (
     InvalidRecordError,
     InvalidTopicError,
     PolicyViolationError,
+    TopicExistsError,
     UnknownTopicError,
 )
 from siltstone.log.found import run_now
@@ -219,3 +221,32 @@ def test_the_log_says_where_the_settings_are_from(
     assert any(
         METADATA in each.getMessage() and "up to offset" in each.getMessage() for each in caplog.records
     )
+
+
+def test_no_topic_is_altered_without_the_metadata_that_has_its_other_settings(
+    broker: tuple[Path, Path],
+) -> None:
+    without = next(each for each in broker if not (each / METADATA).exists())
+    before = logs_of((without,), COMPACTED)
+    with opened(without) as logs:
+        name = next(name for name in logs.topics.names() if name in COMPACTED)
+        with pytest.raises(DirectoryRefusedError, match=r"name all of the broker's log\.dirs"):
+            logs.topics.alter(name, {"segment.bytes": "1000000"})
+        logs.tick(LATER + YEAR)
+    assert logs_of((without,), COMPACTED) == before and not (without / TOPICS_FILE).exists()
+
+
+def test_a_partition_that_the_broker_kept_elsewhere_has_the_topics_id_and_settings(
+    broker: tuple[Path, Path],
+) -> None:
+    with opened(*broker) as logs:
+        known = logs.topics.describe("users")
+    for path in [each for directory in broker for each in directory.glob("users-*")]:
+        shutil.rmtree(path)
+    with opened(*broker) as logs:
+        assert "users" not in logs.topics.names()
+        logs.get_or_create(TopicPartition("users", 0))
+        assert logs.topics.describe("users").topic_id == known.topic_id
+        assert logs.topics.describe("users").config == known.config
+        with pytest.raises(TopicExistsError):
+            logs.topics.create("users", 1)

@@ -55,6 +55,11 @@ class BrokerTopics:
         _logger.info("settings of topics: %s up to offset %d", found.path, found.image.end_offset)
         return cls(cluster=found, has_owner=True)
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """These directories are a broker's, and its metadata is in another one."""
+        return self.has_owner and self.cluster is None
+
     def topic_id(self, name: str) -> str | None:
         """The id of a topic of the broker, None where it has no such topic."""
         return None if self.cluster is None else self.cluster.topic_id(name)

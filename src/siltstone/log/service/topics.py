@@ -243,7 +243,7 @@ class Topics:
         with self._manager.changing:
             refuse_bad_name(name)
             names, texts = self.names(), dict(config or {})
-            if name in names:
+            if name in names or self._broker_topics.topic_id(name) is not None:
                 raise TopicExistsError(f"topic {name!r} exists")
             refuse_collision(name, names)
             count = self._manager.config.integer("num.partitions") if partitions is None else partitions
@@ -303,7 +303,9 @@ class Topics:
         else:
             refuse_bad_name(where.topic)
             refuse_collision(where.topic, names)
-            entry = TopicEntry(topic_id=new_id(self._random_bytes), partitions=())
+            known = self._broker_topics.topic_id(where.topic)
+            own = self._broker_topics.own_texts(where.topic)
+            entry = TopicEntry(topic_id=known or new_id(self._random_bytes), partitions=(), config=own)
         if where.partition < 0:
             raise InvalidPartitionsError(f"{where.topic}: no partition has number {where.partition}")
         self._add(where.topic, entry, [where.partition])
@@ -313,10 +315,16 @@ class Topics:
     ) -> TopicDescription:
         """Set some of a topic's settings and take others away; they hold at once, sizes at the next roll.
 
-        Raises UnknownTopicError, InvalidConfigError, StorageError.
+        Raises UnknownTopicError, InvalidConfigError, StorageError; DirectoryRefusedError where
+        the topic's other settings are in metadata that is not in these directories.
         """
         with self._manager.changing:
             entry = self._entry(name)
+            if name not in self._registry.topics and self._broker_topics.is_elsewhere:
+                raise DirectoryRefusedError(
+                    f"topic {name}: its other settings are in its broker's metadata, which is in none of "
+                    "these directories: name all of the broker's log.dirs, or alter it through the broker"
+                )
             try:
                 gone = {find_topic_key(key).name for key in (*remove, *(set_to or {}))}
             except UsageError as error:
