@@ -35,7 +35,7 @@ from siltstone.cleaner.report import LogResult
 from siltstone.cleaner.resume import checked_group
 from siltstone.cleaner.waves import Budget, Way, budget, extra, groups_left, waves
 from siltstone.cleaner.work import Trouble, trouble_of
-from siltstone.errors import EngineError, InvalidConfigError, SiltstoneError
+from siltstone.errors import EngineError, InvalidConfigError, LedgerError, SiltstoneError
 
 WHOLE_LOG_BYTES = 64 << 20
 """A log up to this size goes through one task, if the memory for its keys allows it."""
@@ -318,7 +318,7 @@ class Cleaner:
                 with self._critical():
                     self._destination.expire(state, found)
                 fill_expired(result, found)
-        except InvalidConfigError as error:
+        except (InvalidConfigError, LedgerError) as error:
             result.notes.append(f"retention was left out: {error}")
         except (SiltstoneError, OSError) as error:
             result.stop(report.FAILED, f"old segments could not be deleted: {trouble_of(error).reason}")

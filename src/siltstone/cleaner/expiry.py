@@ -26,6 +26,7 @@ from siltstone.cleaner.report import LogResult
 from siltstone.cleaner.staging import Rewritten
 from siltstone.config import LONG_MAX, LogConfig, Source
 from siltstone.errors import CorruptFileError
+from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.segments import Segment, count_records, find_segment, largest_timestamp, windows
 from siltstone.log.service.retention import Decision, SegmentFacts, decide
 from siltstone.records.decode import decode_records
@@ -115,15 +116,17 @@ def expired(state: LogState, result: LogResult, choices: Choices, left: Sequence
     A ``retention.ms`` that nobody set takes nothing unless the broker's own settings are known: the broker
     may have another default, and what is gone is gone; a note in the result says so.
 
-    Raises InvalidConfigError for a deletion policy that nobody registered, CorruptFileError, OSError.
+    Raises InvalidConfigError for a deletion policy that nobody registered, CorruptFileError, LedgerError,
+    OSError.
     """
     assert state.config is not None
     config = LogConfig.of(state.config)
     facts = _facts(left, with_times=config.deletes)
-    decisions = _decisions(state, config, choices, facts)
+    held_from = LedgerStore(state.path).held_horizon() if config.deletes else None
+    decisions = _decisions(state, config, choices, facts, held_from)
     guessed = state.config.setting("retention.ms").origin is Source.DEFAULT_CONFIG
     if decisions and guessed and not state.defaults_hold:
-        known = _decisions(state, replace(config, retention_ms=-1), choices, facts)
+        known = _decisions(state, replace(config, retention_ms=-1), choices, facts, held_from)
         if len(known) < len(decisions):
             result.notes.append(UNKNOWN_RETENTION.format(count=len(decisions) - len(known)))
         decisions = known
@@ -139,7 +142,11 @@ def expired(state: LogState, result: LogResult, choices: Choices, left: Sequence
 
 
 def _decisions(
-    state: LogState, config: LogConfig, choices: Choices, facts: Sequence[SegmentFacts]
+    state: LogState,
+    config: LogConfig,
+    choices: Choices,
+    facts: Sequence[SegmentFacts],
+    held_from: int | None,
 ) -> tuple[Decision, ...]:
     checkpoints = state.checkpoints()
     committed = checkpoints.high_watermark.get(state.where, 0)
@@ -149,6 +156,7 @@ def _decisions(
         config=config,
         log_start_offset=checkpoints.log_start.get(state.where, 0),
         high_watermark=LONG_MAX if choices.high_watermark_is_end else committed,
+        held_from=held_from,
     )
 
 

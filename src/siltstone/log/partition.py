@@ -20,6 +20,7 @@ from siltstone.config import LogConfig
 from siltstone.errors import OffsetOutOfRangeError
 from siltstone.log.fetch import LogView
 from siltstone.log.growing import GrowingLog
+from siltstone.log.ledger.keeping import forget_behind
 from siltstone.log.names import SNAPSHOT, parse_segment_file
 from siltstone.log.producers import ProducerState, load_producers
 from siltstone.log.segments import list_segments
@@ -82,10 +83,14 @@ class PartitionLog(GrowingLog):
             return renamed
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop everything at and above ``offset``, durably; False when there was nothing."""
+        """Drop everything at and above ``offset``, durably; False when there was nothing.
+
+        A compacted ledger that covers some of it is forgotten.
+        """
         with self._reshaping, self._changing():
             if offset >= self.log_end_offset:
                 return False
+            forget_behind(self.directory, offset)
             finish = self._list.truncate(offset)
             self._end_at(offset, min(self.log_start_offset, offset))
             finish()
@@ -93,8 +98,12 @@ class PartitionLog(GrowingLog):
             return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything and go on at ``offset`` (a follower whose leader has moved past it)."""
+        """Drop everything and go on at ``offset`` (a follower whose leader has moved past it).
+
+        A compacted ledger is forgotten: it knows nothing of the records in between.
+        """
         with self._reshaping, self._changing():
+            forget_behind(self.directory, 0)
             self._list.restart(offset)
             self._end_at(offset, offset)
             self.recovery_point = offset

@@ -340,9 +340,10 @@ class LedgerStore:
                 named.update(each.id for each in self._load(number).generations)
             except LedgerError:
                 return []
-        files.sync_directory(self.folder)  # no manifest may come back to generations that are gone
-        found = self._named(_GENERATION)
-        return [name for each in found if int(each[1]) not in named for name in self._remove(each[0])]
+        going = [each[0] for each in self._named(_GENERATION) if int(each[1]) not in named]
+        if going:
+            files.sync_directory(self.folder)  # no manifest may come back to generations that are gone
+        return [name for each in going for name in self._remove(each)]
 
     def _remove(self, name: str) -> list[str]:
         path = self.folder / name

@@ -16,6 +16,7 @@ from siltstone.clock import Clock
 from siltstone.config import LogConfig
 from siltstone.errors import SiltstoneError
 from siltstone.log.found import Background
+from siltstone.log.ledger.keeping import settle
 from siltstone.log.names import TopicPartition
 from siltstone.log.opening import open_recovered
 from siltstone.log.partition import PartitionLog
@@ -59,6 +60,7 @@ def open_log(
     )
     for odd in (*recovered.notes, *recovered.damage):
         _logger.warning("%s: %s", directory, odd)
+    settle(directory, recovered.log_end_offset)
     return open_recovered(recovered, config, surroundings.clock, background=surroundings.background)
 
 

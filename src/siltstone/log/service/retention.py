@@ -6,7 +6,9 @@
                               └──────────── then, under ``cleanup.policy=delete``, the deletion policy
 
 It is always a prefix. Nothing at or above the high watermark goes, and no empty active segment; when all of
-them may go, ``PartitionLog.delete_prefix`` begins a new active segment first.
+them may go, ``PartitionLog.delete_prefix`` begins a new active segment first. Where the log has a compacted
+ledger, the policy takes nothing that the ledger does not cover: its cursor is a subscription, whose backlog
+stays (Pulsar). What lies below the log start was given up by whoever raised it, and goes.
 
 A deletion policy is a plain function of segments (oldest first), the time and the settings. It returns how
 many of the oldest may go, or a ``Decision`` for each of them. ``register_policy`` gives it a name, and a
@@ -93,18 +95,23 @@ def decide(
     config: LogConfig,
     log_start_offset: int,
     high_watermark: int,
+    held_from: int | None = None,
 ) -> tuple[Decision, ...]:
     """A decision for each of the oldest segments that goes now, oldest first.
 
     What lies below the log start goes first, and on logs that are only compacted it is all that goes.
+    ``held_from``: the offset from which on the policy takes nothing (``LedgerStore.held_horizon``).
     """
     decisions = below_log_start(segments, log_start_offset)
+    given_up = len(decisions)
     if config.deletes:
         left = segments[len(decisions) :]
         decisions += _asked(find_policy(config.retention_policy), left, now_ms, config)
     may_go = 0
-    for segment in segments[: len(decisions)]:
+    for number, segment in enumerate(segments[: len(decisions)]):
         if segment.end_offset > high_watermark or (segment.is_active and not segment.size):
+            break
+        if held_from is not None and number >= given_up and segment.end_offset > held_from:
             break
         may_go += 1
     return tuple(decisions[:may_go])

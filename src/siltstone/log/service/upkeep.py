@@ -17,6 +17,7 @@ from siltstone.clock import Clock
 from siltstone.config import LONG_MAX, Config, LogConfig
 from siltstone.errors import SiltstoneError, StorageError
 from siltstone.log.fetch import LogView
+from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.partition import PartitionLog
 from siltstone.log.service.cleaning_states import CleaningStates
 from siltstone.log.service.retention import Decision, decide, segment_facts
@@ -120,10 +121,12 @@ class Upkeep:
     def delete_old_segments_of(self, served: ServedDirectory, log: PartitionLog) -> tuple[Decision, ...]:
         """Carry retention out on one log that no cleaner has, or on the caller's own claim.
 
-        Raises StorageError, InvalidConfigError for an unknown policy.
+        Raises StorageError, InvalidConfigError for an unknown policy, LedgerError: originals may be all that
+        is left of what a damaged ledger covered.
         """
         decisions: tuple[Decision, ...] = ()
         now_ms = self._clock.now_ms()
+        held_from = LedgerStore(log.directory).held_horizon() if log.config.deletes else None
 
         def count(view: LogView) -> int:
             nonlocal decisions
@@ -133,6 +136,7 @@ class Upkeep:
                 config=log.config,
                 log_start_offset=view.log_start_offset,
                 high_watermark=view.high_watermark,
+                held_from=held_from,
             )
             return len(decisions)
 
