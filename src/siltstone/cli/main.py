@@ -29,6 +29,7 @@ COMMANDS = {
     "recover": "Bring Kafka log directories into order after a crash, as a broker's start and stop would.",
     "topics": "List, describe, make, change and delete topics, as kafka-topics does.",
     "undo": "Put back the segments that a run of clean --keep-originals replaced.",
+    "verify": "Check a cleaned log directory against what it was before, independently of the cleaner.",
 }
 """Each command with its line of help: a command's file is loaded only when it is asked for."""
 

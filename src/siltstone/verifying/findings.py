@@ -1,0 +1,145 @@
+"""What a check found: problems by kind, each with where it is, and counts of what is as it should be.
+
+A kind's meaning is a line of ``KINDS``. Of each kind the first few problems are told, and how many there are.
+Keys and values never appear: a record is named by its offset.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+EXAMPLES = 5
+"""Problems of one kind that are told of each log; the others are only counted."""
+
+KINDS = {
+    # Files
+    "log_missing": "a log of BEFORE is not in AFTER",
+    "log_unknown": "a log of AFTER is not in BEFORE",
+    "topic_id": "AFTER has another topic id",
+    "leftover": "a file of an unfinished swap, or an index without its segment",
+    "unreadable": "bytes of AFTER that are no sound batches: checksum, size, magic or records",
+    "before_damaged": "bytes of BEFORE that are no sound batches, so nothing behind them is checked",
+    "snapshot": "the newest producer snapshot is missing or another one",
+    "leader_epochs": "the leader epochs are missing or others",
+    "checkpoint": "the cleaner checkpoint went back, or lies where nothing may be cleaned",
+    # Order and place
+    "order": "batches or records are not in ascending order of offsets",
+    "segment_bounds": "a batch lies outside of what its segment may hold",
+    "segment_name": "a segment is named after an offset at which no segment began",
+    "segment_missing": "whole segments are gone, and nothing says that retention took them",
+    "end_moved": "the log ends at another offset",
+    # Batches
+    "batch_unknown": "a batch that was not there, or that begins or ends elsewhere",
+    "header_changed": "a header field that cleaning keeps is another one",
+    "batch_changed": "a batch that loses nothing and needs no stamp is not the same bytes",
+    "beyond_range": "something changed above the cleaned range",
+    "batch_times": "base or largest timestamp of a rewritten batch is not that of its records",
+    "empty_batch": "an emptied batch is not as emptied batches are, or need not be there",
+    "sequence_lost": "the last batch of a producer that is alive is gone",
+    "last_batch_lost": "the batch with the last offset of the cleaned range is gone",
+    "not_converted": "a message set (v0, v1) was left in the cleaned range",
+    # Records
+    "record_unknown": "a record that was not there, or sits in another batch",
+    "key_changed": "a record has another key",
+    "value_changed": "a record has another value",
+    "headers_changed": "a record has other headers",
+    "timestamp_changed": "a record has another timestamp",
+    "lost": "the last value of a key is gone",
+    "lost_unkeyed": "a record is gone for no reason that cleaning has",
+    "superseded_kept": "a record stayed that a later one of its key supersedes",
+    "keyless_kept": "a record without a key stayed in the cleaned range",
+    # Tombstones
+    "tombstone_lost": "a tombstone is gone before its delete horizon",
+    "tombstone_kept": "a tombstone stayed although its delete horizon has passed",
+    "unstamped": "a tombstone stayed without a delete horizon in its batch",
+    "horizon_changed": "a delete horizon is another one than before",
+    "needless_horizon": "a delete horizon in a batch that needs none",
+    "horizons_differ": "new delete horizons of one pass are not the same, or not now and delete.retention.ms",
+    # Transactions
+    "aborted_kept": "a record of an aborted transaction stayed in the cleaned range",
+    "marker_lost": "a transaction's marker is gone too early",
+    "marker_kept": "a marker stayed whose transaction is empty and whose horizon has passed",
+    "marker_stamp": "a marker has a horizon while data of its transaction was there, or has none without",
+    "aborted_entry": "the index of aborted transactions misses an entry, or has one that is wrong",
+    # Indexes
+    "index": "an offset index leads a reader past a record, is missing, or is not what its log gives",
+    "time_index": "a time index leads a reader past a record, is missing, or is not what its log gives",
+}
+"""Every kind of problem and what it means."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One problem: ``path`` and ``position`` (bytes) or ``offset`` where they are known, else None."""
+
+    kind: str
+    detail: str
+    offset: int | None = None
+    path: str | None = None
+    position: int | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.path is None else self.path
+        where += "" if self.position is None else f", byte {self.position}"
+        where += "" if self.offset is None else f"{', ' if where else ''}offset {self.offset}"
+        return f"{self.kind}: {where}{': ' if where else ''}{self.detail}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Findings:
+    """Problems of one log, or of a part of it, and counts of records by what became of them.
+
+    ``whole`` is False where damage kept some of it from being read.
+    """
+
+    problems: list[Problem] = field(default_factory=list)
+    found: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    whole: bool = True
+
+    def add(
+        self,
+        kind: str,
+        detail: str,
+        *,
+        offset: int | None = None,
+        path: str | None = None,
+        position: int | None = None,
+        times: int = 1,
+    ) -> None:
+        """Note a problem; ``times``: how many there are of which this is the first."""
+        assert kind in KINDS, kind
+        if times and self.found[kind] < EXAMPLES:
+            problem = Problem(kind=kind, detail=detail, offset=offset, path=path, position=position)
+            self.problems.append(problem)
+        self.found[kind] += times
+
+    def merge(self, other: Findings) -> None:
+        """Take in what was found in another part."""
+        for problem in other.problems:
+            if sum(each.kind == problem.kind for each in self.problems) < EXAMPLES:
+                self.problems.append(problem)
+        self.found += other.found
+        self.counts += other.counts
+        self.whole = self.whole and other.whole
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for ``json``."""
+        return {
+            "problems": [asdict(problem) for problem in self.problems],
+            "found": dict(self.found),
+            "counts": dict(self.counts),
+            "whole": self.whole,
+        }
+
+    @classmethod
+    def of_json(cls, raw: dict[str, Any]) -> Findings:
+        """The same again."""
+        return cls(
+            problems=[Problem(**each) for each in raw["problems"]],
+            found=Counter(raw["found"]),
+            counts=Counter(raw["counts"]),
+            whole=raw["whole"],
+        )

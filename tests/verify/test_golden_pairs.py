@@ -1,0 +1,70 @@
+"""What Kafka's own cleaner made of its logs passes, every round of every set; so does what ours makes."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests import golden_sets
+from tests.golden.rounds import WAYS, clean_round
+from tests.golden.test_cleaning import NAMES, ONLY_RETENTION, TRANSACTIONS
+from tests.golden.test_old_formats_cleaned import NAMES as OLD
+from tests.golden.test_old_formats_cleaned import _rounds as old_rounds
+from tests.verify.staging import Pair, stage_pair
+
+CASES = [*NAMES, *sorted(ONLY_RETENTION)]
+
+
+def _all_pass(case: golden_sets.Case, rounds: list[golden_sets.Round], path: Path) -> None:
+    assert rounds
+    for number, round_ in enumerate(rounds):
+        for exact in (None, False):
+            pair = stage_pair(case, round_, path / f"{number}-{exact}", now_is_exact=exact)
+            found = pair.verdict()
+            assert found.is_sound, (round_.number, exact, found.problems)
+            assert found.records_before == found.records_after + sum(found.removed.values())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kafkas_results_pass(golden: Path, tmp_path: Path, name: str) -> None:
+    case = golden_sets.load_case(golden, name)
+    _all_pass(case, [each for each in case.rounds if each.after is not None], tmp_path)
+
+
+@pytest.mark.parametrize("name", TRANSACTIONS)
+def test_kafkas_results_with_transactions_pass(cleaned: Path, tmp_path: Path, name: str) -> None:
+    case = golden_sets.load_case(cleaned, f"transactions/{name}")
+    _all_pass(case, [each for each in case.rounds if each.after is not None], tmp_path)
+
+
+@pytest.mark.parametrize("name", ["map_full", "map_full_lz4"])
+def test_passes_that_ended_with_a_full_map_pass(cleaned: Path, tmp_path: Path, name: str) -> None:
+    case = golden_sets.load_case(cleaned, f"map_full/{name}")
+    _all_pass(case, [each for each in case.rounds if each.after is not None], tmp_path)
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_kafkas_results_with_message_sets_pass(cleaned: Path, tmp_path: Path, name: str) -> None:
+    case = golden_sets.load_case(cleaned, f"old_formats/{name}")
+    _all_pass(case, old_rounds(case), tmp_path)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "name", ["mixed", "tombstones", "txn", "idempotent_gzip", "keyless", "mixed_logappend"]
+)
+def test_our_own_results_pass(golden: Path, tmp_path: Path, name: str, way: str) -> None:
+    case = golden_sets.load_case(golden, name)
+    for round_ in (each for each in case.rounds if each.cleaned):
+        pair = stage_pair(case, round_, tmp_path / str(round_.number))
+        shutil.rmtree(pair.after)
+        shutil.copytree(pair.before, pair.after, copy_function=shutil.copy2)
+        assert round_.now_ms is not None
+        clean_round(pair.after, round_.command_config, round_.now_ms, way)
+        exact = replace(pair.terms, now_ms=round_.now_ms, now_is_exact=True)
+        found = Pair(before=pair.before, after=pair.after, where=pair.where, terms=exact).verdict()
+        assert found.is_sound, found.problems
+        assert sum(found.removed.values()) > 0
