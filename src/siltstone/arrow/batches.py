@@ -138,7 +138,7 @@ def to_batches(
     if view == "latest":
         found = _latest(reader, tombstones == "keep")
     return (
-        _record_batch(part, wanted, log.where) for polled in found for part in _in_pieces(polled, batch_bytes)
+        record_batch(part, wanted, log.where) for polled in found for part in _in_pieces(polled, batch_bytes)
     )
 
 
@@ -188,6 +188,7 @@ def _in_pieces(polled: Polled, batch_bytes: int) -> Iterator[Polled]:
         yield Polled(columns=select(polled.columns, slice(first, behind)), batches=polled.batches)
 
 
-def _record_batch(polled: Polled, wanted: pa.Schema, where: TopicPartition) -> pa.RecordBatch:
+def record_batch(polled: Polled, wanted: pa.Schema, where: TopicPartition) -> pa.RecordBatch:
+    """Records as one Arrow batch of ``wanted``, a ``schema``; at most 2 GiB of keys, and of values."""
     arrays = [_MAKERS[name](polled.columns, polled.batches, where) for name in wanted.names]
     return pa.RecordBatch.from_arrays(arrays, schema=wanted)

@@ -1,0 +1,15 @@
+"""What Spark finds by itself: it imports every top-level module whose name begins with ``pyspark_``.
+
+``DefaultSource`` makes ``spark.read.format("siltstone")`` work without a registration.
+"""
+
+from __future__ import annotations
+
+from siltstone.spark.source.data_source import SiltstoneSource
+
+
+class DefaultSource(SiltstoneSource):
+    """The data source, by the name that Spark looks for."""
+
+
+__all__ = ["DefaultSource"]

@@ -1,0 +1,67 @@
+"""``spark.read.format("siltstone")``: the class that Spark instantiates with a query's options."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from siltstone.errors import UsageError
+from siltstone.spark.source.batch import BatchReader
+from siltstone.spark.source.stream import StreamReader
+from siltstone.spark.source.writer import BatchWriter, StreamWriter
+from siltstone.tables.options import ReadOptions
+from siltstone.tables.reading import schema_of
+from siltstone.tables.writing import WriteOptions
+
+
+class SiltstoneSource(DataSource):
+    """Log directories as tables; ``ReadOptions`` says what may be asked for."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "siltstone"
+
+    def schema(self) -> StructType:
+        """Spark's Kafka source's, of the columns asked for."""
+        try:
+            options = ReadOptions.of(self.options)
+        except UsageError as error:
+            options = self._stream_options(error)
+        return from_arrow_schema(schema_of(options))
+
+    def _stream_options(self, error: UsageError) -> ReadOptions:
+        """Spark does not say what a schema is for; the error that counts is that of a batch query."""
+        try:
+            return ReadOptions.of(self.options, streaming=True)
+        except UsageError:
+            raise error from None
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For a batch query. Raises UsageError where somebody gave another schema."""
+        options = ReadOptions.of(self.options)
+        own = from_arrow_schema(schema_of(options))
+        if schema != own:
+            raise UsageError(
+                f"the schema of a log is its own: {own.simpleString()}; leave it out, and choose by 'columns'"
+            )
+        return BatchReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For ``readStream``."""
+        return StreamReader(ReadOptions.of(self.options, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For ``df.write``. Raises UsageError, DirectoryLockedError, what looking at a directory raises."""
+        return BatchWriter(WriteOptions.of(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """For ``df.writeStream``. Raises as ``writer`` does."""
+        return StreamWriter(WriteOptions.of(self.options), schema, overwrite)

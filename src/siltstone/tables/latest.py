@@ -1,0 +1,184 @@
+"""The last record of each key, found before a query's tasks start: ``find_winners``.
+
+::
+
+    ranges ─ cut ─► threads: decode, hash, de-duplicate ─► entries by bucket ─► threads: merge ─► offsets
+                                                               └── too many: to a temporary file ──┘
+
+The kernels let go of the GIL, so as many cores work as there are. Keys are compared as the cleaner compares
+them, by 96 bits of a keyed hash. Memory: ``MEMORY_BYTES`` of entries (16 bytes for each key that a part of
+64 MiB has), and what ``cores`` windows and buckets take; more entries than that go to a temporary file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import secrets
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import IO
+
+import numpy as np
+
+from siltstone import files
+from siltstone.cleaner.keys import ENTRY_BYTES, EntryBlob, KeyCollector, Words, merge_bucket
+from siltstone.log.names import TopicPartition
+from siltstone.records.layout import Int64
+from siltstone.tables.bounds import OffsetRange
+from siltstone.tables.offsets import pack_offsets
+from siltstone.tables.opened import Logs
+from siltstone.tables.options import LOG, ReadOptions
+from siltstone.tables.reading import piece_records
+from siltstone.tables.splits import Piece, Split, split_ranges
+
+PART_BYTES = 64 << 20
+MEMORY_BYTES = 1 << 30
+_RECORD_BYTES = 64
+"""A guess of the smallest records that are common: it only sets how many buckets there are."""
+_BUCKET_ENTRIES = 1 << 21
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    """Entries of one bucket in the temporary file."""
+
+    base_offset: int
+    position: int
+    count: int
+
+
+@dataclass(slots=True)
+class _Entries:
+    """Entries of all buckets, in memory up to a bound, behind that in a temporary file. Thread-safe."""
+
+    buckets: int
+    memory_bytes: int
+    _held: dict[int, list[EntryBlob]] = field(default_factory=dict)
+    _stored: dict[int, list[_Stored]] = field(default_factory=dict)
+    _size: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _file: IO[bytes] | None = None
+
+    def add(self, blobs: Iterable[EntryBlob]) -> None:
+        """Take entries over; the arrays stay the caller's."""
+        for blob in blobs:
+            with self._lock:
+                if self._size + blob.entries.nbytes > self.memory_bytes:
+                    self._store(blob)
+                else:
+                    # A slice would hold on to what the collector uses again.
+                    copied = dataclasses.replace(blob, entries=blob.entries.copy())
+                    self._held.setdefault(blob.bucket, []).append(copied)
+                    self._size += blob.entries.nbytes
+
+    def _store(self, blob: EntryBlob) -> None:
+        if self._file is None:
+            self._file = files.temporary_file()
+        position = self._file.seek(0, io.SEEK_END)
+        self._file.write(np.ascontiguousarray(blob.entries).data)
+        stored = _Stored(base_offset=blob.base_offset, position=position, count=len(blob.entries))
+        self._stored.setdefault(blob.bucket, []).append(stored)
+
+    def winners(self, bucket: int) -> Int64:
+        """The last offset of each key of a bucket, unordered; its entries are let go."""
+        blobs = self._held.pop(bucket, [])
+        for each in self._stored.get(bucket, []):
+            entries = self._load(each)
+            blobs.append(EntryBlob(bucket=bucket, dirty=True, base_offset=each.base_offset, entries=entries))
+        return merge_bucket(blobs, bucket, self.buckets).offsets
+
+    def _load(self, stored: _Stored) -> Words:
+        assert self._file is not None
+        with self._lock:
+            self._file.seek(stored.position)
+            raw = self._file.read(stored.count * ENTRY_BYTES)
+        return np.frombuffer(raw, np.uint64).reshape(-1, 2)
+
+    def close(self) -> None:
+        """Drop the temporary file."""
+        if self._file is not None:
+            self._file.close()
+
+
+def find_winners(
+    logs: Logs,
+    ranges: Mapping[TopicPartition, OffsetRange],
+    options: ReadOptions,
+    *,
+    memory_bytes: int = MEMORY_BYTES,
+    part_bytes: int = PART_BYTES,
+) -> dict[TopicPartition, Int64]:
+    """For each partition the ascending offsets of the last record of each key in its range.
+
+    Records without a key are nobody's last; tombstones are records. A key lives in one partition, as Kafka
+    has it. Raises what reading raises.
+    """
+    return {
+        where: _winners_of(logs, where, ranges[where], options, memory_bytes, part_bytes) for where in ranges
+    }
+
+
+def _winners_of(
+    logs: Logs,
+    where: TopicPartition,
+    wanted: OffsetRange,
+    options: ReadOptions,
+    memory_bytes: int,
+    part_bytes: int,
+) -> Int64:
+    plain = dataclasses.replace(
+        options,
+        view=LOG,
+        as_of=None,
+        max_partition_bytes=part_bytes,
+        min_partitions=None,
+        max_records_per_partition=None,
+    )
+    splits = split_ranges(logs, {where: wanted}, plain)
+    cores = min(os.cpu_count() or 1, max(len(splits), 1))
+    size = sum(split.size for split in splits)
+    buckets = max(cores, -(-size // (_RECORD_BYTES * _BUCKET_ENTRIES)))
+    entries = _Entries(buckets, memory_bytes)
+    hash_key = (secrets.randbits(64), secrets.randbits(64))
+
+    def collect(split: Split) -> None:
+        for piece in split.pieces:
+            _collect(piece, plain, entries, hash_key)
+
+    try:
+        with ThreadPoolExecutor(cores) as pool:
+            list(pool.map(collect, splits))
+            found = list(pool.map(entries.winners, range(buckets)))
+    finally:
+        entries.close()
+    return np.sort(np.concatenate([np.empty(0, np.int64), *found]))
+
+
+def _collect(piece: Piece, options: ReadOptions, entries: _Entries, hash_key: tuple[int, int]) -> None:
+    capacity = max(piece.size // ENTRY_BYTES, 1 << 12)
+    collector = KeyCollector(hash_key=hash_key, first_dirty=0, buckets=entries.buckets, capacity=capacity)
+    for polled in piece_records(piece, options):
+        entries.add(collector.add(polled.columns, polled.columns.key_size >= 0))
+    entries.add(collector.finish())
+
+
+def with_winners(splits: list[Split], winners: Mapping[TopicPartition, Int64]) -> list[Split]:
+    """The splits with their share of the winners; pieces without any are left out."""
+    found = []
+    for split in splits:
+        pieces = tuple(
+            dataclasses.replace(piece, winners=pack_offsets(own))
+            for piece in split.pieces
+            if len(own := _between(winners[piece.where], piece.start, piece.end))
+        )
+        found += [Split(pieces=pieces)] if pieces else []
+    return found
+
+
+def _between(offsets: Int64, start: int, end: int) -> Int64:
+    low, high = np.searchsorted(offsets, [start, end]).tolist()
+    return offsets[low:high]

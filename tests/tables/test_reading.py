@@ -1,0 +1,197 @@
+"""Splits read back are the plain reading of the same log, however they are cut."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import shutil
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siltstone.arrow import schema, to_batches
+from siltstone.errors import CorruptRecordError, OffsetOutOfRangeError, SourceChangedError
+from siltstone.log.service.read_only import ReadOnlyLogs
+from siltstone.tables import reading, splits
+from siltstone.tables.options import ReadOptions
+from siltstone.tables.planning import plan
+from siltstone.tables.reading import read_split
+from tests.cleaner.logs import Rec, batch, one
+from tests.golden_sets import case_names, legacy_names
+from tests.log.views import random_segments, write_segments
+from tests.records import twin
+from tests.tables.tables import log_directory, offsets, rows, table_of
+
+
+def plain(directory: Path, **options: str) -> list[dict[str, object]]:
+    """The same by the reader that goes through a log from its start to its end."""
+    with ReadOnlyLogs([directory]) as logs:
+        found = [
+            pa.Table.from_batches(
+                to_batches(logs[where], include_headers=True, **options),  # type: ignore[arg-type]
+                schema(include_headers=True),
+            )
+            for where in logs
+        ]
+    return rows(pa.concat_tables(found))
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut wherever there is a batch."""
+    monkeypatch.setattr(splits, "OPEN_COST", 1)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+@pytest.mark.parametrize("size", ["900", "128m"])
+def test_golden_logs_are_what_a_plain_reader_reads(golden: Path, isolation: str, size: str) -> None:
+    for name in [*legacy_names(golden), *case_names(golden)[::9], "txn"]:
+        directory = golden / name / "before"
+        with tempfile.TemporaryDirectory() as folder:
+            partition = Path(folder) / "topic-0"
+            shutil.copytree(directory, partition)
+            table = table_of(partition, isolation=isolation, maxPartitionBytes=size, includeHeaders="true")
+            table.validate(full=True)
+            assert rows(table) == plain(partition, isolation=isolation), name
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 25), st.sampled_from([1, 90, 1 << 20]), st.data())
+def test_any_range_in_any_splits(seed: int, count: int, size: int, data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        partition = write_segments(Path(folder) / "t-0", random_segments(random.Random(seed), count), 200)
+        everything = plain(partition)
+        with ReadOnlyLogs([partition]) as logs:
+            first, behind = logs["t", 0].log_start_offset, logs["t", 0].log_end_offset
+        start = data.draw(st.integers(first, behind))
+        end = data.draw(st.integers(start, behind))
+        more = {"minPartitions": str(data.draw(st.integers(1, 9)))} if data.draw(st.booleans()) else {}
+        if data.draw(st.booleans()):
+            more["maxRecordsPerPartition"] = str(data.draw(st.integers(1, 20)))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(splits, "OPEN_COST", 1)
+            found = table_of(
+                partition,
+                startingOffsets=f'{{"t":{{"0":{start}}}}}',
+                endingOffsets=f'{{"t":{{"0":{end}}}}}',
+                maxPartitionBytes=str(size),
+                includeHeaders="true",
+                **more,
+            )
+        assert rows(found) == [row for row in everything if start <= row["offset"] < end]  # type: ignore[operator]
+
+
+def test_a_split_is_small_and_picklable(tmp_path: Path) -> None:
+    root = log_directory(tmp_path, {"t-0": {0: [one(at, "k") for at in range(400)]}})
+    (split,) = plan(ReadOptions.of({"path": str(root)}))
+    assert pickle.loads(pickle.dumps(split)) == split
+    assert len(pickle.dumps(split)) < 1000
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_batches_hold_so_many_rows_and_bytes_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [Rec(offset=at, key=b"k", value=bytes(100)) for at in range(1000)]
+    root = log_directory(tmp_path, {"t-0": {0: [batch(records, codec=twin.ZSTD)]}})
+    for rows_most, bytes_most, expected in ((300, 1 << 20, 300), (1000, 12_000, 120)):
+        monkeypatch.setattr(reading, "BATCH_ROWS", rows_most)
+        monkeypatch.setattr(reading, "BATCH_BYTES", bytes_most)
+        options = ReadOptions.of({"path": str(root)})
+        sizes = [len(each) for split in plan(options) for each in read_split(split, options)]
+        assert sum(sizes) == 1000 and expected // 2 < max(sizes) <= expected
+
+
+def test_damage_is_refused_with_its_place(tmp_path: Path) -> None:
+    root = log_directory(tmp_path, {"t-0": {0: [one(at, "k") for at in range(9)], 9: [one(9, "k")]}})
+    path = root / "t-0" / f"{0:020}.log"
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(CorruptRecordError, match=r"t-0/0{20}\.log: byte \d+"):
+        table_of(root)
+
+
+class TestWhatChangedSinceTheQueryWasPlanned:
+    """A broker goes on while Spark reads."""
+
+    def planned(self, root: Path, **given: str) -> tuple[ReadOptions, list[splits.Split]]:
+        options = ReadOptions.of({"path": str(root), "columns": "offset", **given})
+        return options, plan(options)
+
+    def logs(self, tmp_path: Path) -> Path:
+        closed = [one(at, f"k{at % 3}", "v") for at in range(10)]
+        return log_directory(tmp_path, {"t-0": {0: closed, 10: [one(at, "k0", "v") for at in range(10, 15)]}})
+
+    def read(self, options: ReadOptions, planned: list[splits.Split]) -> list[int]:
+        return [
+            at
+            for split in planned
+            for each in read_split(split, options)
+            for at in each["offset"].to_pylist()
+        ]
+
+    def replace(self, root: Path, kept: list[int]) -> None:
+        """As the cleaner's swap does: another file of the same name."""
+        write_segments(root / "new", {0: [one(at, f"k{at % 3}", "v") for at in kept]}, 100)
+        for path in (root / "new").iterdir():
+            path.rename(root / "t-0" / path.name)
+        (root / "new").rmdir()
+
+    def test_a_cleaned_segment_is_read_anew_and_gaps_are_no_loss(self, tmp_path: Path) -> None:
+        root = self.logs(tmp_path)
+        options, planned = self.planned(root)
+        self.replace(root, [7, 8, 9])
+        assert self.read(options, planned) == [7, 8, 9, 10, 11, 12, 13, 14]
+
+    def test_a_view_is_never_a_mixture(self, tmp_path: Path) -> None:
+        root = self.logs(tmp_path)
+        for view in ({"view": "latest"}, {"asOfOffset": "8"}):
+            options, planned = self.planned(root, **view)
+            self.replace(root, [7, 8])
+            with pytest.raises(SourceChangedError, match="run the query again"):
+                self.read(options, planned)
+
+    def test_what_retention_deleted_is_loss(self, tmp_path: Path) -> None:
+        root = self.logs(tmp_path)
+        for loss, expected in (("true", None), ("false", [10, 11, 12, 13, 14])):
+            options, planned = self.planned(root, failOnDataLoss=loss)
+            for path in (root / "t-0").glob(f"{0:020}.*"):
+                path.unlink()
+            if expected is None:
+                with pytest.raises(OffsetOutOfRangeError, match="failOnDataLoss=false"):
+                    self.read(options, planned)
+                shutil.rmtree(root)
+                self.logs(root)
+            else:
+                assert self.read(options, planned) == expected
+
+    def test_a_grown_active_segment_ends_where_it_was_planned(self, tmp_path: Path) -> None:
+        root = self.logs(tmp_path)
+        options, planned = self.planned(root)
+        with (root / "t-0" / f"{10:020}.log").open("ab") as file:
+            file.write(one(15, "k", "v"))
+        assert self.read(options, planned) == list(range(15))
+
+
+def test_partitions_that_hold_little_share_a_split(tmp_path: Path) -> None:
+    root = log_directory(tmp_path, {f"t-{each}": {0: [one(0, "k")]} for each in range(50)})
+    options = ReadOptions.of({"path": str(root)})
+    assert len(plan(options)) < 50
+    assert table_of(root)["partition"].to_pylist() == list(range(50))
+    assert len(plan(ReadOptions.of({"path": str(root), "minPartitions": "50"}))) == 50
+
+
+def test_min_partitions_cuts_batches_where_there_are_not_enough(tmp_path: Path) -> None:
+    root = log_directory(tmp_path, {"t-0": {0: [batch([Rec(offset=at, key=b"k") for at in range(10)])]}})
+    assert len(plan(ReadOptions.of({"path": str(root), "minPartitions": "4"}))) == 4
+    assert len(plan(ReadOptions.of({"path": str(root), "minPartitions": "40"}))) == 10
+    assert offsets(root, minPartitions="4") == list(range(10))
+
+
+def test_an_empty_log_is_an_empty_table(tmp_path: Path) -> None:
+    root = log_directory(tmp_path, {"t-0": {7: []}})
+    assert rows(table_of(root)) == [] and rows(table_of(root, view="latest")) == []
