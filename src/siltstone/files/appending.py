@@ -58,15 +58,18 @@ class Appender:
 
     def write(self, data: Any) -> None:
         """Append bytes (anything with a contiguous buffer). Raises OSError; the file is as before then."""
-        self._refuse_broken()
+        if self._broken:
+            self._refuse_broken()
         about_to("write", self.path)
-        view = memoryview(data).cast("B") if not isinstance(data, bytes) else memoryview(data)
-        done = 0
-        if self._reserved < self.size + len(view) <= self._reserve_up_to:
+        view = memoryview(data)
+        size = view.nbytes
+        if self._reserved < self.size + size <= self._reserve_up_to:
             self._reserve()
+        done = 0
         try:
-            while done < len(view):
-                done += os.pwrite(self._descriptor, view[done:] if done else view, self.size + done)
+            while done < size:
+                rest = view.cast("B")[done:] if done else view
+                done += os.pwrite(self._descriptor, rest, self.size + done)
         except OSError:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, self.size)
@@ -82,7 +85,7 @@ class Appender:
         self._reserved = self.size + size
 
     def release(self) -> None:
-        """Give back what was reserved and not used: nothing more is written for now. The file's times stay."""
+        """Give back what was reserved and not used, as nothing more is written for now; the times stay."""
         if self._reserved > self.size and not self._broken:
             found = os.fstat(self._descriptor)
             os.ftruncate(self._descriptor, self.size)

@@ -28,10 +28,11 @@ _CUT_OFF = (1 << 62, 1 << 62)
 class IndexFile:
     """``OffsetIndex`` or ``TimeIndex`` of one segment; ``size_limit`` is ``segment.index.bytes``.
 
-    One thread adds, any may look up. The file must be sound: recovery sees to that.
+    One thread adds, any may look up. The file must be sound: recovery sees to that. ``is_full``: no further
+    entry fits.
     """
 
-    __slots__ = ("_entry", "_limit", "_opening", "_path", "_reader", "_state", "_width")
+    __slots__ = ("_entry", "_limit", "_opening", "_path", "_reader", "_state", "_width", "is_full")
 
     def __init__(self, path: Path, kind: str, size: int, size_limit: int) -> None:
         self._entry, self._width = _FORMATS[kind]
@@ -40,15 +41,11 @@ class IndexFile:
         self._reader: files.Reader | None = None
         self._opening = threading.Lock()
         self._state: tuple[int, list[Entry]] = (size // self._width, [])
+        self.is_full = len(self) >= self._limit
 
     def __len__(self) -> int:
         saved, new = self._state
         return saved + len(new)
-
-    @property
-    def is_full(self) -> bool:
-        """No further entry fits."""
-        return len(self) >= self._limit
 
     @property
     def size(self) -> int:
@@ -119,6 +116,7 @@ class IndexFile:
     def add(self, first: int, second: int) -> None:
         """A new entry, behind the last one."""
         self._state[1].append((first, second))
+        self.is_full = len(self) >= self._limit
 
     def save(self) -> bool:
         """Write new entries to the file; were there any? Raises OSError."""
@@ -150,3 +148,4 @@ class IndexFile:
         finally:
             appender.close()
         self._state = (saved, kept)
+        self.is_full = len(self) >= self._limit
