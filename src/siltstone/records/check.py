@@ -30,7 +30,7 @@ FAULT, RECORD, LARGEST, KEYLESS, UNTIMELY, PENDING, WIDTH = range(7)
 SMALL_BATCH_SIZE = 2048
 _NO_TIMESTAMP = 1 << 62
 _Walked = tuple[int, Any, Any, Any, Any]
-NOTHING, REFUSED, UNCHECKED, COMPRESSED = 0, 1, 2, 4
+REFUSED, UNCHECKED, COMPRESSED = 1, 2, 4
 """What ``check_batches`` leaves to its caller, as bits."""
 
 
