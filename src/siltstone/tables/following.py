@@ -1,0 +1,212 @@
+"""A stream over growing logs: which offsets come next, and the splits between two of them.
+
+::
+
+    latest(start) ─► end ─► written down by Spark ─► splits(start, end) ─► read ─► start = end
+
+What is between two offsets is always the same records, whatever rolls, is cleaned or swapped meanwhile, so a
+batch that is read again after a crash is the same batch (``KafkaMicroBatchStream``). A partition that turns
+up is read from its beginning. What was deleted before it was read, a log that ends before where the stream
+is, and a partition that is gone are loss of data: ``failOnDataLoss``. Gaps that cleaning left are none.
+
+A log is looked at again only when its files or its directory's checkpoints have changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from siltstone import files
+from siltstone.clock import Clock, SystemClock
+from siltstone.errors import DirectoryRefusedError, OffsetOutOfRangeError
+from siltstone.log.names import (
+    CLEAN_SHUTDOWN,
+    LOG_START_CHECKPOINT,
+    RECOVERY_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+    TopicPartition,
+)
+from siltstone.log.service.read_only import ReadOnlyLog, ReadOnlyLogs
+from siltstone.tables.bounds import OffsetRange, find_ranges
+from siltstone.tables.choice import LATEST, Bound
+from siltstone.tables.opened import chosen_of, readable_end
+from siltstone.tables.options import ReadOptions
+from siltstone.tables.splits import Split, split_ranges
+
+Offsets = Mapping[TopicPartition, int]
+"""The next offset of each partition."""
+_CHECKPOINTS = (REPLICATION_CHECKPOINT, RECOVERY_CHECKPOINT, LOG_START_CHECKPOINT, CLEAN_SHUTDOWN)
+_TRIES = 5
+"""Looks in a row that a swap or a deletion may spoil."""
+_logger = logging.getLogger("siltstone")
+
+
+def as_data(offsets: Offsets) -> dict[str, dict[str, int]]:
+    """``{"users": {"0": 5}}``, as Spark's Kafka source writes it into a checkpoint."""
+    found: dict[str, dict[str, int]] = {}
+    for where, offset in sorted(offsets.items()):
+        found.setdefault(where.topic, {})[str(where.partition)] = offset
+    return found
+
+
+def of_data(data: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
+    """The other way round."""
+    return {
+        TopicPartition(topic, int(partition)): int(offset)
+        for topic, each in data.items()
+        for partition, offset in each.items()
+    }
+
+
+class Follower:
+    """Looks at the logs again and again; one stream's, on the driver."""
+
+    def __init__(self, options: ReadOptions, clock: Clock | None = None) -> None:
+        self._options = options
+        self._clock = clock or SystemClock()
+        self._known: dict[TopicPartition, tuple[object, ReadOnlyLog]] = {}
+        self._failures = 0
+        self._target: Offsets | None = None
+        self._last_ms: int | None = None
+
+    def initial(self) -> dict[TopicPartition, int]:
+        """Where a new stream starts: ``startingOffsets`` and the like, "latest" unless told.
+
+        Raises UsageError, OffsetOutOfRangeError, what opening raises.
+        """
+        options = self._options
+        starting = Bound(every=LATEST) if options.starting is None else options.starting
+        options = dataclasses.replace(options, starting=starting, ending=None, as_of=None)
+        return {where: found.start for where, found in find_ranges(self._look_now(), options).items()}
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """Up to where each log may be read now. Raises what opening raises."""
+        return {where: readable_end(log, self._options.isolation) for where, log in self._look_now().items()}
+
+    def stop_at_ends(self) -> None:
+        """From now on the ends are those of this moment (``availableNow``); new partitions are left out."""
+        self._target = self.ends()
+
+    def latest(self, start: Offsets, most: int | None = None) -> dict[TopicPartition, int]:
+        """The end of the next batch from ``start`` on: at most ``most`` offsets, ``start`` for none.
+
+        The offsets are shared out by how much each log has. Raises OffsetOutOfRangeError for loss of data.
+        """
+        try:
+            ends = self.ends()
+            self._failures = 0
+        except (FileNotFoundError, DirectoryRefusedError):
+            self._failures += 1
+            if self._failures >= _TRIES:
+                raise
+            return dict(start)
+        if self._target is not None:
+            target = self._target
+            ends = {where: min(end, target[where]) for where, end in ends.items() if where in target}
+            ends.update({where: start[where] for where in ends if ends[where] < start.get(where, 0)})
+        self._refuse_gone(start, ends)
+        ranges = {where: OffsetRange(start.get(where, 0), end) for where, end in ends.items()}
+        if self._target is None and self._waits(ranges):
+            return dict(start)
+        self._last_ms = self._clock.now_ms()
+        return ends if most is None else _shared_out(ranges, most)
+
+    def _waits(self, ranges: Mapping[TopicPartition, OffsetRange]) -> bool:
+        """``minOffsetsPerTrigger``: too few are there, and ``maxTriggerDelay`` is not over."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._last_ms is None:
+            return False
+        there = sum(max(each.end - each.start, 0) for each in ranges.values())
+        return there < least and self._clock.now_ms() - self._last_ms < self._options.max_trigger_delay_ms
+
+    def splits(self, start: Offsets, end: Offsets) -> list[Split]:
+        """What is between two offsets, cut for tasks. Raises OffsetOutOfRangeError for loss of data."""
+        logs = self._look_now()
+        self._refuse_gone(end, logs)
+        ranges = {}
+        for where, behind in end.items():
+            if where in logs and start.get(where, 0) < behind:
+                ranges[where] = self._still_there(logs[where], start.get(where, 0), behind)
+        whole = dataclasses.replace(self._options, starting=None, ending=None)
+        return split_ranges({where: logs[where] for where in ranges}, ranges, whole)
+
+    def _still_there(self, log: ReadOnlyLog, start: int, end: int) -> OffsetRange:
+        first, last = log.log_start_offset, readable_end(log, self._options.isolation)
+        if start < first:
+            self._lost(f"{log.where}: records from offset {start} on were deleted before they were read; ")
+        if end > last:
+            self._lost(f"{log.where}: ends at offset {last} now, before {end}, which it had; ")
+        start = min(max(start, first), last)
+        return OffsetRange(start, max(start, min(end, last)))
+
+    def _refuse_gone(self, start: Offsets, there: Mapping[TopicPartition, Any]) -> None:
+        for where, offset in start.items():
+            if where not in there and self._target is None:
+                self._lost(f"{where}: is not there any more, the stream was at offset {offset}; ")
+            elif isinstance(there.get(where), int) and there[where] < offset:
+                self._lost(f"{where}: ends at offset {there[where]}, the stream was at {offset} already; ")
+
+    def _lost(self, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise OffsetOutOfRangeError(f"{what}failOnDataLoss=false goes on with what there is")
+        _logger.warning("%sgoing on with what there is", what)
+
+    # Looking
+
+    def _look_now(self) -> dict[TopicPartition, ReadOnlyLog]:
+        for _ in range(_TRIES - 1):
+            try:
+                return self._look()
+            except (FileNotFoundError, DirectoryRefusedError):
+                continue
+        return self._look()
+
+    def _look(self) -> dict[TopicPartition, ReadOnlyLog]:
+        """The chosen logs as they are now; those that are as before are not opened again."""
+        found: dict[TopicPartition, tuple[object, ReadOnlyLog]] = {}
+        # What was there before a log is opened is kept with it: a change in between is seen the next time.
+        checkpoints = [_checkpoints(Path(path)) for path in self._options.paths]
+        with ReadOnlyLogs(self._options.paths) as logs:
+            for where in chosen_of(logs, self._options):
+                seen = checkpoints, _logs_in(logs.directory_of(where))
+                known = self._known.get(where)
+                found[where] = known if known is not None and known[0] == seen else (seen, logs[where])
+        self._known = found
+        return {where: log for where, (_, log) in found.items()}
+
+
+def _checkpoints(path: Path) -> list[tuple[int, int] | None]:
+    """What is written down of a log directory, be it the path or, of a partition's, its parent."""
+    found: list[tuple[int, int] | None] = []
+    for name in _CHECKPOINTS:
+        for folder in (path, path.absolute().parent):
+            try:
+                facts = files.stat(folder / name)
+                found.append((facts.inode, facts.modified_ns))
+            except FileNotFoundError:
+                found.append(None)
+    return found
+
+
+def _logs_in(directory: Path) -> list[tuple[str, int, int]]:
+    """What changes with whatever changes what a partition has."""
+    inside = files.list_files(directory)
+    return [(name, facts.size, facts.inode) for name, facts in sorted(inside.items()) if ".log" in name]
+
+
+def _shared_out(ranges: Mapping[TopicPartition, OffsetRange], most: int) -> dict[TopicPartition, int]:
+    """At most ``most`` offsets of all ranges, each range's part by its size, at least one (Spark's rule)."""
+    sizes = {where: max(each.end - each.start, 0) for where, each in ranges.items()}
+    total = sum(sizes.values())
+    if total <= most:
+        return {where: each.end for where, each in ranges.items()}
+    found = {}
+    for where, each in ranges.items():
+        share = most * sizes[where] / total
+        step = min(sizes[where], 1 if 0 < share < 1 else int(share))
+        found[where] = each.start + step if sizes[where] else each.end
+    return found

@@ -1,0 +1,261 @@
+"""A stream over growing logs, trigger by trigger, without Spark: each offset once."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from siltstone import app
+from siltstone.cleaner.engine import InProcessEngine
+from siltstone.clock import ManualClock
+from siltstone.errors import DirectoryRefusedError, OffsetOutOfRangeError
+from siltstone.log.names import TopicPartition
+from siltstone.log.service.manager import LogManager
+from siltstone.tables import following
+from siltstone.tables.following import Follower, as_data, of_data
+from siltstone.tables.options import ReadOptions
+from siltstone.tables.reading import read_split
+from tests.log.managed import NOW, append, opened
+
+A, B = TopicPartition("events", 0), TopicPartition("events", 1)
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    with opened(tmp_path / "logs") as manager:
+        manager.topics.create("events", 2, {"segment.bytes": "1400"})
+    return tmp_path / "logs"
+
+
+def options_of(logs: Path, **more: str) -> ReadOptions:
+    return ReadOptions.of({"path": str(logs), **more}, streaming=True)
+
+
+def grow(logs: Path, *counts: int) -> None:
+    with opened(logs) as manager:
+        for where, count in zip((A, B), counts, strict=False):
+            if count:
+                append(manager[where], count)
+
+
+class Stream:
+    """What Spark does: offsets written down, batches read between them."""
+
+    def __init__(self, logs: Path, **more: str) -> None:
+        self.options = options_of(logs, **more)
+        self.clock = ManualClock(NOW)
+        self.follower = Follower(self.options, self.clock)
+        self.offsets = of_data(as_data(self.follower.initial()))
+        self.read: list[tuple[int, int]] = []
+        self.most = self.options.max_offsets_per_trigger
+
+    def restart(self) -> None:
+        self.follower = Follower(self.options, self.clock)
+
+    def between(self, start: following.Offsets, end: following.Offsets) -> list[tuple[int, int]]:
+        return [
+            (partition, offset)
+            for split in self.follower.splits(start, end)
+            for batch in read_split(split, self.options)
+            for partition, offset in zip(
+                batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True
+            )
+        ]
+
+    def trigger(self) -> int:
+        """One micro-batch; how many records it had."""
+        end = of_data(as_data(self.follower.latest(self.offsets, self.most)))
+        found = self.between(self.offsets, end)
+        self.offsets, self.read = end, self.read + found
+        return len(found)
+
+
+def all_of(*counts: int) -> list[tuple[int, int]]:
+    return [(partition, offset) for partition, count in enumerate(counts) for offset in range(count)]
+
+
+def test_each_offset_once_over_rolls_and_restarts(logs: Path) -> None:
+    stream = Stream(logs, startingOffsets="earliest")
+    assert stream.trigger() == 0
+    total = [0, 0]
+    for turn in range(12):
+        counts = [turn * 3, 5 if turn % 2 else 0]
+        grow(logs, *counts)
+        total = [total[0] + counts[0], total[1] + counts[1]]
+        assert stream.trigger() == sum(counts)
+        assert stream.trigger() == 0
+        if turn % 3 == 0:
+            stream.restart()
+    assert sorted(stream.read) == all_of(*total)
+    assert len(list((logs / "events-0").glob("*.log"))) > 2
+
+
+def test_a_stream_starts_at_the_end_unless_told(logs: Path) -> None:
+    grow(logs, 5, 5)
+    latest, earliest = Stream(logs), Stream(logs, startingOffsets="earliest")
+    told = Stream(logs, startingOffsets='{"events":{"0":2,"1":-1}}')
+    grow(logs, 1, 0)
+    assert (latest.trigger(), earliest.trigger(), told.trigger()) == (1, 11, 4)
+
+
+def test_a_batch_that_is_read_again_is_the_same(logs: Path) -> None:
+    stream = Stream(logs, startingOffsets="earliest")
+    grow(logs, 40, 10)
+    start, end = dict(stream.offsets), stream.follower.latest(stream.offsets)
+    first = stream.between(start, end)
+    grow(logs, 40, 40)
+    stream.restart()
+    assert stream.between(start, end) == first == all_of(40, 10)
+
+
+def test_a_trigger_takes_no_more_offsets_than_allowed_and_shares_them_out(logs: Path) -> None:
+    for _ in range(2):
+        grow(logs, 45, 5)
+    stream = Stream(logs, startingOffsets="earliest", maxOffsetsPerTrigger="20")
+    assert stream.trigger() == 20
+    assert as_data(stream.offsets) == {"events": {"0": 18, "1": 2}}
+    assert [stream.trigger() for _ in range(6)][:4] == [20, 20, 20, 20]
+    assert sorted(stream.read) == all_of(90, 10)
+
+
+def test_available_now_ends_at_what_was_there_when_it_began(logs: Path) -> None:
+    grow(logs, 30, 10)
+    stream = Stream(logs, startingOffsets="earliest", maxOffsetsPerTrigger="25")
+    stream.follower.stop_at_ends()
+    grow(logs, 50, 50)
+    with opened(logs) as manager:
+        manager.topics.add_partitions("events", 3)
+        append(manager["events", 2], 5)
+    while stream.trigger():
+        pass
+    assert sorted(stream.read) == all_of(30, 10)
+    stream.restart()
+    stream.most = None
+    assert stream.trigger() == 105
+
+
+def test_few_offsets_wait_for_more_or_for_the_delay(logs: Path) -> None:
+    stream = Stream(logs, startingOffsets="earliest", minOffsetsPerTrigger="10", maxTriggerDelay="5m")
+    grow(logs, 1, 0)
+    assert stream.trigger() == 1
+    grow(logs, 4, 0)
+    assert stream.trigger() == 0
+    grow(logs, 4, 3)
+    assert stream.trigger() == 11
+    grow(logs, 1, 0)
+    assert stream.trigger() == 0
+    stream.clock.advance(300_000)
+    assert stream.trigger() == 1
+    assert sorted(stream.read) == all_of(10, 3)
+
+
+def test_a_new_partition_is_read_from_its_beginning(logs: Path) -> None:
+    stream = Stream(logs)
+    with opened(logs) as manager:
+        manager.topics.add_partitions("events", 3)
+        append(manager["events", 2], 7)
+    assert stream.trigger() == 7
+    assert stream.read == [(2, offset) for offset in range(7)]
+
+
+def test_gaps_that_cleaning_left_are_no_loss(logs: Path, tmp_path: Path) -> None:
+    with opened(logs) as manager:
+        manager.topics.alter("events", {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+        for _ in range(60):
+            append(manager[A], 3)
+    stream = Stream(logs, startingOffsets="earliest", maxOffsetsPerTrigger="30")
+    stream.trigger()
+    seen = len(stream.read)
+    clean(logs)
+    while stream.offsets[A] < 180:
+        stream.trigger()
+    offsets = [offset for _, offset in stream.read]
+    assert seen == 30
+    assert offsets == sorted(set(offsets))
+    assert set(offsets[-3:]) == {177, 178, 179}
+    assert len(offsets) < 180
+
+
+def test_what_was_deleted_before_it_was_read_is_loss(logs: Path) -> None:
+    grow(logs, 40, 0)
+    careful = Stream(logs, startingOffsets="earliest")
+    easy = Stream(logs, startingOffsets="earliest", failOnDataLoss="false")
+    with opened(logs) as manager:
+        manager.delete_records(A, 25)
+    with pytest.raises(OffsetOutOfRangeError, match="deleted before they were read"):
+        careful.trigger()
+    assert easy.trigger() == 15
+    assert easy.read == [(0, offset) for offset in range(25, 40)]
+
+
+def test_a_log_that_was_cut_or_is_gone_is_loss(logs: Path) -> None:
+    for _ in range(4):
+        grow(logs, 10, 5)
+    careful, easy = Stream(logs), Stream(logs, failOnDataLoss="false")
+    with opened(logs) as manager:
+        manager.truncate_to(A, 30)
+    with pytest.raises(OffsetOutOfRangeError, match="ends at offset 30, the stream was at 40"):
+        careful.trigger()
+    assert easy.trigger() == 0
+    grow(logs, 4, 0)
+    assert easy.trigger() == 4
+    careful.restart()
+    careful.offsets = dict(easy.offsets)
+    shutil.rmtree(logs / "events-1")
+    with pytest.raises(OffsetOutOfRangeError, match="events-1: is not there any more"):
+        careful.trigger()
+    grow(logs, 2, 0)
+    assert easy.trigger() == 2
+    assert easy.read == [(0, offset) for offset in range(30, 36)]
+
+
+def test_only_logs_that_changed_are_opened_again(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened_logs: list[str] = []
+    real = following.ReadOnlyLogs.__getitem__
+
+    def counted(self: following.ReadOnlyLogs, where: TopicPartition) -> object:
+        opened_logs.append(str(where))
+        return real(self, where)
+
+    with LogManager.open([logs], clock=ManualClock(NOW)) as manager:
+        append(manager[A], 3)
+        append(manager[B], 3)
+        manager.flush()
+        stream = Stream(logs, startingOffsets="earliest", isolation="read_uncommitted")
+        monkeypatch.setattr(following.ReadOnlyLogs, "__getitem__", counted)
+        stream.trigger()
+        assert opened_logs == []
+        append(manager[B], 3)
+        stream.trigger()
+        assert opened_logs == ["events-1"]
+
+
+def test_a_look_into_a_swap_is_taken_again(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grow(logs, 5, 5)
+    stream = Stream(logs, startingOffsets="earliest")
+    real, left = following.chosen_of, [7]
+
+    def spoiled(*arguments: object) -> object:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise DirectoryRefusedError("a crash left it half changed")
+        return real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(following, "chosen_of", spoiled)
+    assert stream.follower.latest(stream.offsets) == stream.offsets
+    assert stream.trigger() == 10
+    left[0] = 1000
+    with pytest.raises(DirectoryRefusedError):
+        for _ in range(5):
+            stream.follower.latest(stream.offsets)
+
+
+def clean(logs: Path) -> None:
+    """Clean all logs in place, without Spark."""
+    request = app.CleanRequest(
+        directories=(logs,), in_place=True, config=["cleanup.policy=compact"], topics=["events"], force=True
+    )
+    report = app.clean(request, engine=lambda request, progress: InProcessEngine())
+    assert {result.status for result in report.results} <= {"cleaned", "nothing_to_do"}, report
