@@ -53,7 +53,7 @@ class _Pushing:
     ``__func__``: this one shows that, since to leave filters to Spark is all that it does in any case.
     """
 
-    __func__: Any = DataSourceReader.pushFilters
+    __func__: Any = staticmethod(DataSourceReader.pushFilters)
 
     def __init__(self, reader: BatchReader) -> None:
         self._reader = reader

@@ -1,0 +1,113 @@
+"""Where a table begins and ends: offsets, times, Spark's rules, and states of the past."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from siltstone.errors import OffsetOutOfRangeError, UnknownTopicError, UsageError
+from tests.cleaner.logs import Rec, batch, one
+from tests.log.views import write_aborted
+from tests.tables.tables import log_directory, offsets, table_of
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """t-0: offsets 10 to 19 at 1000, 1010, … ms; t-1: 0 and 1; other-0: 0."""
+    records = [Rec(offset=at, key=b"k%d" % (at % 4), timestamp=1000 + 10 * (at - 10)) for at in range(10, 20)]
+    first, second = [batch([each]) for each in records[:6]], [batch(records[6:])]
+    small = [one(at, "k") for at in (0, 1)]
+    return log_directory(
+        tmp_path, {"t-0": {10: first, 16: second}, "t-1": {0: small}, "other-0": {0: [one(0, "k")]}}
+    )
+
+
+ZERO = {"assign": '{"t":[0]}'}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, range(10, 20)),
+        ({"startingOffsets": "earliest", "endingOffsets": "latest"}, range(10, 20)),
+        ({"startingOffsets": '{"t":{"0":13}}'}, range(13, 20)),
+        ({"startingOffsets": '{"t":{"0":-2}}', "endingOffsets": '{"t":{"0":-1}}'}, range(10, 20)),
+        ({"endingOffsets": '{"t":{"0":13}}'}, range(10, 13)),
+        ({"startingOffsets": '{"t":{"0":15}}', "endingOffsets": '{"t":{"0":12}}'}, []),
+        ({"startingTimestamp": "1025"}, range(13, 20)),
+        ({"startingTimestamp": "1970-01-01T00:00:01.030Z"}, range(13, 20)),
+        ({"startingOffsetsByTimestamp": '{"t":{"0":1030}}'}, range(13, 20)),
+        ({"endingTimestamp": "1030"}, range(10, 13)),
+        ({"endingTimestamp": "9999"}, range(10, 20)),
+        ({"endingOffsetsByTimestamp": '{"t":{"0":1030}}'}, range(10, 13)),
+        ({"startingTimestamp": "1030", "startingOffsets": '{"t":{"0":18}}'}, range(13, 20)),
+        ({"startingTimestamp": "9999", "startingOffsetsByTimestampStrategy": "latest"}, []),
+        ({"asOfOffset": "13"}, range(10, 14)),
+        ({"asOfOffset": '{"t":{"0":13}}'}, range(10, 14)),
+        ({"asOfOffset": "99"}, range(10, 20)),
+        ({"asOfTimestamp": "1030"}, range(10, 14)),
+        ({"asOfTimestamp": "999"}, []),
+        ({"asOfOffset": "13", "view": "latest"}, [10, 11, 12, 13]),
+        ({"view": "latest"}, [16, 17, 18, 19]),
+        ({"startingOffsets": '{"t":{"0":5}}', "failOnDataLoss": "false"}, range(10, 20)),
+        ({"endingOffsets": '{"t":{"0":99}}', "failOnDataLoss": "false"}, range(10, 20)),
+    ],
+)
+def test_where_it_begins_and_ends(root: Path, given: dict[str, str], expected: list[int]) -> None:
+    assert offsets(root, **ZERO, **given) == list(expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "match"),
+    [
+        ({"startingTimestamp": "9999"}, UsageError, "no record at or after 9999"),
+        ({"startingOffsets": '{"t":{"0":5}}'}, OffsetOutOfRangeError, "5 is outside 10 to 20"),
+        ({"endingOffsets": '{"t":{"0":21}}'}, OffsetOutOfRangeError, "21 is outside 10 to 20"),
+        ({"startingOffsets": '{"t":{"1":0}}'}, UsageError, "missing: t-0 .*not read: t-1"),
+        ({"asOfOffset": "5"}, OffsetOutOfRangeError, "all before 10 was deleted"),
+    ],
+)
+def test_what_is_not_there(root: Path, given: dict[str, str], error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        offsets(root, **ZERO, **given)
+
+
+def test_which_partitions(root: Path) -> None:
+    def chosen(**given: str) -> list[str]:
+        found = table_of(root, **given)
+        names = zip(found["topic"].to_pylist(), found["partition"].to_pylist(), strict=True)
+        return sorted({f"{topic}-{partition}" for topic, partition in names})
+
+    assert chosen() == ["other-0", "t-0", "t-1"]
+    assert chosen(subscribe="t, other") == ["other-0", "t-0", "t-1"]
+    assert chosen(subscribePattern="[a-t]") == ["t-0", "t-1"]
+    assert chosen(subscribePattern="oth") == []
+    assert chosen(assign='{"t":[1],"other":[0]}') == ["other-0", "t-1"]
+    for given in ({"subscribe": "t,u"}, {"assign": '{"t":[7]}'}):
+        with pytest.raises(UnknownTopicError, match=r"u|t-7"):
+            chosen(**given)
+
+
+def test_nothing_beyond_the_high_watermark_or_the_last_stable_offset(root: Path) -> None:
+    (root / "replication-offset-checkpoint").write_text("0\n1\nt 0 14\n")
+    assert offsets(root, **ZERO) == [10, 11, 12, 13]
+    assert offsets(root, **ZERO, isolation="read_uncommitted") == [10, 11, 12, 13]
+
+
+def test_the_state_at_an_offset_that_was_cleaned_since_is_not_known(root: Path) -> None:
+    (root / "cleaner-offset-checkpoint").write_text("0\n1\nt 0 16\n")
+    with pytest.raises(OffsetOutOfRangeError, match="cleaned up to 16"):
+        offsets(root, **ZERO, view="latest", asOfOffset="13")
+    assert offsets(root, **ZERO, view="latest", asOfOffset="13", failOnDataLoss="false") == [10, 11, 12, 13]
+    assert offsets(root, **ZERO, view="latest", asOfOffset="15") == [12, 13, 14, 15]
+    assert offsets(root, **ZERO, asOfOffset="13") == [10, 11, 12, 13]
+
+
+def test_a_transaction_that_is_aborted_in_a_later_segment_never_counts(tmp_path: Path) -> None:
+    inside = [one(at, "k", producer_id=7, transactional=True) for at in range(4)]
+    root = log_directory(tmp_path, {"t-0": {0: inside, 4: [one(4, "k"), one(5, "k")]}})
+    write_aborted(root / "t-0", 4, [(7, 0, 3, 5)])
+    assert offsets(root) == [4, 5]
+    assert offsets(root, isolation="read_uncommitted") == [0, 1, 2, 3, 4, 5]
+    assert offsets(root, startingOffsets='{"t":{"0":1}}', endingOffsets='{"t":{"0":3}}') == []
