@@ -29,7 +29,7 @@ from siltstone.cleaner.keys import ENTRY_BYTES, EntryBlob, KeyCollector, Words, 
 from siltstone.log.names import TopicPartition
 from siltstone.records.layout import Int64
 from siltstone.tables.bounds import OffsetRange
-from siltstone.tables.offsets import pack_offsets
+from siltstone.tables.offsets import between, pack_offsets
 from siltstone.tables.opened import Logs
 from siltstone.tables.options import LOG, ReadOptions
 from siltstone.tables.reading import piece_records
@@ -173,12 +173,7 @@ def with_winners(splits: list[Split], winners: Mapping[TopicPartition, Int64]) -
         pieces = tuple(
             dataclasses.replace(piece, winners=pack_offsets(own))
             for piece in split.pieces
-            if len(own := _between(winners[piece.where], piece.start, piece.end))
+            if len(own := between(winners[piece.where], piece.start, piece.end))
         )
         found += [Split(pieces=pieces)] if pieces else []
     return found
-
-
-def _between(offsets: Int64, start: int, end: int) -> Int64:
-    low, high = np.searchsorted(offsets, [start, end]).tolist()
-    return offsets[low:high]

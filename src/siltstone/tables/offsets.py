@@ -42,3 +42,9 @@ def unpack_offsets(packed: bytes) -> Int64:
         return np.asarray(np.flatnonzero(bits) + base, np.int64)
     payload = np.frombuffer(packed, "<u4" if kind == _U32 else "<i8", offset=_HEAD.size)
     return np.asarray(payload.astype(np.int64) + base)
+
+
+def between(offsets: Int64, start: int, end: int) -> Int64:
+    """Those of some ascending offsets in ``[start, end)``."""
+    low, high = np.searchsorted(offsets, [start, end]).tolist()
+    return offsets[low:high]

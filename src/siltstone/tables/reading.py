@@ -61,10 +61,17 @@ def read_split(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
 
 def piece_records(piece: Piece, options: ReadOptions) -> Iterator[Polled]:
     """The piece's records as columns, which hold until the next ones are asked for."""
-    if piece.winners is None:
+    if piece.winners is not None:
+        yield from _only(piece, unpack_offsets(piece.winners), options)
+    elif piece.hidden is not None:
+        yield from _without(piece, unpack_offsets(piece.hidden), options)
+    else:
         yield from _records(piece, options)
-        return
-    winners, found = unpack_offsets(piece.winners), 0
+
+
+def _only(piece: Piece, winners: Int64, options: ReadOptions) -> Iterator[Polled]:
+    """The winners, all of them."""
+    found = 0
     for polled in _records(piece, options):
         rows = rows_of(polled.columns, winners)
         found += len(rows)
@@ -79,6 +86,16 @@ def piece_records(piece: Piece, options: ReadOptions) -> Iterator[Polled]:
         )
 
 
+def _without(piece: Piece, hidden: Int64, options: ReadOptions) -> Iterator[Polled]:
+    """All records but the hidden ones."""
+    for polled in _records(piece, options):
+        shown = np.ones(len(polled), np.bool_)
+        shown[rows_of(polled.columns, hidden)] = False
+        rows = np.flatnonzero(shown)
+        if len(rows):
+            yield Polled(columns=select(polled.columns, rows), batches=polled.batches)
+
+
 def rows_of(columns: RecordColumns, offsets: Int64) -> Int64:
     """The rows with one of some ascending offsets."""
     first, last = columns.offset[0], columns.offset[-1]
@@ -89,9 +106,10 @@ def rows_of(columns: RecordColumns, offsets: Int64) -> Int64:
 
 def _records(piece: Piece, options: ReadOptions) -> Iterator[Polled]:
     """All records of the piece that count."""
-    reader = _opened(piece)
+    reader = open_piece(piece)
     if reader is None:
-        yield from _read_anew(piece, options)
+        for part in pieces_now(piece, options):
+            yield from _records(part, options)
         return
     scratch = Scratch()
     with reader:
@@ -102,8 +120,8 @@ def _records(piece: Piece, options: ReadOptions) -> Iterator[Polled]:
                 yield polled
 
 
-def _opened(piece: Piece) -> files.Reader | None:
-    """The piece's file, None where it is another one now."""
+def open_piece(piece: Piece) -> files.Reader | None:
+    """Open the piece's file, None where it is another one now."""
     try:
         reader = files.Reader(Path(piece.directory) / segment_file(piece.file.base_offset, "log"))
     except FileNotFoundError:
@@ -116,13 +134,13 @@ def _opened(piece: Piece) -> files.Reader | None:
     return None
 
 
-def _read_anew(piece: Piece, options: ReadOptions) -> Iterator[Polled]:
-    """By offsets, from the directory as it is now."""
-    log = open_again(piece.directory, piece.where)
+def pieces_now(piece: Piece, options: ReadOptions) -> Iterator[Piece]:
+    """The same offsets by the directory as it is now. Raises OffsetOutOfRangeError, SourceChangedError."""
     if options.view != LOG or options.as_of is not None:
         raise SourceChangedError(
             f"{piece.directory}: changed since the query was planned, its view is gone; run the query again"
         )
+    log = open_again(piece.directory, piece.where)
     start, end = log.log_start_offset, readable_end(log, options.isolation)
     if options.fail_on_data_loss and not start <= piece.start <= piece.end <= end:
         raise OffsetOutOfRangeError(
@@ -132,13 +150,12 @@ def _read_anew(piece: Piece, options: ReadOptions) -> Iterator[Polled]:
     wanted = OffsetRange(max(piece.start, start), min(piece.end, end))
     whole = dataclasses.replace(options, min_partitions=None, max_records_per_partition=None)
     for split in split_ranges({piece.where: log}, {piece.where: wanted}, whole):
-        for part in split.pieces:
-            yield from _records(part, options)
+        yield from split.pieces
 
 
 def _take(piece: Piece, window: Window, path: str, scratch: Scratch) -> Polled | None:
     """Decode what counts of a window."""
-    batches = window.batches[_wanted(piece, window.batches)]
+    batches = window.batches[wanted_batches(piece, window.batches)]
     if not len(batches):
         return None
     columns = decode_records(window.data, batches, scratch, path=path, origin=window.origin)
@@ -151,7 +168,7 @@ def _take(piece: Piece, window: Window, path: str, scratch: Scratch) -> Polled |
     return Polled(columns=columns, batches=batches) if len(columns) else None
 
 
-def _wanted(piece: Piece, batches: Directory) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def wanted_batches(piece: Piece, batches: Directory) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Which batches have records for the caller: no control batches, none of aborted transactions."""
     is_set = batches["magic"] < 2
     wanted = ((batches["attributes"] & CONTROL_BIT) == 0) | is_set

@@ -23,7 +23,9 @@ from siltstone.log.live_segment import LiveSegment
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import TopicPartition
 from siltstone.log.service.read_only import ReadOnlyLog
+from siltstone.records.layout import Int64
 from siltstone.tables.bounds import OffsetRange
+from siltstone.tables.offsets import between, pack_offsets
 from siltstone.tables.options import ReadOptions
 
 OPEN_COST = 4 << 20
@@ -45,7 +47,8 @@ class Piece:
     """Offsets ``[start, end)`` of a partition, in bytes ``[position, end_position)`` of one segment's file.
 
     ``size``: the bytes that count for this piece, where two share a batch. ``aborted``: the transactions
-    whose records do not count. ``winners``: None, or which records stay (``pack_offsets``).
+    whose records do not count. ``winners``: None, or which records stay; ``hidden``: None, or which do not
+    (``pack_offsets``).
     """
 
     where: TopicPartition
@@ -58,6 +61,18 @@ class Piece:
     size: int
     aborted: tuple[AbortedTransaction, ...] = ()
     winners: bytes | None = None
+    hidden: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Offsets of a partition that are read from one view of a directory, without the ``hidden`` ones."""
+
+    where: TopicPartition
+    directory: str
+    view: LogView
+    wanted: OffsetRange
+    hidden: Int64 | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,20 +96,27 @@ def split_ranges(
 
     In order of partition and offset. Empty ranges give nothing.
     """
-    whole = [
-        piece
-        for where in sorted(ranges)
-        for piece in _by_segment(logs[where], ranges[where], options.isolation)
-    ]
-    target = _target(whole, options)
-    cut = [part for piece in whole for part in _cut(logs[piece.where], piece, target)]
+    return split_sources(
+        [
+            Source(
+                where=where, directory=str(logs[where].directory), view=logs[where].view, wanted=ranges[where]
+            )
+            for where in sorted(ranges)
+        ],
+        options,
+    )
+
+
+def split_sources(sources: Iterable[Source], options: ReadOptions) -> list[Split]:
+    """As ``split_ranges``, in the order of the sources."""
+    whole = [(each, piece) for each in sources for piece in _by_segment(each, options.isolation)]
+    target = _target([piece for _, piece in whole], options)
+    cut = [part for source, piece in whole for part in _cut(source.view, piece, target)]
     if options.max_records_per_partition is not None:
         cut = [part for piece in cut for part in _by_records(piece, options.max_records_per_partition)]
     splits = _packed(cut, target, options)
     wanted = options.min_partitions or 1
-    if len(splits) < wanted:
-        splits = _divided([Split(pieces=(piece,)) for piece in cut], wanted)
-    return splits
+    return splits if len(splits) >= wanted else _divided(cut, wanted)
 
 
 def _target(pieces: list[Piece], options: ReadOptions) -> int:
@@ -106,9 +128,9 @@ def _target(pieces: list[Piece], options: ReadOptions) -> int:
     return max(1, min(options.max_partition_bytes, max(OPEN_COST, each)))
 
 
-def _by_segment(log: ReadOnlyLog, wanted: OffsetRange, isolation: str) -> Iterator[Piece]:
+def _by_segment(source: Source, isolation: str) -> Iterator[Piece]:
     """A piece for every segment that holds some of the offsets."""
-    view = log.view
+    view, wanted = source.view, source.wanted
     aborted = _aborted(view, wanted) if isolation == READ_COMMITTED else ()
     for number, segment in enumerate(view.segments):
         behind = _base_behind(view, number)
@@ -123,8 +145,8 @@ def _by_segment(log: ReadOnlyLog, wanted: OffsetRange, isolation: str) -> Iterat
         if end_position <= first.position:
             continue
         yield Piece(
-            where=log.where,
-            directory=str(log.directory),
+            where=source.where,
+            directory=source.directory,
             file=_source(segment, size),
             start=start,
             end=end,
@@ -132,6 +154,7 @@ def _by_segment(log: ReadOnlyLog, wanted: OffsetRange, isolation: str) -> Iterat
             end_position=end_position,
             size=end_position - first.position,
             aborted=tuple(each for each in aborted if each.last_offset >= start and each.first_offset < end),
+            hidden=None if source.hidden is None else pack_offsets(between(source.hidden, start, end)),
         )
 
 
@@ -168,10 +191,10 @@ def _aborted(view: LogView, wanted: OffsetRange) -> tuple[AbortedTransaction, ..
     return tuple(found)
 
 
-def _cut(log: ReadOnlyLog, piece: Piece, target: int) -> Iterator[Piece]:
+def _cut(view: LogView, piece: Piece, target: int) -> Iterator[Piece]:
     """A segment's piece in parts of about ``target`` bytes, at batches."""
     count = -(-piece.size // target)
-    (segment,) = (each for each in log.view.segments if each.base_offset == piece.file.base_offset)
+    (segment,) = (each for each in view.segments if each.base_offset == piece.file.base_offset)
     wanted = np.linspace(piece.position, piece.end_position, count, endpoint=False).astype(np.int64)[1:]
     for offset, position in _places_behind(segment, piece, wanted.tolist()):
         if not piece.start < offset < piece.end or not piece.position < position < piece.end_position:
@@ -256,9 +279,10 @@ def _packed(pieces: Iterable[Piece], target: int, options: ReadOptions) -> list[
     return [Split(pieces=tuple(each)) for each in splits]
 
 
-def _divided(splits: list[Split], wanted: int) -> list[Split]:
-    """The splits with the most offsets halved until there are as many as wanted, or one offset each."""
-    pieces = [split.pieces[0] for split in splits]
+def _divided(cut: list[Piece], wanted: int) -> list[Split]:
+    """A split a piece, those with the most offsets halved until there are as many as wanted, or one offset
+    each."""
+    pieces = list(cut)
     while pieces and len(pieces) < wanted:
         number = max(range(len(pieces)), key=lambda each: pieces[each].end - pieces[each].start)
         piece = pieces[number]

@@ -1,0 +1,96 @@
+"""``view=compacted`` is what ``CompactedReader`` reads: the ledger to its horizon, then the originals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from siltstone.clock import ManualClock
+from siltstone.compacted.compactor import TwoPhaseCompactor
+from siltstone.compacted.engine import InProcessCompactionEngine
+from siltstone.errors import SourceChangedError
+from siltstone.log.ledger.reading import CompactedReader
+from siltstone.log.ledger.store import LedgerStore
+from siltstone.log.service.read_only import ReadOnlyLogs
+from siltstone.tables.options import ReadOptions
+from siltstone.tables.planning import plan
+from siltstone.tables.predicate import EVERYTHING
+from siltstone.tables.reading import read_split
+from tests.cleaner.logs import NOW, Rec, batch
+from tests.log.views import write_segments
+from tests.tables.tables import log_directory, offsets, table_of
+
+
+def records(first: int, end: int) -> bytes:
+    """Five keys in turn, the third of them deleted once and again."""
+    each = (
+        Rec(offset=at, key=b"k%d" % (at % 5), value=None if at % 10 == 2 else b"%d" % at, timestamp=at)
+        for at in range(first, end)
+    )
+    return batch(list(each))
+
+
+def compact(root: Path) -> None:
+    with ReadOnlyLogs([root], clock=ManualClock(NOW)) as logs:
+        compactor = TwoPhaseCompactor(InProcessCompactionEngine(1), clock=ManualClock(NOW))
+        compactor.compact(logs["t", 0], order="offset", retain_null_key=False)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Compacted twice, so that a generation hides records, with a tail behind it."""
+    log_directory(tmp_path, {"t-0": {0: [records(0, 20)], 20: [records(20, 30)]}})
+    compact(tmp_path)
+    write_segments(tmp_path / "t-0", {30: [records(30, 33)]}, 100)
+    compact(tmp_path)
+    write_segments(tmp_path / "t-0", {33: [records(33, 40)]}, 100)
+    return tmp_path
+
+
+def as_read(root: Path) -> list[int]:
+    with ReadOnlyLogs([root]) as logs, CompactedReader(logs["t", 0]) as reader:
+        return [record.offset for record in reader.records()]
+
+
+def test_it_is_what_the_reader_of_the_view_reads(root: Path) -> None:
+    found = offsets(root, view="compacted")
+    assert found == as_read(root)
+    assert 0 < len(found) < 20
+    assert table_of(root, view="compacted")["key"].null_count == 0
+
+
+def test_the_originals_below_the_horizon_are_not_needed(root: Path) -> None:
+    whole = offsets(root, view="compacted")
+    for base in (0, 20):
+        for path in (root / "t-0").glob(f"{base:020}.*"):
+            path.unlink()
+    assert offsets(root, view="compacted") == whole == as_read(root)
+    assert offsets(root) == list(range(30, 40))
+
+
+def test_bounds_and_filters_hold_in_the_ledger_too(root: Path) -> None:
+    whole = offsets(root, view="compacted")
+    start = {"startingOffsets": '{"t":{"0":29}}'}
+    assert offsets(root, view="compacted", **start) == [at for at in whole if at >= 29]
+    assert offsets(root, view="compacted", startingTimestamp="29") == [at for at in whole if at >= 29]
+    end = {"endingOffsets": '{"t":{"0":36}}'}
+    assert offsets(root, view="compacted", **end) == [at for at in whole if at < 36]
+    narrow = EVERYTHING.and_offsets(29, 35)
+    assert offsets(root, narrow, view="compacted") == [at for at in whole if 29 <= at < 35]
+
+
+def test_a_log_without_a_ledger_is_read_as_it_is(tmp_path: Path) -> None:
+    root = log_directory(tmp_path, {"t-0": {0: [records(0, 20)]}})
+    assert offsets(root, view="compacted") == list(range(20))
+
+
+def test_a_ledger_that_went_since_the_query_was_planned_is_refused(root: Path) -> None:
+    options = ReadOptions.of({"path": str(root), "view": "compacted"})
+    planned = plan(options)
+    write_segments(root / "t-0", {40: [records(40, 80)]}, 100)
+    compact(root)
+    LedgerStore(root / "t-0").collect()
+    with pytest.raises(SourceChangedError, match="run the query again"):
+        for split in planned:
+            list(read_split(split, options))
