@@ -18,7 +18,11 @@ from hypothesis import strategies as st
 from siltstone.arrow import COLUMNS, schema, to_arrow, to_batches
 from siltstone.arrow import latest as latest_module
 from siltstone.arrow.buffers import bytes_array
-from siltstone.errors import CorruptRecordError, OffsetOutOfRangeError, UsageError
+from siltstone.clock import ManualClock
+from siltstone.compacted.compactor import TwoPhaseCompactor
+from siltstone.compacted.engine import InProcessCompactionEngine
+from siltstone.errors import CorruptRecordError, LedgerError, OffsetOutOfRangeError, UsageError
+from siltstone.log.service.embedded import Log
 from tests.cleaner.logs import Rec, batch, one
 from tests.golden_sets import case_names, legacy_names, read_records
 from tests.log.views import FixedLog, entries_of, random_segments, view_of, write_segments
@@ -234,3 +238,30 @@ def test_kernels_against_plain_python() -> None:
     want = [None if n < 0 else data[s : s + n].tobytes() for s, n in zip(start, size, strict=True)]
     assert bytes_array(data, start, size).to_pylist() == want
     assert bytes_array(data, start[:0], size[:0]).to_pylist() == []
+
+
+# The compacted view
+
+
+def test_the_compacted_view_is_the_ledger_and_then_the_log(tmp_path: Path) -> None:
+    with Log(tmp_path / "users-0", upkeep=False) as log:
+        for value in (b"1", b"2", b"3"):
+            log.append(value, key=b"a")
+            log.append(value, key=b"b")
+        log.append(None, key=b"b")
+        log.flush()
+        assert to_arrow(log, view="compacted").equals(to_arrow(log)), "never compacted: the log itself"
+        TwoPhaseCompactor(InProcessCompactionEngine(), clock=ManualClock(0)).compact(log.log)
+        log.append(b"4", key=b"c")
+        assert to_arrow(log, view="compacted", columns=["offset", "value"]).to_pylist() == [
+            {"offset": 4, "value": b"3"},
+            {"offset": 7, "value": b"4"},
+        ]
+        assert to_arrow(log, 5, view="compacted")["offset"].to_pylist() == [7]
+        assert to_arrow(log, end=7, view="compacted")["offset"].to_pylist() == [4]
+        assert to_arrow(log)["offset"].to_pylist() == list(range(8))
+        (log.directory / ".compacted" / "ledger-0.json").unlink()
+        with pytest.raises(LedgerError, match=r"ledger-0\.json"):
+            to_arrow(log, view="compacted")
+    with pytest.raises(UsageError, match="no compacted view"):
+        to_arrow(log_of(tmp_path), view="compacted")

@@ -17,26 +17,29 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, Unpack
 
 import numpy as np
 import pyarrow as pa
 
 from siltstone.arrow.buffers import HEADERS, bytes_array, headers_array
 from siltstone.arrow.latest import latest_offsets
-from siltstone.errors import UsageError
+from siltstone.errors import LedgerError, UsageError
 from siltstone.log.fetch import READ_COMMITTED, LogView
+from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.names import TopicPartition
-from siltstone.log.reading import EARLIEST, LogReader, Polled, select
+from siltstone.log.reading import EARLIEST, LogReader, Polled, ReaderSettings, Start, select
 from siltstone.records.columns import RecordColumns
 from siltstone.records.layout import TIMESTAMP_TYPE_BIT, Directory, Int64
 
+VIEWS = ("log", "latest", "compacted")
 DEFAULT_BATCH_BYTES = 8 << 20
 _LARGEST_MS = ((1 << 63) - 1) // 1000
 
 
 class TopicLog(Protocol):
-    """A log that knows whose it is, such as ``PartitionLog``."""
+    """A log that knows whose it is, such as ``PartitionLog``; for a compacted view it has a ``directory``."""
 
     @property
     def where(self) -> TopicPartition:
@@ -51,9 +54,10 @@ class TopicLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Fixed:
-    """A log that stays as it was."""
+    """A log that stays as it was; only readers of the compacted view ask for ``directory``."""
 
     view: LogView
+    directory: Path = Path()
 
 
 Maker = Callable[[RecordColumns, Directory, TopicPartition], pa.Array]
@@ -121,22 +125,28 @@ def to_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The records with offsets in ``[start, end)`` as Arrow batches of about ``batch_bytes`` of records.
 
-    ``start`` and ``end`` are the log's own unless told. ``view``: "log", every record, or "latest", the last
+    ``start`` and ``end`` are the log's own unless told. ``view``: "log", every record; "latest", the last
     record of each key among them (keyless ones left out; ``tombstones``: "drop" or "keep" keys whose last
-    value is null), which reads twice, see ``arrow.latest``. Only the columns asked for are made. Raises
-    UsageError at the call; OffsetOutOfRangeError and CorruptRecordError while reading.
+    value is null), which reads twice, see ``arrow.latest``; "compacted", the ledger beside the log and then
+    what came after it, see ``log.ledger.reading``. Only the columns asked for are made. Raises UsageError and
+    LedgerError at the call; OffsetOutOfRangeError, CorruptRecordError and LedgerError while reading.
     """
     wanted = schema(columns, include_headers=include_headers)
-    if view not in ("log", "latest") or tombstones not in ("drop", "keep"):
-        raise UsageError(f"view {view!r}, tombstones {tombstones!r}: give log or latest, drop or keep")
+    if view not in VIEWS or tombstones not in ("drop", "keep"):
+        views = " or ".join(VIEWS)
+        raise UsageError(f"view {view!r}, tombstones {tombstones!r}: give {views}, drop or keep")
     fixed, first = _Fixed(log.view), EARLIEST if start is None else start
 
     def reader() -> LogReader:
         return LogReader(fixed, first, isolation=isolation, end=end, buffer_bytes=batch_bytes)
 
-    found: Iterator[Polled] = iter(reader())
-    if view == "latest":
+    found: Iterator[Polled]
+    if view == "compacted":
+        found = _compacted(log, first, isolation=isolation, end=end, buffer_bytes=batch_bytes)
+    elif view == "latest":
         found = _latest(reader, tombstones == "keep")
+    else:
+        found = iter(reader())
     return (
         record_batch(part, wanted, log.where) for polled in found for part in _in_pieces(polled, batch_bytes)
     )
@@ -165,6 +175,26 @@ def to_arrow(
         tombstones=tombstones,
     )
     return pa.Table.from_batches(batches, schema(columns, include_headers=include_headers))
+
+
+def _compacted(log: TopicLog, start: Start, **how: Unpack[ReaderSettings]) -> Iterator[Polled]:
+    """The compacted view as it is now. A ledger that came after the log was looked at needs another look."""
+    directory: object = getattr(log, "directory", None)
+    if not isinstance(directory, Path):
+        raise UsageError(f"{log.where}: a log without a directory has no compacted view")
+    while True:
+        view = log.view
+        try:
+            return _closing(CompactedReader(_Fixed(view, directory), start, **how))
+        except LedgerError:
+            if log.view is view:
+                raise
+
+
+def _closing(reader: CompactedReader) -> Iterator[Polled]:
+    """All that it gives; the ledger is let go in any case."""
+    with reader:
+        yield from reader
 
 
 def _latest(reader: Callable[[], LogReader], keep_tombstones: bool) -> Iterator[Polled]:

@@ -152,6 +152,11 @@ class Log:
     # Reading
 
     @property
+    def directory(self) -> Path:
+        """The partition's directory."""
+        return self.log.directory
+
+    @property
     def view(self) -> LogView:
         """What may be read now: ``siltstone.arrow.to_arrow(log)`` reads it."""
         return self.log.view
