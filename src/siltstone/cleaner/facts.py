@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from pathlib import Path
 from siltstone.cleaner import plan, report
 from siltstone.cleaner.horizons import find_horizons
 from siltstone.cleaner.journal import SETTINGS, Basis, Journal, going_on, groups_done, why_not
+from siltstone.cleaner.pacing import IO_LIMIT, share_of_io
 from siltstone.cleaner.report import LogResult
 from siltstone.cleaner.resume import Unfinished, not_gone_on_with
 from siltstone.cleaner.work import Group, LogWork
@@ -46,13 +48,17 @@ NO_HIGH_WATERMARK = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What the operator chose, as far as planning goes by it. ``map_end``: ``LogWork``'s, nobody's choice."""
+    """What the operator chose, as far as planning goes by it. ``map_end``: ``LogWork``'s, nobody's choice.
+
+    ``tasks_at_once`` have to share ``log.cleaner.io.max.bytes.per.second``; the machine's cores unless told.
+    """
 
     now_ms: int
     force: bool = False
     drop_keyless: bool = False
     high_watermark_is_end: bool = False
     map_end: int = LONG_MAX
+    tasks_at_once: int = os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -337,6 +343,7 @@ def _work(
         hash_key=(secrets.randbits(64), secrets.randbits(64)),
         window_size=config.integer("log.cleaner.io.buffer.size"),
         memory_bytes=TASK_MEMORY_FACTOR * config.integer("log.cleaner.dedupe.buffer.size"),
+        io_bytes_per_second=share_of_io(config.number(IO_LIMIT), choices.tasks_at_once),
     )
 
 

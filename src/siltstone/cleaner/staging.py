@@ -16,13 +16,14 @@ import numpy.typing as npt
 
 from siltstone import files
 from siltstone.cleaner.judging import Flags
+from siltstone.cleaner.pacing import Pacer, paced_windows
 from siltstone.cleaner.rewrite import Output, Rewriter, pieces
 from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.work import Group, LogWork, Trouble, refuse_disorder, trouble_of
 from siltstone.config import INT_MAX
 from siltstone.errors import CheckFailedError
 from siltstone.log.indexes import IndexBuilder, Indexes
-from siltstone.log.segments import unchanged, windows
+from siltstone.log.segments import unchanged
 from siltstone.records.codecs import Scratch
 from siltstone.records.decode import decode_records
 from siltstone.records.layout import CONTROL_BIT
@@ -164,11 +165,11 @@ def _fill(work: LogWork, group: Group, staying: Staying, sink: _Sink, report: Re
 
 
 def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink) -> None:
-    segment, scratch = work.segments[number], Scratch()
+    segment, scratch, pacer = work.segments[number], Scratch(), Pacer(work.io_bytes_per_second)
     following, end = work.offsets_of(number)
     keeps = work.keeps_legacy_tombstones(number)
     with unchanged(segment) as reader:
-        for window in windows(reader, window_size=work.window_size):
+        for window in paced_windows(reader, work.window_size, pacer):
             following = refuse_disorder(segment.path, window, following, end)
             for part in pieces(window.batches):
                 batches = window.batches[part]
@@ -186,6 +187,7 @@ def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink) -> N
                 if output is None:
                     raise CheckFailedError(f"{segment.path}: a winner is not among the records")
                 sink.put(output)
+                pacer.done(len(output.data))
 
 
 def read_back(
@@ -199,12 +201,13 @@ def read_back(
     path, following, kept, scratch = report.staged["log"], group.base_offset, 0, Scratch()
     again = IndexBuilder(group.base_offset, work.index_interval, work.index_bytes)
     last = -1
+    pacer = Pacer(work.io_bytes_per_second)
     with files.Reader(path) as reader:
         if reader.stat.size != report.size:
             raise CheckFailedError(
                 f"{path}: {reader.stat.size} bytes on disk, but {report.size} were written"
             )
-        for window in windows(reader, window_size=work.window_size):
+        for window in paced_windows(reader, work.window_size, pacer):
             following = refuse_disorder(path, window, following, group.end_offset)
             again.add_directory(window.batches)
             for part in pieces(window.batches):

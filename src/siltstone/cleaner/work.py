@@ -21,11 +21,12 @@ import numpy as np
 
 from siltstone.cleaner.judging import Flags
 from siltstone.cleaner.keys import EntryBlob, KeyCollector, Winners
+from siltstone.cleaner.pacing import UNLIMITED, Pacer, paced_windows
 from siltstone.cleaner.rewrite import Rules, pieces
 from siltstone.cleaner.transactions import NOTHING, Aborted, Carried, TransactionScan, carried_by_group
 from siltstone.config import LONG_MAX
 from siltstone.errors import CorruptFileError, SiltstoneError
-from siltstone.log.segments import Segment, Window, unchanged, windows
+from siltstone.log.segments import Segment, Window, unchanged
 from siltstone.records.codecs import Scratch
 from siltstone.records.columns import RecordColumns
 from siltstone.records.decode import decode_records
@@ -62,7 +63,8 @@ class LogWork:
     ascending. ``aborted``: the entries of the log's ``.txnindex`` files, those above ``end`` too.
     ``message_sets``: the log begins with v0 or v1. ``legacy_horizon_ms``: tombstones of those stay in
     segments that were modified later. ``map_end``: records from it on all stay; Kafka's map ends where it is
-    full, ours does not, so only a comparison with Kafka sets it.
+    full, ours does not, so only a comparison with Kafka sets it. ``io_bytes_per_second``: what one task may
+    read and write.
     """
 
     name: str
@@ -84,6 +86,7 @@ class LogWork:
     hash_key: tuple[int, int]
     window_size: int
     memory_bytes: int
+    io_bytes_per_second: float = UNLIMITED
 
     def rules(self) -> Rules:
         """The rules that the rewriter goes by."""
@@ -167,9 +170,10 @@ def _extract_segment(
     work: LogWork, number: int, collector: KeyCollector, found: Extracted
 ) -> Iterator[EntryBlob]:
     segment, scratch, scan = work.segments[number], Scratch(), work.transactions()
+    pacer = Pacer(work.io_bytes_per_second)
     following, end = work.offsets_of(number)
     with unchanged(segment) as reader:
-        for window in windows(reader, window_size=work.window_size):
+        for window in paced_windows(reader, work.window_size, pacer):
             before, following = following, refuse_disorder(segment.path, window, following, end)
             for part in pieces(window.batches):
                 batches = window.batches[part]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
 
 import pytest
 
 from siltstone import files
+from siltstone.cleaner import pacing, staging, work
 from siltstone.cleaner.cleaner import RunLimits
 from siltstone.cleaner.engine import Engine
 from siltstone.cleaner.history import CLEANINGS_FILE, read_cleanings
@@ -335,11 +337,38 @@ def test_a_limit_of_bytes_per_second_lets_the_cleaner_rest(
 ) -> None:
     rests: list[float] = []
     monkeypatch.setattr(LogCleaner, "_sleep", lambda self, seconds, number=0: rests.append(seconds))
+    monkeypatch.setattr(pacing.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(pacing.Pacer, "done", lambda self, size: None)
     with serving(tmp_path, config={"log.cleaner.io.max.bytes.per.second": "1000"}) as (manager, cleaner):
         write(manager[USERS], 60)
         size = sum(segment.size for segment in manager[USERS].view.segments[:-1])
         cleaner.clean_once()
         assert len(rests) == 1 and 0.5 * 3 * size / 1000 < rests[0] <= 3 * size / 1000
+
+
+def test_tasks_keep_to_their_share_of_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shares: set[float] = set()
+    passed: list[int] = []
+
+    class Seen(pacing.Pacer):
+        def __init__(self, bytes_per_second: float) -> None:
+            super().__init__(math.inf)
+            shares.add(bytes_per_second)
+
+        def done(self, size: int) -> None:
+            passed.append(size)
+
+    for module in (staging, work):
+        monkeypatch.setattr(module, "Pacer", Seen)
+    monkeypatch.setattr(LogCleaner, "_sleep", lambda self, seconds, number=0: None)
+    limits = {"log.cleaner.io.max.bytes.per.second": "1000000", "log.cleaner.threads": "4"}
+    with serving(tmp_path, config=limits) as (manager, cleaner):
+        write(manager[USERS], 60)
+        size = sum(segment.size for segment in manager[USERS].view.segments[:-1])
+        cleaner.clean_once()
+        left = sum(segment.size for segment in manager[USERS].view.segments[:-1])
+    assert shares == {1000000 / 4}
+    assert sum(passed) == 2 * size + 2 * left, "read twice, written, read back"
 
 
 def test_topics_that_are_made_later_are_cleaned_too(tmp_path: Path) -> None:

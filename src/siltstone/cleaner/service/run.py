@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from siltstone.cleaner import report
 from siltstone.cleaner.cleaner import Cleaner, RunLimits
 from siltstone.cleaner.facts import Choices, LogState
+from siltstone.cleaner.pacing import IO_LIMIT, UNLIMITED, share_of_io
 from siltstone.cleaner.report import LogResult
 from siltstone.cleaner.service.destination import IntoOpenLogs
 from siltstone.cleaner.service.kept_engine import EngineUse
@@ -79,13 +80,20 @@ class Run:
             _tell_beginning(each.candidate)
         try:
             cleaner = Cleaner(lambda: self._engine, destination, self._limits)
-            results += cleaner.run(states, Choices(now_ms=self.began_ms, drop_keyless=True))
+            results += cleaner.run(states, self._choices())
         except EngineError as error:
             _logger.warning("the cleaner has no engine: %s", error)
         self._manager.upkeep.take_failed_offline()
         for result in results:
             self._take_in(result)
         return results
+
+    def _choices(self) -> Choices:
+        """An engine is asked how many tasks it runs only where they have to share a limit."""
+        config, tasks = self._manager.config, 1
+        if share_of_io(config.number(IO_LIMIT), 1) != UNLIMITED:
+            tasks = self._engine.workers * max(config.integer("log.cleaner.threads"), 1)
+        return Choices(now_ms=self.began_ms, drop_keyless=True, tasks_at_once=tasks)
 
     def is_nobodys_fault(self, result: LogResult) -> bool:
         """Was it the engine that kept the log from being cleaned?"""

@@ -1,10 +1,10 @@
 """``log.cleaner.io.max.bytes.per.second``: how long the cleaner waits before it goes on (Kafka's
 ``Throttler``).
 
-Kafka's cleaner waits between buffers. Here a run's reading and writing is done by tasks that know nothing of
-each other, so it is the runs that are kept apart: after each one the cleaner rests until the average is
-within the limit, and with a limit a run is kept to what may be done in ``WINDOW_SECONDS`` or to one log,
-whichever is more.
+Kafka's cleaner waits between buffers, and so does each task of a run here, for its share of the limit
+(``cleaner.pacing``). What is done beside the tasks, as the check before a swap, is made up for after the run:
+the cleaner rests until the average is within the limit. A run is kept to what may be done in
+``WINDOW_SECONDS`` or to one log, whichever is more.
 """
 
 from __future__ import annotations

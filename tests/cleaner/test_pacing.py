@@ -1,0 +1,53 @@
+"""A task reads and writes no faster than its share of the limit."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+
+from siltstone.cleaner import pacing
+from siltstone.cleaner.pacing import UNLIMITED, Pacer, share_of_io
+
+
+class Time:
+    """Stands still but for sleeping."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds <= 1.0, "an interrupt would wait"
+        self.now += seconds
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    found = Time()
+    monkeypatch.setattr(pacing, "time", found)
+    return found
+
+
+def test_it_waits_until_the_bytes_were_due(time: Time) -> None:
+    pacer = Pacer(1000)
+    pacer.done(500)
+    assert time.now == pytest.approx(100.5)
+    time.now += 2
+    pacer.done(1000)
+    assert time.now == pytest.approx(102.5), "what was not used may be caught up with"
+    pacer.done(4000)
+    assert time.now == pytest.approx(105.5)
+
+
+def test_without_a_limit_it_asks_for_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pacing, "time", None)
+    Pacer(UNLIMITED).done(1 << 40)
+
+
+def test_tasks_share_what_is_limited() -> None:
+    assert share_of_io(1000.0, 4) == 250.0 and share_of_io(1000.0, 0) == 1000.0
+    assert share_of_io(sys.float_info.max, 4) == math.inf
