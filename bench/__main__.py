@@ -19,11 +19,13 @@ from rich.table import Table
 
 from bench import measure
 from bench.cleaning_load import measure_cleaning_load
+from bench.compacted import measure_compaction
 from bench.generate import Generated, generate
 from bench.measure import Times, WrongResultError
 from bench.partition_log import Figure, measure_log
 from siltstone.cleaner.engine import Engine
 from siltstone.spark.clean import SparkEngine
+from siltstone.spark.compact import SparkCompactionEngine
 from siltstone.spark.session import start_session
 
 OUT = Path(__file__).parent / "out"
@@ -42,8 +44,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--warm", type=int, default=7, help="repetitions on a running session (7)")
     parser.add_argument(
         "--only",
-        choices=("cleaner", "log", "load"),
-        help="the cleaner, the log itself, or appends while it is cleaned (all)",
+        choices=("cleaner", "log", "load", "compacted"),
+        help="the cleaner, the log itself, appends while it is cleaned, or compaction beside it (all)",
     )
     parser.add_argument("--append-gb", type=int, default=10, help="GB of the long append (10)")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
@@ -117,7 +119,13 @@ def main() -> int:
             document["log"] = {figure.name: figure.to_json() for figure in figures}
             if not arguments.json:
                 console.print(_log_table(figures))
-        engine = None if arguments.only in ("log", "load") else _engine()
+        if arguments.only in (None, "compacted"):
+            spark = SparkCompactionEngine(start_session("local[*]"))
+            figures = measure_compaction(spark, OUT / "compacted", arguments.size_mb, arguments.warm or 1)
+            document["compacted"] = {figure.name: figure.to_json() for figure in figures}
+            if not arguments.json:
+                console.print(_log_table(figures, "Compaction beside the originals"))
+        engine = None if arguments.only in ("log", "load", "compacted") else _engine()
         for codec in arguments.codecs.split(",") if engine is not None else ():
             folder = OUT / f"{codec}-{arguments.size_mb}"
             made = generate(folder, arguments.size_mb * 1_000_000, codec)

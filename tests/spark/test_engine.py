@@ -17,6 +17,7 @@ from siltstone.cleaner.engine import InProcessEngine, bucket_count
 from siltstone.cleaner.report import LogResult
 from siltstone.errors import EngineError
 from siltstone.spark import clean as pipeline
+from siltstone.spark import jobs as spark_jobs
 from siltstone.spark.clean import SparkEngine
 from tests.operator.staged import (
     SMALL_WAVES,
@@ -235,7 +236,7 @@ def test_a_bad_log_is_a_row_and_no_failed_job(
     if spread:
         monkeypatch.setattr(waves_module, "fits_one_task", lambda work, limit: False)
     jobs: list[BaseException] = []
-    monkeypatch.setattr(pipeline, "EngineError", lambda text: jobs.append(EngineError(text)) or jobs[-1])
+    monkeypatch.setattr(spark_jobs, "EngineError", lambda text: jobs.append(EngineError(text)) or jobs[-1])
     results = app.clean(request, engine=lambda request, progress: SparkEngine(session)).results
     assert {result.topic: result.status for result in results} == {
         "basic": "cleaned",

@@ -15,19 +15,14 @@ were planned with, so nothing computed anew can mix with what was swapped alread
 
 from __future__ import annotations
 
-import functools
-import gc
 import json
 import math
-import secrets
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -52,31 +47,20 @@ from siltstone.cleaner.work import (
     extract,
     winners_by_group,
 )
-from siltstone.errors import EngineError
 from siltstone.spark import rows
+from siltstone.spark.jobs import Batches, attempt_name, collect, stage, task_numbers
 from siltstone.spark.rows import Row, rows_of
 
-Batches = Iterable[pa.RecordBatch]
 _TASK_BYTES = 1 << 30
 _GROUPS_PER_TASK = 4
 HEADS = "heads"
 """A row that one extracting task sends: its bucket starts every group with an empty row of winners."""
 
 
-def _attempt() -> str:
-    """A name that no other attempt of any task has."""
-    return secrets.token_hex(8)
-
-
-def _task_numbers(batches: Batches) -> Iterator[int]:
-    for batch in batches:
-        yield from batch.column("id").to_pylist()
-
-
 def clean_whole_task(works: Sequence[LogWork], batches: Batches) -> Iterator[pa.RecordBatch]:
     """Each row names a log of ``works``: extracted, merged and rewritten here."""
-    for number in _task_numbers(batches):
-        done = clean_in_one_go(works[number], _attempt())
+    for number in task_numbers(batches):
+        done = clean_in_one_go(works[number], attempt_name())
         yield rows.report_row(rows.REWRITTEN, asdict(done)).batch()
 
 
@@ -84,7 +68,7 @@ def extract_task(
     work: LogWork, parts: Sequence[Sequence[int]], buckets: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
     """Each row names a run of segments: their entries, and a report of what was in them."""
-    for number in _task_numbers(batches):
+    for number in task_numbers(batches):
         found = Extracted()
         for blob in extract(work, parts[number], buckets, entry_capacity(work), found):
             yield rows.entries_row(blob).batch()
@@ -143,7 +127,7 @@ def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     yield from _apart(batches, winners, carried)
     for group, parts in sorted(winners.items()):
         over = carried.get(group, NOTHING)
-        report = rewrite_group(work, work.groups[group], np.concatenate(parts), _attempt(), over)
+        report = rewrite_group(work, work.groups[group], np.concatenate(parts), attempt_name(), over)
         yield rows.report_row(rows.REWRITTEN, report).batch()
 
 
@@ -154,7 +138,7 @@ def gather_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     yield from _apart(batches, winners, carried)
     for group in sorted(winners):
         mine, over = np.concatenate(winners.pop(group)), carried.get(group, NOTHING)
-        file = write_winners(work, work.groups[group], mine, _attempt(), over)
+        file = write_winners(work, work.groups[group], mine, attempt_name(), over)
         yield rows.report_row(rows.GATHERED, asdict(file)).batch()
 
 
@@ -176,21 +160,9 @@ def rewrite_from_files_task(
     work: LogWork, wave: Sequence[tuple[Group, WinnersFile]], batches: Batches
 ) -> Iterator[pa.RecordBatch]:
     """Each row names a group of a wave, which becomes a staged segment."""
-    for number in _task_numbers(batches):
+    for number in task_numbers(batches):
         group, file = wave[number]
-        yield rows.report_row(rows.REWRITTEN, rewrite_from(work, group, file, _attempt())).batch()
-
-
-def _stage(frame: DataFrame, function: Callable[..., Iterator[pa.RecordBatch]], *given: object) -> DataFrame:
-    return frame.mapInArrow(functools.partial(_in_worker, function, *given), rows.SCHEMA)
-
-
-def _in_worker(function: Callable[..., Iterator[pa.RecordBatch]], *given: object) -> Iterator[pa.RecordBatch]:
-    """Run a task's function. PySpark collects garbage after every task, which looks at each object that
-    numba and pandas ever made and takes longer than many a task: once frozen, they are passed over."""
-    if not gc.get_freeze_count():
-        gc.freeze()
-    return function(*given)
+        yield rows.report_row(rows.REWRITTEN, rewrite_from(work, group, file, attempt_name())).batch()
 
 
 class SparkEngine:
@@ -214,7 +186,7 @@ class SparkEngine:
         ordered = sorted(works, key=lambda work: -sum(segment.size for segment in work.segments))
         frame = self._session.range(0, len(ordered), 1, len(ordered))
         title = f"{len(ordered)} logs" if len(ordered) > 1 else ordered[0].name
-        for row in self._collect(_stage(frame, clean_whole_task, ordered), title):
+        for row in self._collect(stage(frame, clean_whole_task, ordered), title):
             yield _done_of(row.report)
 
     @property
@@ -225,14 +197,14 @@ class SparkEngine:
     def clean_spread(self, work: LogWork) -> LogDone:
         """One log over all workers."""
         done = LogDone(name=work.name, found=Extracted())
-        _add_reports(work, done, self._collect(_stage(self._by_group(work), rewrite_task, work), work.name))
+        _add_reports(work, done, self._collect(stage(self._by_group(work), rewrite_task, work), work.name))
         done.groups.sort(key=lambda group: group.group)
         return done
 
     def gather(self, work: LogWork) -> Gathered:
         """One log over all workers, up to a file of winners for each group."""
         gathered = Gathered(totals=LogDone(name=work.name, found=Extracted()))
-        reports = self._collect(_stage(self._by_group(work), gather_task, work), work.name)
+        reports = self._collect(stage(self._by_group(work), gather_task, work), work.name)
         files = [row for row in reports if row.kind == rows.GATHERED]
         gathered.files = [rows.winners_file_of(row.report) for row in files]
         _add_reports(work, gathered.totals, [row for row in reports if row.kind != rows.GATHERED])
@@ -244,7 +216,7 @@ class SparkEngine:
         """Some groups, each by one task out of its file of winners."""
         wave = [(group, winners[group.index]) for group in groups]
         frame = self._session.range(0, len(wave), 1, self._rewriting_tasks(len(wave)))
-        reports = self._collect(_stage(frame, rewrite_from_files_task, work, wave), work.name)
+        reports = self._collect(stage(frame, rewrite_from_files_task, work, wave), work.name)
         found = [rows.rewritten_of(row.report) for row in reports]
         return sorted(found, key=lambda group: group.group)
 
@@ -252,10 +224,8 @@ class SparkEngine:
         """Winners, brought together by group, and reports."""
         buckets = bucket_count(work, max(self._least_buckets, self._parallelism))
         parts = self._parts(work)
-        entries = _stage(
-            self._session.range(0, len(parts), 1, len(parts)), extract_task, work, parts, buckets
-        )
-        merged = _stage(entries.repartitionById(buckets, "target"), merge_task, work, buckets)
+        entries = stage(self._session.range(0, len(parts), 1, len(parts)), extract_task, work, parts, buckets)
+        merged = stage(entries.repartitionById(buckets, "target"), merge_task, work, buckets)
         count = self._rewriting_tasks(len(work.groups))
         return merged.repartitionById(count, F.pmod(F.col("target"), F.lit(count)).cast("int"))
 
@@ -276,22 +246,7 @@ class SparkEngine:
 
     def _collect(self, frame: DataFrame, title: str) -> list[Row]:
         """Run a job; its rows are reports, small ones. Raises EngineError when Spark gives up."""
-        try:
-            with _Watcher(self._session, self._progress, title):
-                table = frame.toArrow()
-        except (PySparkException, OSError, RuntimeError) as error:
-            raise EngineError(f"{title}: the Spark job failed: {_first_line(error)}") from error
-        except Exception as error:
-            if type(error).__module__.startswith("py4j"):
-                raise EngineError(f"{title}: the Spark job failed: {_first_line(error)}") from error
-            raise
-        return [row for batch in table.to_batches() for row in rows_of(batch)]
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    causes = [line.strip() for line in text.splitlines() if "Error" in line or "Exception" in line]
-    return (causes[-1] if causes else text.splitlines()[0] if text else type(error).__name__)[:300]
+        return collect(self._session, frame, title, self._progress)
 
 
 def _add_reports(work: LogWork, done: LogDone, found: Iterable[Row]) -> None:
@@ -318,37 +273,3 @@ def _done_of(text: str) -> LogDone:
         dirty_keys=raw["dirty_keys"],
         seconds=raw["seconds"],
     )
-
-
-class _Watcher:
-    """Tells the progress of a running job, by asking Spark now and then."""
-
-    def __init__(self, session: SparkSession, progress: Progress | None, title: str) -> None:
-        self._tracker = session.sparkContext.statusTracker() if progress is not None else None
-        self._progress = progress
-        self._title = title
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def _watch(self) -> None:
-        while not self._over.wait(0.2):
-            try:
-                self._tell()
-            except Exception:
-                return
-
-    def _tell(self) -> None:
-        assert self._tracker is not None and self._progress is not None
-        for stage in self._tracker.getActiveStageIds():
-            info = self._tracker.getStageInfo(stage)
-            if info is not None:
-                self._progress(self._title, f"stage {stage}", info.numCompletedTasks, info.numTasks)
-
-    def __enter__(self) -> None:
-        if self._tracker is not None:
-            self._thread.start()
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        if self._tracker is not None:
-            self._thread.join(2.0)

@@ -1,0 +1,144 @@
+"""Compaction beside the originals: a whole log, some more records, and how fast the view is read.
+
+The log is the cleaner's: 8 million records of 124 bytes, a million keys. A run is a fresh directory of hard
+links; what is dirty on the disk is settled first. Everything that a run does is in its time: links, both
+phases, every check and fsync, the commit. The goals come from Pulsar 4.2.4 on two cores: 18.8 s for the whole
+log on a broker that runs, to be beaten ten times; 7.1 s for 100,000 records more, fifteen times.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from bench.generate import KEYS, SEGMENT_BYTES, WHERE, Generated, generate
+from bench.measure import WrongResultError, fresh_copy
+from bench.partition_log import Figure
+from siltstone import files
+from siltstone.clock import SystemClock
+from siltstone.compacted.compactor import TwoPhaseCompactor
+from siltstone.compacted.engine import CompactionEngine
+from siltstone.compacted.result import CompactionResult
+from siltstone.config import LogConfig
+from siltstone.log.ledger.reading import CompactedReader
+from siltstone.log.opening import open_partition
+from siltstone.log.partition import PartitionLog
+from siltstone.log.reading import LogReader, Polled
+from siltstone.log.segments import list_segments, windows
+
+MORE_RECORDS = 100_000
+WHOLE_GOAL, MORE_GOAL = 18.8 / 10, 7.1 / 15
+READS = 5
+BUFFER = 1 << 20
+_PLACES = 10 ** np.arange(11, -1, -1)
+
+Measured = dict[str, list[float]]
+
+
+def measure_compaction(engine: CompactionEngine, folder: Path, megabytes: int, times: int) -> list[Figure]:
+    """Medians over ``times`` fresh copies. Raises WrongResultError."""
+    made = generate(folder / "whole", megabytes * 1_000_000, "none")
+    generate(folder / "more", MORE_RECORDS * 124, "none", seed=2)
+    small = generate(folder / "small", 80_000_000, "none")
+    _run(engine, folder / "small", small, folder / "more", {})
+    found: Measured = {}
+    for _ in range(times):
+        _run(engine, folder / "whole", made, folder / "more", found)
+    return _figures(found)
+
+
+def _run(engine: CompactionEngine, folder: Path, made: Generated, more: Path, found: Measured) -> None:
+    """Compact a copy, read it both ways, append, compact again."""
+    compactor = TwoPhaseCompactor(engine, clock=SystemClock())
+    with fresh_copy(folder) as copy:
+        log = open_partition(
+            copy / str(WHERE),
+            LogConfig(segment_bytes=SEGMENT_BYTES),
+            clean=True,
+            recovery_point=made.records,
+        )
+        seen = np.zeros(KEYS, np.bool_)
+        _mark(LogReader(log), seen)
+        _timed(found, "whole", lambda: compactor.compact(log), int(seen.sum()))
+        for _ in range(READS if found else 1):
+            reads = (("log", LogReader(log, buffer_bytes=BUFFER)), ("view", _view(log)))
+            for name, reader in reads:
+                began = time.perf_counter()
+                records = sum(len(polled) for polled in reader)
+                found.setdefault(name, []).append(records / (time.perf_counter() - began))
+        _append(log, more)
+        _mark(LogReader(log, made.records), seen)
+        os.sync()
+        _timed(found, "more", lambda: compactor.compact(log), int(seen.sum()))
+        if sum(len(polled) for polled in _view(log)) != seen.sum():
+            raise WrongResultError("the view does not hold one record a key")
+        log.close()
+
+
+def _view(log: PartitionLog) -> CompactedReader:
+    return CompactedReader(log, buffer_bytes=BUFFER)
+
+
+def _timed(found: Measured, name: str, compact: Callable[[], CompactionResult], keys: int) -> None:
+    began = time.perf_counter()
+    result = compact()
+    found.setdefault(name, []).append(time.perf_counter() - began)
+    if result.entries != keys:
+        raise WrongResultError(f"{result.entries} records in the ledger, {keys} keys in the log")
+
+
+def _mark(reader: Iterable[Polled], seen: np.ndarray) -> None:
+    """Which keys there are, by their twelve digits."""
+    for polled in reader:
+        columns = polled.columns
+        digits = columns.data[columns.key_start[:, None] + np.arange(4, 16)] - 48
+        seen[digits @ _PLACES] = True
+
+
+def _append(log: PartitionLog, folder: Path) -> None:
+    """Append another log's records, as its producer sent them."""
+    for segment in list_segments(folder / "log" / str(WHERE)):
+        with files.Reader(segment.path) as reader:
+            for window in windows(reader):
+                for row in window.batches:
+                    start = int(row["position"])
+                    batch = window.data[start : start + int(row["size"])].copy()
+                    batch[:8] = 0
+                    log.append(batch)
+
+
+def _figures(found: Measured) -> list[Figure]:
+    times = {name: statistics.median(each) for name, each in found.items()}
+    ratio = statistics.median(view / log for view, log in zip(found["view"], found["log"], strict=True))
+    low, high = (min(found["whole"]), max(found["whole"]))
+    spread = f", {low:.2f}-{high:.2f}"
+    more = f", {min(found['more']):.2f}-{max(found['more']):.2f}"
+    return [
+        Figure(
+            name=f"compact the whole log{spread}",
+            value=times["whole"],
+            unit="s",
+            ratio=18.8 / times["whole"],
+            goal=f"{WHOLE_GOAL:.2f} s: 10 x Pulsar",
+        ),
+        Figure(
+            name=f"compact {MORE_RECORDS:,} records more{more}",
+            value=times["more"],
+            unit="s",
+            ratio=7.1 / times["more"],
+            goal=f"{MORE_GOAL:.2f} s: 15 x Pulsar",
+        ),
+        Figure(name="read the log", value=times["log"] / 1e6, unit="M records/s"),
+        Figure(
+            name="read the compacted view",
+            value=times["view"] / 1e6,
+            unit="M records/s",
+            ratio=ratio,
+            goal="1 x the log",
+        ),
+    ]
