@@ -27,11 +27,9 @@ from siltstone.errors import CheckFailedError, LedgerError
 from siltstone.log.ledger.cursor import Cursor, decode_cursor, encode_cursor
 from siltstone.log.ledger.held import (
     HeldLedger,
-    check_files,
     generation_name,
     segment_entry,
     size_of,
-    sum_of,
 )
 from siltstone.log.ledger.hidden import decode_hidden, encode_hidden, hidden_name
 from siltstone.log.ledger.manifest import (
@@ -40,17 +38,18 @@ from siltstone.log.ledger.manifest import (
     decode_manifest,
     encode_manifest,
     manifest_name,
-    what_is_wrong,
 )
+from siltstone.log.ledger.offered import KEYS, refuse_foreign, refuse_unsound
 from siltstone.log.names import COMPACTED, segment_file
 from siltstone.records.layout import Int64
 
 __all__ = ["CURSOR", "KEYS", "LedgerStore", "segment_entry"]
 
-CURSOR, KEYS = "cursor.json", "keys"
+CURSOR = "cursor.json"
 _LEDGER_FILE = re.compile(r"ledger-(\d+)\.(json|hidden)\Z", re.ASCII)
 _GENERATION = re.compile(r"generation-(\d+)\Z", re.ASCII)
 _RUN = re.compile(r"run-.+\Z")
+_TEMPORARY = re.compile(r"cursor\.json\.tmp\Z")
 _TRIES = 100
 
 
@@ -222,10 +221,11 @@ class LedgerStore:
         """
         bases = {each.id: each.base_offset for each in ledger.generations}
         shown = {number: offsets for number, offsets in hidden.items() if len(offsets)}
-        _refuse_foreign(ledger, shown, staged)
+        refuse_foreign(ledger, shown, staged)
         packed = encode_hidden(ledger.id, bases, shown)
         ledger = replace(ledger, hidden_crc=crc32c(packed) if shown else None)
-        self._refuse(ledger, shown, staged)
+        refuse_unsound(self.folder, ledger, shown, staged)
+        self._refuse_overtaken(ledger)
         self._move_in(staged)
         if shown:
             files.write_new(self.folder / hidden_name(ledger.id), packed)
@@ -236,29 +236,13 @@ class LedgerStore:
         files.replace(self.folder / CURSOR, encode_cursor(cursor))
         return ledger
 
-    def _refuse(self, ledger: Ledger, hidden: Mapping[int, Int64], staged: Mapping[int, Path]) -> None:
-        """A ledger that is none, or is behind the one that is there, or whose new files are others."""
-        wrong = what_is_wrong(ledger)
-        if not wrong:
-            wrong = next(
-                (
-                    f"generation {each.id}: {why}"
-                    for each in ledger.generations
-                    if (why := _wrong_hidden(each, hidden))
-                ),
-                "",
-            )
-        if wrong:
-            raise CheckFailedError(f"{self.folder}: ledger {ledger.id}: {wrong}; the cursor has not moved")
+    def _refuse_overtaken(self, ledger: Ledger) -> None:
         cursor = self.cursor()
         if cursor is not None and (ledger.id <= cursor.ledger_id or ledger.horizon < cursor.horizon):
             raise CheckFailedError(
                 f"{self.folder}: ledger {ledger.id} up to {ledger.horizon} comes after ledger "
                 f"{cursor.ledger_id} up to {cursor.horizon}: somebody else has compacted; run again"
             )
-        for each in ledger.generations:
-            if each.id in staged:
-                _refuse_others(staged[each.id], each)
 
     def _move_in(self, staged: Mapping[int, Path]) -> None:
         for number, path in sorted(staged.items()):
@@ -317,7 +301,7 @@ class LedgerStore:
             if found[2] == "hidden" and int(found[1]) not in left:
                 gone += self._remove(found[0])
         gone += self._collect_generations(left)
-        for found in self._named(_RUN):
+        for found in (*self._named(_RUN), *self._named(_TEMPORARY)):
             if found[0] not in keep:
                 gone += self._remove(found[0])
         if gone:
@@ -359,40 +343,3 @@ def _read(path: Path) -> bytes:
         return files.read_bytes(path)
     except (FileNotFoundError, NotADirectoryError):
         raise LedgerError(str(path), "missing") from None
-
-
-def _refuse_foreign(ledger: Ledger, hidden: Mapping[int, Int64], staged: Mapping[int, Path]) -> None:
-    strange = (set(hidden) | set(staged)) - {each.id for each in ledger.generations}
-    if strange:
-        raise CheckFailedError(f"ledger {ledger.id} has no generations {sorted(strange)}")
-
-
-def _wrong_hidden(generation: Generation, hidden: Mapping[int, Int64]) -> str:
-    offsets = hidden.get(generation.id, np.empty(0, np.int64))
-    if len(offsets) != generation.hidden:
-        return f"{len(offsets)} offsets are hidden, {generation.hidden} were counted"
-    if len(offsets) and (
-        (np.diff(offsets) <= 0).any()
-        or offsets[0] < generation.base_offset
-        or offsets[-1] >= generation.end_offset
-    ):
-        return "hidden offsets do not ascend within its bounds"
-    return ""
-
-
-def _refuse_others(directory: Path, generation: Generation) -> None:
-    """Are the staged files what the manifest says? Raises CheckFailedError, OSError."""
-    try:
-        for entry in generation.segments:
-            check_files(directory, entry)
-            log = directory / segment_file(entry.base_offset, "log")
-            with files.Reader(log) as reader:
-                if sum_of(reader) != entry.crc:
-                    raise LedgerError(str(log), "is not what was written")
-        if generation.keys_size:
-            keys = directory / KEYS
-            with files.Reader(keys) as reader:
-                if (reader.stat.size, sum_of(reader)) != (generation.keys_size, generation.keys_crc):
-                    raise LedgerError(str(keys), "is not what was written")
-    except (LedgerError, FileNotFoundError) as error:
-        raise CheckFailedError(f"generation {generation.id}: {error}; the cursor has not moved") from error
