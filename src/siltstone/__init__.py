@@ -14,9 +14,20 @@ if TYPE_CHECKING:
     from siltstone.log.service.embedded import Log, NewRecord, append, open
     from siltstone.log.service.manager import LogManager
     from siltstone.log.service.retention import register_policy
-    from siltstone.spark.embedded import start_cleaner
+    from siltstone.spark.embedded import start_cleaner, start_compaction
+    from siltstone.spark.source.face import read
 
-__all__ = ["Log", "LogManager", "NewRecord", "append", "open", "register_policy", "start_cleaner"]
+__all__ = [
+    "Log",
+    "LogManager",
+    "NewRecord",
+    "append",
+    "open",
+    "read",
+    "register_policy",
+    "start_cleaner",
+    "start_compaction",
+]
 __version__ = "0.1.0"
 
 _FACE = {
@@ -25,8 +36,10 @@ _FACE = {
     "NewRecord": "siltstone.log.service.embedded",
     "append": "siltstone.log.service.embedded",
     "open": "siltstone.log.service.embedded",
+    "read": "siltstone.spark.source.face",
     "register_policy": "siltstone.log.service.retention",
     "start_cleaner": "siltstone.spark.embedded",
+    "start_compaction": "siltstone.spark.embedded",
 }
 """What the package offers by its own name, and where it lives: loaded when it is first asked for."""
 

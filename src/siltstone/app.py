@@ -32,6 +32,7 @@ from siltstone.cleaner.originals import (
 )
 from siltstone.cleaner.report import LogResult
 from siltstone.clock import Clock, SystemClock
+from siltstone.compacted.engine import CompactionEngine, InProcessCompactionEngine
 from siltstone.config import parse_assignments
 from siltstone.errors import DirectoryRefusedError, UsageError
 from siltstone.log.directory import LogDirectory, PassedOver, refuse_strangers
@@ -96,6 +97,20 @@ def spark_engine(request: CleanRequest, progress: Progress | None) -> Engine:
         for folder in [request.out.parent] if request.out else request.directories:
             refuse_strange_executors(session, folder)
     return SparkEngine(session, progress=progress)
+
+
+def compaction_engine(master: str | None, folders: Sequence[Path]) -> CompactionEngine:
+    """What compacts logs in ``folders``: Spark on ``master``, else this process. Raises EngineError."""
+    if master is None:
+        return InProcessCompactionEngine()
+    from siltstone.spark.compact import SparkCompactionEngine
+    from siltstone.spark.probe import refuse_strange_executors
+    from siltstone.spark.session import is_local, start_session
+
+    session = start_session(master)
+    for folder in () if is_local(master) else folders:
+        refuse_strange_executors(session, folder)
+    return SparkCompactionEngine(session)
 
 
 def clean(

@@ -16,8 +16,9 @@ from siltstone import files
 from siltstone.administration.places import Look, Place
 from siltstone.errors import DirectoryRefusedError, OffsetOutOfRangeError, UnknownTopicError, UsageError
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, LogView
+from siltstone.log.ledger.reading import open_reader
 from siltstone.log.names import TopicPartition
-from siltstone.log.reading import EARLIEST, AtTime, LogReader, Polled, Start
+from siltstone.log.reading import EARLIEST, AtTime, Polled, Start
 from siltstone.log.service.read_only import ReadOnlyLog
 
 ISOLATIONS = (READ_COMMITTED, READ_UNCOMMITTED)
@@ -77,16 +78,22 @@ def parse_range(text: str) -> Range:
 class _Followed:
     """One partition that is read: ``view`` is the newest look at it."""
 
-    def __init__(self, log: ReadOnlyLog, wanted: Range, isolation: str) -> None:
+    def __init__(self, log: ReadOnlyLog, wanted: Range, isolation: str, *, compacted: bool) -> None:
         self.where, self.directory = log.where, log.directory
         self.view: LogView = log.view
         self.seen = _fingerprint(log.directory)
-        self.reader = LogReader(
-            self, _start(log, wanted, isolation), isolation=isolation, end=_end(log, wanted), reset=EARLIEST
+        self.reader = open_reader(
+            self,
+            _start(log, wanted, isolation),
+            read_compacted=compacted,
+            isolation=isolation,
+            end=_end(log, wanted),
+            reset=EARLIEST,
         )
         self.told = False
         start = self.reader.offset
-        if not log.log_start_offset <= start <= log.log_end_offset:
+        first = 0 if compacted else log.log_start_offset
+        if not first <= start <= log.log_end_offset:
             raise OffsetOutOfRangeError(
                 f"{self.where}: offset {start} is outside {log.log_start_offset} to {log.log_end_offset}; "
                 "give one between them, start or end"
@@ -135,12 +142,17 @@ class Consuming:
         wanted: Range = Range(),
         isolation: str = READ_COMMITTED,
         to_the_end: bool = False,
+        read_compacted: bool = False,
     ) -> None:
-        """Raises UnknownTopicError, OffsetOutOfRangeError, UsageError, SiltstoneError, OSError."""
+        """``read_compacted``: each partition's compacted view, where it has one.
+
+        Raises UnknownTopicError, OffsetOutOfRangeError, UsageError, SiltstoneError, OSError.
+        """
         if isolation not in ISOLATIONS:
             raise UsageError(f"--isolation {isolation}: give {' or '.join(ISOLATIONS)}")
         self._place, self._topic, self._isolation = place, topic, isolation
         self._only, self._to_the_end = partitions, to_the_end
+        self._compacted = read_compacted
         look = place.look()
         self.notes, self.broker_id = look.notes, look.broker_id
         found = look.topic(topic).partitions
@@ -148,13 +160,16 @@ class Consuming:
         if missing:
             raise UnknownTopicError(f"topic {topic!r} has no partition {missing[0]}")
         self._followed = {
-            number: _Followed(self._log(look, number), wanted, isolation)
+            number: self._follow(look, number, wanted)
             for number in found
             if not partitions or number in partitions
         }
         each_damage = (look.damage_of(each.where) for each in self._followed.values())
         self.damage = [damage for damage in each_damage if damage is not None]
         self._failures = 0
+
+    def _follow(self, look: Look, number: int, wanted: Range) -> _Followed:
+        return _Followed(self._log(look, number), wanted, self._isolation, compacted=self._compacted)
 
     def _log(self, look: Look, number: int) -> ReadOnlyLog:
         return look.log(TopicPartition(self._topic, number), to_the_end=self._to_the_end)
@@ -208,4 +223,4 @@ class Consuming:
                 each.seen = _fingerprint(each.directory)
                 each.view = self._log(look, number).view
             elif number not in self._followed and not self._only:
-                self._followed[number] = _Followed(self._log(look, number), Range(), self._isolation)
+                self._followed[number] = self._follow(look, number, Range())

@@ -27,7 +27,9 @@ from siltstone.config import (
 )
 from siltstone.config.table import TOPIC_NAMES
 from siltstone.errors import InvalidConfigError
+from siltstone.log.service.namespaces import altered_policies, parse_namespace
 
+NAMESPACE_SOURCE = "NAMESPACE_POLICY"
 _BROKER_SOURCES = (
     Source.DYNAMIC_BROKER_CONFIG,
     Source.DYNAMIC_DEFAULT_BROKER_CONFIG,
@@ -47,7 +49,7 @@ class SettingFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsChange:
-    """A topic's own settings before and after a change."""
+    """A topic's own settings, or a namespace's policies, before and after a change; ``topic`` is its name."""
 
     topic: str
     before: Mapping[str, str]
@@ -131,6 +133,28 @@ def alter_settings(
         with place.open() as manager:
             after = dict(manager.topics.alter(name, set_to, remove=removals).config)
     return SettingsChange(topic=name, before=before, after=after)
+
+
+def alter_namespace(
+    place: Place, name: str, additions: Sequence[str], removals: Sequence[str], *, dry_run: bool = False
+) -> SettingsChange:
+    """Set and remove policies of a Pulsar namespace. Raises UsageError, InvalidConfigError."""
+    set_to = texts_of(additions, "--add-config")
+    namespace = parse_namespace(name)
+    before = place.look().registry.namespaces.get(name, {})
+    after: Mapping[str, str] = altered_policies(before, set_to, removals, namespace)
+    if not dry_run:
+        with place.open() as manager:
+            after = manager.topics.alter_namespace(name, set_to, remove=removals)
+    return SettingsChange(topic=name, before=before, after=after)
+
+
+def settings_of_namespace(policies: Mapping[str, str]) -> list[SettingFacts]:
+    """A namespace's policies, by name."""
+    return [
+        SettingFacts(name=name, value=text, source=NAMESPACE_SOURCE, synonyms=())
+        for name, text in sorted(policies.items())
+    ]
 
 
 def _known(texts: Mapping[str, str]) -> dict[str, str]:

@@ -13,15 +13,19 @@ from siltstone.administration.places import Place
 from siltstone.administration.settings import (
     SettingFacts,
     SettingsChange,
+    alter_namespace,
     alter_settings,
     read_additions,
     settings_of_broker,
+    settings_of_namespace,
     settings_of_topic,
 )
 from siltstone.cli.flags import FLAG, MANY, Directories, Json, place_of
 from siltstone.cli.output import note, write_json, write_line
 from siltstone.config import Config, Source, split_additions
 from siltstone.errors import UsageError
+
+_TYPES = ("topics", "brokers", "namespaces")
 
 
 @Parameter(name="*")
@@ -40,9 +44,9 @@ class ConfigsFlags:
     all_
         The defaults too.
     entity_type
-        topics or brokers.
+        topics, brokers or namespaces.
     entity_name
-        The topic, or the broker's number.
+        The topic, the broker's number, or tenant/namespace.
     entity_default
         The settings of all brokers together.
     add_config
@@ -77,9 +81,9 @@ class ConfigsFlags:
         """Raises UsageError for flags that do not go together."""
         if self.alter == self.describe:
             raise UsageError("choose one of --describe and --alter")
-        if self.entity_type not in ("topics", "brokers"):
-            raise UsageError(f"--entity-type {self.entity_type or '(missing)'}: give topics or brokers")
-        if self.entity_default and (self.entity_type == "topics" or self.entity_name is not None):
+        if self.entity_type not in _TYPES:
+            raise UsageError(f"--entity-type {self.entity_type or '(missing)'}: give {' or '.join(_TYPES)}")
+        if self.entity_default and (self.entity_type != "brokers" or self.entity_name is not None):
             raise UsageError("--entity-default is for --entity-type brokers, without --entity-name")
         changes = bool(self.add_config or self.add_config_file or self.delete_config)
         if self.describe and (changes or self.dry_run):
@@ -92,7 +96,7 @@ class ConfigsFlags:
         if self.alter and not changes:
             raise UsageError("--alter: give --add-config, --add-config-file or --delete-config")
         if self.alter and self.entity_name is None:
-            raise UsageError("--alter: say which topic with --entity-name")
+            raise UsageError(f"--alter: say which of the {self.entity_type} with --entity-name")
         if self.alter and self.all_:
             raise UsageError("--all goes with --describe")
 
@@ -111,7 +115,9 @@ def configs(*, flags: ConfigsFlags | None = None, json_: Json = False) -> int:
     flags.refuse_contradictions()
     place = place_of(flags.dir, flags.bootstrap_server, flags.server_properties)
     if flags.alter:
-        _show_change(_alter(place, flags), dry_run=flags.dry_run, as_json=json_)
+        _show_change(_alter(place, flags), flags, as_json=json_)
+    elif flags.entity_type == "namespaces":
+        _describe_namespaces(place, flags, as_json=json_)
     elif flags.entity_type == "topics":
         _describe_topics(place, flags, as_json=json_)
     else:
@@ -124,7 +130,8 @@ def _alter(place: Place, flags: ConfigsFlags) -> SettingsChange:
     additions = [] if flags.add_config_file is None else read_additions(flags.add_config_file)
     additions += [each for text in flags.add_config for each in split_additions(text)]
     removals = [name.strip() for text in flags.delete_config for name in text.split(",")]
-    return alter_settings(place, flags.entity_name, additions, removals, dry_run=flags.dry_run)
+    alter = alter_namespace if flags.entity_type == "namespaces" else alter_settings
+    return alter(place, flags.entity_name, additions, removals, dry_run=flags.dry_run)
 
 
 def _describe_topics(place: Place, flags: ConfigsFlags, *, as_json: bool) -> None:
@@ -139,6 +146,18 @@ def _describe_topics(place: Place, flags: ConfigsFlags, *, as_json: bool) -> Non
     for name, settings in found.items():
         _show(f"{'All' if flags.all_ else 'Dynamic'} configs for topic {name} are:", settings)
     note(*look.notes_on([look.topic(name) for name in names]))
+
+
+def _describe_namespaces(place: Place, flags: ConfigsFlags, *, as_json: bool) -> None:
+    listed = place.look().registry.namespaces
+    names = sorted(listed) if flags.entity_name is None else [flags.entity_name]
+    found = {name: settings_of_namespace(listed.get(name, {})) for name in names}
+    if as_json:
+        entities = [_document("namespaces", name, settings) for name, settings in found.items()]
+        write_json({"entities": entities})
+        return
+    for name, settings in found.items():
+        _show(f"Policies of namespace {name} are:", settings)
 
 
 def _describe_broker(place: Place, flags: ConfigsFlags, *, as_json: bool) -> None:
@@ -180,13 +199,14 @@ def _show(title: str, settings: Sequence[SettingFacts]) -> None:
         write_line(f"  {each.name}={each.value} sensitive=false synonyms={{{synonyms}}}")
 
 
-def _show_change(change: SettingsChange, *, dry_run: bool, as_json: bool) -> None:
+def _show_change(change: SettingsChange, flags: ConfigsFlags, *, as_json: bool) -> None:
+    kind, dry_run = "namespace" if flags.entity_type == "namespaces" else "topic", flags.dry_run
     if as_json:
-        changed = {"topic": change.topic, "before": dict(change.before), "after": dict(change.after)}
+        changed = {kind: change.topic, "before": dict(change.before), "after": dict(change.after)}
         write_json({"action": "alter", "dry_run": dry_run, **changed})
         return
     done = "would be completed" if dry_run else "completed"
-    write_line(f"updating config for topic {change.topic} {done}")
+    write_line(f"updating config for {kind} {change.topic} {done}")
     for name in sorted({*change.before, *change.after}):
         before, after = change.before.get(name), change.after.get(name)
         if before != after:

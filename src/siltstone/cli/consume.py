@@ -12,7 +12,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from siltstone.administration.consuming import Arrived, Consuming, parse_range
-from siltstone.cli.flags import NUMBER_OR_WORD, Directories, Json, Topic, place_of
+from siltstone.cli.flags import FLAG, NUMBER_OR_WORD, Directories, Json, Topic, place_of
 from siltstone.cli.output import note
 from siltstone.cli.record_format import RecordFormat, delimiter, envelope
 from siltstone.errors import UsageError
@@ -58,6 +58,8 @@ class ConsumeFlags:
         read_committed, or read_uncommitted for records of open and aborted transactions too.
     high_watermark
         "end": read what may not be replicated yet; needed only for a broker's topics.
+    read_compacted
+        The compacted view: the ledger that siltstone compact-topic wrote, then what came after it.
     quiet
         Do not tell of reached ends.
     bootstrap_server
@@ -79,6 +81,7 @@ class ConsumeFlags:
     count: Annotated[int | None, Parameter(name=("--count", "-c"))] = None
     isolation: str = "read_committed"
     high_watermark: str | None = None
+    read_compacted: Annotated[bool, FLAG] = False
     quiet: Annotated[bool, Parameter(name=("--quiet", "-q"), negative=())] = False
     bootstrap_server: str | None = None
 
@@ -133,6 +136,7 @@ def consume(*, flags: ConsumeFlags | None = None, json_: Json = False) -> int:
         wanted=parse_range(flags.offset),
         isolation=flags.isolation,
         to_the_end=flags.high_watermark == "end",
+        read_compacted=flags.read_compacted,
     )
     write = _writer(record_format) if record_format else _json_writer(consuming.broker_id)
     note(*consuming.notes, *consuming.damage)

@@ -19,6 +19,7 @@ FOUND, USAGE, INTERRUPTED = 1, 2, 130
 
 COMMANDS = {
     "clean": "Clean the compacted topics of stopped Kafka log directories, as a Spark job.",
+    "compact-topic": "Compact a topic beside its originals, as pulsar compact-topic does.",
     "configs": "Show and change settings of topics, show those of brokers, as kafka-configs does.",
     "consume": "Write the records of a topic, as kcat -C does.",
     "delete-records": "Delete the records below given offsets, as kafka-delete-records does.",
@@ -27,7 +28,7 @@ COMMANDS = {
     "log-dirs": "Show the partitions of log directories with their sizes, as kafka-log-dirs does.",
     "produce": "Append records to a topic: lines of standard input, or files, as kcat -P does.",
     "recover": "Bring Kafka log directories into order after a crash, as a broker's start and stop would.",
-    "topics": "List, describe, make, change and delete topics, as kafka-topics does.",
+    "topics": "List, describe, make, change, delete and compact topics, as kafka-topics does.",
     "undo": "Put back the segments that a run of clean --keep-originals replaced.",
     "verify": "Check a cleaned log directory against what it was before, independently of the cleaner.",
 }

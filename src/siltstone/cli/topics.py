@@ -1,9 +1,11 @@
-"""``siltstone topics``: topics of log directories, as kafka-topics has them."""
+"""``siltstone topics``: topics of log directories, as kafka-topics has them; ``topics compact`` and ``topics
+compaction-status`` as pulsar-admin has them."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +27,8 @@ from siltstone.cli.output import note, write_json, write_line, write_table
 from siltstone.errors import UsageError
 
 _ACTIONS = ("create", "list", "describe", "alter", "delete")
+_WORDS = ("compact", "compaction-status")
+_INTERVAL_SECONDS = 0.25
 _COLUMNS = ("partition", "directory", "log start", "log end", "high watermark", "bytes", "segments")
 
 
@@ -63,6 +67,8 @@ class TopicsFlags:
         The broker's own settings, for defaults.
     dry_run
         Check everything, change nothing.
+    wait_complete
+        With compaction-status: wait while a compaction runs.
     bootstrap_server
         Accepted only to say that it comes with the broker.
     """
@@ -81,19 +87,22 @@ class TopicsFlags:
     if_not_exists: Annotated[bool, FLAG] = False
     server_properties: Path | None = None
     dry_run: Annotated[bool, FLAG] = False
+    wait_complete: Annotated[bool, Parameter(name=("--wait-complete", "-w"), negative=())] = False
     bootstrap_server: str | None = None
 
-    def action(self) -> str:
+    def action(self, word: str | None) -> str:
         """The one thing that is to be done. Raises UsageError for flags that do not go together."""
         chosen = [name for name in _ACTIONS if getattr(self, "list_" if name == "list" else name)]
-        if len(chosen) != 1:
-            raise UsageError(f"choose one of {', '.join(f'--{name}' for name in _ACTIONS)}")
+        chosen += [] if word is None else [word]
+        if len(chosen) != 1 or chosen[0] not in (*_ACTIONS, *_WORDS):
+            flags = ", ".join(f"--{name}" for name in _ACTIONS)
+            raise UsageError(f"choose one of {flags}, or topics {' or topics '.join(_WORDS)}")
         self._refuse_strange(chosen[0])
         return chosen[0]
 
     def _refuse_strange(self, action: str) -> None:
-        if self.topic is None and action in ("create", "alter", "delete"):
-            raise UsageError(f"--{action}: say which --topic")
+        if self.topic is None and action in ("create", "alter", "delete", *_WORDS):
+            raise UsageError(f"{_said(action)}: say which --topic")
         if action == "alter" and self.partitions is None:
             raise UsageError(
                 "--alter: give --partitions; settings are changed with siltstone configs --alter"
@@ -104,12 +113,13 @@ class TopicsFlags:
             "config": ("create",),
             "if_not_exists": ("create",),
             "if_exists": ("alter", "delete", "describe"),
-            "dry_run": ("create", "alter", "delete"),
+            "dry_run": ("create", "alter", "delete", "compact"),
+            "wait_complete": ("compaction-status",),
         }
         for name, actions in allowed.items():
             if getattr(self, name) not in (None, (), False) and action not in actions:
                 flag = name.replace("_", "-")
-                raise UsageError(f"--{flag} goes with {' or '.join(f'--{each}' for each in actions)}")
+                raise UsageError(f"--{flag} goes with {' or '.join(map(_said, actions))}")
         if self.replication_factor not in (None, 1, -1):
             raise UsageError(
                 f"--replication-factor {self.replication_factor}: a directory holds one replica; give 1 "
@@ -117,26 +127,68 @@ class TopicsFlags:
             )
 
 
-def topics(*, flags: TopicsFlags | None = None, json_: Json = False) -> int:
-    """List, describe, make, change and delete the topics of log directories, as kafka-topics does.
+def _said(action: str) -> str:
+    return action if action in _WORDS else f"--{action}"
 
-    --list and --describe lock nothing and change nothing: they work beside a live broker. The others lock the
-    directory, as a broker does.
+
+def topics(
+    word: str | None = None,
+    topic: str | None = None,
+    /,
+    *,
+    flags: TopicsFlags | None = None,
+    json_: Json = False,
+) -> int:
+    """List, describe, make, change, delete and compact the topics of log directories, as kafka-topics does.
+
+    --list, --describe and compaction-status lock nothing and change nothing: they work beside a live broker.
+    The others lock the directory, as a broker does.
 
     Parameters
     ----------
+    word
+        compact: compact a topic beside its originals; compaction-status: what came of it. As in pulsar-admin.
+    topic
+        The topic for these, also as --topic; by its name here or as persistent://tenant/namespace/name.
     json_
         Print one JSON document instead.
     """
     flags = flags or TopicsFlags()
     place = place_of(flags.dir, flags.bootstrap_server, flags.server_properties)
-    action = flags.action()
+    if topic is not None:
+        if flags.topic is not None or word not in _WORDS:
+            raise UsageError(f"{topic}: say it once, behind topics {' or topics '.join(_WORDS)}")
+        flags = replace(flags, topic=topic)
+    action = flags.action(word)
+    if action in _WORDS:
+        return _compact(place, flags, as_json=json_) if action == "compact" else _watch(place, flags, json_)
     if action == "list":
         return _list(place, flags, as_json=json_)
     if action == "describe":
         return _describe(place, flags, as_json=json_)
     _show_changes(action, _change(place, action, flags), dry_run=flags.dry_run, as_json=json_)
     return 0
+
+
+def _compact(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
+    from siltstone.administration.compaction import compact_topic
+    from siltstone.cli.compact_topic import engine_for, show_compaction
+
+    assert flags.topic is not None
+    found = compact_topic(place, flags.topic, engine_for(flags.dir), dry_run=flags.dry_run)
+    return show_compaction(found, dry_run=flags.dry_run, as_json=as_json)
+
+
+def _watch(place: Place, flags: TopicsFlags, as_json: bool) -> int:
+    from siltstone.administration.compaction import compaction_of
+    from siltstone.cli.compact_topic import show_status
+
+    assert flags.topic is not None
+    found = compaction_of(place, flags.topic)
+    while flags.wait_complete and found.is_running:
+        time.sleep(_INTERVAL_SECONDS)
+        found = compaction_of(place, flags.topic)
+    return show_status(found, as_json=as_json)
 
 
 def _change(place: Place, action: str, flags: TopicsFlags) -> list[TopicChange]:

@@ -1,14 +1,16 @@
-"""The embedded cleaner on Spark, for programs: ``st.start_cleaner(logs)``.
+"""The embedded cleaner and compactions beside the originals on Spark, for programs.
 
 ::
 
     with st.open("/data/logs", mode="a", config=config) as logs:
         cleaner = st.start_cleaner(logs)            # closed with the logs
+        compactions = st.start_compaction(logs)     # too
         …
-        print(cleaner.metrics(), logs.uncleanable)
+        print(cleaner.metrics(), logs.uncleanable, compactions.status("users"))
 
-The session is started at the first cleaning, on ``cleaner.spark.master``, and kept. One that the program has
-already is used as it is, and is not stopped.
+The session is started at the first cleaning or compaction, on ``cleaner.spark.master``, kept, and used by
+both; closing the one that has started it ends the other's job. One that the program has already is used as it
+is, and is not stopped.
 """
 
 from __future__ import annotations
@@ -19,39 +21,65 @@ from pyspark.sql import SparkSession
 
 from siltstone.cleaner.engine import Engine
 from siltstone.cleaner.service.log_cleaner import LogCleaner
+from siltstone.compacted.engine import CompactionEngine
+from siltstone.compacted.service.compactions import Compactions
 from siltstone.log.service.manager import LogManager
 from siltstone.spark.clean import SparkEngine
+from siltstone.spark.compact import SparkCompactionEngine
 from siltstone.spark.probe import refuse_strange_executors
-from siltstone.spark.session import is_local, running_session, start_session, stop_session
+from siltstone.spark.session import is_alive, is_local, running_session, start_session, stop_session
+
+_starting = threading.Lock()
+"""A process has one session, whoever asks for it first."""
 
 
 class _Sessions:
-    """Starts engines for one cleaner, and stops the sessions that it has started."""
+    """Starts sessions for the engines of one who works on the logs, and stops those that it has started."""
 
     def __init__(self, manager: LogManager) -> None:
         self._manager = manager
         self._lock = threading.Lock()
         self._started: dict[int, SparkSession] = {}
 
-    def start(self) -> Engine:
-        """An engine on a session. Raises EngineError."""
+    def start_cleaning(self) -> Engine:
+        """An engine for the cleaner. Raises EngineError."""
+        session, is_ours = self._session()
+        engine = SparkEngine(session)
+        self._remember(engine, session, is_ours)
+        return engine
+
+    def start_compacting(self) -> CompactionEngine:
+        """An engine for compactions. Raises EngineError."""
+        session, is_ours = self._session()
+        engine = SparkCompactionEngine(session)
+        self._remember(engine, session, is_ours)
+        return engine
+
+    def _session(self) -> tuple[SparkSession, bool]:
+        """The process's session, and whether it was started here. A dead one is nobody's."""
         master = str(self._manager.config["cleaner.spark.master"])
-        others = running_session()
-        session = others if others is not None else start_session(master)
+        with _starting:
+            others = running_session()
+            if others is not None and not is_alive(others):
+                stop_session(others)
+                others = None
+            session = others if others is not None else start_session(master)
         if not is_local(session.sparkContext.master or master):
             for served in self._manager.serving():
                 refuse_strange_executors(session, served.path)
-        engine = SparkEngine(session)
-        if others is None:
+        return session, others is None
+
+    def _remember(self, engine: object, session: SparkSession, is_ours: bool) -> None:
+        if is_ours:
             with self._lock:
                 self._started[id(engine)] = session
-        return engine
 
-    def stop(self, engine: Engine) -> None:
-        """The engine is lost, or of no use any more; a program's own session goes on."""
+    def stop(self, engine: object) -> None:
+        """The engine is lost, or of no use any more; a program's own session goes on, as does one that has
+        taken a dead one's place."""
         with self._lock:
             session = self._started.pop(id(engine), None)
-        if session is not None:
+        if session is not None and running_session() in (session, None):
             stop_session(session)
 
 
@@ -62,6 +90,18 @@ def start_cleaner(manager: LogManager) -> LogCleaner:
     Spark is lost, the logs stay as they are and the next round tries again.
     """
     sessions = _Sessions(manager)
-    cleaner = LogCleaner(manager, sessions.start, stop_engine=sessions.stop)
+    cleaner = LogCleaner(manager, sessions.start_cleaning, stop_engine=sessions.stop)
     cleaner.start()
     return cleaner
+
+
+def start_compaction(manager: LogManager) -> Compactions:
+    """Compact the logs of ``manager`` beside their originals whenever they are over their threshold, until it
+    is closed; ``trigger`` does it at once.
+
+    Without Java a compaction fails, its status says why, and the logs stay as they are.
+    """
+    sessions = _Sessions(manager)
+    compactions = Compactions(manager, sessions.start_compacting, stop_engine=sessions.stop)
+    compactions.start()
+    return compactions

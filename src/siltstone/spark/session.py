@@ -92,6 +92,15 @@ def running_session() -> SparkSession | None:
     return found if found is not None and found.sparkContext._jsc is not None else None
 
 
+def is_alive(session: SparkSession) -> bool:
+    """Does its Java process answer, and was it not stopped?"""
+    internals: Any = session.sparkContext
+    try:
+        return not internals._jsc.sc().isStopped()
+    except Exception:
+        return False
+
+
 def stop_session(session: SparkSession) -> None:
     """Stop a session, also one whose Java process is gone: the next one starts a process of its own.
 

@@ -1,0 +1,160 @@
+"""``siltstone compact-topic``: compaction beside the originals, on a directory that nobody serves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from siltstone import app
+from siltstone.administration.compaction import EngineFor, PartitionCompaction, TopicCompaction
+from siltstone.administration.compaction import compact_topic as compact
+from siltstone.cli.flags import FLAG, Directories, Json, Topic, place_of
+from siltstone.cli.output import note, size_text, write_json, write_line, write_table
+from siltstone.compacted.engine import CompactionEngine
+from siltstone.compacted.result import CompactionResult
+from siltstone.errors import UsageError
+
+SMALL_BYTES = 64 << 20
+"""Up to this, one process is done before Spark has started."""
+_COLUMNS = ("partition", "status", "up to offset", "ledger", "entries", "bytes", "backlog bytes")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class CompactTopicFlags:
+    """The flags of ``siltstone compact-topic``.
+
+    Parameters
+    ----------
+    dir
+        A log directory; several of one broker (log.dirs) by giving it several times.
+    topic
+        The topic: persistent://tenant/namespace/name, with -partition-N for one partition, or its name here.
+    reset
+        Forget the ledger and compact anew what is left of the originals.
+    high_watermark
+        "end": there is no other replica; needed only for a broker's topics.
+    master
+        The Spark master; unless given, what is small is done without Spark, the rest on local[*].
+    dry_run
+        Say how much would be read, change nothing.
+    """
+
+    dir: Directories = ()
+    topic: Topic = None
+    reset: Annotated[bool, FLAG] = False
+    high_watermark: str | None = None
+    master: str | None = None
+    dry_run: Annotated[bool, FLAG] = False
+
+
+def compact_topic(*, flags: CompactTopicFlags | None = None, json_: Json = False) -> int:
+    """Compact a topic beside its originals, as pulsar compact-topic does.
+
+    What it writes is a ledger with the last record of each key, which readers of the compacted view see in
+    the place of the originals; these stay as they are. Locks the directory, as a broker does.
+
+    Parameters
+    ----------
+    json_
+        Print one JSON document.
+    """
+    flags = flags or CompactTopicFlags()
+    if flags.topic is None:
+        raise UsageError("say which topic with --topic")
+    if flags.high_watermark not in (None, "end"):
+        raise UsageError(f"--high-watermark {flags.high_watermark}: only 'end' is known")
+    if flags.reset and flags.dry_run:
+        raise UsageError("--reset goes without --dry-run")
+    found = compact(
+        place_of(flags.dir, None),
+        flags.topic,
+        engine_for(flags.dir, flags.master),
+        reset=flags.reset,
+        to_the_end=flags.high_watermark == "end",
+        dry_run=flags.dry_run,
+    )
+    return show_compaction(found, dry_run=flags.dry_run, as_json=json_)
+
+
+def engine_for(folders: Sequence[Path], master: str | None = None) -> EngineFor:
+    """An engine on the master that was asked for; else Spark does what is worth its start."""
+
+    def make(size: int) -> CompactionEngine:
+        chosen = app.DEFAULT_MASTER if master is None and size > SMALL_BYTES else master
+        return app.compaction_engine(chosen, folders)
+
+    return make
+
+
+def show_compaction(found: TopicCompaction, *, dry_run: bool = False, as_json: bool = False) -> int:
+    """What was done, or would be, and what came of it; the exit status."""
+    if as_json:
+        write_json({"dry_run": dry_run, **found.to_json()})
+    else:
+        for each in found.partitions:
+            write_line(_said(f"{found.topic}-{each.partition}", each, dry_run=dry_run))
+    return _notes(found)
+
+
+def _said(where: str, each: PartitionCompaction, *, dry_run: bool) -> str:
+    if dry_run:
+        first = 0 if each.compacted is None else each.compacted.mark_delete_position + 1
+        return f"{where}: would be compacted from offset {first} on: {size_text(each.backlog or 0)}"
+    if each.result is None:
+        return f"{where}: {each.status.status}"
+    if not each.result.changed:
+        return f"{where}: {each.status.status}: nothing new below offset {each.result.horizon}"
+    result = each.result
+    return (
+        f"{where}: {each.status.status}: {result.read_records:,} records up to offset "
+        f"{result.horizon - 1:,}: {_went(result)}; "
+        f"ledger {result.ledger_id}: {result.entries:,} entries, {size_text(result.size)}"
+    )
+
+
+def _went(result: CompactionResult) -> str:
+    """What is not in the ledger, by reason."""
+    gone = result.removed
+    counts = (
+        (gone.superseded, "superseded"),
+        (gone.deleted, "deleted"),
+        (gone.keyless, "without a key"),
+        (gone.aborted, "aborted"),
+        (result.hidden, "earlier entries replaced"),
+    )
+    return ", ".join(f"{count:,} {reason}" for count, reason in counts if count) or "nothing removed"
+
+
+def show_status(found: TopicCompaction, *, as_json: bool) -> int:
+    """What came of a topic's compactions; the exit status."""
+    if as_json:
+        write_json(found.to_json())
+        return _notes(found)
+    write_line(f"{found.topic}: {found.status.status}")
+    write_line(f"compactionThreshold: {found.threshold.size} ({found.threshold.source})")
+    rows = [
+        (str(each.partition), each.status.status, *_ledger(each), each.backlog) for each in found.partitions
+    ]
+    write_table("", _COLUMNS, rows, left=2)
+    return _notes(found)
+
+
+def _ledger(each: PartitionCompaction) -> tuple[int | None, ...]:
+    ledger = each.compacted
+    if ledger is None:
+        return None, None, None, None
+    return ledger.mark_delete_position, ledger.ledger_id, ledger.entries, ledger.size
+
+
+def _notes(found: TopicCompaction) -> int:
+    note(*found.notes)
+    for each in found.partitions:
+        where = f"{found.topic}-{each.partition}"
+        troubles = dict.fromkeys(filter(None, (each.status.last_error, each.trouble)))
+        note(*(trouble if trouble.startswith(where) else f"{where}: {trouble}" for trouble in troubles))
+    return 1 if found.has_trouble else 0

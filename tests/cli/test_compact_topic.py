@@ -1,0 +1,301 @@
+"""``compact-topic``, ``topics compact`` and ``topics compaction-status``, and who reads what they wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from siltstone.app import CleanRequest, clean
+from siltstone.cleaner.engine import InProcessEngine
+from siltstone.compacted.service.status import claim_run
+from siltstone.log.names import TopicPartition
+from siltstone.log.service.manager import LogManager
+from tests.cli.conftest import Command, tree
+
+EVENTS = TopicPartition("acme.shop.events", 0)
+NAME = "persistent://acme/shop/events"
+
+
+@pytest.fixture
+def shop(siltstone: Command, tmp_path: Path) -> Path:
+    """A directory with one topic, in which keys were written again and one was deleted."""
+    path = tmp_path / "logs"
+    assert siltstone("topics", "--dir", path, "--create", "--topic", EVENTS.topic).status == 0
+    produce(siltstone, path, b"a:1\nb:1\na:2\nc:1\nb:\n")
+    return path
+
+
+def produce(siltstone: Command, path: Path, lines: bytes) -> None:
+    done = siltstone("produce", "--dir", path, "-t", EVENTS.topic, "-K", ":", "-Z", stdin=lines)
+    assert done.status == 0, done.err
+
+
+def consumed(siltstone: Command, path: Path, *flags: str) -> list[str]:
+    done = siltstone("consume", "--dir", path, "-t", EVENTS.topic, "-e", "-q", "-f", r"%o %k=%s\n", *flags)
+    assert done.status == 0, done.err
+    return done.lines
+
+
+def test_compact_read_append_and_read_again(siltstone: Command, shop: Path) -> None:
+    done = siltstone("compact-topic", "--dir", shop, "--topic", NAME)
+    assert (done.status, done.err) == (0, "")
+    assert done.lines == [
+        "acme.shop.events-0: SUCCESS: 5 records up to offset 4: 2 superseded, 1 deleted; "
+        "ledger 0: 2 entries, 79 B"
+    ]
+    assert consumed(siltstone, shop, "--read-compacted") == ["2 a=2", "3 c=1"]
+    assert consumed(siltstone, shop) == ["0 a=1", "1 b=1", "2 a=2", "3 c=1", "4 b="]
+    produce(siltstone, shop, b"d:1\na:3\n")
+    assert consumed(siltstone, shop, "--read-compacted") == ["2 a=2", "3 c=1", "5 d=1", "6 a=3"]
+    assert consumed(siltstone, shop, "--read-compacted", "-o", "3") == ["3 c=1", "5 d=1", "6 a=3"]
+    assert consumed(siltstone, shop, "--read-compacted", "-c", "1") == ["2 a=2"]
+    again = siltstone("topics", "compact", NAME, "--dir", shop)
+    assert again.status == 0 and "1 earlier entries replaced" in again.lines[0]
+    assert consumed(siltstone, shop, "--read-compacted") == ["3 c=1", "5 d=1", "6 a=3"]
+    nothing = siltstone("compact-topic", "--dir", shop, "--topic", EVENTS.topic)
+    assert nothing.lines == ["acme.shop.events-0: SUCCESS: nothing new below offset 7"]
+
+
+def test_the_documents(siltstone: Command, shop: Path) -> None:
+    done = siltstone("compact-topic", "--dir", shop, "--topic", NAME, "--json")
+    assert done.status == 0
+    document = done.document
+    assert (document["status"], document["lastError"]) == ("SUCCESS", "")
+    assert (document["topic"], document["persistentName"]) == (EVENTS.topic, NAME)
+    (partition,) = document["partitions"]
+    assert partition["cursors"] == {
+        "__compaction": {"markDeletePosition": 4, "properties": {"CompactedTopicLedger": 0}}
+    }
+    ledger = partition["compactedLedger"]
+    assert ledger == {"ledgerId": 0, "entries": 2, "size": ledger["size"]} and ledger["size"] > 0
+    assert partition["compaction"] == {
+        "changed": True,
+        "readRecords": 5,
+        "written": 2,
+        "removed": {"superseded": 2, "deleted": 1, "keyless": 0, "aborted": 0},
+        "replaced": 0,
+    }
+    produce(siltstone, shop, b"d:1\n")
+    before = tree(shop)
+    status = siltstone("topics", "compaction-status", "--dir", shop, "--topic", NAME, "--json")
+    assert status.document["status"] == "SUCCESS"
+    found = status.document["partitions"][0]
+    assert found["compactedLedger"] == ledger and found["backlogSize"] > 0 and found["succeeded"] == 1
+    described = siltstone("topics", "--dir", shop, "--describe", "--json").document["topics"][0]
+    assert described["partitions"][0]["compactedLedger"] == ledger
+    assert described["partitions"][0]["cursors"] == partition["cursors"]
+    assert tree(shop) == before, "looking changes nothing"
+
+
+def test_the_tables(siltstone: Command, shop: Path) -> None:
+    before = siltstone("topics", "compaction-status", NAME, "--dir", shop)
+    assert before.lines[:2] == ["acme.shop.events: NOT_RUN", "compactionThreshold: 0 (default)"]
+    assert siltstone("compact-topic", "--dir", shop, "--topic", NAME).status == 0
+    after = siltstone("topics", "compaction-status", NAME, "--dir", shop, "--wait-complete")
+    assert after.status == 0 and after.lines[0] == "acme.shop.events: SUCCESS"
+    described = siltstone("topics", "--dir", shop, "--describe")
+    assert any("compacted up to offset 4: ledger 0, 2 entries" in line for line in described.lines)
+
+
+def test_a_dry_run_only_says_how_much(siltstone: Command, shop: Path) -> None:
+    before = tree(shop)
+    for command in (("compact-topic", "--topic", NAME), ("topics", "compact", NAME)):
+        done = siltstone(*command, "--dir", shop, "--dry-run")
+        assert done.status == 0 and "would be compacted from offset 0 on" in done.lines[0]
+    assert tree(shop) == before
+
+
+def test_only_one_partition(siltstone: Command, logs: Path) -> None:
+    for number in (0, 1):
+        siltstone("produce", "--dir", logs, "-t", "orders", "-p", number, "-K", ":", stdin=b"a:1\na:2\n")
+    done = siltstone("compact-topic", "--dir", logs, "--topic", "orders-partition-1", "--json")
+    assert [each["partition"] for each in done.document["partitions"]] == [1]
+    both = siltstone("topics", "compaction-status", "orders", "--dir", logs, "--json").document
+    assert [each["status"] for each in both["partitions"]] == ["NOT_RUN", "SUCCESS"]
+    assert both["status"] == "SUCCESS"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("compact-topic",), 2, "--dir"),
+        (("compact-topic", "--topic", "non-persistent://a/b/c"), 2, "only persistent"),
+        (("compact-topic", "--topic", "persistent://a/b"), 1, "no topic"),
+        (("compact-topic", "--topic", "nobody"), 1, "UNKNOWN_TOPIC"),
+        (("compact-topic", "--topic", NAME, "--high-watermark", "3"), 2, "only 'end'"),
+        (("compact-topic", "--topic", NAME, "--reset", "--dry-run"), 2, "--reset goes without"),
+        (("topics", "compact"), 2, "say which --topic"),
+        (("topics", "compress", NAME), 2, "topics compact"),
+        (("topics", "squeeze", "--topic", NAME), 2, "choose one of"),
+        (("topics", "compact", NAME, "--topic", NAME), 2, "say it once"),
+        (("topics", "--list", "compact"), 2, "choose one of"),
+        (("topics", "compact", NAME, "--wait-complete"), 2, "goes with compaction-status"),
+        (("topics", "compaction-status", "nobody"), 1, "UNKNOWN_TOPIC"),
+    ],
+)
+def test_what_is_refused(
+    siltstone: Command, shop: Path, arguments: tuple[str, ...], status: int, said: str
+) -> None:
+    directory = () if said == "--dir" else ("--dir", shop)
+    topic = ("--topic", NAME) if said == "--dir" else ()
+    done = siltstone(*arguments, *topic, *directory)
+    assert done.status == status and said in done.err and not done.out
+
+
+def test_a_directory_that_is_held_or_was_not_stopped_cleanly_is_refused(
+    siltstone: Command, shop: Path
+) -> None:
+    with LogManager.open([shop]):
+        done = siltstone("compact-topic", "--dir", shop, "--topic", NAME)
+        assert done.status == 1 and "a live process holds .lock" in done.err
+    (shop / ".kafka_cleanshutdown").unlink()
+    before = {name: content for name, (content, _) in tree(shop).items()}
+    done = siltstone("compact-topic", "--dir", shop, "--topic", NAME)
+    assert done.status == 1 and "siltstone recover" in done.err
+    assert {name: content for name, (content, _) in tree(shop).items()} == before
+    assert siltstone("recover", shop).status == 0
+    assert siltstone("compact-topic", "--dir", shop, "--topic", NAME).status == 0
+
+
+def test_only_the_compacted_folder_changes(siltstone: Command, shop: Path) -> None:
+    def others() -> dict[str, str]:
+        return {name: sha for name, (sha, _) in tree(shop).items() if ".compacted" not in name}
+
+    before = others()
+    assert siltstone("compact-topic", "--dir", shop, "--topic", NAME).status == 0
+    assert others() == before
+    assert (shop / str(EVENTS) / ".compacted" / "cursor.json").exists()
+
+
+def test_a_run_that_died_is_shown_as_interrupted(siltstone: Command, shop: Path) -> None:
+    assert siltstone("compact-topic", "--dir", shop, "--topic", NAME).status == 0
+    path = shop / str(EVENTS) / ".compacted" / "status.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "status": "RUNNING"}))
+    claim = claim_run(shop / str(EVENTS))
+    assert claim is not None
+    running = siltstone("topics", "compaction-status", NAME, "--dir", shop, "--json")
+    assert (running.status, running.document["status"]) == (0, "RUNNING")
+    refused = siltstone("compact-topic", "--dir", shop, "--topic", NAME)
+    assert refused.status == 1 and "Compaction already in progress" in refused.err
+    claim.release()
+    died = siltstone("topics", "compaction-status", NAME, "--dir", shop, "--json")
+    assert (died.status, died.document["status"]) == (1, "ERROR")
+    assert "interrupted" in died.document["lastError"] and "interrupted" in died.err
+    assert siltstone("compact-topic", "--dir", shop, "--topic", NAME).status == 0
+
+
+def test_a_damaged_ledger_is_told_by_its_name_until_it_is_reset(siltstone: Command, shop: Path) -> None:
+    assert siltstone("compact-topic", "--dir", shop, "--topic", NAME).status == 0
+    produce(siltstone, shop, b"d:1\n")
+    (shop / str(EVENTS) / ".compacted" / "ledger-0.json").unlink()
+    for command in (
+        ("compact-topic", "--topic", NAME),
+        ("topics", "compaction-status", NAME),
+        ("topics", "--describe"),
+        ("consume", "-t", EVENTS.topic, "-e", "--read-compacted"),
+    ):
+        done = siltstone(*command, "--dir", shop)
+        assert done.status == 1 and "ledger-0.json: missing" in done.err and "--reset" in done.err, command
+    assert len(consumed(siltstone, shop)) == 6, "the originals can be read"
+    assert siltstone("compact-topic", "--dir", shop, "--topic", NAME, "--reset").status == 0
+    assert consumed(siltstone, shop, "--read-compacted") == ["2 a=2", "3 c=1", "5 d=1"]
+
+
+def test_another_order_needs_a_reset(siltstone: Command, shop: Path) -> None:
+    assert siltstone("compact-topic", "--dir", shop, "--topic", NAME).status == 0
+    setting = ("--entity-type", "topics", "--entity-name", EVENTS.topic, "--add-config")
+    siltstone("configs", "--dir", shop, "--alter", *setting, "siltstone.compaction.order=time")
+    produce(siltstone, shop, b"d:1\n")
+    done = siltstone("compact-topic", "--dir", shop, "--topic", NAME)
+    assert done.status == 1 and "--reset" in done.err
+    assert siltstone("compact-topic", "--dir", shop, "--topic", NAME, "--reset").status == 0
+
+
+def test_a_namespaces_threshold(siltstone: Command, shop: Path) -> None:
+    """Where neither the topic nor the broker has one."""
+    entity = ("configs", "--dir", shop, "--entity-type", "namespaces")
+    given = ("--entity-name", "acme/shop", "--add-config", "compactionThreshold=100")
+    dry = siltstone(*entity, "--alter", *given, "--dry-run")
+    assert dry.status == 0 and siltstone(*entity, "--describe").lines == []
+    assert siltstone(*entity, "--alter", *given).lines == [
+        "updating config for namespace acme/shop completed",
+        "  compactionThreshold: (default) → 100",
+    ]
+    assert siltstone(*entity, "--describe", "--json").document["entities"][0]["entity_name"] == "acme/shop"
+
+    def source(*flags: object) -> tuple[int, str]:
+        found = siltstone("topics", "compaction-status", NAME, "--dir", shop, "--json", *flags).document
+        return found["compactionThreshold"], found["compactionThresholdSource"]
+
+    assert source() == (100, "namespace")
+    properties = shop.parent / "server.properties"
+    properties.write_text("brokerServiceCompactionThresholdInBytes=50\n")
+    assert source("--server-properties", properties) == (50, "broker")
+    topic = ("--entity-type", "topics", "--entity-name", EVENTS.topic)
+    siltstone("configs", "--dir", shop, "--alter", *topic, "--add-config", "compactionThreshold=10")
+    assert source("--server-properties", properties) == (10, "topic")
+    for wrong, status, said in (
+        (("acme", "compactionThreshold=1"), 2, "no namespace"),
+        (("acme/shop", "retention.ms=1"), 1, "cannot be set for a namespace"),
+    ):
+        done = siltstone(*entity, "--alter", "--entity-name", wrong[0], "--add-config", wrong[1])
+        assert done.status == status and said in done.err
+
+
+# Beside the other commands
+
+
+def test_clean_leaves_the_ledger_and_a_cleaned_copy_has_none(siltstone: Command, shop: Path) -> None:
+    assert siltstone("compact-topic", "--dir", shop, "--topic", NAME).status == 0
+    given = {"config": ("cleanup.policy=compact",), "topics": (EVENTS.topic,), "force": True}
+    given |= {"high_watermark": "end"}
+
+    def run(**how: object) -> None:
+        request = CleanRequest(directories=[shop], **given, **how)  # type: ignore[arg-type]
+        report = clean(request, engine=lambda *_: InProcessEngine())
+        assert [each.status for each in report.results] in (["cleaned"], ["nothing_to_do"])
+
+    run(out=shop.parent / "copy")
+    assert not (shop.parent / "copy" / str(EVENTS) / ".compacted").exists()
+    assert consumed(siltstone, shop.parent / "copy", "--read-compacted") == consumed(
+        siltstone, shop.parent / "copy"
+    )
+    before = consumed(siltstone, shop, "--read-compacted")
+    run(in_place=True)
+    assert consumed(siltstone, shop, "--read-compacted") == before == ["2 a=2", "3 c=1"]
+
+
+def test_recover_and_delete(siltstone: Command, shop: Path) -> None:
+    assert siltstone("compact-topic", "--dir", shop, "--topic", NAME).status == 0
+    (shop / ".kafka_cleanshutdown").unlink()
+    assert siltstone("recover", shop).status == 0
+    assert consumed(siltstone, shop, "--read-compacted") == ["2 a=2", "3 c=1"]
+    assert siltstone("topics", "--dir", shop, "--delete", "--topic", EVENTS.topic).status == 0
+    assert not (shop / str(EVENTS)).exists()
+
+
+def test_the_pages_example_is_what_happens(tmp_path: Path) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "compacted.md"
+    found = re.search(r"```console\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert found is not None
+    steps = [step.split("\n", 1) for step in re.split(r"^\$ ", found[1], flags=re.MULTILINE)[1:]]
+    assert len(steps) == 6
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for command, expected in steps:
+        done = subprocess.run(
+            ["sh", "-c", command],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=True,
+        )
+        before, elided, _ = expected.partition(" …\n")
+        assert done.stdout.startswith(before) if elided else done.stdout == expected, command
