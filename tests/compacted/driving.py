@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from siltstone.clock import ManualClock
@@ -26,7 +26,7 @@ class How:
 
     spread: bool = False
     buckets: int = 1
-    settings: Settings = Settings()
+    settings: Settings = field(default_factory=Settings)
     engine: Callable[[int], CompactionEngine] = InProcessCompactionEngine
 
 
@@ -91,7 +91,7 @@ def as_seen(record: object) -> Seen:
 
 
 def in_ledger(partition: Path) -> list[Seen]:
-    """Everything that is not hidden, by the slow decoder; batches must be as the ledger's writer makes them."""
+    """All that is not hidden, by the slow decoder; batches must be as the ledger's writer makes them."""
     store = LedgerStore(partition)
     ledger = store.current()
     if ledger is None:

@@ -1,4 +1,4 @@
-"""What a compacted view holds, one record at a time with a dict: written from the rules, not from the product."""
+"""What a compacted view holds, one record at a time with a dict: from the rules, not from the product."""
 
 from __future__ import annotations
 

@@ -1,0 +1,80 @@
+"""Which generations go together: what a run costs follows the new data."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from siltstone.compacted.generations import MOST_GENERATIONS, Weight, folds
+
+
+def weights(*sizes: int) -> list[Weight]:
+    """Generations of which nothing is hidden."""
+    return [Weight(size=size, records=size, hidden=0) for size in sizes]
+
+
+def test_a_small_addition_leaves_a_large_generation_alone() -> None:
+    assert folds(weights(100, 10)) == []
+    assert folds(weights(100)) == [] == folds([])
+
+
+def test_neighbours_of_like_size_go_together() -> None:
+    assert folds(weights(100, 10, 5)) == [(1, 3)]
+    assert folds(weights(100, 10, 4)) == []
+    assert folds(weights(20, 10, 5)) == [(0, 3)]
+
+
+def test_there_are_never_more_than_the_most() -> None:
+    sizes = [10**each for each in range(10, 0, -1)]
+    assert folds(weights(*sizes)) == [(MOST_GENERATIONS - 1, 10)]
+
+
+def test_what_is_mostly_hidden_is_written_anew() -> None:
+    old = Weight(size=1000, records=100, hidden=51)
+    assert folds([old, *weights(1)]) == [(0, 1)]
+    assert folds([Weight(size=1000, records=100, hidden=50), *weights(1)]) == []
+    assert folds([old, *weights(100, 1)]) == [(0, 1)]
+    assert folds([*weights(10_000), old, old, *weights(100, 1)]) == [(1, 3)]
+
+
+def test_a_newest_that_is_mostly_hidden_is_written_anew_as_well() -> None:
+    assert folds([*weights(1000), Weight(size=10, records=10, hidden=9)]) == [(1, 2)]
+    assert folds([Weight(size=10, records=10, hidden=9)]) == [(0, 1)]
+
+
+WEIGHTS = st.lists(
+    st.builds(
+        lambda size, records, share: Weight(size=size, records=records, hidden=records * share // 100),
+        st.integers(0, 10**6),
+        st.integers(0, 1000),
+        st.integers(0, 100),
+    ),
+    max_size=14,
+)
+
+
+@given(WEIGHTS, st.integers(1, 8))
+def test_folds_are_disjoint_ranges_that_leave_few_generations(given_: list[Weight], most: int) -> None:
+    found = folds(given_, most)
+    assert all(first < last for first, last in found)
+    assert all(one[1] <= other[0] for one, other in itertools.pairwise(found))
+    left = len(given_) - sum(last - first - 1 for first, last in found)
+    assert left <= max(most, 0) or not given_
+    for number, weight in enumerate(given_):
+        assert not weight.is_mostly_hidden or any(first <= number < last for first, last in found)
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=300))
+def test_a_record_is_written_a_few_times_in_its_life(sizes: list[int]) -> None:
+    """Whatever sizes are added, all that is ever written stays within a logarithm of what was added."""
+    ledger: list[int] = []
+    written = 0
+    for size in sizes:
+        ledger.append(size)
+        written += size
+        for first, last in reversed(folds(weights(*ledger), 64)):
+            written += sum(ledger[first:last])
+            ledger[first:last] = [sum(ledger[first:last])]
+    assert written <= sum(sizes) * (3 + 4 * sum(sizes).bit_length())
