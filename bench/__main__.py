@@ -23,6 +23,7 @@ from bench.compacted import measure_compaction
 from bench.generate import Generated, generate
 from bench.measure import Times, WrongResultError
 from bench.partition_log import Figure, measure_log
+from bench.tables import measure_tables
 from siltstone.cleaner.engine import Engine
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.compact import SparkCompactionEngine
@@ -44,8 +45,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--warm", type=int, default=7, help="repetitions on a running session (7)")
     parser.add_argument(
         "--only",
-        choices=("cleaner", "log", "load", "compacted"),
-        help="the cleaner, the log itself, appends while it is cleaned, or compaction beside it (all)",
+        choices=("cleaner", "log", "load", "compacted", "tables"),
+        help="the cleaner, the log itself, appends while it is cleaned, compaction beside it, tables (all)",
     )
     parser.add_argument("--append-gb", type=int, default=10, help="GB of the long append (10)")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
@@ -125,7 +126,13 @@ def main() -> int:
             document["compacted"] = {figure.name: figure.to_json() for figure in figures}
             if not arguments.json:
                 console.print(_log_table(figures, "Compaction beside the originals"))
-        engine = None if arguments.only in ("log", "load", "compacted") else _engine()
+        if arguments.only in (None, "tables"):
+            folder = OUT / f"none-{arguments.size_mb}"
+            figures = measure_tables(folder, arguments.size_mb, arguments.warm or 1)
+            document["tables"] = {figure.name: figure.to_json() for figure in figures}
+            if not arguments.json:
+                console.print(_log_table(figures, "Logs as Spark tables"))
+        engine = None if arguments.only in ("log", "load", "compacted", "tables") else _engine()
         for codec in arguments.codecs.split(",") if engine is not None else ():
             folder = OUT / f"{codec}-{arguments.size_mb}"
             made = generate(folder, arguments.size_mb * 1_000_000, codec)

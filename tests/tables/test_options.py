@@ -29,6 +29,8 @@ def test_names_are_read_whatever_their_case_and_what_spark_adds_is_passed_over()
     }
     assert ReadOptions.of(given).starting == Bound(every=EARLIEST)
     assert ReadOptions.of({"paths": '["/a","/b"]'}).paths == ("/a", "/b")
+    assert ReadOptions.of({"location": "file:/a%20b"}).paths == ("/a b",)
+    assert ReadOptions.of({"path": "file:///a", "location": "file:/b"}).paths == ("/a",)
 
 
 @pytest.mark.parametrize(

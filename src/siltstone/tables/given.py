@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from siltstone.errors import UsageError
 
@@ -59,6 +60,16 @@ def _unknown(name: str, known: Mapping[str, Option]) -> str:
         return f"option {name!r}: siltstone reads directories ('path') and talks to no broker"
     nearest = difflib.get_close_matches(name.lower(), sorted(known), 1, 0.5)
     return f"unknown option {name!r}" + (f"; did you mean {known[nearest[0]].name!r}?" if nearest else "")
+
+
+def directory(text: str) -> str:
+    """A directory's name: itself, or a ``file:`` URI, as Spark's catalog writes it."""
+    if not text.startswith("file:"):
+        return text
+    found = urlsplit(text)
+    if found.netloc not in ("", "localhost"):
+        raise ValueError("give a directory of this machine")
+    return unquote(found.path)
 
 
 def boolean(text: str) -> bool:

@@ -29,6 +29,7 @@ from siltstone.tables.choice import (
 from siltstone.tables.given import (
     Option,
     boolean,
+    directory,
     duration_ms,
     number,
     one_of,
@@ -39,6 +40,11 @@ from siltstone.tables.given import (
 )
 
 LOG, LATEST_VIEW, COMPACTED = "log", "latest", "compacted"
+RECORDS = "records"
+_OTHER_TABLES = (
+    "batches offsetIndex timeIndex transactionIndex producerSnapshots leaderEpochs checkpoints "
+    "consumerOffsets transactionState"
+).split()
 DEFAULT_PARTITION_BYTES = 128 << 20
 
 
@@ -68,6 +74,7 @@ class ReadOptions:
     isolation: str = READ_COMMITTED
     quarantine: bool = False
     batch_metadata: bool = False
+    table: str = RECORDS
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 15 * 60_000
@@ -100,9 +107,10 @@ _CHOICE = ("assign", "subscribe", "pattern")
 
 
 def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
-    """Several directories, as Spark hands on ``load([…])``."""
-    listed = next((text for name, text in given.items() if name.lower() == "paths"), "[]")
-    return tuple(json.loads(listed))
+    """Several directories, as Spark hands on ``load([…])``, or the location of a catalog's table."""
+    texts = {name.lower(): text for name, text in given.items()}
+    listed = json.loads(texts.get("paths", "[]")) or [texts[name] for name in ("location",) if name in texts]
+    return tuple(directory(each) for each in listed)
 
 
 def _side(found: dict[str, Any], side: str) -> Bound | None:
@@ -130,6 +138,10 @@ def _refuse_contradictions(options: ReadOptions, streaming: bool) -> None:
         raise UsageError("tombstones=keep is for view=latest; the log shows them anyway")
     if options.quarantine and options.view != LOG:
         raise UsageError("badBatches=quarantine is for view=log: a lost batch may hold a key's last value")
+    if options.batch_metadata and (options.view != LOG or options.table != RECORDS):
+        raise UsageError("includeBatchMetadata is for the records of view=log")
+    if options.table != RECORDS and (options.columns is not None or options.include_headers or streaming):
+        raise UsageError(f"table={options.table} has columns of its own, and is no stream: use select")
     if not streaming and options.starting is not None and LATEST in _offsets(options.starting):
         raise UsageError("startingOffsets: a batch query cannot start at the latest offset")
     if options.ending is not None and EARLIEST in _offsets(options.ending):
@@ -171,7 +183,7 @@ def _pattern(text: str) -> str:
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option("path", lambda text: (text,), "path"),
+    Option("path", lambda text: (directory(text),), "path"),
     Option("assign", parse_assign, "assign"),
     Option("subscribe", words, "subscribe"),
     Option("subscribePattern", _pattern, "pattern"),
@@ -199,6 +211,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("isolation", one_of(READ_COMMITTED, READ_UNCOMMITTED), "isolation"),
     Option("badBatches", lambda text: one_of("fail", "quarantine")(text) == "quarantine", "quarantine"),
     Option("includeBatchMetadata", boolean, "batch_metadata"),
+    Option("table", one_of(RECORDS, *map(str.lower, _OTHER_TABLES)), "table"),
     Option("maxOffsetsPerTrigger", number(1), "max_offsets_per_trigger"),
     Option("minOffsetsPerTrigger", number(1), "min_offsets_per_trigger"),
     Option("maxTriggerDelay", duration_ms, "max_trigger_delay_ms"),
