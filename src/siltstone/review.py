@@ -6,15 +6,20 @@ it is asked for; neither needs it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from siltstone.cleaner.engine import Engine, InProcessEngine
+from siltstone.cleaner.explanation.explaining import TOP, Observer, Wish, explain_logs
+from siltstone.cleaner.explanation.here import observe_here
+from siltstone.cleaner.explanation.model import Explanation
+from siltstone.cleaner.facts import Choices
 from siltstone.clock import Clock, SystemClock
 from siltstone.errors import UsageError
-from siltstone.log.directory import LogDirectory
+from siltstone.log.directory import LogDirectory, refuse_strangers
 from siltstone.log.names import TopicPartition
-from siltstone.policies import PolicyPlaces, gather_policies
+from siltstone.policies import PolicyPlaces, gather_policies, log_states
 from siltstone.verifying.directories import verify as verify_directories
 from siltstone.verifying.pairs import Terms, terms_of
 from siltstone.verifying.verdict import Checker, Verdict, check_here
@@ -45,14 +50,7 @@ def verify(request: VerifyRequest, *, clock: Clock | None = None, checker: Check
     the check as a whole; what is wrong with a log is in its verdict."""
     refuse_high_watermark(request.high_watermark)
     directory = LogDirectory.open(request.after, lock=False)
-    places = PolicyPlaces(
-        topics=request.topics,
-        config=request.config,
-        config_file=request.config_file,
-        from_metadata=request.policy_from_metadata,
-        broker_config=request.broker_config,
-    )
-    policies = gather_policies([directory], places)
+    policies = gather_policies([directory], _places(request))
     now_ms = (clock or SystemClock()).now_ms() if request.now_ms is None else request.now_ms
 
     def terms(where: TopicPartition) -> Terms:
@@ -76,6 +74,101 @@ def _spark_checker(request: VerifyRequest) -> Checker:
 
     session = session_on(request.master, request.spill_dir)
     return SparkChecker(session, workers_of(session))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainRequest:
+    """What ``siltstone explain`` was asked; the fields are its flags. ``top``: hottest keys of each log."""
+
+    directories: Sequence[Path]
+    topics: Sequence[str] = ()
+    config: Sequence[str] = ()
+    config_file: Path | None = None
+    policy_from_metadata: bool = False
+    broker_config: Path | None = None
+    now_ms: int | None = None
+    force: bool = False
+    drop_keyless: bool = False
+    high_watermark: str | None = None
+    show_keys: bool = False
+    top: int = TOP
+    no_spark: bool = False
+    master: str = DEFAULT_MASTER
+    spill_dir: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runner:
+    """What an explanation runs on: the engine of the dry run, and who observes."""
+
+    engine: Engine
+    observer: Observer
+
+
+def explain(
+    request: ExplainRequest, *, clock: Clock | None = None, runner: Callable[[], Runner] | None = None
+) -> Explanation:
+    """What a cleaning would do and why. Nothing is locked or changed. Raises SiltstoneError, OSError for what
+    concerns all logs; what is wrong with one is in its explanation."""
+    refuse_high_watermark(request.high_watermark)
+    if request.top < 0:
+        raise UsageError(f"--top {request.top}: must not be negative")
+    directories = [LogDirectory.open(path, lock=False) for path in request.directories]
+    refuse_strangers(directories)
+    policies = gather_policies(directories, _places(request))
+    states = log_states(directories, policies, request.topics)
+    choices = Choices(
+        now_ms=(clock or SystemClock()).now_ms() if request.now_ms is None else request.now_ms,
+        force=request.force,
+        drop_keyless=request.drop_keyless,
+        high_watermark_is_end=request.high_watermark == "end",
+    )
+    wish = Wish(choices=choices, show_keys=request.show_keys, top=request.top)
+    started: list[Runner] = []
+
+    def once() -> Runner:
+        if not started:
+            started.append((runner or (_here if request.no_spark else lambda: _on_spark(request)))())
+        return started[0]
+
+    logs = explain_logs(states, wish, lambda: once().engine, lambda: once().observer)
+    passed_over = [(each.path, each.reason) for directory in directories for each in directory.passed_over]
+    notes = [*policies.notes, *map(_unclean, filter(_was_not_stopped, directories))]
+    return Explanation(now_ms=choices.now_ms, logs=logs, passed_over=passed_over, notes=notes)
+
+
+def _was_not_stopped(directory: LogDirectory) -> bool:
+    return directory.is_marked and not directory.was_stopped_cleanly
+
+
+def _unclean(directory: LogDirectory) -> str:
+    return (
+        f"{directory.path}: no .kafka_cleanshutdown: a broker runs on it, or it was not stopped cleanly; "
+        "this is how the files lie now, and clean asks for siltstone recover first"
+    )
+
+
+def _here() -> Runner:
+    return Runner(engine=InProcessEngine(), observer=observe_here)
+
+
+def _on_spark(request: ExplainRequest) -> Runner:
+    from siltstone.spark.explain import SparkObserver
+    from siltstone.spark.sessions import session_on, workers_of
+
+    session = session_on(request.master, request.spill_dir)
+    observer = SparkObserver(session, workers_of(session))
+    return Runner(engine=observer.engine(), observer=observer)
+
+
+def _places(request: ExplainRequest | VerifyRequest) -> PolicyPlaces:
+    return PolicyPlaces(
+        topics=request.topics,
+        config=request.config,
+        config_file=request.config_file,
+        from_metadata=request.policy_from_metadata,
+        broker_config=request.broker_config,
+    )
 
 
 def refuse_high_watermark(given: str | None) -> None:

@@ -24,6 +24,7 @@ COMMANDS = {
     "consume": "Write the records of a topic, as kcat -C does.",
     "delete-records": "Delete the records below given offsets, as kafka-delete-records does.",
     "dump": "Show what is in files of a Kafka log directory, as kafka-dump-log does, and check them.",
+    "explain": "Show what clean would do with Kafka log directories, and why, in tables or on a page.",
     "get-offsets": "Show offsets of partitions by time, as kafka-get-offsets does.",
     "log-dirs": "Show the partitions of log directories with their sizes, as kafka-log-dirs does.",
     "produce": "Append records to a topic: lines of standard input, or files, as kcat -P does.",

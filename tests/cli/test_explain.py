@@ -1,0 +1,61 @@
+"""``siltstone explain``: tables, JSON, a page; nothing is changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command, tree
+from tests.operator.staged import Staged, stage
+
+
+@pytest.fixture
+def staged(golden: Path, tmp_path: Path) -> Staged:
+    return stage(golden, "tombstones", tmp_path / "logs", 1)
+
+
+def _flags(staged: Staged) -> list[str]:
+    config = [part for each in staged.request.config for part in ("--config", each)]
+    return ["--topic", staged.case.topic, *config, "--now-ms", str(staged.request.now_ms), "--no-spark"]
+
+
+def test_the_document_is_what_cleaning_then_reports(siltstone: Command, staged: Staged) -> None:
+    before = tree(staged.directory)
+    done = siltstone("explain", staged.directory, *_flags(staged), "--json")
+    assert done.status == 0 and tree(staged.directory) == before
+    (log,) = done.document["logs"]
+    result = staged.clean_one()
+    assert log["removed"]["superseded"] == result.removed.superseded
+    assert (log["bytes_after"], log["status"]) == (result.bytes_after, "would_clean")
+    assert log["settings"]["cleanup.policy"] == {"value": "compact", "source": "--config"}
+
+
+def test_tables_tell_it_to_people(siltstone: Command, staged: Staged) -> None:
+    text = siltstone("explain", staged.directory, *_flags(staged)).out.decode()
+    for words in (
+        "would_clean",
+        "bounded by active segment 573",
+        "Kafka would need 1 pass",
+        "hottest keys",
+        "••••",
+    ):
+        assert words in text
+    assert "key-00" not in text
+    assert "key-00" in siltstone("explain", staged.directory, *_flags(staged), "--show-keys").out.decode()
+
+
+def test_a_page_is_written_once(siltstone: Command, staged: Staged, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    assert siltstone("explain", staged.directory, *_flags(staged), "--html", path).status == 0
+    assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    done = siltstone("explain", staged.directory, *_flags(staged), "--html", path)
+    assert done.status == 2 and "is there already" in done.err
+
+
+def test_the_whole_broker_by_its_own_settings(siltstone: Command, stopped_broker: tuple[Path, Path]) -> None:
+    before = tree(*stopped_broker)
+    done = siltstone("explain", *stopped_broker, "--policy-from-metadata", "--no-spark", "--json")
+    assert done.status == 0 and tree(*stopped_broker) == before
+    states = {log["status"] for log in done.document["logs"]}
+    assert "would_clean" in states and "skipped" in states

@@ -1,0 +1,61 @@
+"""``explain`` and ``verify`` on Spark say what they say in process."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from siltstone import review
+from siltstone.spark.explain import SparkObserver
+from siltstone.spark.sessions import workers_of
+from siltstone.spark.verify import SparkChecker
+from tests import golden_sets
+from tests.explain.asking import asked
+from tests.operator.staged import stage
+from tests.verify.editing import Spoiler
+from tests.verify.staging import stage_pair
+from tests.verify.test_spoiled_results import SPOILINGS
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize("name", ["txn", "mixed"])
+def test_explanations_are_the_same(session: SparkSession, golden: Path, tmp_path: Path, name: str) -> None:
+    staged = stage(golden, name, tmp_path / "logs")
+    observer = SparkObserver(session, 3)
+    runner = review.Runner(engine=observer.engine(), observer=observer)
+    here = review.explain(asked(staged, show_keys=True)).to_json()
+    assert review.explain(asked(staged, show_keys=True), runner=lambda: runner).to_json() == here
+    assert here["logs"][0]["status"] == "would_clean"
+
+
+@pytest.mark.parametrize("spoiled", [False, True])
+def test_verdicts_are_the_same(session: SparkSession, golden: Path, tmp_path: Path, spoiled: bool) -> None:
+    case = golden_sets.load_case(golden, "txn")
+    pair = stage_pair(case, case.rounds[0], tmp_path)
+    if spoiled:
+        names = {"lose_a_value", "put_an_aborted_record_back", "lose_a_marker"}
+        for each in SPOILINGS:
+            if each.spoil.__name__ in names and (each.case, each.round) in (("txn", 0), ("basic", 0)):
+                each.spoil(Spoiler(pair=pair, random=random.Random(4)))
+    here, there = pair.verdict(), pair.verdict(SparkChecker(session, 3))
+    assert here.is_sound is not spoiled
+    assert there.to_json() == here.to_json()
+
+
+def test_all_logs_of_a_broker_in_one_job(
+    session: SparkSession, stopped_broker: tuple[Path, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(stopped_broker[0], tmp_path / "after", copy_function=shutil.copy2)
+    request = review.VerifyRequest(before=stopped_broker[0], after=tmp_path / "after")
+    found = review.verify(request, checker=SparkChecker(session, 2))
+    assert found.is_sound and len(found.logs) > 3
+    assert {log.records_before - log.records_after for log in found.logs} == {0}
+
+
+def test_workers_are_read_from_the_settings(session: SparkSession) -> None:
+    assert workers_of(session) == 2
