@@ -1,6 +1,6 @@
 """Compile the kernels, so that the first use does not have to: ``python -m siltstone.warmup``.
 
-A small log is cleaned, appended to and read in a temporary directory.
+A small log is cleaned, compacted, appended to and read in a temporary directory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,12 @@ import numpy as np
 from siltstone import files
 from siltstone.cleaner.engine import InProcessEngine
 from siltstone.cleaner.work import Group, LogWork
+from siltstone.clock import SystemClock
+from siltstone.compacted.compactor import TwoPhaseCompactor
+from siltstone.compacted.engine import InProcessCompactionEngine
 from siltstone.config import LONG_MAX, LogConfig
+from siltstone.log.ledger.manifest import ORDERS
+from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.names import segment_file
 from siltstone.log.opening import open_partition
 from siltstone.log.reading import LogReader
@@ -87,10 +92,24 @@ def _append_and_read(directory: Path) -> None:
     assert again.offset_for_time(1) is not None
 
 
+def _compact(directory: Path) -> None:
+    """Compactions beside the originals, by offset and by time, of a log that grows; and a reader."""
+    config = LogConfig(message_timestamp_before_max_ms=LONG_MAX)
+    compactor = TwoPhaseCompactor(InProcessCompactionEngine(), clock=SystemClock())
+    for order in ORDERS:
+        log = open_partition(directory / f"{order}-0", config)
+        for batch in _batches()[:-1]:
+            log.append(bytes(8) + batch[8:])
+            compactor.compact(log, order=order)
+        assert list(CompactedReader(log))
+        log.close()
+
+
 def main() -> None:
-    """Compile everything that a cleaning, an append and a read call."""
+    """Compile everything that a cleaning, a compaction, an append and a read call."""
     with files.temporary_directory("siltstone-warmup-") as folder:
-        for name, use in (("cleaned-0", _clean), ("appended-0", _append_and_read)):
+        uses = (("cleaned-0", _clean), ("appended-0", _append_and_read), ("compacted-0", _compact))
+        for name, use in uses:
             files.make_directory(Path(folder) / name)
             use(Path(folder) / name)
 
