@@ -22,6 +22,7 @@ from siltstone.config import LONG_MAX, Config
 from siltstone.errors import CorruptFileError
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import Checkpoints, LogDirectory
+from siltstone.log.ledger.uncovered import uncovered
 from siltstone.log.names import CLUSTER_METADATA, STAGING, TopicPartition
 from siltstone.log.overflow import overflowed
 from siltstone.log.producers import ProducerState, producer_state
@@ -191,6 +192,7 @@ def log_facts(
 ) -> plan.LogFacts:
     """A log that has settings as planning sees it. Raises CorruptFileError, OSError."""
     bounds = [high_watermark, producers.first_open_transaction(), producers.end_offset]
+    bounds.append(uncovered(state.path).clean_below)
     assert state.config is not None
     lagging = state.config.integer("min.compaction.lag.ms") > 0
     hurried = state.config.setting("max.compaction.lag.ms").value != LONG_MAX
@@ -251,7 +253,7 @@ def _decide(
         result.notes.append(not_gone_on_with(unfinished.run, resumed))
     why_not_now = _ineligible(state.config, choices, found)
     if why_not_now is not None:
-        if not find_horizons(segments, found.clean_end, choices.now_ms).is_due:
+        if not find_horizons(segments, found.clean_end, choices.now_ms, work.tombstones_from).is_due:
             return result.stop(*why_not_now)
         result.notes.append("the delete horizons of all its tombstones have passed")
         if found.end <= found.first_dirty:
@@ -328,6 +330,7 @@ def _work(
         first_dirty=found.first_dirty,
         end=found.end,
         map_end=choices.map_end,
+        tombstones_from=uncovered(state.path).tombstones_from,
         now_ms=choices.now_ms,
         delete_retention_ms=config.integer("delete.retention.ms"),
         producers=tuple((entry.producer_id, entry.last_offset, entry.producer_epoch) for entry in alive),

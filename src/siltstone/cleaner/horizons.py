@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from siltstone import files
+from siltstone.config import LONG_MAX
 from siltstone.log.lookup import batch_headers
 from siltstone.log.segments import Segment, unchanged, windows
 from siltstone.records.decode import decode_records
@@ -35,8 +36,13 @@ class Horizons:
     is_due: bool = False
 
 
-def find_horizons(segments: Sequence[Segment], end: int, now_ms: int) -> Horizons:
-    """The horizons below offset ``end``, as of ``now_ms``. Raises CorruptFileError, OSError."""
+def find_horizons(
+    segments: Sequence[Segment], end: int, now_ms: int, tombstones_from: int = LONG_MAX
+) -> Horizons:
+    """The horizons below offset ``end``, as of ``now_ms``; tombstones from ``tombstones_from`` on stay.
+
+    Raises CorruptFileError, OSError.
+    """
     stamped = []
     newest: int | None = None
     for segment in segments:
@@ -47,7 +53,9 @@ def find_horizons(segments: Sequence[Segment], end: int, now_ms: int) -> Horizon
                 newest = latest if newest is None else max(newest, latest)
     if newest is None or newest > now_ms:
         return Horizons(newest_ms=newest)
-    return Horizons(newest_ms=newest, is_due=any(_has_something_to_remove(each) for each in stamped))
+    return Horizons(
+        newest_ms=newest, is_due=any(_has_something_to_remove(each, tombstones_from) for each in stamped)
+    )
 
 
 def _is_stamped(batches: Directory) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -68,7 +76,7 @@ def _newest_in(segment: Segment) -> int | None:
     return newest
 
 
-def _has_something_to_remove(segment: Segment) -> bool:
+def _has_something_to_remove(segment: Segment, tombstones_from: int) -> bool:
     with unchanged(segment) as reader:
         for window in windows(reader):
             batches = window.batches[np.flatnonzero(_is_stamped(window.batches))]
@@ -76,6 +84,7 @@ def _has_something_to_remove(segment: Segment) -> bool:
                 continue
             if (batches["attributes"] & CONTROL_BIT).any():
                 return True
+            batches = batches[batches["last_offset"] < tombstones_from]
             columns = decode_records(window.data, batches, path=segment.path, origin=window.origin)
             if ((columns.value_size < 0) & (columns.key_size >= 0)).any():
                 return True

@@ -44,6 +44,7 @@ _NUMBERS = (
     "legacy_horizon_ms",
     "message_sets",
     "map_end",
+    "tombstones_from",
     "index_interval",
     "index_bytes",
     "drop_keyless",
@@ -234,6 +235,8 @@ def why_not(journal: Journal, fresh: LogWork, basis: Basis) -> str | None:
         return f"the log is dirty from offset {fresh.first_dirty} on, it was from {work.first_dirty} on"
     if fresh.end < work.end:
         return f"only what is below offset {fresh.end} may be cleaned now, not up to {work.end}"
+    if fresh.tombstones_from < work.tombstones_from:
+        return "the log has another compacted ledger"
     if fresh.now_ms < work.now_ms:
         return "its clock is ahead of this run's"
     if 0 < work.delete_retention_ms < fresh.now_ms - work.now_ms:

@@ -16,6 +16,7 @@ from siltstone.cleaner import plan
 from siltstone.cleaner.facts import LogState, log_facts
 from siltstone.cleaner.horizons import Horizons, find_horizons
 from siltstone.log.directory import Checkpoints
+from siltstone.log.ledger.uncovered import uncovered
 from siltstone.log.producers import ProducerState, load_producers, producer_state
 from siltstone.log.segments import Segment, list_segments
 
@@ -128,6 +129,6 @@ class Outlooks:
         if self._room <= 0:
             return None
         self._room -= sum(each.size for each in segments)
-        found = find_horizons(segments, end, now_ms)
+        found = find_horizons(segments, end, now_ms, uncovered(path).tombstones_from)
         self._known[path] = _Known(segments, now_ms, found)
         return found

@@ -66,7 +66,7 @@ class Rules:
     """What a cleaning's rules hang on: times in ms, ``end`` the first uncleanable offset.
 
     ``producers`` (int64[n, 3]): ids, ascending, their last data offsets (-1 without one) and epochs.
-    ``map_end``: records from it on all stay.
+    ``map_end``: records from it on all stay. ``tombstones_from``: tombstones from it on stay at any age.
     """
 
     now_ms: int
@@ -74,6 +74,7 @@ class Rules:
     end: int
     producers: Int64
     map_end: int = LONG_MAX
+    tombstones_from: int = LONG_MAX
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,6 +136,7 @@ class Rewriter:
         has_horizon = (batches["attributes"] & DELETE_HORIZON_BIT) != 0 if modern else _none(batches)
         passed = has_horizon & (batches["base_timestamp"] <= self._rules.now_ms)
         expired = passed if modern else np.full(len(batches), not keeps_legacy_tombstones)
+        expired = expired & (batches["last_offset"] < self._rules.tombstones_from)
         followed = self._transactions.follow(batches, columns, path=path, origin=origin)
         aborted, empty = (_none(batches), _none(batches)) if followed is None else followed
         judged = self._judge(batches, columns, expired, _fates(batches, aborted, empty & passed))

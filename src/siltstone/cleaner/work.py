@@ -63,7 +63,8 @@ class LogWork:
     ascending. ``aborted``: the entries of the log's ``.txnindex`` files, those above ``end`` too.
     ``message_sets``: the log begins with v0 or v1. ``legacy_horizon_ms``: tombstones of those stay in
     segments that were modified later. ``map_end``: records from it on all stay; Kafka's map ends where it is
-    full, ours does not, so only a comparison with Kafka sets it. ``io_bytes_per_second``: what one task may
+    full, ours does not, so only a comparison with Kafka sets it. ``tombstones_from``: tombstones from it on
+    stay at any age (``log.ledger.uncovered``). ``io_bytes_per_second``: what one task may
     read and write.
     """
 
@@ -79,6 +80,7 @@ class LogWork:
     legacy_horizon_ms: int = 0
     message_sets: bool = False
     map_end: int = LONG_MAX
+    tombstones_from: int = LONG_MAX
     index_interval: int
     index_bytes: int
     drop_keyless: bool
@@ -95,6 +97,7 @@ class LogWork:
             delete_retention_ms=self.delete_retention_ms,
             end=min(self.end, self.map_end),
             map_end=self.map_end,
+            tombstones_from=self.tombstones_from,
             producers=np.array(self.producers, np.int64).reshape(-1, 3),
         )
 

@@ -111,6 +111,54 @@ def test_a_log_is_cleaned_while_it_is_compacted(
         assert table(log, read_compacted=True) == table(log, read_compacted=False) == expected
 
 
+@pytest.mark.parametrize("value", ["1", None])
+def test_a_tombstone_waits_for_the_ledger_that_has_its_key(tmp_path: Path, value: str | None) -> None:
+    """Cleaning takes a tombstone away once its time has come; the next compaction would not know of it."""
+    clock = ManualClock(NOW)
+    topic = {**COMPACT, "delete.retention.ms": "1000"}
+    with serving(tmp_path, topic=topic, clock=clock) as (manager, compactions):
+        log = manager[USERS]
+        put(log, ("a", "1"), ("b", "1"))
+        if value is not None:
+            compacted(compactions)
+        put(log, ("a", None))
+        for _ in range(3):
+            fill(log, 3, "cd")
+            clean(manager)
+        kept = [offset for offset, _, value in seen(log, read_compacted=False) if value is None]
+        assert kept == ([2] if value is not None else []), "without a ledger it goes as ever"
+        with LogCleaner(manager, InProcessEngine) as cleaner:
+            assert cleaner.clean_once() == [], "and nothing is cleaned again and again for it"
+        compacted(compactions)
+        assert "a" not in table(log, read_compacted=True)
+        fill(log, 3, "cd")
+        clean(manager)
+        clean_again = [offset for offset, _, value in seen(log, read_compacted=False) if value is None]
+        assert clean_again == [], "the ledger has met it"
+
+
+def test_by_time_what_is_not_compacted_is_not_cleaned(tmp_path: Path) -> None:
+    """Cleaning goes by offsets: it would take the later event and leave the older one that came late."""
+    topic = {**COMPACT, "siltstone.compaction.order": "time"}
+    with serving(tmp_path, topic=topic) as (manager, compactions):
+        log = manager[USERS]
+        put(log, ("a", "1"), timestamp=NOW - 90)
+        fill(log, 2, "cd")
+        compacted(compactions)
+        horizon = log.log_end_offset
+        put(log, ("a", None), timestamp=NOW - 50)
+        fill(log, 3, "cd")
+        put(log, ("a", "late"), timestamp=NOW - 70)
+        fill(log, 3, "cd")
+        clean(manager)
+        assert horizon in [offset for offset, _, _ in seen(log, read_compacted=False)]
+        compacted(compactions)
+        assert "a" not in table(log, read_compacted=True)
+        fill(log, 1, "cd")
+        clean(manager)
+        assert horizon not in [offset for offset, _, _ in seen(log, read_compacted=False)]
+
+
 def test_a_log_is_compacted_from_beside_its_cleaning(tmp_path: Path) -> None:
     """Both have claims of their own: neither waits for the other, nor takes the log away from it."""
     with serving(tmp_path, topic=COMPACT) as (manager, compactions):

@@ -39,6 +39,7 @@ from siltstone.cleaner.service.run import Claimed, Run
 from siltstone.cleaner.service.statistics import Statistics
 from siltstone.cleaner.service.throttle import rest_seconds, run_bytes
 from siltstone.errors import SiltstoneError
+from siltstone.log.ledger.uncovered import uncovered
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.service.cleaning_states import NONE
 from siltstone.log.service.manager import LogManager
@@ -315,7 +316,8 @@ class LogCleaner:
 
     def _is_due(self, each: Candidate, now_ms: int) -> bool:
         try:
-            found = find_horizons(segments_below(each.log, each.clean_end), each.clean_end, now_ms)
+            below, leave = segments_below(each.log, each.clean_end), uncovered(each.log.directory)
+            found = find_horizons(below, each.clean_end, now_ms, leave.tombstones_from)
         except (SiltstoneError, OSError) as error:
             _logger.warning("%s", error)
             self._next_look_ms[each.where] = None

@@ -16,6 +16,7 @@ from siltstone.cleaner.facts import LogState, OpenLog
 from siltstone.config import LONG_MAX, Config, LogConfig
 from siltstone.log.directory import Checkpoints
 from siltstone.log.fetch import LogView
+from siltstone.log.ledger.uncovered import uncovered
 from siltstone.log.live_segment import LiveSegment
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
@@ -61,7 +62,8 @@ def candidate(
     if not config.compacts or config.remote_storage_enable:
         return None
     lag = plan.LagLimits(min_ms=config.min_compaction_lag_ms, max_ms=config.max_compaction_lag_ms)
-    found = plan.cleanable_range(_facts(view, config, log.recovery_point, checkpoint), lag, now_ms)
+    bound = min(log.recovery_point, uncovered(log.directory).clean_below)
+    found = plan.cleanable_range(_facts(view, config, bound, checkpoint), lag, now_ms)
     return Candidate(served=served, log=log, range=found)
 
 
