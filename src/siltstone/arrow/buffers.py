@@ -33,6 +33,19 @@ def gather(data: Bytes, start: Int32, size: Int32, offsets: Int32, out: Bytes) -
 
 
 @kernel
+def _running_sums(size: Int32, offsets: Int32) -> tuple[int, int]:
+    """Fill ``offsets`` with running sums, a 0 in front; (the sum of all, how many are null)."""
+    total = nulls = 0
+    offsets[0] = 0
+    for row in range(len(size)):
+        here = size[row]
+        nulls += here < 0
+        total += max(here, 0)
+        offsets[row + 1] = total
+    return total, nulls
+
+
+@kernel
 def header_spans(
     data: Bytes,
     headers_start: Int32,
@@ -72,11 +85,12 @@ def _validity(is_null: Any) -> tuple[pa.Buffer | None, int]:
 
 def bytes_array(data: Bytes, start: Int32, size: Int32, kind: pa.DataType | None = None) -> pa.Array:
     """Spans as an Arrow array of ``kind``, binary unless told; a size of -1 is null."""
-    assert int(size.sum(dtype=np.int64, where=size > 0)) < 1 << 31, "Arrow's offsets are int32"
-    offsets = _offsets(size)
-    out = np.empty(int(offsets[-1]), np.uint8)
+    offsets = np.empty(len(size) + 1, np.int32)
+    total, nulls = _running_sums(size, offsets)
+    assert total < 1 << 31, "Arrow's offsets are int32"
+    out = np.empty(total, np.uint8)
     gather(data, start, size, offsets, out)
-    validity, nulls = _validity(size < 0)
+    validity = _validity(size < 0)[0] if nulls else None
     buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(out)]
     return pa.Array.from_buffers(kind or pa.binary(), len(size), buffers, nulls)
 
