@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from crc32c import crc32c
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siltstone.errors import LedgerError
@@ -107,6 +107,7 @@ def test_the_cursor_says_what_pulsar_shows() -> None:
     assert shown["properties"] == {"CompactedTopicLedger": 5}
 
 
+@settings(deadline=None)
 @given(st.integers(0, 1 << 62), st.integers(0, 1 << 62))
 def test_a_cursor_comes_back_as_it_was(horizon: int, ledger_id: int) -> None:
     cursor = Cursor(horizon=horizon, ledger_id=ledger_id)
@@ -164,6 +165,7 @@ def test_a_ledger_may_have_no_generation() -> None:
 OFFSETS = st.sets(st.integers(0, 1 << 40), max_size=20).map(lambda found: np.array(sorted(found), np.int64))
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.integers(0, 9), OFFSETS, max_size=4), st.integers(0, 1 << 40))
 def test_hidden_offsets_come_back_as_they_were(found: dict[int, np.ndarray], base: int) -> None:
     hidden = {each: offsets + base for each, offsets in found.items() if len(offsets)}

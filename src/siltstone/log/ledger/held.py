@@ -27,7 +27,7 @@ from siltstone.records.layout import Int64
 
 NONE_HIDDEN: Int64 = np.empty(0, np.int64)
 INDEXES = ("index", "timeindex")
-_SUMMED_AT_ONCE = 4 << 20
+_SUMMED_AT_ONCE = 256 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from siltstone.errors import CorruptRecordError, LedgerError, OffsetOutOfRangeEr
 from siltstone.log import fetch
 from siltstone.log.fetch import READ_UNCOMMITTED, LogView
 from siltstone.log.ledger.held import HeldLedger, Part
+from siltstone.log.ledger.hiding import without
 from siltstone.log.ledger.manifest import manifest_name
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.reading import (
@@ -38,9 +39,7 @@ from siltstone.log.reading import (
     Record,
     Start,
     records_of,
-    select,
 )
-from siltstone.records.layout import Int64
 
 
 class HasLedgers(Protocol):
@@ -208,7 +207,7 @@ class CompactedReader:
         try:
             while (polled := reader.poll(max_bytes)) is not None:
                 self.offset = reader.offset
-                shown = _without(polled, part.hidden, path)
+                shown = without(polled, part.hidden, path)
                 if len(shown):
                     return shown
         except CorruptRecordError as error:
@@ -228,6 +227,7 @@ class CompactedReader:
             "isolation": READ_UNCOMMITTED,
             "reset": "none",
             "buffer_bytes": self.buffer_bytes,
+            "verify": False,  # all of it has just been summed up, or was not to be
         }
         return LogReader(_Fixed(part.view), self.offset, **how)
 
@@ -271,17 +271,3 @@ class CompactedReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _without(polled: Polled, hidden: Int64, path: str) -> Polled:
-    """The records that are not hidden. Raises LedgerError when one is hidden that is not there."""
-    offsets = polled.columns.offset
-    first, behind = np.searchsorted(hidden, [offsets[0], offsets[-1] + 1]).tolist()
-    if first == behind:
-        return polled
-    rows = np.searchsorted(offsets, hidden[first:behind])
-    if not (offsets[rows] == hidden[first:behind]).all():
-        raise LedgerError(path, "an offset is hidden that is not in it")
-    stays = np.ones(len(offsets), np.bool_)
-    stays[rows] = False
-    return Polled(columns=select(polled.columns, np.flatnonzero(stays)), batches=polled.batches)

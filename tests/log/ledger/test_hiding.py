@@ -1,0 +1,66 @@
+"""Hidden records are left out of columns as a list comprehension would, and only those that are there."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siltstone.errors import LedgerError
+from siltstone.log.ledger.hiding import without
+from siltstone.log.reading import Polled
+from siltstone.records.decode import decode_records
+from siltstone.records.scan import scan_batches
+from tests.cleaner.logs import Rec, batch
+from tests.log.ledger import plainly
+
+
+def polled(offsets: list[int]) -> Polled:
+    rows = [
+        Rec(
+            offset=at,
+            key=b"k%d" % at,
+            value=b"v" * (at % 7),
+            timestamp=1000 - at,
+            headers=((b"h", b"%d" % at),),
+        )
+        for at in offsets
+    ]
+    data = b"".join(batch(rows[at : at + 3]) for at in range(0, len(rows), 3))
+    window = np.frombuffer(bytearray(data), np.uint8)
+    batches = scan_batches(window).batches
+    return Polled(columns=decode_records(window, batches), batches=batches)
+
+
+def everything(found: Polled) -> list[object]:
+    columns = found.columns
+    return [
+        (rec, columns.headers(row), int(columns.start[row]), int(columns.size[row]), int(columns.batch[row]))
+        for row, rec in enumerate(plainly.recs_of([found]) if len(found) else [])
+    ]
+
+
+@settings(deadline=None)
+@given(st.sets(st.integers(0, 60), min_size=1, max_size=30), st.integers(0, 2**32), st.integers(0, 30))
+def test_it_is_what_a_list_says(offsets: set[int], seed: int, outside: int) -> None:
+    """Hidden offsets before and behind what was read are of other reads."""
+    rows = sorted(offsets)
+    gone = set(random.Random(seed).sample(rows, random.Random(seed).randrange(len(rows) + 1)))
+    hidden = sorted({*gone, *(rows[0] - 1 - at for at in range(outside)), *range(100, 100 + outside)})
+    expected = [each for each in everything(polled(rows)) if each[0].offset not in gone]  # type: ignore[index]
+    found = without(polled(rows), np.array(hidden, np.int64), "x")
+    assert everything(found) == expected
+    assert len(found.batches) == len(polled(rows).batches)
+
+
+def test_what_is_hidden_has_to_be_there() -> None:
+    with pytest.raises(LedgerError, match=r"0\.log: an offset is hidden that is not in it"):
+        without(polled([1, 2, 4, 5]), np.array([2, 3]), "0.log")
+
+
+def test_nothing_is_copied_where_nothing_is_hidden() -> None:
+    found = polled([5, 6, 7])
+    assert without(found, np.array([1, 9]), "x") is found
