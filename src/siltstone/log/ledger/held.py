@@ -45,7 +45,8 @@ class Part:
 class HeldLedger:
     """A ledger under a shared claim on its manifest: ``ledger``; ``hidden``: generation id → offsets.
 
-    Its files are open, so that what is read stays as it is even when the partition is deleted.
+    Its logs are open, so that reading goes on even when the partition is deleted; an index is opened by who
+    looks something up in it.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ def open_generation(folder: Path, generation: Generation) -> LogView:
         check_files(directory, entry)
         found = find_segment(directory, entry.base_offset)
         live = LiveSegment(found, LogConfig(), created_ms=found.modified_ms)
-        live.hold()
+        _ = live.reader
         segments.append(live)
     end = generation.end_offset
     return LogView(

@@ -1,0 +1,76 @@
+"""Claims on files: many that read, or one that removes; never on a file that is not there any more."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from siltstone.files import Claim
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "file"
+    made.write_bytes(b"x")
+    return made
+
+
+def test_many_read_and_nobody_removes_meanwhile(path: Path) -> None:
+    with Claim(path), Claim(path), pytest.raises(BlockingIOError):
+        Claim(path, exclusive=True)
+    Claim(path, exclusive=True).release()
+
+
+def test_one_removes_and_nobody_reads_meanwhile(path: Path) -> None:
+    with Claim(path, exclusive=True):
+        for exclusive in (False, True):
+            with pytest.raises(BlockingIOError):
+                Claim(path, exclusive=exclusive)
+    Claim(path).release()
+
+
+def test_a_claim_lets_go_of_itself_and_twice_is_once(path: Path) -> None:
+    claim = Claim(path)
+    claim.release()
+    claim.release()
+    held = Claim(path)
+    assert held.path == str(path)
+    del held
+    Claim(path, exclusive=True).release()
+
+
+def test_closing_the_file_elsewhere_takes_no_claim_away(path: Path) -> None:
+    """As a POSIX record lock would be."""
+    with Claim(path):
+        path.read_bytes()
+        with pytest.raises(BlockingIOError):
+            Claim(path, exclusive=True)
+
+
+def test_a_file_that_was_removed_cannot_be_claimed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even when it was opened before that."""
+    opening = os.open
+
+    def open_then_replace(name: object, flags: int, *more: int) -> int:
+        descriptor = opening(name, flags, *more)  # type: ignore[arg-type]
+        path.unlink()
+        path.write_bytes(b"another")
+        return descriptor
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", open_then_replace)
+        with pytest.raises(FileNotFoundError):
+            Claim(path)
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        Claim(path)
+
+
+def test_nothing_stays_open_after_a_refusal(path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+    with Claim(path, exclusive=True), pytest.raises(BlockingIOError):
+        Claim(path)
+    after = len(os.listdir("/proc/self/fd")) if before else 0
+    assert after == before
