@@ -22,6 +22,12 @@ def open_logs(options: ReadOptions) -> dict[TopicPartition, ReadOnlyLog]:
         return {where: logs[where] for where in chosen_of(logs, options)}
 
 
+def open_directories(options: ReadOptions) -> dict[TopicPartition, Path]:
+    """The chosen partitions' directories, without a look at their logs. Raises as ``open_logs``."""
+    with ReadOnlyLogs(options.paths) as logs:
+        return {where: logs.directory_of(where) for where in chosen_of(logs, options)}
+
+
 def chosen_of(logs: ReadOnlyLogs, options: ReadOptions) -> list[TopicPartition]:
     """The chosen partitions among those that are there. Raises UnknownTopicError."""
     named = options.choice.assign is not None or options.choice.subscribe is not None

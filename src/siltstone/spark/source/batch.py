@@ -10,16 +10,15 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from siltstone.spark.source.filters import predicate_of
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.planning import plan
 from siltstone.tables.predicate import EVERYTHING
-from siltstone.tables.reading import read_split
 from siltstone.tables.splits import Split
+from siltstone.tables.table import AnySplit, plan_table, read_table
 
 
 class SplitPartition(InputPartition):
     """A split as Spark ships it."""
 
-    def __init__(self, split: Split) -> None:
+    def __init__(self, split: AnySplit) -> None:
         super().__init__(split)
 
 
@@ -37,12 +36,12 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """One a split; a split without pieces where there is nothing to read."""
-        splits = plan(self._options, self._predicate) or [Split(pieces=())]
+        splits = plan_table(self._options, self._predicate) or [Split(pieces=())]
         return [SplitPartition(split) for split in splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one split."""
-        return read_split(partition.value, self._options)
+        return read_table(partition.value, self._options)
 
 
 class _Pushing:

@@ -17,7 +17,7 @@ from siltstone.spark.source.batch import BatchReader
 from siltstone.spark.source.stream import StreamReader
 from siltstone.spark.source.writer import BatchWriter, StreamWriter
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.reading import schema_of
+from siltstone.tables.table import table_schema
 from siltstone.tables.writing import WriteOptions
 
 
@@ -35,7 +35,7 @@ class SiltstoneSource(DataSource):
             options = ReadOptions.of(self.options)
         except UsageError as error:
             options = self._stream_options(error)
-        return from_arrow_schema(schema_of(options))
+        return from_arrow_schema(table_schema(options))
 
     def _stream_options(self, error: UsageError) -> ReadOptions:
         """Spark does not say what a schema is for; the error that counts is that of a batch query."""
@@ -47,7 +47,7 @@ class SiltstoneSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """For a batch query. Raises UsageError where somebody gave another schema."""
         options = ReadOptions.of(self.options)
-        own = from_arrow_schema(schema_of(options))
+        own = from_arrow_schema(table_schema(options))
         if schema != own:
             raise UsageError(
                 f"the schema of a log is its own: {own.simpleString()}; leave it out, and choose by 'columns'"

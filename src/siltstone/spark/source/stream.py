@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from siltstone.spark.source.batch import SplitPartition
 from siltstone.tables.following import Follower, as_data, of_data
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.reading import read_split
+from siltstone.tables.table import read_table
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -64,4 +64,4 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one split."""
-        return read_split(partition.value, self._options)
+        return read_table(partition.value, self._options)

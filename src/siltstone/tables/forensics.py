@@ -1,0 +1,306 @@
+"""Records with what their batches say, and damage as rows: ``includeBatchMetadata`` and ``badBatches``.
+
+::
+
+    batch       struct of ``BATCH_FIELDS``: where the batch lies, who wrote it, whether its checksum holds
+    badBatch    text: why a batch cannot be read; null for records. Its row has topic, partition, the offset
+                at which the batch begins, and what its header says, as far as that can be told
+
+With ``badBatches=quarantine`` a batch whose checksum does not hold, or whose records make no sense, is one
+such row. Where not even its length makes sense, the row stands for all bytes up to the next place at which a
+whole batch with its checksum and a higher offset begins. Reading goes on behind it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from siltstone import files
+from siltstone.errors import CorruptRecordError
+from siltstone.log.inspection.batches import BAD_CHECKSUM, checksums_hold
+from siltstone.log.segments import Window, windows
+from siltstone.records.checksum import batch_checksums
+from siltstone.records.codecs import Scratch
+from siltstone.records.columns import RecordColumns
+from siltstone.records.decode import decode_records
+from siltstone.records.kernel import kernel
+from siltstone.records.layout import (
+    BATCH,
+    BATCH_OVERHEAD,
+    CODEC_MASK,
+    CODECS,
+    CONTROL_BIT,
+    LOG_OVERHEAD,
+    MAGIC_POSITION,
+    TRANSACTIONAL_BIT,
+    Bytes,
+    Directory,
+    Int32,
+    Int64,
+)
+from siltstone.records.scan import scan_batches
+
+OUT_OF_ORDER = "its offsets are not above those before it and below those behind it"
+BATCH_COLUMN, BAD_COLUMN = "batch", "badBatch"
+BATCH_FIELDS = pa.struct(
+    [
+        ("file", pa.string()),
+        ("position", pa.int64()),
+        ("size", pa.int32()),
+        ("baseOffset", pa.int64()),
+        ("lastOffset", pa.int64()),
+        ("magic", pa.int32()),
+        ("codec", pa.string()),
+        ("attributes", pa.int32()),
+        ("isTransactional", pa.bool_()),
+        ("isControl", pa.bool_()),
+        ("leaderEpoch", pa.int32()),
+        ("producerId", pa.int64()),
+        ("producerEpoch", pa.int32()),
+        ("baseSequence", pa.int32()),
+        ("sequence", pa.int32()),
+        ("crc", pa.int64()),
+        ("crcValid", pa.bool_()),
+    ]
+)
+"""``sequence`` is the record's own, -1 without a producer id; positions and sizes are bytes of ``file``."""
+_SEQUENCES = (1 << 31) - 1
+_SEARCH_BYTES = 4 << 20
+_LARGEST_BATCH = 1 << 30
+_CODEC_NAMES = np.array([*CODECS, *(f"unknown({number})" for number in range(len(CODECS), 8))])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """Some sound batches with their records, or one bad one.
+
+    ``batches`` have positions in the file; ``columns`` count in them, None for a bad one, with its
+    ``reason``. ``offset``: where a bad one begins. ``valid``: bool, does each checksum hold? ``batches`` is
+    empty where not even a header is there: then ``position`` and ``size`` say which bytes.
+    """
+
+    batches: Directory
+    valid: npt.NDArray[np.bool_]
+    columns: RecordColumns | None = None
+    reason: str = ""
+    offset: int = -1
+    position: int = 0
+    size: int = 0
+
+
+def with_forensics(schema: pa.Schema, *, batch: bool, quarantine: bool) -> pa.Schema:
+    """The columns of a table with those that were asked for behind them."""
+    if batch:
+        schema = schema.append(pa.field(BATCH_COLUMN, BATCH_FIELDS))
+    return schema.append(pa.field(BAD_COLUMN, pa.string())) if quarantine else schema
+
+
+def batch_array(
+    batches: Directory, valid: npt.NDArray[np.bool_], path: str, columns: RecordColumns
+) -> pa.Array:
+    """The ``batch`` column for records of ``batches``, whose positions are the file's."""
+    return batch_rows(batches, valid, path, columns.batch, columns.offset)
+
+
+def batch_rows(
+    batches: Directory, valid: npt.NDArray[np.bool_], path: str, rows: Int32, offsets: Int64
+) -> pa.Array:
+    """The same for rows of ``batches`` with these offsets of records."""
+    attributes = batches["attributes"].astype(np.int32)
+    first, base = batches["base_sequence"].astype(np.int64), batches["base_offset"]
+    # A producer's numbers begin again at 0 behind the largest (Kafka's DefaultRecordBatch).
+    sequence = (first[rows] + offsets - base[rows]) & _SEQUENCES
+    sequence[first[rows] < 0] = -1
+    of_batch = {
+        "position": batches["position"],
+        "size": batches["size"],
+        "baseOffset": base,
+        "lastOffset": batches["last_offset"],
+        "magic": batches["magic"].astype(np.int32),
+        "codec": _CODEC_NAMES[attributes & CODEC_MASK],
+        "attributes": attributes,
+        "isTransactional": (attributes & TRANSACTIONAL_BIT) != 0,
+        "isControl": (attributes & CONTROL_BIT) != 0,
+        "leaderEpoch": batches["leader_epoch"],
+        "producerId": batches["producer_id"],
+        "producerEpoch": batches["producer_epoch"].astype(np.int32),
+        "baseSequence": batches["base_sequence"],
+        "crc": batches["crc"].astype(np.int64),
+        "crcValid": valid,
+    }
+    picked = pa.array(rows)
+    made = {name: pa.array(values).take(picked) for name, values in of_batch.items()}
+    made["sequence"] = pa.array(sequence.astype(np.int32))
+    made["file"] = pa.repeat(pa.scalar(path), len(rows))
+    arrays = [made[field.name].cast(field.type) for field in BATCH_FIELDS]
+    return pa.StructArray.from_arrays(arrays, fields=list(BATCH_FIELDS))
+
+
+def judged_batches(
+    reader: files.Reader, start: int, end: int, offset: int, *, quarantine: bool
+) -> Iterator[Judged]:
+    """Everything in bytes ``[start, end)``, in order; ``offset``: the first that may be there.
+
+    Columns hold until the next ones are asked for. Raises CorruptRecordError unless ``quarantine``.
+    """
+    scratch, position, doubtful = Scratch(), start, -1
+    while position < end:
+        try:
+            for window in windows(reader, start=position, size=end, window_size=_SEARCH_BYTES, verify=False):
+                for judged in _judged(reader.path, window, scratch, offset):
+                    if judged.reason and not quarantine:
+                        raise CorruptRecordError(reader.path, _position(judged), judged.reason)
+                    if judged.columns is not None:
+                        offset = max(offset, int(judged.batches["last_offset"][-1]) + 1)
+                    doubtful = _position(judged) if judged.reason == BAD_CHECKSUM else -1
+                    yield judged
+                last = window.batches[-1]
+                position = window.origin + int(last["position"]) + int(last["size"])
+            return
+        except CorruptRecordError as error:
+            if not quarantine:
+                raise
+            # Behind a bad checksum it may be the length that is bad: look for the next from there on.
+            told, position = doubtful >= 0, doubtful if doubtful >= 0 else error.position
+            position = next_batch(reader, position + 1, end, offset)
+            if not told:
+                yield _no_batch(error, position, offset)
+            doubtful = -1
+
+
+def _no_batch(error: CorruptRecordError, following: int, offset: int) -> Judged:
+    return Judged(
+        batches=np.empty(0, BATCH),
+        valid=np.empty(0, np.bool_),
+        reason=f"{error.reason}: bytes {error.position} to {following} hold no batch",
+        offset=offset,
+        position=error.position,
+        size=following - error.position,
+    )
+
+
+def _position(judged: Judged) -> int:
+    return int(judged.batches["position"][0]) if len(judged.batches) else judged.position
+
+
+def _judged(path: str, window: Window, scratch: Scratch, offset: int) -> Iterator[Judged]:
+    """The window's batches: runs of sound ones, and each bad one by itself."""
+    valid = checksums_hold(window.data, window.batches)
+    sound = valid & ~_out_of_order(window.batches, valid, offset)
+    first = 0
+    for bad in [*np.flatnonzero(~sound).tolist(), len(valid)]:
+        if bad > first:
+            yield from _decoded(path, window, slice(first, bad), scratch)
+            offset = max(offset, int(window.batches["last_offset"][bad - 1]) + 1)
+        if bad < len(valid):
+            holds = bool(valid[bad])
+            yield _bad(window, bad, holds, OUT_OF_ORDER if holds else BAD_CHECKSUM, offset)
+        first = bad + 1
+
+
+def _out_of_order(batches: Directory, valid: npt.NDArray[np.bool_], offset: int) -> npt.NDArray[np.bool_]:
+    """Batches with an offset that cannot be: no checksum covers it. bool, one a batch."""
+    base, last = batches["base_offset"], batches["last_offset"]
+    found = np.zeros(len(batches), np.bool_)
+    if int(base[0]) >= offset and (base[1:] > last[:-1]).all():
+        return found
+    rows = np.flatnonzero(valid).tolist()
+    for row, following in itertools.zip_longest(rows, rows[1:]):
+        reaches = following is not None and offset <= base[following] <= last[row]
+        found[row] = base[row] < offset or reaches
+        offset = offset if found[row] else int(last[row]) + 1
+    return found
+
+
+def _decoded(path: str, window: Window, part: slice, scratch: Scratch) -> Iterator[Judged]:
+    """Sound batches decoded; where one cannot be, those before it and behind it are."""
+    while part.start < part.stop:
+        batches = window.batches[part]
+        stop = part.stop
+        try:
+            columns = decode_records(window.data, batches, scratch, path=path, origin=window.origin)
+        except CorruptRecordError as error:
+            positions = batches["position"] + window.origin
+            stop = part.start + max(int(np.searchsorted(positions, error.position, side="right")) - 1, 0)
+            if stop > part.start:
+                yield from _decoded(path, window, slice(part.start, stop), scratch)
+            known = int(window.batches["base_offset"][stop])
+            yield _bad(window, stop, True, error.reason, known)
+            part = slice(stop + 1, part.stop)
+            continue
+        yield Judged(
+            batches=_in_file(window, batches), valid=np.ones(len(batches), np.bool_), columns=columns
+        )
+        return
+
+
+def _bad(window: Window, row: int, valid: bool, reason: str, offset: int) -> Judged:
+    batches = _in_file(window, window.batches[row : row + 1])
+    told = int(batches["base_offset"][0])
+    behind = window.batches["base_offset"][row + 1] if row + 1 < len(window.batches) else told + 1
+    likely = told if offset <= told < max(int(behind), offset + 1) else offset
+    return Judged(batches=batches, valid=np.array([valid]), reason=reason, offset=likely)
+
+
+def _in_file(window: Window, batches: Directory) -> Directory:
+    moved = batches.copy()
+    moved["position"] += window.origin
+    return moved
+
+
+def next_batch(reader: files.Reader, start: int, end: int, offset: int) -> int:
+    """The next byte from ``start`` on at which a whole batch (v2) with its checksum begins; else ``end``.
+
+    Its offset is at least ``offset``.
+    """
+    position = start
+    while position + BATCH_OVERHEAD <= end:
+        data = np.empty(min(_SEARCH_BYTES, end - position), np.uint8)
+        data = data[: reader.read_into(data, position)]
+        found = 0
+        while len(data) - found >= BATCH_OVERHEAD:
+            found = int(_candidate(data, found, end - position, offset))
+            if found < 0:
+                break
+            if _is_batch(reader, position + found, end):
+                return position + found
+            found += 1
+        if len(data) < BATCH_OVERHEAD:
+            break
+        position += len(data) - BATCH_OVERHEAD + 1
+    return end
+
+
+@kernel
+def _candidate(data: Bytes, start: int, room: int, offset: int) -> int:
+    """The next place with a header that makes sense, -1: none."""
+    for at in range(start, len(data) - BATCH_OVERHEAD + 1):
+        if data[at + MAGIC_POSITION] != 2:
+            continue
+        base = 0
+        for byte in range(8):
+            base = (base << 8) | int(data[at + byte])
+        size = 0
+        for byte in range(8, 12):
+            size = (size << 8) | int(data[at + byte])
+        size += LOG_OVERHEAD
+        if base >= offset and BATCH_OVERHEAD <= size <= min(room - at, _LARGEST_BATCH):
+            return at
+    return -1
+
+
+def _is_batch(reader: files.Reader, position: int, end: int) -> bool:
+    head = reader.read(position, LOG_OVERHEAD)
+    size = int.from_bytes(head[8:12], "big") + LOG_OVERHEAD
+    data = np.frombuffer(reader.read(position, min(size, end - position)), np.uint8)
+    scan = scan_batches(data)
+    if not len(scan.batches) or int(scan.batches["size"][0]) != len(data):
+        return False
+    starts: Int64 = np.zeros(1, np.int64)
+    return bool(batch_checksums(data, starts, np.array([size], np.int64))[0] == scan.batches["crc"][0])

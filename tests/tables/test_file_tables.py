@@ -1,0 +1,154 @@
+"""Indexes, checkpoints, snapshots and what coordinators keep, as tables, against real brokers' listings."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from siltstone.errors import CorruptFileError
+from siltstone.log.checkpoints import read_checkpoint
+from siltstone.log.indexes import read_entries
+from siltstone.log.names import REPLICATION_CHECKPOINT
+from siltstone.log.snapshots import read_snapshot
+from tests.golden_sets import unpack_brokers
+from tests.tables.test_forensics import table_of
+
+BROKERS = ("whole_28", "whole_39", "whole_43")
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack_brokers(tmp_path_factory.mktemp("brokers"))
+
+
+@pytest.fixture
+def directories(
+    request: pytest.FixtureRequest, golden: Path, brokers: Path, stopped_broker: tuple[Path, Path]
+) -> tuple[list[Path], dict[str, Any]]:
+    """A stopped broker's log directories, and what Kafka said of them."""
+    root = golden if request.param == "whole_43" else brokers
+    case = json.loads((root / request.param / "case.json").read_text(encoding="utf-8"))
+    if request.param == "whole_43":
+        return list(stopped_broker), case
+    return [brokers / request.param / "before" / "data"], case
+
+
+@pytest.mark.parametrize("directories", BROKERS, indirect=True)
+def test_committed_offsets_are_those_that_kafka_listed(
+    directories: tuple[list[Path], dict[str, Any]],
+) -> None:
+    paths, case = directories
+    rows = table_of(*paths, table="consumerOffsets", view="latest").to_pylist()
+    listed = case["state_before"]["consumer_groups"]
+    if isinstance(listed, dict):
+        listed = [each for group in listed.values() for each in group]
+    found = {
+        (row["group"], row["topic"], row["partition"]): row["offset"]
+        for row in rows
+        if row["type"] == "offset"
+    }
+    assert found == {(e["group"], e["topic"], e["partition"]): e["current_offset"] for e in listed}
+    assert all(row["undecodable"] is None and not row["isTombstone"] for row in rows)
+    (joined,) = [row for row in rows if row["type"] == "group"]
+    assert (joined["group"], joined["protocolType"]) == ("joined", "consumer")
+    assert all(row["commitTimestamp"] is not None for row in rows if row["type"] == "offset")
+
+
+@pytest.mark.parametrize("directories", ["whole_43"], indirect=True)
+def test_deleted_groups_are_tombstones_in_the_log_of_commits(
+    directories: tuple[list[Path], dict[str, Any]],
+) -> None:
+    paths, _ = directories
+    rows = table_of(*paths, table="consumerOffsets").to_pylist()
+    assert {"to-be-deleted", "warmup"} <= {row["group"] for row in rows if row["isTombstone"]}
+    assert len(rows) > len({(row["logPartition"], row["logOffset"]) for row in rows}) - 1
+
+
+@pytest.mark.parametrize("directories", BROKERS, indirect=True)
+def test_transactions_are_told_by_their_state(directories: tuple[list[Path], dict[str, Any]]) -> None:
+    paths, _ = directories
+    rows = table_of(*paths, table="transactionState", view="latest").to_pylist()
+    assert rows
+    states = {row["transactionalId"]: row["state"] for row in rows}
+    assert set(states.values()) <= {"Empty", "Ongoing", "CompleteCommit", "CompleteAbort"}
+    for row in rows:
+        assert row["producerId"] >= 0
+        assert (row["state"] == "Ongoing") == bool(row["partitions"])
+
+
+@pytest.mark.parametrize("directories", ["whole_39", "whole_43"], indirect=True)
+def test_indexes_snapshots_and_epochs_have_the_files_rows(
+    directories: tuple[list[Path], dict[str, Any]],
+) -> None:
+    paths, _ = directories
+    for table, kind in (
+        ("offsetIndex", "index"),
+        ("timeIndex", "timeindex"),
+        ("transactionIndex", "txnindex"),
+    ):
+        rows = table_of(*paths, table=table).to_pylist()
+        assert len(rows) > 0
+        for file in {row["file"] for row in rows}:
+            entries = read_entries(Path(file).read_bytes(), kind, file)
+            mine = [row for row in rows if row["file"] == file]
+            assert len(mine) == len(entries)
+            if kind == "index":
+                base = int(Path(file).name[:20])
+                assert [row["offset"] - base for row in mine] == entries["relative_offset"].tolist()
+                assert [row["position"] for row in mine] == entries["position"].tolist()
+    producers = table_of(*paths, table="producerSnapshots").to_pylist()
+    expected = [
+        (str(file), each.producer_id, each.last_sequence)
+        for path in paths
+        for file in path.glob("*-[0-9]/*.snapshot")
+        if not file.parent.name.startswith("__cluster_metadata")
+        for each in read_snapshot(file.read_bytes(), str(file))
+    ]
+    told = [(row["file"], row["producerId"], row["lastSequence"]) for row in producers]
+    assert sorted((file, producer, -1 if last is None else last) for file, producer, last in told) == sorted(
+        expected
+    )
+    assert table_of(*paths, table="leaderEpochs").num_rows > 0
+
+
+@pytest.mark.parametrize("directories", ["whole_43"], indirect=True)
+def test_checkpoints_are_told_by_file_and_partition(directories: tuple[list[Path], dict[str, Any]]) -> None:
+    paths, _ = directories
+    rows = table_of(*paths, table="checkpoints").to_pylist()
+    for path in paths:
+        marks = read_checkpoint(path / REPLICATION_CHECKPOINT)
+        file = str(path / REPLICATION_CHECKPOINT)
+        mine = {(row["topic"], row["partition"]): row["offset"] for row in rows if row["file"] == file}
+        assert mine == {(where.topic, where.partition): offset for where, offset in marks.items()}
+    only = table_of(*paths, table="checkpoints", subscribe="users").to_pylist()
+    assert {row["topic"] for row in only} == {"users"}
+
+
+@pytest.mark.parametrize("directories", ["whole_43"], indirect=True)
+def test_batches_are_all_there_control_ones_too(directories: tuple[list[Path], dict[str, Any]]) -> None:
+    paths, _ = directories
+    table = table_of(*paths, table="batches", subscribe="orders")
+    rows = table.to_pylist()
+    assert {row["isControl"] for row in rows} == {True, False}
+    assert all(row["crcValid"] for row in rows)
+    sizes = {row["file"]: row["position"] + row["size"] for row in rows}
+    assert sizes == {file: Path(file).stat().st_size for file in sizes}
+
+
+@pytest.mark.parametrize("directories", ["whole_43"], indirect=True)
+def test_a_damaged_index_is_an_error_or_a_row(
+    directories: tuple[list[Path], dict[str, Any]], tmp_path: Path
+) -> None:
+    paths, _ = directories
+    shutil.copytree(paths[0] / "users-0", tmp_path / "users-0")
+    index = max((tmp_path / "users-0").glob("*.timeindex"), key=lambda file: file.stat().st_size)
+    index.write_bytes(index.read_bytes() + b"123")
+    with pytest.raises(CorruptFileError, match="whole number"):
+        table_of(tmp_path / "users-0", table="timeIndex")
+    rows = table_of(tmp_path / "users-0", table="timeIndex", badBatches="quarantine").to_pylist()
+    assert [row["file"] for row in rows if row["badBatch"] is not None] == [str(index)]
+    assert len([row for row in rows if row["badBatch"] is None]) > 0

@@ -1,0 +1,197 @@
+"""Batch metadata and quarantined batches: every sound record is read, and every bad byte is told of once."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from siltstone import files
+from siltstone.errors import CorruptRecordError, UsageError
+from siltstone.log.inspection.batches import log_rows
+from siltstone.log.inspection.rows import DumpOptions
+from siltstone.records.checksum import patch_checksums
+from siltstone.tables.forensics import judged_batches
+from siltstone.tables.options import ReadOptions
+from siltstone.tables.predicate import EVERYTHING
+from siltstone.tables.table import plan_table, read_table, table_schema
+from tests.cleaner.logs import Rec, batch, one
+from tests.golden_sets import case_names
+from tests.tables.tables import log_directory
+
+RECORDS = 6
+"""In each batch of ``spoiled``."""
+
+
+def table_of(*paths: Path, **given: str) -> pa.Table:
+    options = ReadOptions.of({"paths": "[" + ",".join(f'"{path}"' for path in paths) + "]", **given})
+    splits = plan_table(options, EVERYTHING)
+    return pa.Table.from_batches(
+        [each for split in splits for each in read_table(split, options)], table_schema(options)
+    )
+
+
+def sound(count: int = 8, **shape: Any) -> list[bytes]:
+    return [
+        batch(
+            [Rec(offset=RECORDS * n + k, key=b"k%d" % k, value=b"value %d" % n) for k in range(RECORDS)],
+            **shape,
+        )
+        for n in range(count)
+    ]
+
+
+def spoiled(root: Path, batches: list[bytes]) -> Path:
+    """A log directory that was stopped cleanly, and damaged then: its one segment has these bytes now."""
+    log_directory(root, {"users-0": {0: sound(len(batches))}})
+    next((root / "users-0").glob("*.log")).write_bytes(b"".join(batches))
+    return root
+
+
+def read(root: Path, **given: str) -> tuple[list[int], list[tuple[int, str]]]:
+    """(offsets of the records, (offset, reason) of the bad batches)."""
+    rows = table_of(root, badBatches="quarantine", **given).to_pylist()
+    records = [row["offset"] for row in rows if row["badBatch"] is None]
+    return records, [(row["offset"], row["badBatch"]) for row in rows if row["badBatch"] is not None]
+
+
+def without(*numbers: int, count: int = 8) -> list[int]:
+    return [offset for offset in range(RECORDS * count) if offset // RECORDS not in numbers]
+
+
+def test_metadata_is_what_dump_says_of_each_batch(golden: Path, tmp_path: Path) -> None:
+    seen = 0
+    for name in case_names(golden)[::4]:
+        directory = tmp_path / name / "topic-0"
+        shutil.copytree(golden / name / "before", directory)
+        table = table_of(directory, includeBatchMetadata="true", isolation="read_uncommitted")
+        by_place = {
+            (path, row["position"]): row
+            for path in map(str, directory.glob("*.log"))
+            for row in log_rows(path, DumpOptions())
+            if isinstance(row, dict) and row["type"] == "batch"
+        }
+        for row in table.to_pylist():
+            found, said = row["batch"], by_place[row["batch"]["file"], row["batch"]["position"]]
+            for ours, dumps in (("crc", "crc"), ("codec", "compresscodec"), ("crcValid", "isvalid")):
+                assert found[ours] == said[dumps]
+            if found["magic"] == 2:
+                for key in (
+                    "baseOffset",
+                    "lastOffset",
+                    "producerId",
+                    "producerEpoch",
+                    "baseSequence",
+                    "size",
+                ):
+                    assert found[key] == said[key], (name, key)
+                assert found["isTransactional"] == said["isTransactional"]
+            seen += 1
+    assert seen > 1000
+
+
+def test_a_records_sequence_counts_on_and_wraps(tmp_path: Path) -> None:
+    last = (1 << 31) - 1
+    shape = {"producer_id": 7, "producer_epoch": 3, "base_sequence": last - 1}
+    root = spoiled(tmp_path, [*sound(1, **shape), one(RECORDS, "k")])
+    found = table_of(root, includeBatchMetadata="true", columns="offset")["batch"].to_pylist()
+    assert [each["sequence"] for each in found] == [last - 1, last, 0, 1, 2, 3, -1]
+    assert [each["producerId"] for each in found] == [7] * RECORDS + [-1]
+
+
+@pytest.mark.parametrize("codec", [0, 3])
+def test_a_bad_checksum_is_a_row_and_the_rest_is_read(tmp_path: Path, codec: int) -> None:
+    batches = sound(codec=codec)
+    for number in (0, 3, 4, 7):
+        batches[number] = batches[number][:-1] + bytes([batches[number][-1] ^ 1])
+    records, bad = read(spoiled(tmp_path, batches))
+    assert records == without(0, 3, 4, 7)
+    assert bad == [(RECORDS * number, "checksum does not match") for number in (0, 3, 4, 7)]
+    with files.Reader(next((tmp_path / "users-0").glob("*.log"))) as reader:
+        strict = judged_batches(reader, 0, reader.stat.size, 0, quarantine=False)
+        with pytest.raises(CorruptRecordError, match="checksum does not match"):
+            list(strict)
+
+
+def test_records_that_make_no_sense_are_a_row_with_a_sound_checksum(tmp_path: Path) -> None:
+    batches = sound()
+    data = np.frombuffer(batches[2], np.uint8).copy()
+    data[61] = 0xFF  # the first record's length
+    patch_checksums(data, np.zeros(1, np.int64), np.array([len(data)], np.int64))
+    batches[2] = data.tobytes()
+    rows = table_of(
+        spoiled(tmp_path, batches), badBatches="quarantine", includeBatchMetadata="true"
+    ).to_pylist()
+    assert [row["offset"] for row in rows if row["badBatch"] is None] == without(2)
+    (bad,) = [row for row in rows if row["badBatch"] is not None]
+    assert (bad["offset"], bad["batch"]["baseOffset"], bad["batch"]["crcValid"]) == (12, 12, True)
+    assert (bad["key"], bad["value"], bad["timestamp"]) == (None, None, None)
+    assert (bad["topic"], bad["partition"]) == ("users", 0)
+
+
+@pytest.mark.parametrize("damage", ["zeros", "noise", "cut", "length"])
+def test_where_no_batch_can_be_told_reading_goes_on_at_the_next(tmp_path: Path, damage: str) -> None:
+    batches = sound()
+    rng = random.Random(3)
+    if damage == "zeros":
+        batches[2:4] = [bytes(len(batches[2]) + len(batches[3]))]
+    elif damage == "noise":
+        batches[2:4] = [rng.randbytes(5000)]
+    elif damage == "cut":
+        batches[2:4] = [batches[2][:50]]
+    else:
+        batches[2] = batches[2][:8] + (1 << 20).to_bytes(4, "big") + batches[2][12:]
+    gone = (2,) if damage == "length" else (2, 3)
+    records, bad = read(spoiled(tmp_path, batches))
+    assert records == without(*gone)
+    assert [offset for offset, _ in bad] == [12]
+    assert "hold no batch" in bad[0][1]
+
+
+def test_damage_to_the_end_is_one_row(tmp_path: Path) -> None:
+    records, bad = read(spoiled(tmp_path, [*sound(), bytes(300)]))
+    assert records == without()
+    assert [offset for offset, _ in bad] == [RECORDS * 8]
+
+
+def test_every_record_is_read_or_told_of_wherever_one_byte_is_bad(tmp_path: Path) -> None:
+    rng = random.Random(20)
+    whole = b"".join(sound(4))
+    root = spoiled(tmp_path, sound(4))
+    log = next((root / "users-0").glob("*.log"))
+    for _ in range(60):
+        data = bytearray(whole)
+        at = rng.randrange(len(data))
+        data[at] ^= 1 << rng.randrange(8)
+        number, inside = divmod(at, len(whole) // 4)
+        log.write_bytes(data)
+        records, bad = read(root)
+        if 12 <= inside < 16 or (inside < 8 and number == 3):
+            continue  # no checksum covers the leader epoch, and nothing is above the last batch's offset
+        assert (records, [offset for offset, _ in bad]) == (
+            without(number, count=4),
+            [RECORDS * number],
+        ), at
+
+
+@pytest.mark.parametrize("most", ["1", "5", "100"])
+def test_splits_tell_of_a_bad_batch_once(tmp_path: Path, most: str) -> None:
+    batches = sound()
+    batches[3] = batches[3][:-1] + b"\xff"
+    root = spoiled(tmp_path, batches)
+    records, bad = read(root, minPartitions=most, maxPartitionBytes="300")
+    assert (sorted(records), len(bad)) == (without(3), 1)
+
+
+def test_what_a_closer_look_is_not_for_is_said(tmp_path: Path) -> None:
+    for given in (
+        {"includeBatchMetadata": "true", "view": "latest"},
+        {"table": "batches", "columns": "offset"},
+    ):
+        with pytest.raises(UsageError):
+            ReadOptions.of({"path": str(tmp_path), **given})
