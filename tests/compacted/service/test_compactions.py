@@ -184,7 +184,7 @@ def test_a_failure_is_told_and_the_next_run_can_succeed(tmp_path: Path) -> None:
         put(manager[USERS], ("a", "1"), ("a", "2"))
         compacted(compactions)
         found = compactions.status("users")
-        assert (found.status, found.last_error, found.failed) == (ERROR, "ValueError: odd", 1)
+        assert (found.status, found.failed) == (ERROR, 1) and "ValueError: odd" in found.last_error
         assert len(seen(manager[USERS])) == 2, "without a ledger the originals are read"
         engine.error = None
         compacted(compactions)

@@ -29,6 +29,7 @@ from siltstone.compacted.engine import CompactionEngine
 from siltstone.compacted.result import CompactionResult
 from siltstone.compacted.service.attempt import in_progress
 from siltstone.compacted.service.backlog import backlog_bytes
+from siltstone.compacted.service.engine_use import WatchedEngine
 from siltstone.compacted.service.gauges import compaction_samples
 from siltstone.compacted.service.run import Run
 from siltstone.compacted.service.status import INTERRUPTED, CompactionStatus, of_topic, status_of
@@ -223,13 +224,8 @@ class Compactions:
 
     def _compacted(self, run: Run) -> CompactionResult:
         _logger.info("Compaction of %s begins", run.where)
-        engine = self._engine.get()
-        try:
-            compactor = TwoPhaseCompactor(engine, clock=self._manager.clock)
-            result = run.compact(compactor, self._manager.topics.settings(run.where.topic))
-        except EngineError:
-            self._engine.lose(engine)
-            raise
+        compactor = TwoPhaseCompactor(WatchedEngine(self._engine), clock=self._manager.clock)
+        result = run.compact(compactor, self._manager.topics.settings(run.where.topic))
         _logger.info("%s", told(run.where, result))
         return result
 

@@ -1,0 +1,44 @@
+"""Compactions beside the originals on Spark, in a manager: on one session with the cleaner, also anew."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import siltstone as st
+from siltstone.compacted.service.status import SUCCESS
+from siltstone.config import Config, parse_assignments
+from siltstone.spark.session import running_session
+from tests.cleaner.service.serving import TOPIC, write
+from tests.compacted.service.serving import seen
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.timeout(280)
+def test_a_killed_java_process_is_survived_by_both_ways(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.spark.embedded_compaction", str(tmp_path / "logs")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=270, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == "compacted, killed, compacted"
+
+
+def test_a_session_that_the_program_has_is_used_and_left_running(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    config = Config(parse_assignments(["compactionThreshold=100"], "test"))
+    with st.open(tmp_path, mode="a", config=config) as logs:
+        logs.topics.create("users", 2, TOPIC)
+        for number in range(2):
+            write(logs["users", number], 60, timestamp=1_700_000_000_000)
+        compactions = st.start_compaction(logs)
+        assert len(compactions.check()) == 2
+        assert compactions.wait(200)
+        assert compactions.status("users").status == SUCCESS
+        assert [len(seen(logs["users", number])) for number in range(2)] == [5, 5]
+    assert running_session() is session
+    assert session.range(3).count() == 3
