@@ -110,6 +110,13 @@ class ReadOnlyLogs:
     def __contains__(self, where: object) -> bool:
         return any(where in each.partitions for each, _ in self._checkpoints)
 
+    def directory_of(self, where: TopicPartition) -> Path:
+        """A partition's directory, without a look at its log. Raises UnknownTopicError."""
+        for directory, _ in self._checkpoints:
+            if where in directory.partitions:
+                return directory.partitions[where]
+        raise UnknownTopicError(f"{where}: there is no such partition here")
+
     def __getitem__(self, where: TopicPartition | tuple[str, int]) -> ReadOnlyLog:
         where = where if isinstance(where, TopicPartition) else TopicPartition(*where)
         if where not in self._opened:
@@ -135,9 +142,7 @@ class ReadOnlyLogs:
         mark = checkpoints.high_watermark.get(where, recovered.log_end_offset)
         lost = (*recovered.damage, *recovered.notes) if recovered.truncated_bytes else recovered.damage
         not_shown = tuple(f"{path}: {each}" for each in lost)
-        return ReadOnlyLog(
-            where, path, _view(recovered, mark), not_shown, checkpoints.cleaner.get(where, 0)
-        )
+        return ReadOnlyLog(where, path, _view(recovered, mark), not_shown, checkpoints.cleaner.get(where, 0))
 
     def close(self) -> None:
         """Let go of the logs; those that somebody holds go on."""
