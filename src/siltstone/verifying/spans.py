@@ -71,7 +71,7 @@ def _compare(pair: LogPair, span: Span, report: SpanReport) -> Iterator[Words]:
     try:
         for number in span.before:
             segment = pair.before[number]
-            rewritten = segment.base_offset < pair.rewritten_end
+            rewritten = segment.base_offset < pair.rewritten_end and after is not None
             for piece in before_pieces(segment, span.start, span.end):
                 comparison = Comparison(pair, piece, aborted.aborted(piece.batches), rewritten, findings)
                 if after is None:

@@ -152,10 +152,11 @@ def settle(pair: LogPair, spans: Sequence[SpanTransactions], findings: Findings)
     """Judge what the spans, in order, left undecided; the offsets of abort markers whose data was there."""
     opened: set[int] = set()
     aborts: set[int] = set()
+    first = pair.after[0].base_offset if pair.after else 0
     for span in spans:
         for marker in span.undecided:
             had_data = marker.producer_id in opened
-            if marker.offset < pair.rewritten_end:
+            if first <= marker.offset < pair.rewritten_end:
                 judge_marker(pair, marker, had_data, findings)
             if had_data and not marker.commit:
                 aborts.add(marker.offset)

@@ -1,0 +1,132 @@
+"""Whatever log is cleaned, the verifier finds nothing; whatever record is then lost or comes back, it does.
+
+The cleaner's results are held to the oracle elsewhere (``tests/property/test_cleaned_logs.py``), so what is
+found here would be the verifier's own error.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from siltstone.cleaner.report import CLEANED
+from siltstone.verifying.directories import verify
+from siltstone.verifying.pairs import Terms, terms_of
+from siltstone.verifying.verdict import LogVerdict, check_here
+from tests.cleaner import logs, oracle
+from tests.cleaner.lives import Life, Living, lives
+from tests.cleaner.naive import batches_of
+from tests.cleaner.test_against_oracle import RandomLog, _write, random_logs
+from tests.verify.editing import read_batches
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_disk() -> Iterator[None]:
+    """Nothing here crashes: the disk need not be waited for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+def _terms(config: Mapping[str, object], now_ms: int, *, exact: bool) -> Terms:
+    return terms_of(logs.settings(config), now_ms, now_is_exact=exact)
+
+
+def _verdict(before: Path, after: Path, terms: Terms) -> LogVerdict:
+    (found,) = verify(before, after, check_here, lambda _: terms).logs
+    return found
+
+
+def _offsets(partition: Path) -> set[int]:
+    return {
+        record.offset
+        for path in partition.glob("*.log")
+        for batch in batches_of(path.read_bytes())
+        for record in batch.records
+    }
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(lives())
+def test_every_cleaning_in_a_logs_life_passes(life: Life) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        living = Living(Path(folder) / "log", life)
+        for number, round_ in enumerate(life.rounds):
+            living.write(round_)
+            before = Path(folder) / f"before-{number}"
+            shutil.copytree(living.root, before, copy_function=shutil.copy2)
+            now_ms = living.clock.now_ms()
+            result = logs.run(living.root, config=living.settings(round_), now_ms=now_ms)
+            for exact in (True, False):
+                terms = _terms(living.settings(round_), now_ms, exact=exact)
+                found = _verdict(before, living.root, terms)
+                assert found.is_sound, (number, exact, [str(each) for each in found.problems])
+            if result.status == CLEANED and not result.removed.expired:
+                assert found.removed["superseded"] == result.removed.superseded
+                assert found.removed["aborted"] == result.removed.aborted
+                assert found.removed["keyless"] == result.removed.keyless
+
+
+def _drop(partition: Path, offset: int, interval: int) -> None:
+    """Take one record away; an emptied batch goes."""
+    for path in partition.glob("*.log"):
+        base = int(path.stem)
+        batches = read_batches(partition, base)
+        if any(record.offset == offset for each in batches for record in each.records):
+            raw = []
+            for each in batches:
+                left = [record for record in each.records if record.offset != offset]
+                same = len(left) == len(each.records)
+                raw.append(each.raw if same else each.rebuilt(left) if left else b"")
+            logs.write_segment(partition, base, b"".join(raw), interval)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(random_logs(), st.randoms(use_true_random=False))
+def test_random_logs_pass_and_a_lost_record_is_found(log: RandomLog, random: object) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        before, after = Path(folder) / "before", Path(folder) / "after"
+        _write(before, log)
+        partition = _write(after, log)
+        result = logs.run(after, config=log.config, now_ms=log.now_ms)
+        terms = _terms(log.config, log.now_ms, exact=True)
+        found = _verdict(before, after, terms)
+        assert found.is_sound, [str(each) for each in found.problems]
+        if result.status != CLEANED:
+            return
+        kept = [
+            record.offset
+            for base in sorted(int(path.stem) for path in partition.glob("*.log"))[:-1]
+            if base < (found.cleaned_end_offset or 0)
+            for each in read_batches(partition, base)
+            for record in each.records
+        ]
+        if kept:
+            _drop(partition, random.choice(kept), log.interval)  # type: ignore[attr-defined]
+            assert not _verdict(before, after, terms).is_sound
+
+
+def test_the_oracles_first_dirty_offset_is_the_verifiers() -> None:
+    """One more way in which the two could differ: a checkpoint that is outside of the log."""
+    with tempfile.TemporaryDirectory() as folder:
+        segments = {
+            10: [logs.one(10, "a"), logs.one(11, "b")],
+            12: [logs.one(12, "a")],
+            13: [logs.one(13, "c")],
+        }
+        before, after = Path(folder) / "before", Path(folder) / "after"
+        for path in (before, after):
+            partition = logs.write_log(path, segments, checkpoint=5)
+        expected = oracle.clean(partition, oracle.Cleaning(now_ms=logs.NOW, checkpoint=5))
+        logs.run(after)
+        found = _verdict(before, after, _terms({}, logs.NOW, exact=True))
+        assert found.is_sound, found.problems
+        assert (found.first_dirty_offset, found.cleaned_end_offset) == (expected.first_dirty, expected.end)
+        assert _offsets(partition) == {11, 12, 13}
