@@ -9,8 +9,9 @@ from siltstone.spark.session import start_session
 
 
 @pytest.fixture(scope="session")
-def session() -> Iterator[SparkSession]:
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Two workers on this machine."""
-    session = start_session("local[2]")
+    catalog = str(tmp_path_factory.mktemp("warehouse"))
+    session = start_session("local[2]", settings={"spark.sql.warehouse.dir": catalog})
     yield session
     session.stop()

@@ -1,6 +1,12 @@
-"""``spark.read.format("siltstone")``: the class that Spark instantiates with a query's options."""
+"""``spark.read.format("siltstone")``: the class that Spark instantiates with a query's options.
+
+A table in Spark's catalog brings its location and options only when it is made (Spark 4.3: a query of it
+comes with none of them). What a query does bring is the schema that we gave then: its metadata keeps them.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -10,7 +16,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from siltstone.errors import UsageError
 from siltstone.spark.source.batch import BatchReader
@@ -19,6 +25,26 @@ from siltstone.spark.source.writer import BatchWriter, StreamWriter
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.table import table_schema
 from siltstone.tables.writing import WriteOptions
+
+_METADATA = "siltstone"
+
+
+def _keeping(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """A catalog table's schema (a ``location`` tells) with its options in the first field's metadata."""
+    given = {name.lower(): text for name, text in options.items()}
+    if "location" in given and schema.fields:
+        schema.fields[0].metadata = {_METADATA: given}
+    return schema
+
+
+def _kept(schema: StructType, options: Mapping[str, str]) -> dict[str, str]:
+    """A query's options over those that its table was made with."""
+    kept: dict[str, str] = schema.fields[0].metadata.get(_METADATA, {}) if schema.fields else {}
+    return {**kept, **{name.lower(): text for name, text in options.items()}}
+
+
+def _columns(schema: StructType) -> list[tuple[str, DataType]]:
+    return [(field.name, field.dataType) for field in schema.fields]
 
 
 class SiltstoneSource(DataSource):
@@ -35,7 +61,7 @@ class SiltstoneSource(DataSource):
             options = ReadOptions.of(self.options)
         except UsageError as error:
             options = self._stream_options(error)
-        return from_arrow_schema(table_schema(options))
+        return _keeping(from_arrow_schema(table_schema(options)), self.options)
 
     def _stream_options(self, error: UsageError) -> ReadOptions:
         """Spark does not say what a schema is for; the error that counts is that of a batch query."""
@@ -46,9 +72,9 @@ class SiltstoneSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For a batch query. Raises UsageError where somebody gave another schema."""
-        options = ReadOptions.of(self.options)
+        options = ReadOptions.of(_kept(schema, self.options))
         own = from_arrow_schema(table_schema(options))
-        if schema != own:
+        if _columns(schema) != _columns(own):
             raise UsageError(
                 f"the schema of a log is its own: {own.simpleString()}; leave it out, and choose by 'columns'"
             )
@@ -56,7 +82,7 @@ class SiltstoneSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For ``readStream``."""
-        return StreamReader(ReadOptions.of(self.options, streaming=True))
+        return StreamReader(ReadOptions.of(_kept(schema, self.options), streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For ``df.write``. Raises UsageError, DirectoryLockedError, what looking at a directory raises."""
