@@ -11,7 +11,7 @@ from tests.golden_sets import unpack_broker, unpack_cleaned, unpack_golden
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONGEST = ("spark", "property", "crash", "kafka", "operator", "cleaner", "log")
-"""Folders whose files take longest, longest first: begun last, one of them would keep a single worker busy."""
+"""Folders whose files take longest, longest first: begun last, one would keep a single worker busy."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
