@@ -121,7 +121,7 @@ def test_survivors_of_many_batches_are_one_batch() -> None:
 def test_a_batch_ends_when_it_is_full() -> None:
     window = b"".join(batch(recs(each, value=b"v" * 1000)) for each in range(1000))
     found, _ = run([window], range(1000))
-    assert len(found) == 4 and all(len(each.raw or b"") <= BATCH_BYTES for each in found)
+    assert len(found) == 8 and all(len(each.raw or b"") <= BATCH_BYTES for each in found)
     large, _ = run([batch(recs(0)) + batch(recs(1, value=b"v" * 3_000_000)) + batch(recs(2))], range(3))
     assert [each.count for each in large] == [1, 1, 1]
 

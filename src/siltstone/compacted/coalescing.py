@@ -31,7 +31,7 @@ from siltstone.records.layout import BATCH_OVERHEAD, Bytes, Directory, Int64, co
 from siltstone.records.scan import scan_batches
 from siltstone.records.varint import next_varint, next_varlong, varint_size, write_varint
 
-BATCH_BYTES = 256 << 10
+BATCH_BYTES = 128 << 10
 """About how many bytes of records a batch takes, uncompressed."""
 GROWTH = 20
 """Most bytes by which a record can outgrow the stored one: its size, time and offset at their longest."""
