@@ -28,6 +28,7 @@ from .scenario import start_ms
 pytestmark = pytest.mark.kafka
 
 TOPIC, COMPACT = "tables", "compacted-tables"
+STARTED_MS = start_ms()
 NAMES = ("key", "value", "headers", "timestamp", "partition")
 
 
@@ -77,7 +78,7 @@ def write(log_dir: Path, records: list[Sent], topic: str = TOPIC, **options: str
 
 
 def some(name: str, count: int = 200) -> list[Sent]:
-    return workload(seed=len(name), prefix=name, count=count, keys=40, start_ms=start_ms())
+    return workload(seed=len(name), prefix=name, count=count, keys=40, start_ms=STARTED_MS)
 
 
 def is_refused(log_dir: Path) -> bool:
