@@ -5,6 +5,7 @@ so that a rule which can no longer fail is noticed.
 """
 
 import ast
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,7 @@ STOPWATCH_ROOMS = {"app", "cli", "spark", "cleaner", "compacted"}
 CODE_FROM_DATA_MODULES = {"cPickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 CODE_FROM_DATA_CALLS = {"eval", "exec", "compile", "__import__"}
 
-LATE_IMPORT_ROOMS = {"app", "cli", "review"}
+LATE_IMPORT_ROOMS = {"app", "cli", "review", "warmup"}
 NUMBA_OVERLOADS = {"overload", "overload_method", "overload_attribute", "intrinsic"}
 
 Offence = tuple[int, str]
@@ -241,7 +242,7 @@ def data_is_never_code(module: Module) -> Iterator[Offence]:
 
 
 def imports_are_at_the_top(module: Module) -> Iterator[Offence]:
-    """Imports inside functions only in app, cli and review (start-up time) and in numba's overloads."""
+    """Imports inside functions only in app, cli, review and warmup (start-up time) and in numba's overloads."""
     if module.room in LATE_IMPORT_ROOMS:
         return
     late: dict[int, None] = {}
@@ -280,6 +281,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+@functools.cache
 def package_modules() -> list[Module]:
     """Every source file of the package, parsed."""
     return [

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from siltstone.cleaner.report import CLEANED, NOTHING_TO_DO
+from siltstone.config import LogConfig
+from siltstone.log.recovery.partition import recover_partition
 from siltstone.log.replacement import finish_replacement, interrupted
 from tests.cleaner import logs
 from tests.crash.disk import DROP, KEEP, Disk, Recording, recorded
@@ -84,5 +86,41 @@ def test_whatever_was_on_disk_by_then(tmp_path: Path) -> None:
                 check(recording.root)
                 clean(recording.root)
                 check(recording.root)
+                assert outcome(recording.root) == ended, (count, variant)
+    assert built > 15
+
+
+def start(path: Path) -> None:
+    recover_partition(
+        path / "topic-0",
+        clean=False,
+        recovery_point=0,
+        log_start=0,
+        config=LogConfig(),
+        now_ms=logs.NOW,
+    )
+
+
+def all_offsets(path: Path) -> list[int]:
+    found = logs.logs_of(path / "topic-0").values()
+    return [record.offset for data in found for record in logs.records_in(data)]
+
+
+def test_a_start_that_splits_may_be_stopped_anywhere(tmp_path: Path) -> None:
+    first = tmp_path / "undisturbed"
+    wide_log(first)
+    with recorded(first) as recording:
+        start(first)
+    ended, expected = outcome(first), all_offsets(first)
+    assert len(ended) > len(WIDE) // 2 and expected[: len(WIDE)] == WIDE
+    seen: set[int] = set()
+    built = 0
+    for count in boundaries(len(recording.steps) + 1, 2):
+        disk = Disk(recording, count)
+        for variant in (DROP, KEEP, *(seed * 1009 + count for seed in range(3))):
+            if disk.build(variant, seen):
+                built += 1
+                start(recording.root)
+                assert all_offsets(recording.root) == expected, (count, variant)
                 assert outcome(recording.root) == ended, (count, variant)
     assert built > 15

@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 
 from siltstone.cleaner.destination import Nowhere
-from siltstone.cleaner.report import CLEANED, SKIPPED
-from siltstone.config import INT_MAX
+from siltstone.cleaner.report import CLEANED, SKIPPED, UNCLEANABLE
+from siltstone.config import INT_MAX, LogConfig
+from siltstone.errors import CorruptRecordError
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.overflow import overflowed, split_overflowed
+from siltstone.log.recovery.partition import Recovered, recover_partition
 from siltstone.log.segments import list_segments
-from tests.cleaner.logs import logs_of, offsets, one, run, tree, write_log
+from siltstone.log.service.read_only import ReadOnlyLogs
+from tests.cleaner.logs import NOW, WHERE, logs_of, offsets, one, run, tree, write_log
 from tests.log.index_checks import check_indexes
 
 FAR = INT_MAX + 10
@@ -71,3 +74,77 @@ def test_a_dry_run_says_what_is_to_be_done(tmp_path: Path) -> None:
     result = run(tmp_path, destination=Nowhere())
     assert result.status == SKIPPED and "--in-place splits it" in result.reason
     assert tree(partition) == before
+
+
+def recover(partition: Path, *, clean: bool = False, dry_run: bool = False) -> Recovered:
+    return recover_partition(
+        partition,
+        clean=clean,
+        recovery_point=0,
+        log_start=0,
+        config=LogConfig(),
+        now_ms=NOW,
+        dry_run=dry_run,
+    )
+
+
+def test_a_start_splits_it_as_kafkas_does(tmp_path: Path) -> None:
+    partition = wide_log(tmp_path)
+    before, expected = logs_of(partition), [0, FAR, 2 * FAR + INT_MAX, 4 * FAR]
+    found = recover(partition)
+    assert [each.base_offset for each in found.segments] == expected
+    assert [each.base_offset for each in list_segments(partition)] == expected
+    assert found.changed and found.log_end_offset == 4 * FAR + 1 and not found.truncated_bytes
+    assert any("was split: 0, " in note for note in found.notes)
+    after = logs_of(partition)
+    assert b"".join(after[base] for base in expected[:-1]) == before[0]
+    check_indexes(partition)
+    assert not (partition / ".siltstone").exists()
+    again = recover(partition)
+    assert not any("split" in note for note in again.notes)
+
+
+def test_after_a_clean_stop_it_is_split_where_an_index_makes_no_sense(tmp_path: Path) -> None:
+    partition = wide_log(tmp_path)
+    recover(partition, clean=True)
+    (partition / f"{0:020d}.index").unlink()
+    found = recover(partition, clean=True)
+    assert [each.base_offset for each in found.segments] == [0, FAR, 2 * FAR + INT_MAX, 4 * FAR]
+
+
+def test_a_dry_start_says_that_it_is_to_be_split(tmp_path: Path) -> None:
+    partition = wide_log(tmp_path)
+    before = tree(partition)
+    found = recover(partition, dry_run=True)
+    assert tree(partition) == before
+    assert any("is to be split" in note for note in found.notes) and found.changed
+    assert found.log_end_offset == 4 * FAR + 1
+    assert {f"{0:020d}.index", f"{0:020d}.timeindex"} <= set(found.rebuilt_indexes)
+
+
+def test_who_only_reads_reads_it_as_it_lies(tmp_path: Path) -> None:
+    wide_log(tmp_path)
+    log = ReadOnlyLogs([tmp_path])[WHERE]
+    for offset in WIDE:
+        assert int(log.read(offset).batches()[1]["base_offset"][0]) == offset
+
+
+@pytest.mark.parametrize("at", [[0, 9, 5, FAR], [0, FAR, 4 * FAR + 3]])
+def test_offsets_out_of_order_are_refused_and_nothing_is_split(tmp_path: Path, at: list[int]) -> None:
+    partition = wide_log(tmp_path, at)
+    before = tree(partition)
+    with pytest.raises(CorruptRecordError, match=r"goes back|cannot be in this segment"):
+        recover(partition)
+    after = {name: data for name, data in tree(partition).items() if name in before}
+    assert after == before and not (partition / ".siltstone").exists()
+    result = run(tmp_path)
+    assert result.status == UNCLEANABLE
+    assert logs_of(partition)[0] == before[f"{0:020d}.log"]
+
+
+def test_a_torn_end_of_one_that_was_not_flushed_is_cut(tmp_path: Path) -> None:
+    partition = wide_log(tmp_path, [0, 7, FAR])
+    log = partition / f"{0:020d}.log"
+    log.write_bytes(log.read_bytes()[:-10])
+    found = recover(partition)
+    assert found.log_end_offset == 8 and found.truncated_bytes

@@ -39,7 +39,8 @@ from siltstone.log.segments import (
 TASK_MEMORY_FACTOR = 4
 """A task's memory for keys over ``log.cleaner.dedupe.buffer.size``: every bucket costs the job a task."""
 OVERFLOWED = (
-    "has offsets more than 2147483647 above its base; clean --in-place splits it, without --keep-originals"
+    "has offsets more than 2147483647 above its base; clean --in-place splits it, without --keep-originals, "
+    "and recover --check does"
 )
 NO_HIGH_WATERMARK = (
     "no entry in replication-offset-checkpoint, so nothing says what is committed; "

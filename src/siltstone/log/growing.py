@@ -17,7 +17,6 @@ import errno
 import threading
 from collections.abc import Iterator
 from random import Random
-from typing import Unpack
 
 import numpy as np
 
@@ -25,23 +24,20 @@ from siltstone import files
 from siltstone.clock import Clock
 from siltstone.config import LogConfig
 from siltstone.errors import StorageError
-from siltstone.log import fetch
 from siltstone.log.epochs import LeaderEpochs
-from siltstone.log.fetch import Fetched, LogView, Place
+from siltstone.log.fetch import LogView
 from siltstone.log.found import Appended, Background, Found, run_now
-from siltstone.log.ledger.reading import CompactedReader, open_reader
 from siltstone.log.live_segment import LiveSegment
-from siltstone.log.lookup import RecordPlace
 from siltstone.log.names import SNAPSHOT, segment_file
-from siltstone.log.reading import EARLIEST, LogReader, ReaderSettings, Start
 from siltstone.log.segment_list import SegmentList
 from siltstone.log.validation import Origin, Validated, validate_and_assign
+from siltstone.log.viewed import ViewedLog
 from siltstone.records.layout import BATCH_OVERHEAD, Bytes
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class GrowingLog:
+class GrowingLog(ViewedLog):
     """What ``PartitionLog`` is built on; nobody opens it by itself.
 
     For everybody to read: ``where``, ``directory``, ``config``; ``log_start_offset``, the first offset that
@@ -79,16 +75,6 @@ class GrowingLog:
         )
         self.log_start_offset, self.log_end_offset = found.log_start_offset, found.log_end_offset
         self.view = self._publish()
-
-    @property
-    def high_watermark(self) -> int:
-        """Up to where records may be read: the end, unless somebody who replicates says otherwise."""
-        return self.view.high_watermark
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Up to where every transaction is over."""
-        return self.view.last_stable_offset
 
     @property
     def size(self) -> int:
@@ -259,33 +245,6 @@ class GrowingLog:
                 self.recovery_point = max(self.recovery_point, min(upto, self.log_end_offset))
             if including_active:
                 self.flushed_ms = self._clock.now_ms()
-
-    def read(
-        self,
-        offset: int,
-        max_bytes: int = 1 << 20,
-        *,
-        isolation: str = fetch.READ_UNCOMMITTED,
-        whole_first: bool = True,
-        place: Place | None = None,
-    ) -> Fetched:
-        """Batches from the one that holds ``offset`` on; see ``fetch.read``."""
-        return fetch.read(
-            self.view, offset, max_bytes, isolation=isolation, whole_first=whole_first, place=place
-        )
-
-    def reader(
-        self, start: Start = EARLIEST, *, read_compacted: bool = False, **how: Unpack[ReaderSettings]
-    ) -> LogReader | CompactedReader:
-        """A cursor from ``start`` on; ``read_compacted``: over the log's compacted view, where it has one.
-
-        ``how`` as ``LogReader`` takes it. Raises UsageError, LedgerError, OSError.
-        """
-        return open_reader(self, start, read_compacted=read_compacted, **how)
-
-    def offset_for_time(self, timestamp: int) -> RecordPlace | None:
-        """The first record at or after a time in ms; see ``fetch.offset_for_time``."""
-        return fetch.offset_for_time(self.view, timestamp)
 
 
 def _writable(data: Bytes | bytes | bytearray | memoryview) -> Bytes:

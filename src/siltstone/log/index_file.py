@@ -8,19 +8,14 @@ entry, so that an open log keeps no index in memory, however many segments it ha
 from __future__ import annotations
 
 import bisect
-import struct
 import threading
 from pathlib import Path
 
 from siltstone import files
-from siltstone.log.indexes import OFFSET_ENTRY, TIME_ENTRY
+from siltstone.log.indexes import ENTRY_STRUCTS
 
 Entry = tuple[int, int]
 """(relative offset, position) of an offset index; (timestamp in ms, relative offset) of a time index."""
-_FORMATS = {
-    "index": (struct.Struct(">ii"), OFFSET_ENTRY.itemsize),
-    "timeindex": (struct.Struct(">qi"), TIME_ENTRY.itemsize),
-}
 _CUT_OFF = (1 << 62, 1 << 62)
 """What an older view of a segment reads where the file was cut off since: behind everything."""
 
@@ -35,7 +30,8 @@ class IndexFile:
     __slots__ = ("_entry", "_limit", "_opening", "_path", "_reader", "_state", "_width", "is_full")
 
     def __init__(self, path: Path, kind: str, size: int, size_limit: int) -> None:
-        self._entry, self._width = _FORMATS[kind]
+        self._entry = ENTRY_STRUCTS[kind]
+        self._width = self._entry.size
         self._path = path
         self._limit = size_limit // self._width
         self._reader: files.Reader | None = None

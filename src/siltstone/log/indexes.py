@@ -17,6 +17,7 @@ and one time entry if a larger timestamp has been seen; one more time entry at t
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +37,9 @@ TRANSACTION_ENTRY = np.dtype(
         ("last_stable_offset", ">i8"),
     ]
 )
+ENTRY_STRUCTS = {"index": struct.Struct(">ii"), "timeindex": struct.Struct(">qi")}
+"""One entry at a time, without an array."""
+LARGEST_RELATIVE_OFFSET = (1 << 31) - 1
 ENTRY_OF_KIND = {"index": OFFSET_ENTRY, "timeindex": TIME_ENTRY, "txnindex": TRANSACTION_ENTRY}
 
 _SINCE, _LARGEST, _LARGEST_OFFSET, _LAST_TIME, _POSITION, _LAST_OFFSET, _OFFSETS, _TIMES = range(8)

@@ -16,7 +16,7 @@ import numpy as np
 from siltstone import files
 from siltstone.config import LogConfig
 from siltstone.log.index_file import IndexFile
-from siltstone.log.indexes import TRANSACTION_ENTRY, read_entries
+from siltstone.log.indexes import LARGEST_RELATIVE_OFFSET, TRANSACTION_ENTRY, read_entries
 from siltstone.log.lookup import (
     BatchPlace,
     RecordPlace,
@@ -28,7 +28,6 @@ from siltstone.log.names import DELETED, SEGMENT_KINDS, SNAPSHOT, segment_file
 from siltstone.log.segments import Segment
 from siltstone.log.validation import Validated
 
-_LARGEST_RELATIVE = (1 << 31) - 1
 NO_TIMESTAMP = -1
 
 
@@ -177,7 +176,7 @@ class LiveSegment:
         """
         if self.size > config.segment_bytes - size:
             return True
-        if last_offset - self.base_offset > _LARGEST_RELATIVE:
+        if last_offset - self.base_offset > LARGEST_RELATIVE_OFFSET:
             return True
         if not self.size:
             return False
@@ -229,7 +228,7 @@ class LiveSegment:
             return None
         start = 0
         if offset > self.base_offset:
-            hint = self.offset_index.floor(min(offset - self.base_offset, _LARGEST_RELATIVE))
+            hint = self.offset_index.floor(min(offset - self.base_offset, LARGEST_RELATIVE_OFFSET))
             start = hint[1] if hint and hint[1] < end else 0
         return position_of_offset(self.reader, offset, start=start, end=end)
 

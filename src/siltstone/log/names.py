@@ -25,6 +25,8 @@ LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+MARKER_OF_NO_BROKER = b'{"version":0,"brokerEpoch":-1}'
+"""What is in it when no broker's run ended: a controller takes nothing for granted of what was replicated."""
 LOCK = ".lock"
 STAGING = ".siltstone"
 """Our own folder inside a partition directory; Kafka's loader passes folders over."""

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from siltstone import files
-from siltstone.config import INT_MAX
-from siltstone.log.indexes import IndexBuilder, read_entries
+from siltstone.errors import CorruptRecordError
+from siltstone.log.indexes import LARGEST_RELATIVE_OFFSET, IndexBuilder, read_entries
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import STAGING, segment_file
 from siltstone.log.replacement import adopt, replace_segments
@@ -32,19 +32,28 @@ FOLDER = "split"
 def overflowed(segments: Sequence[Segment]) -> list[Segment]:
     """The closed segments (all but the last) with offsets more than 2³¹-1 above their base.
 
-    Only those are read, their headers, that could be. Raises CorruptRecordError, OSError.
+    Only those are read, their headers, that could be. Raises CorruptRecordError where bytes make no sense or
+    offsets reach into the next segment, OSError.
     """
-    pairs = itertools.pairwise(segments)
-    wide = [each for each, following in pairs if following.base_offset - each.base_offset > INT_MAX + 1]
-    return [each for each in wide if _last_offset(each) - each.base_offset > INT_MAX]
+    return [each for each, following in itertools.pairwise(segments) if _reaches_too_far(each, following)]
 
 
-def _last_offset(segment: Segment) -> int:
-    last = segment.base_offset
+def could_overflow(segment: Segment, following: Segment) -> bool:
+    """Is the next segment so far above that this one's offsets could be too far apart?"""
+    return following.base_offset - segment.base_offset > LARGEST_RELATIVE_OFFSET + 1
+
+
+def _reaches_too_far(segment: Segment, following: Segment) -> bool:
+    if not could_overflow(segment, following):
+        return False
+    last, position = segment.base_offset, 0
     with files.Reader(segment.path) as reader:
         for batches in batch_headers(reader):
-            last = int(batches["last_offset"][-1])
-    return last
+            last, position = int(batches["last_offset"][-1]), int(batches["position"][-1])
+    if last >= following.base_offset:
+        reason = f"offset {last} cannot be in this segment: the next one begins at {following.base_offset}"
+        raise CorruptRecordError(segment.path, position, reason)
+    return last - segment.base_offset > LARGEST_RELATIVE_OFFSET
 
 
 class _Part:
@@ -74,7 +83,11 @@ def split_overflowed(directory: Path, segment: Segment, *, interval: int, index_
     if files.exists(folder):
         files.remove_tree(folder)
     files.make_directory(folder, parents=True)
-    bases = [part.base_offset for part in _write_parts(folder, segment, interval, index_bytes)]
+    try:
+        bases = [part.base_offset for part in _write_parts(folder, segment, interval, index_bytes)]
+    except CorruptRecordError:
+        _clear_away(folder)
+        raise
     files.sync_directory(folder)
     kinds = ("log", "index", "timeindex", "txnindex")
     staged = {
@@ -82,21 +95,29 @@ def split_overflowed(directory: Path, segment: Segment, *, interval: int, index_
         for base in bases
     }
     adopt(directory, staged)
-    files.remove_tree(folder)
-    if not files.entries(directory / STAGING):
-        files.remove_tree(directory / STAGING)
+    _clear_away(folder)
     replace_segments(directory, bases, [segment.base_offset])
     return bases
 
 
+def _clear_away(folder: Path) -> None:
+    files.remove_tree(folder)
+    if not files.entries(folder.parent):
+        files.remove_tree(folder.parent)
+
+
 def _write_parts(folder: Path, segment: Segment, interval: int, index_bytes: int) -> list[_Part]:
     parts: list[_Part] = []
+    following = segment.base_offset
     with contextlib.ExitStack() as stack, files.Reader(segment.path) as reader:
         for window in windows(reader):
             batches = window.batches
+            following = _following_in_order(segment, batches, following, window.origin)
             while len(batches):
                 base = parts[-1].base_offset if parts else segment.base_offset
-                fits = int(np.searchsorted(batches["last_offset"], base + INT_MAX, side="right"))
+                fits = int(
+                    np.searchsorted(batches["last_offset"], base + LARGEST_RELATIVE_OFFSET, side="right")
+                )
                 if not fits or not parts:
                     start = base if fits else int(batches["base_offset"][0])
                     parts.append(_Part(folder, start, interval, index_bytes))
@@ -107,6 +128,16 @@ def _write_parts(folder: Path, segment: Segment, interval: int, index_bytes: int
         for part in parts:
             _finish(folder, part, segment)
     return parts
+
+
+def _following_in_order(segment: Segment, batches: Directory, following: int, origin: int) -> int:
+    """The offset behind the batches, which begin at ``following`` or above. Raises CorruptRecordError."""
+    behind = np.append(following, batches["last_offset"] + 1)
+    back = np.flatnonzero(batches["base_offset"] < behind[:-1])
+    if len(back):
+        base, position = (int(batches[name][back[0]]) for name in ("base_offset", "position"))
+        raise CorruptRecordError(segment.path, origin + position, f"base offset {base} goes back")
+    return int(behind[-1])
 
 
 def _finish(folder: Path, part: _Part, segment: Segment) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,30 +67,39 @@ class Window:
 
 def list_segments(directory: Path) -> list[Segment]:
     """The directory's segments by base offset; files in the middle of a swap are not among them."""
-    sizes: dict[int, dict[str, int]] = {}
-    for entry in files.entries(directory):
-        name = parse_segment_file(entry.name)
-        if name is not None and entry.is_file and not name.suffix and name.kind in SEGMENT_KINDS[1:]:
-            sizes.setdefault(name.base_offset, {})[name.kind] = files.stat(directory / entry.name).size
-    found = []
-    for entry in files.entries(directory):
-        name = parse_segment_file(entry.name)
-        if name is not None and entry.is_file and not name.suffix and name.kind == "log":
-            found.append(_segment(directory, name.base_offset, sizes.get(name.base_offset, {})))
-    return sorted(found, key=lambda segment: segment.base_offset)
+    named = (entry.name for entry in files.entries(directory) if entry.is_file)
+    return segments_among(
+        directory, {name: files.stat(directory / name) for name in named if _is_of_a_segment(name)}
+    )
+
+
+def segments_among(directory: Path, found: Mapping[str, files.FileStat]) -> list[Segment]:
+    """The segments among a directory's files, by base offset; ``found`` may hold others too."""
+    logs = (parse_segment_file(name) for name in found if name.endswith(".log"))
+    bases = sorted(each.base_offset for each in logs if each is not None)
+    return [_segment(directory, base, found) for base in bases]
+
+
+def _is_of_a_segment(name: str) -> bool:
+    parsed = parse_segment_file(name)
+    return parsed is not None and not parsed.suffix and parsed.kind in SEGMENT_KINDS
 
 
 def find_segment(directory: Path, base_offset: int) -> Segment:
     """One segment, without a look at the others. Raises FileNotFoundError."""
-    sizes = {}
+    log = segment_file(base_offset, "log")
+    found = {log: files.stat(directory / log)}
     for kind in SEGMENT_KINDS[1:]:
+        name = segment_file(base_offset, kind)
         with contextlib.suppress(FileNotFoundError):
-            sizes[kind] = files.stat(directory / segment_file(base_offset, kind)).size
-    return _segment(directory, base_offset, sizes)
+            found[name] = files.stat(directory / name)
+    return _segment(directory, base_offset, found)
 
 
-def _segment(directory: Path, base_offset: int, sizes: dict[str, int]) -> Segment:
-    facts = files.stat(directory / segment_file(base_offset, "log"))
+def _segment(directory: Path, base_offset: int, found: Mapping[str, files.FileStat]) -> Segment:
+    facts = found[segment_file(base_offset, "log")]
+    indexes = (found.get(segment_file(base_offset, kind)) for kind in SEGMENT_KINDS[1:])
+    offset_index, time_index, transaction_index = (each.size if each else 0 for each in indexes)
     return Segment(
         directory=str(directory),
         base_offset=base_offset,
@@ -98,9 +107,9 @@ def _segment(directory: Path, base_offset: int, sizes: dict[str, int]) -> Segmen
         modified_ns=facts.modified_ns,
         inode=facts.inode,
         device=facts.device,
-        offset_index_size=sizes.get("index", 0),
-        time_index_size=sizes.get("timeindex", 0),
-        transaction_index_size=sizes.get("txnindex", 0),
+        offset_index_size=offset_index,
+        time_index_size=time_index,
+        transaction_index_size=transaction_index,
     )
 
 

@@ -33,8 +33,6 @@ from siltstone.log.recovery.scan import Damage
 NOTHING_TO_DO, RECOVERED, DAMAGED = "nothing_to_do", "recovered", "damaged"
 REFUSED, FAILED, SKIPPED = "refused", "failed", "skipped"
 _BAD = (DAMAGED, REFUSED, FAILED)
-_NEW_MARKER = b'{"version":0,"brokerEpoch":-1}'
-"""Of no broker's run: a controller then takes nothing for granted of what was replicated."""
 
 ConfigOf = Callable[[TopicPartition], LogConfig]
 Progress = Callable[[str, int, int], None]
@@ -266,7 +264,7 @@ class _DirectoryRun:
         if any(log.recovered is None for log in served):
             return
         changed = any(log.recovered is not None and log.recovered.truncated_bytes for log in served)
-        words = _NEW_MARKER if marker is None or changed else marker
+        words = names.MARKER_OF_NO_BROKER if marker is None or changed else marker
         files.replace(self._directory.path / names.CLEAN_SHUTDOWN, words)
 
 

@@ -7,12 +7,11 @@ does not pass is built again.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 
 from siltstone import files
 from siltstone.errors import CorruptFileError
-from siltstone.log.indexes import ENTRY_OF_KIND, read_entries
+from siltstone.log.indexes import ENTRY_OF_KIND, ENTRY_STRUCTS, read_entries
 from siltstone.log.inspection.indexes import IndexFile, index_rows
 from siltstone.log.inspection.rows import DumpOptions, Finding
 from siltstone.log.names import SEGMENT_KINDS, segment_file
@@ -20,7 +19,6 @@ from siltstone.log.segments import Segment
 
 INDEX_KINDS = SEGMENT_KINDS[1:]
 _LEAST_TIMESTAMP = -1
-_OFFSET_ENTRY, _TIME_ENTRY = struct.Struct(">ii"), struct.Struct(">qi")
 _WIDTHS = {kind: ENTRY_OF_KIND[kind].itemsize for kind in INDEX_KINDS}
 
 
@@ -52,11 +50,11 @@ def _last_is_possible(segment: Segment, kind: str, name: str, size: int, limit_o
         return False
     relative: int
     if kind == "index":
-        relative, position = _OFFSET_ENTRY.unpack(raw)
+        relative, position = ENTRY_STRUCTS[kind].unpack(raw)
         if not 0 <= position < segment.size:
             return False
     else:
-        timestamp, relative = _TIME_ENTRY.unpack(raw)
+        timestamp, relative = ENTRY_STRUCTS[kind].unpack(raw)
         if timestamp < _LEAST_TIMESTAMP or not segment.size:
             return False
     return 0 <= relative < limit_offset - segment.base_offset

@@ -2,7 +2,7 @@
 
 ::
 
-    names ─► finish a swap ─► take strays away ─► segments
+    names ─► finish a swap ─► split what is too wide ─► take strays away ─► segments
       below the recovery point: are the indexes possible?          else built again
       from it on (after a crash): every batch's checksum           cut at the first bad one
       after a clean stop: the tail behind the last index entry     unsound: as after a crash
@@ -18,7 +18,7 @@ clean-shutdown marker are ``recovery_directories``' to write, once everything th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,22 +28,21 @@ from siltstone import files
 from siltstone.config import LogConfig
 from siltstone.errors import CorruptFileError
 from siltstone.log.epochs import LeaderEpochs
-from siltstone.log.indexes import ENTRY_OF_KIND, TRANSACTION_ENTRY
+from siltstone.log.indexes import ENTRY_OF_KIND, LARGEST_RELATIVE_OFFSET, TRANSACTION_ENTRY
 from siltstone.log.names import LEADER_EPOCH_CHECKPOINT, SEGMENT_KINDS, segment_file
 from siltstone.log.producers import ProducerStates
 from siltstone.log.recovery.changes import Changes
 from siltstone.log.recovery.indexes import lacks_transactions, quick_trouble, trouble_with_log, whole_trouble
 from siltstone.log.recovery.producers import AbortedEntry, ProducerHistory, fold
 from siltstone.log.recovery.scan import (
-    LARGEST_RELATIVE,
     Damage,
     SegmentScan,
     Visit,
     check_tail,
     scan_segment,
 )
-from siltstone.log.recovery.survey import finish_swap, list_found, remove_strays
-from siltstone.log.segments import Segment, segment_holding
+from siltstone.log.recovery.survey import finish_swap, remove_strays, split_too_wide
+from siltstone.log.segments import Segment, segment_holding, segments_among
 from siltstone.log.snapshots import ProducerEntry
 from siltstone.records.layout import Bytes, Directory
 
@@ -89,12 +88,15 @@ def recover_partition(
     ``dry_run``: change nothing. Raises CorruptRecordError for a log that cannot be served, OSError.
     """
     names, finished, removed = finish_swap(directory, dry_run=dry_run)
+    everywhere = check or not clean
+    names, split = split_too_wide(directory, names, config, everywhere=everywhere, dry_run=dry_run)
     changes = Changes(directory, names, dry_run=dry_run)
     recovery = _Recovery(changes, clean=clean, log_start=log_start, config=config, now_ms=now_ms)
+    recovery.note_split(split)
     end = recovery.run(recovery_point, check=check)
     return Recovered(
         directory=directory,
-        segments=tuple(list_found(directory, changes.names) if changes.any else recovery.segments),
+        segments=tuple(segments_among(directory, changes.names) if changes.any else recovery.segments),
         producers=tuple(recovery.states.entries()),
         log_start_offset=recovery.log_start,
         log_end_offset=end,
@@ -105,7 +107,7 @@ def recover_partition(
         removed_files=(*removed, *changes.removed),
         damage=tuple(recovery.damage),
         notes=tuple(recovery.notes),
-        changed=bool(finished or removed) or changes.any,
+        changed=bool(finished or removed or split) or changes.any,
     )
 
 
@@ -119,7 +121,7 @@ class _Recovery:
         self._clean = clean
         self._config = config
         self._checkpointed_start = max(log_start, 0)
-        self.segments = list_found(changes.directory, changes.names)
+        self.segments = segments_among(changes.directory, changes.names)
         first = self.segments[0].base_offset if self.segments else 0
         self.log_start = max(self._checkpointed_start, first)
         self.states = ProducerStates()
@@ -127,6 +129,7 @@ class _Recovery:
         self.damage: list[Damage] = []
         self.notes: list[str] = []
         self._epochs = self._load_epochs()
+        self._too_wide: set[int] = set()
         self._seen_epochs: list[tuple[int, int]] = []
         self._last_epoch = -1
         self._history = ProducerHistory(
@@ -136,6 +139,15 @@ class _Recovery:
             now_ms=now_ms,
             expiration_ms=config.producer_id_expiration_ms,
         )
+
+    def note_split(self, split: Mapping[int, Sequence[int]]) -> None:
+        """Say which segments were split; in a dry run they are read as they lie."""
+        for base, new in split.items():
+            log = segment_file(base, "log")
+            what = f"was split: {', '.join(map(str, new))}" if new else "is to be split"
+            self.notes.append(f"{log}: its offsets are too far apart for its indexes; it {what}")
+            if not new:
+                self._too_wide.add(base)
 
     def run(self, recovery_point: int, *, check: bool) -> int:
         """Do it; the log's end offset."""
@@ -168,10 +180,12 @@ class _Recovery:
 
     def _limit(self, number: int) -> int:
         """No offset of a segment is as high."""
-        most = self.segments[number].base_offset + LARGEST_RELATIVE + 1
-        if number + 1 < len(self.segments):
-            return min(most, self.segments[number + 1].base_offset)
-        return most
+        base = self.segments[number].base_offset
+        most = base + LARGEST_RELATIVE_OFFSET + 1
+        if number + 1 == len(self.segments):
+            return most
+        following = self.segments[number + 1].base_offset
+        return following if base in self._too_wide else min(most, following)
 
     def _tail_end(self) -> int | None:
         """After a clean stop: the end offset, None where the active segment has to be scanned."""
@@ -251,7 +265,8 @@ class _Recovery:
                 continue
             if trouble is not None and known and name not in trouble:
                 continue
-            if name in (trouble or ()) or not (known and self._was_of(name, kind, data)):
+            wrong = kind != "txnindex" and segment.base_offset in self._too_wide
+            if wrong or name in (trouble or ()) or not (known and self._was_of(name, kind, data)):
                 self.rebuilt.append(name)
             self._changes.write(name, data)
 

@@ -19,14 +19,13 @@ import numpy.typing as npt
 
 from siltstone import files
 from siltstone.errors import CorruptRecordError
-from siltstone.log.indexes import OFFSET_ENTRY, IndexBuilder, Indexes
+from siltstone.log.indexes import LARGEST_RELATIVE_OFFSET, OFFSET_ENTRY, IndexBuilder, Indexes
 from siltstone.log.names import segment_file
 from siltstone.log.segments import Segment, windows
 from siltstone.records.checksum import first_bad_checksum
 from siltstone.records.layout import Bytes, Directory, Int64
 from siltstone.records.scan import ScanEnd, scan_batches
 
-LARGEST_RELATIVE = (1 << 31) - 1
 _TAIL = 64 << 10
 """Bytes at a segment's end that are read again after a clean stop; more up to the next index entry."""
 _TAIL_ENTRIES = 64
@@ -92,11 +91,10 @@ def scan_segment(
     """Read a segment's log up to its end or its first damage.
 
     ``interval`` and ``index_limit``: ``index.interval.bytes`` and ``segment.index.bytes``. ``limit_offset``:
-    the next segment's base. With ``keep_going`` a bad checksum is noted and passed over. Raises
-    CorruptRecordError where offsets go back or cannot belong to the segment, OSError.
+    no offset is as high (None: as far as an index reaches). With ``keep_going`` a bad checksum is noted and
+    passed over. Raises CorruptRecordError where offsets go back or cannot belong to the segment, OSError.
     """
-    most = segment.base_offset + LARGEST_RELATIVE + 1
-    limit = most if limit_offset is None else min(limit_offset, most)
+    limit = segment.base_offset + LARGEST_RELATIVE_OFFSET + 1 if limit_offset is None else limit_offset
     state = _Scanning(segment.path, segment.base_offset, limit, segment.base_offset)
     builder = IndexBuilder(segment.base_offset, interval, index_limit)
     for data, found, origin in _sound(state, keep_going):
@@ -220,7 +218,7 @@ def check_tail(segment: Segment) -> int | None:
     bases, lasts = batches["base_offset"], batches["last_offset"]
     if bases[0] < segment.base_offset or (bases[1:] <= lasts[:-1]).any():
         return None
-    if lasts[-1] - segment.base_offset > LARGEST_RELATIVE:
+    if lasts[-1] - segment.base_offset > LARGEST_RELATIVE_OFFSET:
         return None
     rows = np.searchsorted(batches["position"], entries["position"] - start)
     stands = rows < len(batches)

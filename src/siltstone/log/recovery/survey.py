@@ -1,10 +1,15 @@
-"""What is in a partition directory when recovery begins: swaps under way, strays, segments."""
+"""What is in a partition directory when recovery begins: swaps under way, segments too wide, strays."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from pathlib import Path
 
 from siltstone import files
+from siltstone.config import LogConfig
+from siltstone.errors import CorruptRecordError
+from siltstone.log.indexes import LARGEST_RELATIVE_OFFSET
 from siltstone.log.names import (
     CLEANED,
     DELETED,
@@ -13,12 +18,12 @@ from siltstone.log.names import (
     SNAPSHOT,
     SWAP,
     parse_segment_file,
-    segment_file,
 )
+from siltstone.log.overflow import could_overflow, overflowed, split_overflowed
 from siltstone.log.recovery.changes import TEMPORARY, Changes
-from siltstone.log.recovery.indexes import INDEX_KINDS
+from siltstone.log.recovery.indexes import quick_trouble
 from siltstone.log.replacement import finish_replacement
-from siltstone.log.segments import Segment
+from siltstone.log.segments import Segment, segments_among
 
 _FINISHED = "finished the swap of "
 _REMOVED = "removed "
@@ -39,29 +44,33 @@ def finish_swap(directory: Path, *, dry_run: bool) -> tuple[dict[str, files.File
     return files.list_files(directory), finished, removed
 
 
-def list_found(directory: Path, names: dict[str, files.FileStat]) -> list[Segment]:
-    """The segments among a directory's files, by base offset."""
-    found, folder = [], str(directory)
-    for name, facts in names.items():
-        parsed = parse_segment_file(name) if name.endswith(".log") else None
-        if parsed is None:
+def split_too_wide(
+    directory: Path,
+    names: dict[str, files.FileStat],
+    config: LogConfig,
+    *,
+    everywhere: bool,
+    dry_run: bool,
+) -> tuple[dict[str, files.FileStat], dict[int, list[int]]]:
+    """Split closed segments whose offsets no index can tell; the files then, and {base: bases it became}.
+
+    Brokers before 1.1 left such. With ``everywhere`` they are looked for by their headers, else only where an
+    index makes no sense. One that is damaged is left to the scan. A dry run names no new bases.
+    """
+    done: dict[int, list[int]] = {}
+    for segment, following in itertools.pairwise(segments_among(directory, names)):
+        limit = segment.base_offset + LARGEST_RELATIVE_OFFSET + 1
+        if not could_overflow(segment, following) or not (everywhere or quick_trouble(segment, limit, names)):
             continue
-        sizes = [names.get(segment_file(parsed.base_offset, kind)) for kind in INDEX_KINDS]
-        offset_index, time_index, transaction_index = (size.size if size else 0 for size in sizes)
-        found.append(
-            Segment(
-                directory=folder,
-                base_offset=parsed.base_offset,
-                size=facts.size,
-                modified_ns=facts.modified_ns,
-                inode=facts.inode,
-                device=facts.device,
-                offset_index_size=offset_index,
-                time_index_size=time_index,
-                transaction_index_size=transaction_index,
-            )
-        )
-    return sorted(found, key=lambda segment: segment.base_offset)
+        with contextlib.suppress(CorruptRecordError):
+            if overflowed([segment, following]):
+                interval, size = config.index_interval_bytes, config.segment_index_bytes
+                done[segment.base_offset] = (
+                    []
+                    if dry_run
+                    else split_overflowed(directory, segment, interval=interval, index_bytes=size)
+                )
+    return (files.list_files(directory) if done and not dry_run else names), done
 
 
 def remove_strays(changes: Changes, segments: list[Segment]) -> set[int]:

@@ -11,25 +11,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Unpack
 
 from siltstone.clock import Clock, SystemClock
 from siltstone.config import LogConfig
 from siltstone.errors import DirectoryRefusedError, UnknownTopicError
-from siltstone.log import fetch
 from siltstone.log.directory import Checkpoints, LogDirectory, refuse_strangers
-from siltstone.log.fetch import Fetched, LogView
-from siltstone.log.ledger.reading import CompactedReader, open_reader
+from siltstone.log.fetch import LogView
 from siltstone.log.live_segment import LiveSegment
-from siltstone.log.lookup import RecordPlace
 from siltstone.log.names import TopicPartition, segment_file
 from siltstone.log.producers import ProducerStates
-from siltstone.log.reading import EARLIEST, LogReader, ReaderSettings, Start
 from siltstone.log.recovery.partition import Recovered, recover_partition
 from siltstone.log.segments import Segment, list_segments
+from siltstone.log.viewed import ViewedLog
 
 
-class ReadOnlyLog:
+class ReadOnlyLog(ViewedLog):
     """One partition as it was when it was opened: ``view``; ``where``, ``directory``.
 
     ``not_shown``: why bytes at its end are not seen, one line each; empty where all of it is.
@@ -59,35 +55,6 @@ class ReadOnlyLog:
     def log_end_offset(self) -> int:
         """The offset behind the last record."""
         return self.view.log_end_offset
-
-    @property
-    def high_watermark(self) -> int:
-        """Up to where records were replicated."""
-        return self.view.high_watermark
-
-    def read(
-        self,
-        offset: int,
-        max_bytes: int = 1 << 20,
-        *,
-        isolation: str = fetch.READ_UNCOMMITTED,
-        whole_first: bool = True,
-    ) -> Fetched:
-        """Batches from the one that holds ``offset`` on; see ``fetch.read``."""
-        return fetch.read(self.view, offset, max_bytes, isolation=isolation, whole_first=whole_first)
-
-    def reader(
-        self, start: Start = EARLIEST, *, read_compacted: bool = False, **how: Unpack[ReaderSettings]
-    ) -> LogReader | CompactedReader:
-        """A cursor from ``start`` on; ``read_compacted``: over the log's compacted view, where it has one.
-
-        ``how`` as ``LogReader`` takes it. Raises UsageError, LedgerError, OSError.
-        """
-        return open_reader(self, start, read_compacted=read_compacted, **how)
-
-    def offset_for_time(self, timestamp: int) -> RecordPlace | None:
-        """The first record at or after a time in ms; see ``fetch.offset_for_time``."""
-        return fetch.offset_for_time(self.view, timestamp)
 
 
 class ReadOnlyLogs:

@@ -33,7 +33,6 @@ from siltstone.log.service.uncleanable import (
     write_uncleanable,
 )
 
-_MARKER = b'{"version":0,"brokerEpoch":-1}'
 _logger = logging.getLogger("siltstone")
 
 
@@ -266,7 +265,7 @@ class ServedDirectory:
         try:
             self.write_checkpoints()
             if trouble is None and self._is_whole:
-                files.replace(self.path / names.CLEAN_SHUTDOWN, _MARKER)
+                files.replace(self.path / names.CLEAN_SHUTDOWN, names.MARKER_OF_NO_BROKER)
         except OSError as error:
             trouble = trouble or StorageError(f"{self.path}: {error.strerror or error}")
         finally:
