@@ -314,3 +314,41 @@ def test_recovery_goes_on_without_metadata_that_cannot_be_read(
     (result,) = app.recover([directory], dry_run=True)
     assert {str(log.where): log.is_bad for log in result.logs}["basic-0"] is False
     assert "settings are not known" in caplog.text
+
+
+def test_recovery_goes_by_the_brokers_own_settings_and_finds_its_metadata(
+    directory: Path, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "metadata"
+    elsewhere.mkdir()
+    shutil.copy(directory / "meta.properties", elsewhere)
+    write_cluster_metadata(elsewhere, [topic("basic", BASIC)])
+    properties = tmp_path / "server.properties"
+    partition, sizes = directory / "basic-0", {}
+    for interval in (100, 4096):
+        properties.write_text(f"metadata.log.dir={elsewhere}\nlog.index.interval.bytes={interval}\n")
+        for path in partition.glob("*.index"):
+            path.unlink()
+        app.recover([directory], broker_config=properties)
+        sizes[interval] = sum(path.stat().st_size for path in partition.glob("*.index"))
+    assert sizes[100] > 2 * sizes[4096]
+    own = topic_config("basic", "index.interval.bytes", "100")
+    shutil.rmtree(elsewhere / "__cluster_metadata-0")
+    write_cluster_metadata(elsewhere, [topic("basic", BASIC), own])
+    for path in partition.glob("*.index"):
+        path.unlink()
+    app.recover([directory], broker_config=properties)
+    assert sum(path.stat().st_size for path in partition.glob("*.index")) == sizes[100]
+
+
+def test_recovery_refuses_a_bad_broker_config_before_anything_is_changed(
+    directory: Path, tmp_path: Path
+) -> None:
+    before = listing(directory)
+    properties = tmp_path / "server.properties"
+    properties.write_text("log.index.interval.bytes=many\n")
+    with pytest.raises(UsageError, match=r"index\.interval\.bytes"):
+        app.recover([directory], broker_config=properties)
+    with pytest.raises(OSError, match="No such file"):
+        app.recover([directory], broker_config=tmp_path / "missing.properties")
+    assert listing(directory) == before

@@ -30,13 +30,19 @@ from siltstone.cleaner.originals import (
     refuse_other_file_system,
     undo_log,
 )
+from siltstone.cleaner.remembered import note_listed, remember
 from siltstone.cleaner.report import LogResult
 from siltstone.clock import Clock, SystemClock
 from siltstone.compacted.engine import CompactionEngine, InProcessCompactionEngine
 from siltstone.config import parse_assignments
 from siltstone.errors import DirectoryRefusedError, UsageError
-from siltstone.log.directory import LogDirectory, PassedOver, refuse_strangers
-from siltstone.log.names import LOCK
+from siltstone.log.directory import (
+    LogDirectory,
+    PassedOver,
+    open_once,
+    refuse_network_file_system,
+    refuse_strangers,
+)
 from siltstone.log.recovery.directories import DirectoryRecovery, Recovery, recover_directories
 from siltstone.log.replacement import finish_replacement
 from siltstone.policies import PolicyPlaces, gather_policies, log_states, recovery_configs
@@ -128,7 +134,7 @@ def clean(
     run = f"{datetime.fromtimestamp(started / 1000, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     with contextlib.ExitStack() as stack:
         locked = set[tuple[int, int]]()
-        opened = (_open(path, locked, dry_run=request.dry_run) for path in request.directories)
+        opened = (open_once(path, locked, dry_run=request.dry_run) for path in request.directories)
         directories = [stack.enter_context(each) for each in opened]
         _refuse_outputs_inside(request, directories)
         for directory in directories:
@@ -139,6 +145,9 @@ def clean(
         before = fingerprints(concerned(states)) if request.report else {}
         report = _run(request, run, directories, states, progress, engine, clock)
         report.notes.extend(policies.notes)
+        note_listed(states, report.results)
+        if request.in_place and not request.dry_run:
+            remember(states, report.results, started)
         if request.report:
             _write_audit(request, report, started, before, _partitions_after(request, states))
         return report
@@ -245,20 +254,6 @@ def _refuse_outputs_inside(request: CleanRequest, directories: Sequence[LogDirec
                 )
 
 
-def _open(path: Path, locked: set[tuple[int, int]], *, dry_run: bool) -> LogDirectory:
-    """Open and lock. Two partitions of one log directory share its one lock: ``locked`` is what is locked.
-
-    A dry run makes no lock file where there is none.
-    """
-    directory = LogDirectory.open(path, lock=False)
-    facts = files.stat(directory.path)
-    place = (facts.device, facts.inode)
-    if place in locked or (dry_run and not files.exists(directory.path / LOCK)):
-        return directory
-    locked.add(place)
-    return LogDirectory.open(path)
-
-
 def _refuse_state(directory: LogDirectory, *, in_place: bool) -> None:
     if directory.is_marked and not directory.was_stopped_cleanly:
         raise DirectoryRefusedError(
@@ -266,15 +261,7 @@ def _refuse_state(directory: LogDirectory, *, in_place: bool) -> None:
             f"{directory.path} (or start the broker on it once and stop it), and try again then"
         )
     if in_place:
-        _refuse_network(directory)
-
-
-def _refuse_network(directory: LogDirectory) -> None:
-    if files.file_system(directory.path) in files.NETWORK_FILE_SYSTEMS:
-        raise DirectoryRefusedError(
-            f"{directory.path}: on a network file system ({files.file_system(directory.path)}), "
-            "where locks and renames cannot be trusted; clean a copy with --out"
-        )
+        refuse_network_file_system(directory)
 
 
 def _places(request: CleanRequest) -> PolicyPlaces:
@@ -338,6 +325,7 @@ def recover(
     paths: Sequence[Path],
     *,
     config: Sequence[str] = (),
+    broker_config: Path | None = None,
     now_ms: int | None = None,
     threads: int = 2,
     check: bool | None = None,
@@ -353,15 +341,15 @@ def recover(
     with contextlib.ExitStack() as stack:
         for path in paths:
             try:
-                directory = stack.enter_context(_open(path, locked, dry_run=dry_run))
-                _refuse_network(directory)
+                directory = stack.enter_context(open_once(path, locked, dry_run=dry_run))
+                refuse_network_file_system(directory)
                 directory.properties()
                 directories.append(directory)
             except OSError as error:
                 offline.append(DirectoryRecovery.failed(path, error))
         refuse_strangers(directories)
         how = Recovery(
-            config_of=recovery_configs(directories, given),
+            config_of=recovery_configs(directories, given, broker_config),
             now_ms=SystemClock().now_ms() if now_ms is None else now_ms,
             threads=threads,
             check=check,

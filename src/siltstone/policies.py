@@ -138,17 +138,23 @@ def gather_policies(directories: Sequence[LogDirectory], places: PolicyPlaces) -
 
 
 def recovery_configs(
-    directories: Sequence[LogDirectory], given: Mapping[str, Setting]
+    directories: Sequence[LogDirectory], given: Mapping[str, Setting], broker_config: Path | None = None
 ) -> Callable[[TopicPartition], LogConfig]:
-    """What each log is recovered with: ``given``, over the topic's own settings where the metadata has them.
+    """What each log is recovered with: ``given``, over the topic's own settings where the metadata has them,
+    over the broker's ``server.properties``.
 
-    Metadata that cannot be read is warned of, and the defaults hold then: no record is kept or cut by them.
+    Metadata that cannot be read is warned of, and the rest holds then: no record is kept or cut by settings.
+    Raises UsageError and OSError for ``broker_config``, DirectoryRefusedError where it names another broker's
+    metadata.
     """
+    static: dict[str, Setting] = {}
+    if broker_config is not None:
+        static = parse_foreign_server_properties(_text(broker_config), str(broker_config))
     cluster: ClusterSettings | None = None
     try:
-        holder = metadata_directory(directories)
+        holder = metadata_directory(directories) or _named_elsewhere(directories, broker_config)
         if holder is not None:
-            cluster = read_cluster_settings(holder, node_id=node_id_of(directories))
+            cluster = read_cluster_settings(holder, node_id=node_id_of(directories), static=static)
     except (CorruptFileError, UsageError, OSError) as error:
         _logger.warning("topics' own settings are not known: %s", error)
 
@@ -158,7 +164,7 @@ def recovery_configs(
                 return LogConfig.of(cluster.config_of(where.topic).over(given))
             except UsageError as error:
                 _logger.warning("%s: its own settings are not used: %s", where, error)
-        return LogConfig.of(Config(given))
+        return LogConfig.of(Config(given, static=static))
 
     return config_of
 
@@ -189,13 +195,9 @@ def _elsewhere(directories: Sequence[LogDirectory], broker_config: Path | None) 
 
     Raises DirectoryRefusedError where there is none, or it is another broker's.
     """
-    if broker_config is not None:
-        named = first_of(_text(broker_config), str(broker_config), "metadata.log.dir", "log.dirs", "log.dir")
-        path = Path((named or "").partition(",")[0].strip())
-        if named and files.is_directory(path / str(METADATA_PARTITION)):
-            found = LogDirectory.open(path, lock=False)
-            _refuse_another_brokers(directories, found)
-            return found
+    found = _named_elsewhere(directories, broker_config)
+    if found is not None:
+        return found
     places = ", ".join(sorted({str(directory.path) for directory in directories}))
     kraft = any(directory.properties().get("version") == "1" for directory in directories)
     raise DirectoryRefusedError(
@@ -205,6 +207,18 @@ def _elsewhere(directories: Sequence[LogDirectory], broker_config: Path | None) 
         else f"{places}: no {METADATA_PARTITION} here: a broker that ran with ZooKeeper kept its topics' "
         "settings there; give them with --config-file"
     )
+
+
+def _named_elsewhere(directories: Sequence[LogDirectory], broker_config: Path | None) -> LogDirectory | None:
+    if broker_config is None:
+        return None
+    named = first_of(_text(broker_config), str(broker_config), "metadata.log.dir", "log.dirs", "log.dir")
+    path = Path((named or "").partition(",")[0].strip())
+    if not named or not files.is_directory(path / str(METADATA_PARTITION)):
+        return None
+    found = LogDirectory.open(path, lock=False)
+    _refuse_another_brokers(directories, found)
+    return found
 
 
 def _refuse_another_brokers(directories: Sequence[LogDirectory], found: LogDirectory) -> None:

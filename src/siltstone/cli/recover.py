@@ -33,6 +33,7 @@ def recover(
     /,
     *,
     config: Annotated[tuple[str, ...], Parameter(negative=(), consume_multiple=False)] = (),
+    broker_config: Annotated[Path | None, Parameter(negative=())] = None,
     check: bool | None = None,
     threads: int = 2,
     now_ms: int | None = None,
@@ -50,6 +51,8 @@ def recover(
         Kafka log directories (all log.dirs of one broker together), or one partition directory.
     config
         A setting of the logs, key=value, such as index.interval.bytes; may be given several times.
+    broker_config
+        The broker's server.properties, for what no topic says; it may say where the metadata log is, too.
     check
         Read what was flushed too and report what is wrong in it; default: after an unclean stop.
     threads
@@ -67,17 +70,14 @@ def recover(
         done = app.recover(
             directories,
             config=config,
+            broker_config=broker_config,
             now_ms=now_ms,
             threads=threads,
             check=check,
             dry_run=dry_run,
             progress=bars,
         )
-    if json_:
-        sys.stdout.write(json.dumps(_document(done, dry_run=dry_run)) + "\n")
-    else:
-        _show(done, dry_run=dry_run)
-    return 1 if any(each.is_bad for each in done) else 0
+    return _tell(done, as_json=json_, dry_run=dry_run)
 
 
 class _Bars:
@@ -101,6 +101,15 @@ class _Bars:
         if directory not in self._tasks:
             self._tasks[directory] = self._progress.add_task(directory, total=total)
         self._progress.update(self._tasks[directory], completed=done, total=total)
+
+
+def _tell(done: Sequence[DirectoryRecovery], *, as_json: bool, dry_run: bool) -> int:
+    """Print what came of it; the exit status."""
+    if as_json:
+        sys.stdout.write(json.dumps(_document(done, dry_run=dry_run)) + "\n")
+    else:
+        _show(done, dry_run=dry_run)
+    return 1 if any(each.is_bad for each in done) else 0
 
 
 def _document(done: Sequence[DirectoryRecovery], *, dry_run: bool) -> dict[str, Any]:

@@ -177,6 +177,30 @@ class LogDirectory:
         self.close()
 
 
+def open_once(path: Path, locked: set[tuple[int, int]], *, dry_run: bool) -> LogDirectory:
+    """Open and lock. Two partitions of one log directory share its one lock: ``locked`` is what is locked.
+
+    A dry run makes no lock file where there is none. Raises NotALogDirectoryError, DirectoryLockedError,
+    OSError.
+    """
+    directory = LogDirectory.open(path, lock=False)
+    facts = files.stat(directory.path)
+    place = (facts.device, facts.inode)
+    if place in locked or (dry_run and not files.exists(directory.path / names.LOCK)):
+        return directory
+    locked.add(place)
+    return LogDirectory.open(path)
+
+
+def refuse_network_file_system(directory: LogDirectory) -> None:
+    """For whoever changes files in place. Raises DirectoryRefusedError."""
+    if files.file_system(directory.path) in files.NETWORK_FILE_SYSTEMS:
+        raise DirectoryRefusedError(
+            f"{directory.path}: on a network file system ({files.file_system(directory.path)}), "
+            "where locks and renames cannot be trusted; clean a copy with --out"
+        )
+
+
 def refuse_strangers(directories: list[LogDirectory]) -> None:
     """Several log directories must be one broker's: one cluster, one node, no partition twice.
 
