@@ -6,9 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 PYTEST_ARGS ?=
+BENCH_KAFKA_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test crash test-kafka lint format bench ci clean
+.PHONY: help setup demo test crash test-kafka lint format bench bench-kafka ci clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -47,6 +48,9 @@ format: setup ## sort the imports and format the code
 
 bench: setup ## measure the cleaner on generated logs
 	$(BIN)/python -m bench
+
+bench-kafka: setup ## measure the cleaner beside Kafka's own, on twin directories (needs Maven and a JDK)
+	$(BIN)/python -m bench.beside_kafka $(BENCH_KAFKA_ARGS)
 
 ci: ## what the CI runs
 	bash .ci/run

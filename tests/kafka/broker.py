@@ -27,7 +27,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from . import clients
-from .jars import java_command
+from .jars import JVM_FLAGS, java_command
 from .logdir import CLEAN_MARKER, cleaner_checkpoint
 from .polling import poll_until
 from .records import Partition, Record, Sent
@@ -69,6 +69,9 @@ _ERROR = re.compile(r"^\[[^]]+\] (ERROR|FATAL) |^(Caused by: )?\S+(Exception|Err
 
 class Broker:
     """A broker over `log_dirs`; a context manager that starts and cleanly stops it."""
+
+    heap = "512m"
+    jvm_flags: Sequence[str] = JVM_FLAGS
 
     def __init__(self, log_dirs: Path | Sequence[Path], **properties: str) -> None:
         """`properties`: server properties over the defaults, with underscores for dots."""
@@ -205,7 +208,9 @@ class Broker:
         if not (self.log_dirs[0] / "meta.properties").exists():
             self._format(properties)
         with self.log_file.open("wb") as log:
-            command = java_command("kafka.Kafka", str(properties), heap="512m", log_level="INFO")
+            command = java_command(
+                "kafka.Kafka", str(properties), heap=self.heap, log_level="INFO", flags=self.jvm_flags
+            )
             self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=self.home)
         try:
             poll_until(self._answer, what=f"broker on {self.bootstrap}", timeout_s=START_TIMEOUT_S)

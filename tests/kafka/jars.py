@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -51,10 +52,16 @@ def kafka_libs() -> Path:
     return libs
 
 
-def java_command(main: str, *args: str, heap: str = "256m", log_level: str = "WARN") -> list[str]:
+def java_command(
+    main: str,
+    *args: str,
+    heap: str = "256m",
+    log_level: str = "WARN",
+    flags: Sequence[str] = JVM_FLAGS,
+) -> list[str]:
     """The command line that runs one of Kafka's main classes, logging to standard error."""
     logging = (f"-Dlog4j2.configurationFile={LOG_CONFIG.as_uri()}", f"-Dkafka.tests.log.level={log_level}")
-    return [java(), f"-Xmx{heap}", *JVM_FLAGS, *logging, "-cp", f"{kafka_libs()}/*", main, *args]
+    return [java(), f"-Xmx{heap}", *flags, *logging, "-cp", f"{kafka_libs()}/*", main, *args]
 
 
 def _ignore_cache() -> None:

@@ -1,0 +1,68 @@
+"""The measured process of our side: an engine that runs already, told on its input which directory to clean.
+
+::
+
+    python -m bench.beside_kafka.session ENGINE SPILL
+    ◄── {"ready": true}
+    ──► {"directory": …, "config_file": …}
+    ◄── {"seconds": …, "logs": [[topic, partition, status, reason], …]}
+
+It cleans as ``siltstone clean DIR --in-place --config-file FILE`` does, with all its checks, but for the
+start of the engine: ``spark`` (as the command sets Spark up), ``untuned`` (Spark's own settings), or
+``in-process``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from siltstone import app
+from siltstone.cleaner.engine import Engine, InProcessEngine
+
+ENGINES = ("spark", "untuned", "in-process")
+
+
+def _engine(name: str, spill: str) -> Engine:
+    if name == "in-process":
+        return InProcessEngine()
+    from siltstone.spark.clean import SparkEngine
+    from siltstone.spark.session import start_session
+
+    if name == "spark":
+        return SparkEngine(start_session(app.DEFAULT_MASTER, spill_folder=spill))
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    quiet = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.local.dir": spill,
+    }
+    session = SparkSession.builder.master(app.DEFAULT_MASTER).config(map=quiet).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return SparkEngine(session)
+
+
+def _clean(engine: Engine, directory: str, config_file: str) -> dict[str, object]:
+    request = app.CleanRequest(directories=[Path(directory)], in_place=True, config_file=Path(config_file))
+    began = time.perf_counter()
+    report = app.clean(request, engine=lambda request, progress: engine)
+    seconds = time.perf_counter() - began
+    logs = [[each.topic, each.partition, each.status, each.reason] for each in report.results]
+    return {"seconds": seconds, "logs": logs}
+
+
+def main(name: str, spill: str) -> None:
+    """Answer line by line until the input ends."""
+    engine = _engine(name, spill)
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(_clean(engine, **json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,110 @@
+"""Our sides: a session that runs already, told to clean a twin, and the command as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.beside_kafka.observing import Observed, observe
+from bench.beside_kafka.workloads import MAIN, WARM_UP, Workload
+
+END_TIMEOUT_S = 60.0
+ONE_SHOT = "one-shot"
+
+
+class NotCleanedError(Exception):
+    """A cleaning did not do what it was asked for."""
+
+
+class Session:
+    """A process that holds an engine; a context manager. Start it with ``spill`` as Spark's local folder."""
+
+    def __init__(self, engine: str, workload: Workload, spill: Path) -> None:
+        spill.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "bench.beside_kafka.session", engine, str(spill)]
+        self._workload, self._spill = workload, spill
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_environment()
+        )
+        assert self._answer() == {"ready": True}
+
+    def close(self) -> None:
+        """Let it end."""
+        self._process.communicate(timeout=END_TIMEOUT_S)
+
+    def warm_up(self, twin: Path) -> None:
+        """Clean the twin's warm-up topic."""
+        self._clean(twin, [WARM_UP])
+
+    def clean(self, twin: Path) -> tuple[Observed, float]:
+        """Clean the twin's ``bench``: what it took from outside, and its own seconds."""
+        with observe(self._process.pid, [twin, self._spill]) as observed:
+            began = time.perf_counter()
+            seconds = self._clean(twin, [MAIN])
+            observed.wall = time.perf_counter() - began
+        return observed, seconds
+
+    def _clean(self, twin: Path, topics: Sequence[str]) -> float:
+        config = config_file(twin, self._workload, topics)
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"directory": str(twin), "config_file": str(config)}) + "\n")
+        self._process.stdin.flush()
+        answer = self._answer()
+        refuse_uncleaned([each for each in answer["logs"] if each[0] in topics])
+        return answer["seconds"]
+
+    def _answer(self) -> dict[str, object]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+        raise NotCleanedError(f"the session ended with exit code {self._process.wait()}")
+
+
+def one_shot(twin: Path, workload: Workload) -> tuple[Observed, float]:
+    """``siltstone clean`` from the start of its process to its end, Python, Java and Spark started for it."""
+    command = [str(Path(sys.executable).with_name("siltstone")), "clean", str(twin), "--in-place", "--json"]
+    spill = twin.with_name(f"spill-{ONE_SHOT}")
+    spill.mkdir(exist_ok=True)
+    command += ["--config-file", str(config_file(twin, workload, [MAIN])), "--spill-dir", str(spill)]
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=_environment())
+    with observe(process.pid, [twin, spill]) as observed:
+        said, _ = process.communicate()
+        observed.wall = time.perf_counter() - began
+    if process.returncode:
+        raise NotCleanedError(f"siltstone clean ended with exit code {process.returncode}")
+    logs = [each for each in json.loads(said)["logs"] if each["topic"] == MAIN]
+    refuse_uncleaned([[each["topic"], each["partition"], each["status"], each["reason"]] for each in logs])
+    return observed, observed.wall
+
+
+def config_file(twin: Path, workload: Workload, topics: Sequence[str]) -> Path:
+    """Every topic's settings as the broker has them, where ``topics`` may be cleaned."""
+    lines = []
+    for topic in workload.topics:
+        ratio = "0.0" if topic in topics else "1.0"
+        lines += [f"{topic}:cleanup.policy=compact", f"{topic}:min.cleanable.dirty.ratio={ratio}"]
+        lines.append(f"{topic}:segment.bytes={workload.segment_bytes}")
+    path = twin.with_name("topics.config")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def refuse_uncleaned(logs: Sequence[Sequence[object]]) -> None:
+    """Raises NotCleanedError unless each was cleaned: topic, partition, status, reason."""
+    for topic, partition, status, reason in logs:
+        if status != "cleaned":
+            raise NotCleanedError(f"{topic}-{partition}: {status}: {reason}")
+    if not logs:
+        raise NotCleanedError("nothing was cleaned")
+
+
+def _environment() -> dict[str, str]:
+    """This process's, without what would put Spark's files elsewhere than on the disk of the logs."""
+    return {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_DIRS"}
