@@ -1,10 +1,10 @@
 """What a cleaning of stopped directories leaves for the next one to know: who is uncleanable, what was done.
 
 The embedded cleaner keeps the same two files through its ``LogManager``; ``clean --watch`` shows them. Here
-they are gone on with in directories that have files of Siltstone's; to a broker's nothing is added. A log that
-is listed as uncleanable is tried all the same: whoever calls ``siltstone clean`` asks for it. It leaves the
-list when it was cleaned, or when nothing is dirty any more. Nothing is decided by these files here, so a disk
-that does not take them is warned of.
+they are gone on with in directories that have files of Siltstone's; to a broker's nothing is added. A log
+that is listed as uncleanable is tried all the same: whoever calls ``siltstone clean`` asks for it. It leaves
+the list when it was cleaned, or when nothing is dirty any more. Nothing is decided by these files here, so a
+disk that does not take them is warned of.
 """
 
 from __future__ import annotations
