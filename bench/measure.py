@@ -33,7 +33,7 @@ from siltstone.config import Config, parse_assignments
 from siltstone.log.directory import LogDirectory
 from siltstone.log.segments import count_records, list_segments, windows
 from siltstone.records.codecs import Scratch
-from siltstone.records.columns import decode
+from siltstone.records.modern import decode
 
 SETTINGS = ("cleanup.policy=compact", "min.cleanable.dirty.ratio=0.0", f"segment.bytes={SEGMENT_BYTES}")
 NOW_MS = 1_710_000_000_000

@@ -13,7 +13,6 @@ from siltstone.cleaner.transactions import NOTHING, Aborted, Carried, Transactio
 from siltstone.errors import CorruptFileError
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.records.control import end_transaction_marker
-from siltstone.records.decode import decode_records
 from siltstone.records.layout import HEADER
 from siltstone.records.scan import scan_batches
 from tests.cleaner.logs import Rec, batch
@@ -82,7 +81,7 @@ def follow(
     for data in parts:
         window = np.frombuffer(data, np.uint8)
         batches = scan_batches(window).batches
-        found = scan.follow(batches, decode_records(window, batches))
+        found = scan.follow(window, batches)
         assert found is not None
         offset = int(batches["base_offset"][0])
         aborted += [offset] * bool(found[0][0])
@@ -153,4 +152,4 @@ def test_a_control_record_without_a_key_is_damage() -> None:
     batches = scan_batches(window).batches
     assert HEADER.unpack_from(data)[5] & 0x20
     with pytest.raises(CorruptFileError, match="makes no sense"):
-        TransactionScan(Aborted.of(b"")).follow(batches, decode_records(window, batches))
+        TransactionScan(Aborted.of(b"")).follow(window, batches)

@@ -13,7 +13,7 @@ from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.names import TopicPartition
 from siltstone.log.segments import list_segments, windows
 from siltstone.records.codecs import Scratch
-from siltstone.records.columns import decode
+from siltstone.records.modern import decode
 from tests.golden_sets import Case, load_case, stage_round
 
 Listing = dict[str, tuple[bytes, int, int]]

@@ -9,7 +9,9 @@ import pytest
 
 from siltstone.errors import CorruptRecordError
 from siltstone.records.codecs import Scratch
-from siltstone.records.columns import DECODE_REASON, RecordColumns, decode, is_log_append
+from siltstone.records.columns import RecordColumns
+from siltstone.records.modern import decode, is_log_append
+from siltstone.records.record import DECODE_REASON
 from tests.records import twin
 from tests.records.arrays import array, decoded, directory, records_of
 

@@ -19,7 +19,7 @@ Fates = npt.NDArray[np.int8]
 DROPPED, COPIED, REBUILT, EMPTIED = range(4)
 """Actions."""
 SUPERSEDED, TOMBSTONES, KEYLESS, ABORTED, MARKERS = range(5)
-"""Why a record went: rows of ``gone``."""
+"""Why a record went: places in ``Tally.gone``."""
 BY_KEY, MARKER_STAYS = 0, 1
 """Fates, beside ``ABORTED`` and ``MARKERS``."""
 
@@ -29,58 +29,36 @@ def judge(
     batch: Int32,
     offset: Int64,
     timestamp: Int64,
-    key_size: Int32,
     value_size: Int32,
     expired: Flags,
     fate: Fates,
-    winners: npt.NDArray[np.uint32],
-    base: int,
     map_end: int,
-    cursor: int,
     keep: Flags,
     kept: Int64,
     tombstones: Int64,
     first_time: Int64,
     last_time: Int64,
-    gone: Int64,
 ) -> int:
-    """Which records stay: fills ``keep`` a record, the four arrays after it a batch, and ``gone``.
+    """Which of the records that are no longer contested stay: fills ``keep`` a record, the last four a batch.
 
-    ``winners`` are offsets less ``base``, ascending; records from ``map_end`` on all stay; ``cursor`` says
-    how many were met before. Returns the new cursor, or -1 when a winner was passed that is no record (the
-    log is not what was extracted).
+    Tombstones of ``expired`` batches go; from ``map_end`` on none does, nor a marker. Returns how many went.
     """
+    gone = 0
     for i in range(len(offset)):
         here = batch[i]
-        keep[i] = False
-        if fate[here] > 1:
-            gone[fate[here]] += 1
-            continue
-        if fate[here] == 0 and offset[i] < map_end:
-            if key_size[i] < 0:
-                gone[2] += 1
-                continue
-            relative = offset[i] - base
-            if cursor < len(winners) and winners[cursor] < relative:
-                return -1
-            if cursor == len(winners) or winners[cursor] != relative:
-                gone[0] += 1
-                continue
-            cursor += 1
-            if value_size[i] < 0:
-                if expired[here]:
-                    gone[1] += 1
-                    continue
-                tombstones[here] += 1
-        elif fate[here] == 0 and value_size[i] < 0:
-            tombstones[here] += 1
         keep[i] = True
+        if fate[here] == 0 and value_size[i] < 0:
+            if expired[here] and offset[i] < map_end:
+                keep[i] = False
+                gone += 1
+                continue
+            tombstones[here] += 1
         if kept[here] == 0:
             first_time[here] = timestamp[i]
             last_time[here] = timestamp[i]
         kept[here] += 1
         last_time[here] = max(last_time[here], timestamp[i])
-    return cursor
+    return gone
 
 
 @kernel
@@ -109,7 +87,7 @@ def emit(
     max_time: Int64,
     kept: Int64,
     data: Bytes,
-    first: Int64,
+    record_batch: Int32,
     record_start: Int32,
     record_size: Int32,
     timestamp: Int64,
@@ -123,7 +101,11 @@ def emit(
     ``starts`` and ``sizes`` are filled a batch (size 0: dropped). Returns the end.
     """
     position = 0
+    r = 0
     for b in range(len(batches)):
+        first = r
+        while r < len(record_batch) and record_batch[r] == b:
+            r += 1
         starts[b] = position
         sizes[b] = 0
         if action[b] == 0:
@@ -133,13 +115,13 @@ def emit(
         else:
             end = position + 61
             moved = base_time[b] != batches[b].base_timestamp
-            for r in range(first[b], first[b] + batches[b].count):
-                if not keep[r]:
+            for i in range(first, r):
+                if not keep[i]:
                     continue
                 if moved:
-                    end = _recode(data, record_start[r], timestamp[r] - base_time[b], out, end)
+                    end = _recode(data, record_start[i], timestamp[i] - base_time[b], out, end)
                 else:
-                    end = copy_bytes(data, record_start[r], record_size[r], out, end)
+                    end = copy_bytes(data, record_start[i], record_size[i], out, end)
             write_header(
                 out, position, end - position, batches[b], attributes[b], base_time[b], max_time[b], kept[b]
             )

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone.cleaner.hashing import siphash128_each
-from siltstone.records.columns import RecordColumns
+from siltstone.records.columns import KeyColumns
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import Int32, Int64
 
@@ -261,7 +261,7 @@ class KeyCollector:
         self._used = {True: 0, False: 0}
         self._base: int | None = None
 
-    def add(self, columns: RecordColumns, wanted: npt.NDArray[np.bool_]) -> Iterator[EntryBlob]:
+    def add(self, columns: KeyColumns, wanted: npt.NDArray[np.bool_]) -> Iterator[EntryBlob]:
         """The ``wanted`` records (all with a key); yields what no longer fits."""
         if not len(columns):
             return
@@ -276,7 +276,7 @@ class KeyCollector:
                 yield from self._make_room(kind, count)
                 self._hash(columns, slice(None) if count == len(columns) else mask, kind, count)
 
-    def _hash(self, columns: RecordColumns, rows: Any, kind: bool, count: int) -> None:
+    def _hash(self, columns: KeyColumns, rows: Any, kind: bool, count: int) -> None:
         low, high = np.empty((2, count), np.uint64)
         siphash128_each(columns.data, columns.key_start[rows], columns.key_size[rows], *self._key, low, high)
         used = self._used[kind]

@@ -37,6 +37,7 @@ from siltstone.cleaner.judging import (
     MARKER_STAYS,
     MARKERS,
     REBUILT,
+    TOMBSTONES,
     Fates,
     Flags,
     emit,
@@ -49,6 +50,7 @@ from siltstone.records.checksum import patch_checksums
 from siltstone.records.codecs import Scratch
 from siltstone.records.columns import RecordColumns
 from siltstone.records.convert import NO_HORIZON, convert_entries
+from siltstone.records.decode import decode_chosen_records
 from siltstone.records.layout import (
     BATCH_OVERHEAD,
     CODEC_MASK,
@@ -59,6 +61,7 @@ from siltstone.records.layout import (
     Int64,
     codec_of,
 )
+from siltstone.records.modern import Choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +109,8 @@ class Rewriter:
         self._transactions = transactions
         self._winners = winners
         self._base_offset = base_offset
-        self._cursor = 0
+        self._met = 0
+        self._scratch = Scratch()
         self._out = Scratch()
         self._packed = Scratch()
         self.tally = Tally()
@@ -114,51 +118,63 @@ class Rewriter:
     @property
     def winners_met(self) -> int:
         """How many winners were met; all of them at the end, or something is wrong."""
-        return max(self._cursor, 0)
+        return self._met
 
     def rewrite(
         self,
         window: Bytes,
         batches: Directory,
-        columns: RecordColumns,
         *,
         keeps_legacy_tombstones: bool = True,
         path: str = "",
         origin: int = 0,
-    ) -> Output | None:
-        """The output for these batches and their records, None for a winner that is no record.
+    ) -> Output:
+        """The output for these batches.
 
-        The batches are all of magic 2, or all older; of those tombstones stay where
-        ``keeps_legacy_tombstones`` says so. ``path`` and ``origin`` are for messages. Raises CorruptFileError
-        for transactions, and CorruptRecordError for a message set, that make no sense.
+        They are all of magic 2, or all older; of those tombstones stay where ``keeps_legacy_tombstones`` says
+        so. ``path`` and ``origin`` are for messages. Raises CorruptRecordError for records, and
+        CorruptFileError for transactions, that make no sense, and CheckFailedError for a winner that is no
+        record.
         """
         modern = bool(batches["magic"][0] == 2)
         has_horizon = (batches["attributes"] & DELETE_HORIZON_BIT) != 0 if modern else _none(batches)
         passed = has_horizon & (batches["base_timestamp"] <= self._rules.now_ms)
         expired = passed if modern else np.full(len(batches), not keeps_legacy_tombstones)
         expired = expired & (batches["last_offset"] < self._rules.tombstones_from)
-        followed = self._transactions.follow(batches, columns, path=path, origin=origin)
+        followed = self._transactions.follow(window, batches, path=path, origin=origin)
         aborted, empty = (_none(batches), _none(batches)) if followed is None else followed
-        judged = self._judge(batches, columns, expired, _fates(batches, aborted, empty & passed))
-        if judged is None:
-            return None
+        fates = _fates(batches, aborted, empty & passed)
+        columns = self._uncontested(window, batches, fates, path, origin)
+        judged = self._judge(batches, columns, expired, fates)
         plan = _decide(self._rules, batches, judged, has_horizon, empty)
         if modern:
             return self._write(window, batches, columns, judged, plan)
         return _convert(batches, columns, judged, plan, path, origin)
 
-    def _judge(
-        self, batches: Directory, columns: RecordColumns, expired: Flags, fates: Fates
-    ) -> _Judged | None:
+    def _uncontested(
+        self, window: Bytes, batches: Directory, fates: Fates, path: str, origin: int
+    ) -> RecordColumns:
+        """The records that won, and those that no key decides on; all others are counted as gone."""
+        rows = np.flatnonzero((fates == BY_KEY) | (fates == MARKER_STAYS))
+        choice = Choice(
+            offsets=self._winners,
+            base=self._base_offset,
+            met=self._met,
+            all_from=np.where(fates[rows] == BY_KEY, self._rules.map_end, 0),
+        )
+        found = decode_chosen_records(window, batches, rows, choice, self._scratch, path=path, origin=origin)
+        self._met = found.met
+        aborted, markers = (int(batches["count"][fates == fate].sum()) for fate in (ABORTED, MARKERS))
+        self.tally.gone += (found.left_out - found.keyless, 0, found.keyless, aborted, markers)
+        self.tally.records += len(found.columns) + found.left_out + aborted + markers
+        return found.columns
+
+    def _judge(self, batches: Directory, columns: RecordColumns, expired: Flags, fates: Fates) -> _Judged:
         keep = np.empty(len(columns), np.bool_)
         kept, tombstones, first_time, last_time = np.zeros((4, len(batches)), np.int64)
-        spans = (columns.batch, columns.offset, columns.timestamp, columns.key_size, columns.value_size)
-        where = (self._winners, self._base_offset, self._rules.map_end, self._cursor)
-        counts = (kept, tombstones, first_time, last_time, self.tally.gone)
-        self._cursor = judge(*spans, expired, fates, *where, keep, *counts)
-        if self._cursor < 0:
-            return None
-        self.tally.records += len(columns)
+        spans = (columns.batch, columns.offset, columns.timestamp, columns.value_size)
+        counts = (kept, tombstones, first_time, last_time)
+        self.tally.gone[TOMBSTONES] += judge(*spans, expired, fates, self._rules.map_end, keep, *counts)
         self.tally.kept += int(kept.sum())
         return _Judged(
             keep=keep, kept=kept, tombstones=tombstones, first_time=first_time, last_time=last_time
@@ -167,14 +183,13 @@ class Rewriter:
     def _write(
         self, window: Bytes, batches: Directory, columns: RecordColumns, judged: _Judged, plan: _Plan
     ) -> Output:
-        counts = batches["count"].astype(np.int64)
         room = len(columns.data) + len(window) + RECODE_ROOM * len(columns) + BATCH_OVERHEAD * len(batches)
         self._out.clear()
         out = self._out.reserve(room)
         starts, sizes = np.empty((2, len(batches)), np.int64)
         records: tuple[Any, ...] = (
             columns.data,
-            np.cumsum(counts) - counts,
+            columns.batch,
             columns.start,
             columns.size,
             columns.timestamp,

@@ -165,27 +165,20 @@ def _fill(work: LogWork, group: Group, staying: Staying, sink: _Sink, report: Re
 
 
 def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink) -> None:
-    segment, scratch, pacer = work.segments[number], Scratch(), Pacer(work.io_bytes_per_second)
+    segment, pacer = work.segments[number], Pacer(work.io_bytes_per_second)
     following, end = work.offsets_of(number)
     keeps = work.keeps_legacy_tombstones(number)
     with unchanged(segment) as reader:
         for window in paced_windows(reader, work.window_size, pacer):
             following = refuse_disorder(segment.path, window, following, end)
             for part in pieces(window.batches):
-                batches = window.batches[part]
-                columns = decode_records(
-                    window.data, batches, scratch, path=segment.path, origin=window.origin
-                )
                 output = rewriter.rewrite(
                     window.data,
-                    batches,
-                    columns,
+                    window.batches[part],
                     keeps_legacy_tombstones=keeps,
                     path=segment.path,
                     origin=window.origin,
                 )
-                if output is None:
-                    raise CheckFailedError(f"{segment.path}: a winner is not among the records")
                 sink.put(output)
                 pacer.done(len(output.data))
 

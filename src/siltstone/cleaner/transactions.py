@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from siltstone.errors import CorruptFileError
 from siltstone.log.indexes import TRANSACTION_ENTRY
-from siltstone.records.columns import RecordColumns
+from siltstone.records.decode import decode_record_keys
 from siltstone.records.integers import read_int16
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory, Int32, Int64
@@ -176,13 +176,13 @@ class TransactionScan:
         self._ended = np.zeros(len(aborted.last_offset), np.bool_)
 
     def follow(
-        self, batches: Directory, columns: RecordColumns, *, path: str = "", origin: int = 0
+        self, window: Bytes, batches: Directory, *, path: str = "", origin: int = 0
     ) -> tuple[Flags, Flags] | None:
         """Which batches were aborted, and which are markers of empty transactions: bool, one a batch each.
 
-        ``columns`` are the decoded records of exactly these batches. None where nothing is transactional.
-        ``path`` and ``origin`` are for messages. Raises CorruptFileError for a control record that makes no
-        sense, or an abort that no index names.
+        ``batches`` are rows of a scan over ``window``. None where nothing is transactional. ``path`` and
+        ``origin`` are for messages. Raises CorruptRecordError for a control batch that cannot be decoded, and
+        CorruptFileError for a control record that makes no sense, or an abort that no index names.
         """
         concerned = (batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)) != 0
         rows = np.flatnonzero(concerned & (batches["magic"] == 2))
@@ -190,7 +190,9 @@ class TransactionScan:
             return None
         mine = batches[rows]
         kinds = np.empty(len(rows), np.int8)
-        first = np.searchsorted(columns.batch, rows)
+        control = rows[(mine["attributes"] & CONTROL_BIT) != 0]
+        columns = decode_record_keys(window, batches[control], path=path, origin=origin)
+        first = np.searchsorted(columns.batch, np.searchsorted(control, rows))
         _kinds(rows, batches, columns.data, first, columns.key_start, columns.key_size, kinds)
         if (kinds == SENSELESS).any():
             position = origin + int(mine["position"][np.argmax(kinds == SENSELESS)])

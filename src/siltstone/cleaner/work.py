@@ -28,9 +28,9 @@ from siltstone.config import LONG_MAX
 from siltstone.errors import CorruptFileError, SiltstoneError
 from siltstone.log.segments import Segment, Window, unchanged
 from siltstone.records.codecs import Scratch
-from siltstone.records.columns import RecordColumns
-from siltstone.records.decode import decode_records
-from siltstone.records.layout import CONTROL_BIT, Directory, Int64
+from siltstone.records.columns import KeyColumns
+from siltstone.records.decode import decode_record_keys
+from siltstone.records.layout import CONTROL_BIT, Bytes, Directory, Int64
 
 KEYLESS = "has {count} records without a key, which cleaning would remove; say --drop-keyless to allow it"
 
@@ -180,13 +180,13 @@ def _extract_segment(
             before, following = following, refuse_disorder(segment.path, window, following, end)
             for part in pieces(window.batches):
                 batches = window.batches[part]
-                columns = decode_records(
+                columns = decode_record_keys(
                     window.data, batches, scratch, path=segment.path, origin=window.origin
                 )
                 before = refuse_inner_disorder(segment.path, window, batches, columns, before)
                 found.records += len(columns)
                 keyed = columns.key_size >= 0
-                contested = _contested(work, scan, batches, columns, segment.path, window.origin)
+                contested = _contested(work, scan, window.data, batches, columns, segment.path, window.origin)
                 found.keyless += int(np.count_nonzero(~keyed if contested is None else contested & ~keyed))
                 yield from collector.add(columns, keyed if contested is None else contested & keyed)
     summary = scan.summary(number)
@@ -195,11 +195,17 @@ def _extract_segment(
 
 
 def _contested(
-    work: LogWork, scan: TransactionScan, batches: Directory, columns: RecordColumns, path: str, origin: int
+    work: LogWork,
+    scan: TransactionScan,
+    window: Bytes,
+    batches: Directory,
+    columns: KeyColumns,
+    path: str,
+    origin: int,
 ) -> Flags | None:
     """Which records take part in the keys' contest (bool, one a record), None for all: not those of aborted
     transactions, control records, and what lies beyond the end of a map."""
-    followed, contested = scan.follow(batches, columns, path=path, origin=origin), None
+    followed, contested = scan.follow(window, batches, path=path, origin=origin), None
     if followed is not None:
         aborted, _ = followed
         contested = ~(aborted | ((batches["attributes"] & CONTROL_BIT) != 0))[columns.batch]
@@ -210,7 +216,7 @@ def _contested(
 
 
 def refuse_inner_disorder(
-    path: str, window: Window, batches: Directory, columns: RecordColumns, following: int
+    path: str, window: Window, batches: Directory, columns: KeyColumns, following: int
 ) -> int:
     """The offsets inside message sets (v0, v1) must ascend over entries too; returns the one after the last.
 

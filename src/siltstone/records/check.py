@@ -19,12 +19,11 @@ import numpy as np
 
 from siltstone.records.build import write_int
 from siltstone.records.checksum import CRC32C_TABLES, crc_of
-from siltstone.records.columns import skip_headers, skip_span
 from siltstone.records.integers import load_word
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import Bytes, Directory, Int64
+from siltstone.records.record import record_fields, record_head
 from siltstone.records.scan import scan_into
-from siltstone.records.varint import next_varint, next_varlong
 
 FAULT, RECORD, LARGEST, KEYLESS, UNTIMELY, PENDING, WIDTH = range(7)
 SMALL_BATCH_SIZE = 2048
@@ -161,7 +160,7 @@ def _walk_ordinary(data: Bytes, position: int, end: int, count: int, base_timest
 def _walk(
     data: Bytes, position: int, end: int, header: Any, least: int, most: int, found: Int64
 ) -> tuple[int, int]:
-    """Every record of a plain batch: (``Fault``, its record). ``columns.decode`` without the columns.
+    """Every record of a plain batch: (``Fault``, its record). ``modern.decode`` without the columns.
 
     Without a fault ``found`` takes the rest of the findings.
     """
@@ -176,37 +175,18 @@ def _walk(
     before = done - 1
     last_delta = header.last_offset - header.base_offset
     base_timestamp = header.base_timestamp
+    at, behind = data.ctypes.data + position, data.ctypes.data + end
     for record in range(done, header.count):
-        body, position = next_varint(data, position, end)
-        if position < 0:
-            return 3, record
-        if body < 6 or body > end - position:
-            return 1, record
-        stop = position + body
-        delta, position = next_varlong(data, position + 1, stop)
-        if position < 0:
-            return 3, record
-        here, position = next_varint(data, position, stop)
-        if position < 0:
-            return 3, record
+        at, stop, delta, here, fault = record_head(at, behind)
+        if fault > 0:
+            return fault, record
         if here <= before or here > last_delta:
             return 5, record
         before = here
-        key, key_bytes, fault = skip_span(data, position, stop)
-        if key < 0:
+        _, key_bytes, _, _, _, _, fault = record_fields(at, stop)
+        if fault > 0:
             return fault, record
-        value, value_bytes, fault = skip_span(data, key + max(key_bytes, 0), stop)
-        if value < 0:
-            return fault, record
-        headers, position = next_varint(data, value + max(value_bytes, 0), stop)
-        if position < 0 or headers < 0:
-            return (3 if position < 0 else 4), record
-        if headers > 0:
-            position, fault = skip_headers(data, position, stop, headers)
-            if position < 0:
-                return fault, record
-        if position != stop:
-            return 2, record
+        at = stop
         timestamp = base_timestamp + delta
         largest = max(largest, timestamp)
         if key_bytes < 0 and keyless < 0:
@@ -216,7 +196,7 @@ def _walk(
     found[2] = largest
     found[3] = keyless
     found[4] = untimely
-    return (0 if position == end else 6), -1
+    return (0 if at == behind else 6), -1
 
 
 @kernel

@@ -18,11 +18,10 @@ import numpy as np
 
 from siltstone.errors import CorruptRecordError
 from siltstone.records.build import BatchShape, Spans, build_batch
-from siltstone.records.columns import skip_span
 from siltstone.records.decode import decode_records
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import CODEC_MASK, Bytes, Directory
-from siltstone.records.varint import read_varint, read_varlong
+from siltstone.records.record import record_head, span_at
 
 ABORT, COMMIT = 0, 1
 _KEY = struct.Struct(">hh")
@@ -81,23 +80,17 @@ def marker_of(data: Bytes, batches: Directory, row: int, path: str = "", origin:
 @kernel
 def _first_record(data: Bytes, position: int, size: int) -> tuple[int, int, int, int]:
     """Start and size of the first record's key and value in a plain batch; null where they make no sense."""
-    end = position + size
-    body, position = read_varint(data, position + 61, end)
-    if position < 0 or body < 6 or body > end - position:
+    base = data.ctypes.data
+    at, end, _, _, reason = record_head(base + position + 61, base + position + size)
+    if reason > 0:
         return 0, -1, 0, -1
-    end = position + body
-    _, position = read_varlong(data, position + 1, end)
-    if position >= 0:
-        _, position = read_varint(data, position, end)
-    if position < 0:
-        return 0, -1, 0, -1
-    key, key_size, _ = skip_span(data, position, end)
+    key, key_size, _ = span_at(at, end)
     if key < 0:
         return 0, -1, 0, -1
-    value, value_size, _ = skip_span(data, key + max(key_size, 0), end)
+    value, value_size, _ = span_at(key + max(key_size, 0), end)
     if value < 0:
-        return key, key_size, 0, -1
-    return key, key_size, value, value_size
+        return key - base, key_size, 0, -1
+    return key - base, key_size, value - base, value_size
 
 
 def _span(data: Bytes, start: int, size: int) -> bytes | None:

@@ -1,7 +1,7 @@
 """From batches of any age to record columns: the entry point for everybody who reads records.
 
 A log that lived through an upgrade holds message sets (magic 0 and 1) first and record batches (magic 2)
-behind them. ``columns`` decodes the one, ``legacy`` the other; here it is decided which, and the two are
+behind them. ``modern`` decodes the one, ``legacy`` the other; here it is decided which, and the two are
 put together where a window holds both. Nobody else calls those decoders.
 """
 
@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from siltstone.errors import CorruptRecordError
+from siltstone.errors import CheckFailedError, CorruptRecordError
 from siltstone.records.codecs import DEFAULT_LIMIT, Scratch
-from siltstone.records.columns import RecordColumns, decode
+from siltstone.records.columns import KeyColumns, RecordColumns
 from siltstone.records.layout import Bytes, Directory, Int64
 from siltstone.records.legacy import decode_legacy
+from siltstone.records.modern import Choice, ChosenRecords, decode, decode_chosen, decode_keys
+from siltstone.records.times import TimeColumns, decode_times
 
+_COLUMNS = tuple(field.name for field in fields(RecordColumns) if field.name != "data")
 _POSITIONS = ("start", "key_start", "value_start", "headers_start")
 
 
@@ -44,6 +47,71 @@ def decode_records(
     if not modern.any():
         return decode_legacy(window, batches, scratch, limit=limit, path=path, origin=origin)
     return _decode_mixed(window, batches, modern, scratch, limit, path, origin)
+
+
+def decode_record_keys(
+    window: Bytes,
+    batches: Directory,
+    scratch: Scratch | None = None,
+    *,
+    path: str = "",
+    origin: int = 0,
+) -> KeyColumns:
+    """``decode_records``, with all its checks, for somebody who wants no more than keys and offsets."""
+    if (batches["magic"] == 2).all():
+        return decode_keys(window, batches, scratch, path=path, origin=origin)
+    return decode_records(window, batches, scratch, path=path, origin=origin)
+
+
+def decode_record_times(
+    window: Bytes,
+    batches: Directory,
+    scratch: Scratch | None = None,
+    *,
+    path: str = "",
+    origin: int = 0,
+) -> TimeColumns:
+    """Offsets and timestamps; of v2 records nothing else is looked at. Raises CorruptRecordError."""
+    if (batches["magic"] == 2).all():
+        return decode_times(window, batches, scratch, path=path, origin=origin)
+    found = decode_records(window, batches, scratch, path=path, origin=origin)
+    return TimeColumns(batch=found.batch, offset=found.offset, timestamp=found.timestamp)
+
+
+def decode_chosen_records(
+    window: Bytes,
+    batches: Directory,
+    rows: Int64,
+    choice: Choice,
+    scratch: Scratch | None = None,
+    *,
+    path: str = "",
+    origin: int = 0,
+) -> ChosenRecords:
+    """``decode_chosen`` for batches that are all of magic 2, or none; message sets are decoded whole first.
+
+    Raises CorruptRecordError and CheckFailedError.
+    """
+    if not len(rows) or batches["magic"][rows[0]] == 2:
+        return decode_chosen(window, batches, rows, choice, scratch, path=path, origin=origin)
+    columns = decode_legacy(window, batches[rows], scratch, path=path, origin=origin)
+    relative = columns.offset - choice.base
+    always = columns.offset >= choice.all_from[columns.batch]
+    met = choice.met
+    if len(columns) and not always.all():
+        met += int(np.searchsorted(choice.offsets[met:], relative[~always][-1], side="right"))
+    mine = choice.offsets[choice.met : met]
+    wanted = always | np.isin(relative, mine)
+    if np.count_nonzero(wanted & ~always) != len(mine):
+        raise CheckFailedError(f"{path}: a chosen offset is not among the records")
+    arrays = {name: getattr(columns, name)[wanted] for name in _COLUMNS}
+    arrays["batch"] = rows[arrays["batch"]].astype(np.int32)
+    return ChosenRecords(
+        columns=RecordColumns(data=columns.data, **arrays),
+        met=met,
+        left_out=int(np.count_nonzero(~wanted)),
+        keyless=int(np.count_nonzero(~wanted & (columns.key_size < 0))),
+    )
 
 
 def _decode_mixed(
@@ -74,7 +142,7 @@ def _interleave(
     batch = np.concatenate((old_rows[old.batch], new_rows[new.batch]))
     order = np.argsort(batch, kind="stable")
     arrays: dict[str, Any] = {"batch": batch[order].astype(np.int32)}
-    for name in (field.name for field in fields(RecordColumns) if field.name not in ("data", "batch")):
+    for name in (name for name in _COLUMNS if name != "batch"):
         behind = getattr(new, name) + np.int32(shift) if name in _POSITIONS else getattr(new, name)
         arrays[name] = np.concatenate((getattr(old, name), behind))[order]
     return RecordColumns(data=data, **arrays)

@@ -20,7 +20,6 @@ a cut inner message, and reads on behind a message's last field, this decoder re
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -54,8 +53,7 @@ LEGACY_REASON = (
 NULL_SET = "a compressed message set that is null"
 BAD_INNER_CHECKSUM = "an inner message's checksum does not hold"
 _CRC_POSITION = 12
-_NOT_FILLED = ("data", "headers_start", "header_count")
-_FILLED = tuple(field.name for field in fields(RecordColumns) if field.name not in _NOT_FILLED)
+_FILLED = "batch offset timestamp start size key_start key_size value_start value_size".split()
 _Spans = tuple[Int64, Int32, Int64, Int32]
 Mask = npt.NDArray[np.bool_]
 
@@ -209,7 +207,7 @@ def decode_legacy(
 ) -> RecordColumns:
     """Decode every message of ``batches`` (rows of a scan over ``window``, magic 0 and 1) into columns.
 
-    Arguments and result are ``columns.decode``'s. ``start`` and ``size`` span a message's own entry with
+    Arguments and result are ``modern.decode``'s. ``start`` and ``size`` span a message's own entry with
     its offset and size fields, in the window or in the decompressed set; there are no headers; a message
     of magic 0 has the timestamp -1. ``limit`` bounds each set's decompressed bytes. ``check_inner`` also
     checks the CRC32 of each message inside a wrapper, which Kafka never does when it reads.

@@ -1,97 +1,80 @@
 """Zigzag varints (KIP-98, protobuf's): the leaf kernels that decoders and builders share.
 
 Readers return ``(value, next position)``, with the next position -1 when the bytes end too early or
-the varint is longer than its type allows (5 bytes for int32, 10 for int64).
-
-Bytes are indexed by uint64: numba then leaves out the turn-around of negative indexes, and LLVM does the
-rest. Positions are never negative, and callers check their ends.
+the varint is longer than its type allows (5 bytes for int32, 10 for int64). ``next_varint`` and
+``next_varlong`` go by address (see ``kernel``), with the way for one or two bytes inline: nearly all of a log
+are that short.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from siltstone.records.kernel import inlined, kernel
+from siltstone.records.kernel import byte_at, inlined, kernel
 from siltstone.records.layout import Bytes
+
+
+@kernel
+def _long_varint(at: int, end: int, last_shift: int, last_most: int) -> tuple[int, int]:
+    """One of any length; the byte that is shifted by ``last_shift`` is at most ``last_most``."""
+    raw = 0
+    shift = 0
+    while shift <= last_shift and at < end:
+        byte = byte_at(at)
+        at += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if shift == last_shift and byte > last_most:
+                return 0, -1
+            return ((raw >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(raw & 1), at
+        shift += 7
+    return 0, -1
+
+
+@inlined
+def next_varint(at: int, end: int) -> tuple[int, int]:
+    """Read an int32 at address ``at``, not beyond ``end``."""
+    if at >= end:
+        return 0, -1
+    low = byte_at(at)
+    if low < 0x80:
+        return (low >> 1) ^ -(low & 1), at + 1
+    high = byte_at(at + 1) if at + 1 < end else 0x80
+    if high < 0x80:
+        raw = (low & 0x7F) | (high << 7)
+        return (raw >> 1) ^ -(raw & 1), at + 2
+    return _long_varint(at, end, 28, 0x0F)
+
+
+@inlined
+def next_varlong(at: int, end: int) -> tuple[int, int]:
+    """Read an int64 at address ``at``, not beyond ``end``."""
+    if at >= end:
+        return 0, -1
+    low = byte_at(at)
+    if low < 0x80:
+        return (low >> 1) ^ -(low & 1), at + 1
+    high = byte_at(at + 1) if at + 1 < end else 0x80
+    if high < 0x80:
+        raw = (low & 0x7F) | (high << 7)
+        return (raw >> 1) ^ -(raw & 1), at + 2
+    return _long_varint(at, end, 63, 1)
 
 
 @kernel
 def read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
     """Read an int32 at ``position``, not beyond ``end``."""
-    if position >= end:
-        return 0, -1
-    byte = int(data[np.uint64(position)])
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), position + 1
-    raw = byte & 0x7F
-    shift = 7
-    position += 1
-    while shift <= 28 and position < end:
-        byte = int(data[np.uint64(position)])
-        position += 1
-        raw |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if shift == 28 and byte > 0x0F:
-                return 0, -1
-            return (raw >> 1) ^ -(raw & 1), position
-        shift += 7
-    return 0, -1
+    base = data.ctypes.data
+    value, at = next_varint(base + position, base + end)
+    return value, at - base if at >= 0 else -1
 
 
 @kernel
 def read_varlong(data: Bytes, position: int, end: int) -> tuple[int, int]:
     """Read an int64 at ``position``, not beyond ``end``."""
-    if position >= end:
-        return 0, -1
-    byte = int(data[np.uint64(position)])
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), position + 1
-    raw = byte & 0x7F
-    shift = 7
-    position += 1
-    while shift <= 63 and position < end:
-        byte = int(data[np.uint64(position)])
-        position += 1
-        raw |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if shift == 63 and byte > 1:
-                return 0, -1
-            return ((raw >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(raw & 1), position
-        shift += 7
-    return 0, -1
-
-
-@inlined
-def next_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
-    """``read_varint`` with the way for one or two bytes inline: nearly all of a log are that short.
-
-    Written out, as ``next_varlong`` is: by way of a function for both, decoding takes three times as long.
-    """
-    if position >= end:
-        return 0, -1
-    low = int(data[np.uint64(position)])
-    if low < 0x80:
-        return (low >> 1) ^ -(low & 1), position + 1
-    high = int(data[np.uint64(position + 1)]) if position + 1 < end else 0x80
-    if high < 0x80:
-        raw = (low & 0x7F) | (high << 7)
-        return (raw >> 1) ^ -(raw & 1), position + 2
-    return read_varint(data, position, end)
-
-
-@inlined
-def next_varlong(data: Bytes, position: int, end: int) -> tuple[int, int]:
-    """``read_varlong``, in the same way."""
-    if position >= end:
-        return 0, -1
-    low = int(data[np.uint64(position)])
-    if low < 0x80:
-        return (low >> 1) ^ -(low & 1), position + 1
-    high = int(data[np.uint64(position + 1)]) if position + 1 < end else 0x80
-    if high < 0x80:
-        raw = (low & 0x7F) | (high << 7)
-        return (raw >> 1) ^ -(raw & 1), position + 2
-    return read_varlong(data, position, end)
+    base = data.ctypes.data
+    value, at = next_varlong(base + position, base + end)
+    return value, at - base if at >= 0 else -1
 
 
 @kernel

@@ -24,7 +24,7 @@ from siltstone.log.segments import unchanged, windows
 from siltstone.records.codecs import Scratch
 from siltstone.records.columns import RecordColumns
 from siltstone.records.decode import decode_records
-from siltstone.records.layout import CONTROL_BIT, DELETE_HORIZON_BIT, Directory, Int64
+from siltstone.records.layout import CONTROL_BIT, DELETE_HORIZON_BIT, Bytes, Directory, Int64
 
 Words = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
@@ -164,14 +164,19 @@ def _entries(work: LogWork, number: int, bins: Bins, observed: Observed) -> Iter
                 )
                 if not len(columns):
                     continue
-                aborted = _aborted(scan, batches, columns, segment.path, window.origin)
+                aborted = _aborted(scan, window.data, batches, columns, segment.path, window.origin)
                 yield _seen(work, batches, columns, aborted, keeps, bins, observed)
 
 
 def _aborted(
-    scan: TransactionScan, batches: Directory, columns: RecordColumns, path: str, origin: int
+    scan: TransactionScan,
+    window: Bytes,
+    batches: Directory,
+    columns: RecordColumns,
+    path: str,
+    origin: int,
 ) -> Flags:
-    followed = scan.follow(batches, columns, path=path, origin=origin)
+    followed = scan.follow(window, batches, path=path, origin=origin)
     none = np.zeros(len(columns), np.bool_)
     return none if followed is None else followed[0][columns.batch]
 
