@@ -13,6 +13,8 @@ from siltstone import app
 from siltstone.cleaner.report import LogResult
 from siltstone.cli.main import run
 from siltstone.errors import CorruptFileError, DirectoryRefusedError, SiltstoneError, UsageError
+from siltstone.log.service import embedded
+from siltstone.log.service.topic_registry import TopicEntry, TopicRegistry, write_registry
 from tests.log.metadata_logs import write_cluster_metadata, write_metadata_log
 from tests.operator.staged import in_process, listing, no_engine, stage
 from tests.records.frames import config, remove_topic, topic, topic_config, topic_id
@@ -352,3 +354,46 @@ def test_recovery_refuses_a_bad_broker_config_before_anything_is_changed(
     with pytest.raises(OSError, match="No such file"):
         app.recover([directory], broker_config=tmp_path / "missing.properties")
     assert listing(directory) == before
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Path:
+    """A directory whose one topic was made and written with Siltstone: no broker, no metadata log."""
+    with embedded.open(tmp_path / "served", mode="a") as logs:
+        policy = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.bytes": "200"}
+        logs.topics.create("users", partitions=1, config=policy)
+        for number in range(20):
+            embedded.append(
+                logs["users", 0], [embedded.NewRecord(key=b"k%d" % (number % 3), value=b"v" * 40)]
+            )
+    return tmp_path / "served"
+
+
+def test_topics_made_here_have_their_settings_from_siltstones_own_list(served: Path) -> None:
+    result = clean(served, dry_run=False, in_place=True, now_ms=None)["users-0"]
+    assert (result.status, result.records_after) == ("cleaned", 4)
+    assert shown(result, "cleanup.policy") == (("compact",), "siltstone-topics.json")
+    assert clean(served, policy_from_metadata=False)["users-0"].reason == "cleanup.policy=delete"
+
+
+def test_a_directory_of_another_topic_than_the_listed_one_is_skipped(served: Path) -> None:
+    set_id(served / "users-0", 9)
+    result = clean(served)["users-0"]
+    assert result.status == "skipped" and topic_id(9) in result.reason
+
+
+def test_what_was_altered_here_of_a_brokers_topic_counts(directory: Path) -> None:
+    write_cluster_metadata(
+        directory, [topic("basic", BASIC), COMPACT, topic_config("basic", "retention.ms", "5")]
+    )
+    entry = TopicEntry(topic_id=topic_id(BASIC), partitions=(0,), config={"cleanup.policy": "delete"})
+    write_registry(directory, TopicRegistry().with_topic("basic", entry))
+    result = clean(directory)["basic-0"]
+    assert (result.status, result.reason) == ("skipped", "cleanup.policy=delete")
+
+
+def test_a_broker_without_its_metadata_is_refused_whatever_siltstone_lists(directory: Path) -> None:
+    entry = TopicEntry(topic_id="", partitions=(0,), config={"cleanup.policy": "compact"})
+    write_registry(directory, TopicRegistry().with_topic("basic", entry))
+    (directory / "theirs-0").mkdir()
+    assert "__cluster_metadata-0" in refused(DirectoryRefusedError, directory)

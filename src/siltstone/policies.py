@@ -1,7 +1,8 @@
 """Which settings each log of a cleaning has, from all the places that they can come from.
 
     --config, --config-file   given by hand for named topics; win over everything
-    --policy-from-metadata    the topics' own and the brokers' dynamic ones, out of ``__cluster_metadata-0``
+    --policy-from-metadata    the topics' own and the brokers' dynamic ones, out of ``__cluster_metadata-0``,
+                              and over them those of topics made or altered with Siltstone
     --broker-config           the broker's ``server.properties``; for topics that the other places name
 
 A log that none of them names has no policy, and is left alone. With the metadata, a directory counts as a
@@ -24,10 +25,12 @@ from siltstone.config import (
     Setting,
     parse_assignments,
     parse_config_file,
+    parse_topic_config,
     refuse_contradictions,
 )
 from siltstone.config.properties import first_of, parse_foreign_server_properties
 from siltstone.errors import CorruptFileError, DirectoryRefusedError, UsageError
+from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.cluster.settings import (
     METADATA_PARTITION,
     ClusterSettings,
@@ -37,6 +40,7 @@ from siltstone.log.cluster.settings import (
 )
 from siltstone.log.directory import LogDirectory, refuse_strangers
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
+from siltstone.log.service.topic_registry import TOPICS_FILE, TopicEntry, load_registry
 
 _logger = logging.getLogger("siltstone")
 NO_BROKER_CONFIG = (
@@ -58,13 +62,14 @@ class PolicyPlaces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """What was found there. ``cluster`` None: the metadata was not asked. ``broker_known``: the broker's own
-    settings were."""
+    """What was found there. ``cluster`` None: the metadata was not asked, or there is only Siltstone's own
+    list of topics, ``listed``. ``broker_known``: the broker's own settings were."""
 
     given: Mapping[str, Setting] = field(default_factory=dict)
     by_topic: Mapping[str, Mapping[str, Setting]] = field(default_factory=dict)
     static: Mapping[str, Setting] = field(default_factory=dict)
     cluster: ClusterSettings | None = None
+    listed: Mapping[str, TopicEntry] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     broker_known: bool = False
 
@@ -79,33 +84,52 @@ class Policies:
                 config=config,
                 refused=refused,
                 drop_keyless=keyless,
-                defaults_hold=self.broker_known,
+                defaults_hold=self.broker_known or self._was_made_here(where.topic),
             )
 
         by_hand = {**self.by_topic.get(where.topic, {})}
         if where.topic == CLUSTER_METADATA:
             return state(None)
-        if self.cluster is None:
+        if self.cluster is None and where.topic not in self.listed:
             if not (by_hand or self.given):
                 return state(None)
             return state(refuse_contradictions(Config(by_hand, static=self.static).over(self.given)))
-        refused = _why_a_stranger(self.cluster, where.topic, path)
+        refused = self._why_a_stranger(where.topic, path)
         if refused is not None:
             return state(None, refused)
         try:
-            brokers = self.cluster.config_of(where.topic)
-            config = refuse_contradictions(brokers.over(by_hand).over(self.given))
+            own = self._own(where.topic)
+            config = refuse_contradictions(own.over(by_hand).over(self.given))
         except UsageError as error:
             return state(None, str(error))
-        return state(config, keyless="compact" in brokers.policies)
+        return state(config, keyless="compact" in own.policies)
 
+    def _was_made_here(self, topic: str) -> bool:
+        """Not a broker's, with settings that were altered here: then nobody else has defaults for it."""
+        if topic not in self.listed:
+            return False
+        brokers = None if self.cluster is None else self.cluster.topic_id(topic)
+        return brokers != (self.listed[topic].topic_id or None)
 
-def _why_a_stranger(cluster: ClusterSettings, topic: str, path: Path) -> str | None:
-    """A ``partition.metadata`` that makes no sense is for the plan of the log to stumble over."""
-    try:
-        return cluster.why_a_stranger(topic, path)
-    except CorruptFileError:
-        return None
+    def _why_a_stranger(self, topic: str, path: Path) -> str | None:
+        """A ``partition.metadata`` that makes no sense is for the plan of the log to stumble over."""
+        try:
+            if topic in self.listed:
+                here, listed = read_topic_id(path), self.listed[topic].topic_id
+                if here is None or not listed or here == listed:
+                    return None
+                return f"its topic id is {here}, but {TOPICS_FILE} has {listed} for its name"
+            return None if self.cluster is None else self.cluster.why_a_stranger(topic, path)
+        except CorruptFileError:
+            return None
+
+    def _own(self, topic: str) -> Config:
+        """A topic's own settings over the broker's. Raises UsageError."""
+        if topic in self.listed:
+            broker = Config(static=self.static) if self.cluster is None else self.cluster.broker
+            return broker.over(parse_topic_config(self.listed[topic].config, TOPICS_FILE))
+        assert self.cluster is not None
+        return self.cluster.config_of(topic)
 
 
 def gather_policies(directories: Sequence[LogDirectory], places: PolicyPlaces) -> Policies:
@@ -123,15 +147,21 @@ def gather_policies(directories: Sequence[LogDirectory], places: PolicyPlaces) -
     known = places.broker_config is not None
     if not places.from_metadata:
         return Policies(given=given, by_topic=by_topic, static=static, broker_known=known)
-    holder = metadata_directory(directories) or _elsewhere(directories, places.broker_config)
-    cluster = read_cluster_settings(holder, node_id=node_id_of(directories), static=static)
-    notes = [f"settings of topics: {cluster.path} up to offset {cluster.image.end_offset}"]
-    notes += [] if places.broker_config is not None else [NO_BROKER_CONFIG]
+    listed = load_registry(directory.path for directory in directories)[0].topics
+    cluster, notes = None, list[str]()
+    holder = metadata_directory(directories)
+    if holder is None and not all(where.topic in listed for each in directories for where in each.partitions):
+        holder = _elsewhere(directories, places.broker_config)
+    if holder is not None:
+        cluster = read_cluster_settings(holder, node_id=node_id_of(directories), static=static)
+        notes = [f"settings of topics: {cluster.path} up to offset {cluster.image.end_offset}"]
+        notes += [] if known else [NO_BROKER_CONFIG]
     return Policies(
         given=given,
         by_topic=by_topic,
         static=static,
         cluster=cluster,
+        listed=listed,
         notes=tuple(notes),
         broker_known=known,
     )

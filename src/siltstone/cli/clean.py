@@ -50,7 +50,7 @@ class CleanFlags:
     config_file
         A file of lines topic:key=value.
     policy_from_metadata
-        The topics' own settings, from the broker's __cluster_metadata-0 (KRaft).
+        The topics' own settings, from the broker's __cluster_metadata-0 (KRaft) or Siltstone's list.
     broker_config
         The broker's server.properties, for what neither a topic nor a broker's dynamic setting says.
     now_ms
