@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import tempfile
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from siltstone import files
+from siltstone.arrow import schema, to_batches
+from siltstone.errors import SourceChangedError
+from siltstone.log.names import TopicPartition
+from siltstone.log.service.read_only import ReadOnlyLogs
 from siltstone.tables import latest
 from siltstone.tables.bounds import find_ranges
 from siltstone.tables.offsets import pack_offsets, unpack_offsets
 from siltstone.tables.opened import open_logs
 from siltstone.tables.options import ReadOptions
+from siltstone.tables.planning import plan
 from siltstone.tables.predicate import EVERYTHING
+from siltstone.tables.reading import read_split
+from siltstone.tables.splits import Piece, SourceFile, Split
 from tests.cleaner.logs import Rec, batch
 from tests.log.views import entries_of, random_segments, write_segments
-from tests.tables.tables import log_directory, offsets, table_of
+from tests.records import twin
+from tests.tables.tables import log_directory, offsets, rows, table_of
 
 
 @settings(max_examples=40, deadline=None)
@@ -41,6 +52,71 @@ def test_it_is_the_last_of_each_key_whatever_the_memory(
             logs, find_ranges(logs, options), options, memory_bytes=memory, part_bytes=part
         )
         assert [each.tolist() for each in found.values()] == [sorted(last.values())]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 25), st.sampled_from([1, 90, 1 << 20]), st.booleans())
+def test_its_rows_are_the_plain_readers(seed: int, count: int, size: int, keep: bool) -> None:
+    tombstones = "keep" if keep else "drop"
+    with tempfile.TemporaryDirectory() as folder:
+        partition = write_segments(Path(folder) / "t-0", random_segments(random.Random(seed), count), 200)
+        options = {"tombstones": tombstones, "maxPartitionBytes": str(size), "includeHeaders": "true"}
+        found = table_of(partition, view="latest", **options)
+        with ReadOnlyLogs([partition]) as logs:
+            parts = to_batches(logs["t", 0], view="latest", tombstones=tombstones, include_headers=True)
+            plain = pa.Table.from_batches(parts, schema(include_headers=True))
+        assert rows(found) == rows(plain)
+
+
+def test_message_sets_in_front_of_batches_keep_their_winners(tmp_path: Path) -> None:
+    old = [twin.message(at, b"k%d" % (at % 4), b"old", magic=at % 2) for at in range(8)]
+    new = [batch([Rec(offset=at, key=b"k%d" % (at % 3), value=b"new")]) for at in range(8, 14)]
+    root = log_directory(tmp_path, {"t-0": {0: [*old, *new]}})
+    found = rows(table_of(root, view="latest"))
+    assert [(row["offset"], row["value"]) for row in found] == [
+        (7, b"old"),
+        (11, b"new"),
+        (12, b"new"),
+        (13, b"new"),
+    ]
+
+
+def test_offsets_further_apart_than_32_bits_keep_their_winners(tmp_path: Path) -> None:
+    far = [0, 1, 1 << 31, (1 << 32) + 5, 1 << 33]
+    each = [batch([Rec(offset=at, key=b"k%d" % at)]) for at in far]
+    partition = write_segments(tmp_path / "t-0", {0: each}, 100)
+    with files.Reader(partition / f"{0:020}.log") as reader:
+        file = SourceFile(0, reader.stat.size, reader.stat.inode, reader.stat.device)
+    piece = Piece(
+        where=TopicPartition("t", 0),
+        directory=str(partition),
+        file=file,
+        start=0,
+        end=far[-1] + 1,
+        position=0,
+        end_position=file.size,
+        size=file.size,
+        winners=pack_offsets(np.array(far)),
+    )
+    options = ReadOptions.of({"path": str(partition), "view": "latest", "columns": "offset"})
+    found = read_split(Split(pieces=(piece,)), options)
+    assert [at for batch in found for at in batch["offset"].to_pylist()] == far
+
+
+@pytest.mark.parametrize("missing", [1, 5, 9])
+def test_a_winner_that_is_gone_fails_the_query(tmp_path: Path, missing: int) -> None:
+    present = [at for at in range(10) if at != missing]
+    for name, batches in {
+        "one-0": [batch([Rec(offset=at, key=b"k") for at in present])],
+        "each-0": [batch([Rec(offset=at, key=b"k")]) for at in present],
+    }.items():
+        root = log_directory(tmp_path / name, {name: {0: batches}})
+        options = ReadOptions.of({"path": str(root), "view": "latest", "tombstones": "keep"})
+        (split,) = plan(options)
+        winners = pack_offsets(np.array([0, missing], np.int64))
+        stale = Split(pieces=(dataclasses.replace(split.pieces[0], winners=winners),))
+        with pytest.raises(SourceChangedError, match="run the query again"):
+            list(read_split(stale, options))
 
 
 @pytest.fixture

@@ -86,6 +86,28 @@ def test_any_range_in_any_splits(seed: int, count: int, size: int, data: st.Data
         assert rows(found) == [row for row in everything if start <= row["offset"] < end]  # type: ignore[operator]
 
 
+TIMES = ("timestampType", "offset", "topic", "timestamp", "partition")
+
+
+def test_columns_that_need_no_keys_and_values_are_the_same_without_them(golden: Path) -> None:
+    for name in [*legacy_names(golden), *case_names(golden)[::9], "txn"]:
+        with tempfile.TemporaryDirectory() as folder:
+            partition = Path(folder) / "topic-0"
+            shutil.copytree(golden / name / "before", partition)
+            found = table_of(partition, columns=",".join(TIMES), maxRecordsPerPartition="7")
+            assert found.column_names == list(TIMES)
+            assert rows(found) == [{each: row[each] for each in TIMES} for row in plain(partition)], name
+
+
+def test_values_that_make_no_sense_do_not_matter_to_who_asks_for_offsets(tmp_path: Path) -> None:
+    record = bytearray(twin.record(0, 0, b"key", b"value"))
+    record[-7] = 0x7E  # the value's size
+    root = log_directory(tmp_path, {"t-0": {0: [twin.batch([bytes(record)])]}})
+    assert offsets(root) == [0]
+    with pytest.raises(CorruptRecordError, match="beyond its end"):
+        table_of(root, columns="value")
+
+
 def test_a_split_is_small_and_picklable(tmp_path: Path) -> None:
     root = log_directory(tmp_path, {"t-0": {0: [one(at, "k") for at in range(400)]}})
     (split,) = plan(ReadOptions.of({"path": str(root)}))

@@ -18,7 +18,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Unpack
+from typing import Any, Protocol, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,6 @@ from siltstone.log.fetch import READ_COMMITTED, LogView
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.names import TopicPartition
 from siltstone.log.reading import EARLIEST, LogReader, Polled, ReaderSettings, Start, select
-from siltstone.records.columns import RecordColumns
 from siltstone.records.layout import TIMESTAMP_TYPE_BIT, Directory, Int64
 
 VIEWS = ("log", "latest", "compacted")
@@ -60,16 +59,30 @@ class _Fixed:
     directory: Path = Path()
 
 
-Maker = Callable[[RecordColumns, Directory, TopicPartition], pa.Array]
+class Decoded(Protocol):
+    """Decoded records: ``Polled``, or the like with the columns that an array is made of."""
+
+    @property
+    def columns(self) -> Any:
+        """``RecordColumns``, or others with fields of the same names."""
+        ...
+
+    @property
+    def batches(self) -> Directory:
+        """Where the columns' ``batch`` points."""
+        ...
 
 
-def _microseconds(columns: RecordColumns, batches: Directory, where: TopicPartition) -> pa.Array:
+Maker = Callable[[Any, Directory, TopicPartition], pa.Array]
+
+
+def _microseconds(columns: Any, batches: Directory, where: TopicPartition) -> pa.Array:
     """Times that Arrow cannot hold become the nearest that it can."""
     times = np.clip(columns.timestamp, -_LARGEST_MS, _LARGEST_MS) * 1000
     return pa.Array.from_buffers(_TYPES["timestamp"], len(times), [None, pa.py_buffer(times)], 0)
 
 
-def _timestamp_types(columns: RecordColumns, batches: Directory, where: TopicPartition) -> pa.Array:
+def _timestamp_types(columns: Any, batches: Directory, where: TopicPartition) -> pa.Array:
     of_batch = np.where(batches["attributes"] & TIMESTAMP_TYPE_BIT, 1, 0)
     of_batch[batches["magic"] == 0] = -1
     return pa.array(of_batch.astype(np.int32)[columns.batch])
@@ -97,6 +110,8 @@ _MAKERS: dict[str, Maker] = {
 }
 COLUMNS = tuple(_TYPES)
 """Every column, in Spark's order."""
+TIME_COLUMNS = frozenset(("topic", "partition", "offset", "timestamp", "timestampType"))
+"""The columns that ``TimeColumns`` suffice for."""
 
 
 def schema(columns: Sequence[str] | None = None, *, include_headers: bool = False) -> pa.Schema:
@@ -218,7 +233,7 @@ def _in_pieces(polled: Polled, batch_bytes: int) -> Iterator[Polled]:
         yield Polled(columns=select(polled.columns, slice(first, behind)), batches=polled.batches)
 
 
-def record_batch(polled: Polled, wanted: pa.Schema, where: TopicPartition) -> pa.RecordBatch:
+def record_batch(polled: Decoded, wanted: pa.Schema, where: TopicPartition) -> pa.RecordBatch:
     """Records as one Arrow batch of ``wanted``, a ``schema``; at most 2 GiB of keys, and of values."""
     arrays = [_MAKERS[name](polled.columns, polled.batches, where) for name in wanted.names]
     return pa.RecordBatch.from_arrays(arrays, schema=wanted)

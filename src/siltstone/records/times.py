@@ -46,12 +46,9 @@ def _decode_times(
     count = 0
     for i in range(len(batches)):
         header = batches[i]
-        first_offset, first_time = header.base_offset, header.base_timestamp
-        log_append, max_time, last_offset = (
-            (header.attributes & 8) != 0,
-            header.max_timestamp,
-            header.last_offset,
-        )
+        first_offset, last_offset = header.base_offset, header.last_offset
+        first_time, last_time = header.base_timestamp, header.max_timestamp
+        log_append = (header.attributes & 8) != 0
         at = base + starts[i]
         batch_end = base + ends[i]
         previous = first_offset - 1
@@ -66,7 +63,7 @@ def _decode_times(
             row = np.uint64(count)
             batch[row] = i
             offset[row] = here
-            timestamp[row] = max_time if log_append else first_time + timestamp_delta
+            timestamp[row] = last_time if log_append else first_time + timestamp_delta
             count += 1
             at = end
         if at != batch_end:
@@ -98,9 +95,7 @@ def decode_times(
     columns = TimeColumns(
         batch=np.empty(total, np.int32), offset=np.empty(total, np.int64), timestamp=np.empty(total, np.int64)
     )
-    bad, reason = _decode_times(
-        data, starts, ends, batches, columns.batch, columns.offset, columns.timestamp
-    )
+    bad, reason = _decode_times(data, starts, ends, batches, columns.batch, columns.offset, columns.timestamp)
     if bad >= 0:
         raise CorruptRecordError(path, origin + int(batches["position"][bad]), DECODE_REASON[reason])
     return columns

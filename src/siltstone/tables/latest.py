@@ -27,12 +27,13 @@ import numpy as np
 from siltstone import files
 from siltstone.cleaner.keys import ENTRY_BYTES, EntryBlob, KeyCollector, Words, merge_bucket
 from siltstone.log.names import TopicPartition
+from siltstone.records.decode import decode_record_keys
 from siltstone.records.layout import Int64
 from siltstone.tables.bounds import OffsetRange
 from siltstone.tables.offsets import between, pack_offsets
 from siltstone.tables.opened import Logs
 from siltstone.tables.options import LOG, ReadOptions
-from siltstone.tables.reading import piece_records
+from siltstone.tables.reading import decoded
 from siltstone.tables.splits import Piece, Split, split_ranges
 
 PART_BYTES = 64 << 20
@@ -161,8 +162,8 @@ def _winners_of(
 def _collect(piece: Piece, options: ReadOptions, entries: _Entries, hash_key: tuple[int, int]) -> None:
     capacity = max(piece.size // ENTRY_BYTES, 1 << 12)
     collector = KeyCollector(hash_key=hash_key, first_dirty=0, buckets=entries.buckets, capacity=capacity)
-    for polled in piece_records(piece, options):
-        entries.add(collector.add(polled.columns, polled.columns.key_size >= 0))
+    for taken in decoded(piece, options, decode_record_keys):
+        entries.add(collector.add(taken.columns, taken.columns.key_size >= 0))
     entries.add(collector.finish())
 
 

@@ -4,9 +4,10 @@
 
     file ─ windows ─► batches ─ wanted ones ─► columns ─ wanted rows ─► Arrow, up to ``BATCH_ROWS`` rows
 
-``piece_records`` gives the columns themselves, for whoever makes something else of them. Windows are read
-into one buffer again and again, so columns hold until the next ones are asked for; Arrow's buffers are their
-own.
+``decoded`` gives the columns themselves, for whoever makes something else of them. Windows are read into one
+buffer again and again, so columns hold until the next ones are asked for; Arrow's buffers are their own. What
+a query does not need is not decoded: of ``offset`` and ``timestamp`` the front of each record, of a view of
+the last records these alone.
 """
 
 from __future__ import annotations
@@ -14,31 +15,59 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from siltstone import files
-from siltstone.arrow.batches import record_batch, schema
-from siltstone.errors import OffsetOutOfRangeError, SourceChangedError
+from siltstone.arrow.batches import TIME_COLUMNS, record_batch, schema
+from siltstone.errors import CheckFailedError, OffsetOutOfRangeError, SourceChangedError
 from siltstone.log.names import segment_file
-from siltstone.log.reading import Polled, in_aborted, select
+from siltstone.log.reading import in_aborted
 from siltstone.log.segments import Window, windows
 from siltstone.records.codecs import Scratch
-from siltstone.records.columns import RecordColumns
-from siltstone.records.decode import decode_records
-from siltstone.records.layout import CONTROL_BIT, Directory, Int64
+from siltstone.records.columns import KeyColumns, RecordColumns
+from siltstone.records.decode import decode_chosen_records, decode_record_times, decode_records
+from siltstone.records.layout import CONTROL_BIT, Bytes, Directory, Int64
+from siltstone.records.modern import LONG_MAX, Choice
+from siltstone.records.times import TimeColumns
 from siltstone.tables.bounds import OffsetRange
-from siltstone.tables.offsets import unpack_offsets
+from siltstone.tables.offsets import between, unpack_offsets
 from siltstone.tables.opened import open_again, readable_end
 from siltstone.tables.options import LOG, ReadOptions
 from siltstone.tables.splits import Piece, SourceFile, Split, split_ranges
 
 WINDOW_BYTES = 2 << 20
-BATCH_ROWS = 16_384
+BATCH_ROWS = 32_768
 BATCH_BYTES = 8 << 20
 """An Arrow batch holds at most so many rows, and about so many bytes of records."""
+Columns = TypeVar("Columns", KeyColumns, RecordColumns, TimeColumns)
+Columns_co = TypeVar("Columns_co", KeyColumns, RecordColumns, TimeColumns, covariant=True)
+
+
+class Decoder(Protocol[Columns_co]):
+    """One of the functions of ``records.decode`` that decode all records."""
+
+    def __call__(
+        self, window: Bytes, batches: Directory, scratch: Scratch, *, path: str, origin: int
+    ) -> Columns_co:
+        """The records of some batches of a window."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken(Generic[Columns]):
+    """Records of one window, at least one; the columns' ``batch`` counts rows of ``batches``."""
+
+    columns: Columns
+    batches: Directory
+
+    def __len__(self) -> int:
+        return len(self.columns)
 
 
 def schema_of(options: ReadOptions) -> pa.Schema:
@@ -53,71 +82,129 @@ def read_split(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     ``failOnDataLoss`` holds, SourceChangedError where a view can no longer be what it was planned as.
     """
     wanted = schema_of(options)
+    only_times = TIME_COLUMNS.issuperset(wanted.names)
     for piece in split.pieces:
-        for polled in piece_records(piece, options):
-            for part in _in_pieces(polled):
+        found: Iterator[Taken[Any]]
+        if piece.winners is not None:
+            found = _only(piece, unpack_offsets(piece.winners), options)
+        else:
+            decoder: Decoder[Any] = decode_record_times if only_times else decode_records
+            found = _shown(piece, decoded(piece, options, decoder))
+        for taken in found:
+            for part in _in_pieces(taken):
                 yield record_batch(part, wanted, piece.where)
 
 
-def piece_records(piece: Piece, options: ReadOptions) -> Iterator[Polled]:
-    """The piece's records as columns, which hold until the next ones are asked for."""
-    if piece.winners is not None:
-        yield from _only(piece, unpack_offsets(piece.winners), options)
-    elif piece.hidden is not None:
-        yield from _without(piece, unpack_offsets(piece.hidden), options)
-    else:
-        yield from _records(piece, options)
+def decoded(piece: Piece, options: ReadOptions, decoder: Decoder[Columns]) -> Iterator[Taken[Columns]]:
+    """The records of a piece that count, by one of the functions of ``records.decode``; never none at once.
+
+    They hold until the next ones are asked for. Of ``winners`` and ``hidden`` nothing is known here.
+    """
+    scratch = Scratch()
+    for part, window, path in _windows(piece, options):
+        batches = window.batches[wanted_batches(part, window.batches)]
+        if not len(batches):
+            continue
+        columns = decoder(window.data, batches, scratch, path=path, origin=window.origin)
+        first, behind = np.searchsorted(columns.offset, [part.start, part.end]).tolist()
+        if behind - first < len(columns):
+            columns = _rows(columns, slice(first, behind))
+        if len(columns):
+            yield Taken(columns=columns, batches=batches)
 
 
-def _only(piece: Piece, winners: Int64, options: ReadOptions) -> Iterator[Polled]:
-    """The winners, all of them."""
-    found = 0
-    for polled in _records(piece, options):
-        rows = rows_of(polled.columns, winners)
-        found += len(rows)
-        if not options.keep_tombstones:
-            rows = rows[polled.columns.value_size[rows] >= 0]
-        if len(rows):
-            yield Polled(columns=select(polled.columns, rows), batches=polled.batches)
-    if found != len(winners):
-        raise SourceChangedError(
-            f"{piece.directory}: cleaned or cut since the query was planned: {found} of {len(winners)} "
-            "records of the view are left; run the query again"
-        )
+def _rows(columns: Columns, rows: slice | Int64) -> Columns:
+    """Some of the rows, over the same data; a slice copies nothing."""
+    names = (field.name for field in dataclasses.fields(columns) if field.name != "data")
+    return dataclasses.replace(columns, **{name: getattr(columns, name)[rows] for name in names})
 
 
-def _without(piece: Piece, hidden: Int64, options: ReadOptions) -> Iterator[Polled]:
+def _shown(piece: Piece, found: Iterator[Taken[Columns]]) -> Iterator[Taken[Columns]]:
     """All records but the hidden ones."""
-    for polled in _records(piece, options):
-        shown = np.ones(len(polled), np.bool_)
-        shown[rows_of(polled.columns, hidden)] = False
-        rows = np.flatnonzero(shown)
-        if len(rows):
-            yield Polled(columns=select(polled.columns, rows), batches=polled.batches)
+    if piece.hidden is None:
+        yield from found
+        return
+    hidden = unpack_offsets(piece.hidden)
+    for taken in found:
+        shown = np.ones(len(taken), np.bool_)
+        shown[_rows_of(taken.columns.offset, hidden)] = False
+        if shown.any():
+            yield Taken(columns=_rows(taken.columns, np.flatnonzero(shown)), batches=taken.batches)
 
 
-def rows_of(columns: RecordColumns, offsets: Int64) -> Int64:
-    """The rows with one of some ascending offsets."""
-    first, last = columns.offset[0], columns.offset[-1]
-    low, high = np.searchsorted(offsets, [first, last + 1]).tolist()
-    rows = np.searchsorted(columns.offset, offsets[low:high])
-    return np.asarray(rows[columns.offset[rows] == offsets[low:high]])
+def _rows_of(present: Int64, offsets: Int64) -> Int64:
+    """The rows of some ascending offsets among those ``present``, ascending too."""
+    low, high = np.searchsorted(offsets, [present[0], present[-1] + 1]).tolist()
+    rows = np.searchsorted(present, offsets[low:high])
+    return np.asarray(rows[present[rows] == offsets[low:high]])
 
 
-def _records(piece: Piece, options: ReadOptions) -> Iterator[Polled]:
-    """All records of the piece that count."""
+def _only(piece: Piece, winners: Int64, options: ReadOptions) -> Iterator[Taken[RecordColumns]]:
+    """The winners, all of them; no other record of a v2 batch is decoded."""
+    scratch, found = Scratch(), 0
+    try:
+        for part, window, path in _windows(piece, options):
+            for rows in _runs(window.batches, wanted_batches(part, window.batches), winners):
+                columns = _chosen(window, rows, winners, scratch, path)
+                found += len(columns)
+                if not options.keep_tombstones:
+                    columns = _rows(columns, np.flatnonzero(columns.value_size >= 0))
+                if len(columns):
+                    yield Taken(columns=columns, batches=window.batches)
+    except CheckFailedError:
+        raise _changed(piece, found, winners) from None
+    if found != len(winners):
+        raise _changed(piece, found, winners)
+
+
+def _changed(piece: Piece, found: int, winners: Int64) -> SourceChangedError:
+    return SourceChangedError(
+        f"{piece.directory}: cleaned or cut since the query was planned: {found} of {len(winners)} "
+        "records of the view are left; run the query again"
+    )
+
+
+def _runs(batches: Directory, wanted: npt.NDArray[np.bool_], winners: Int64) -> Iterator[Int64]:
+    """Rows of wanted batches that may hold winners, in runs of one kind, with offsets less than 2³² apart."""
+    modern, base = batches["magic"] == 2, batches["base_offset"]
+    holds = np.searchsorted(winners, base) < np.searchsorted(winners, batches["last_offset"] + 1)
+    # A message set's base offset is its last one: it is gone through in any case.
+    rows = np.flatnonzero(wanted & (holds | ~modern))
+    if len(rows):
+        far = (base[rows] - base[rows[0]]) >> 31
+        edges = np.flatnonzero((np.diff(far) != 0) | (np.diff(modern[rows]) != 0)) + 1
+        yield from np.split(rows, edges)
+
+
+def _chosen(window: Window, rows: Int64, winners: Int64, scratch: Scratch, path: str) -> RecordColumns:
+    """The winners among a run's records. Raises CheckFailedError where one is passed that is not there."""
+    batches, origin = window.batches, window.origin
+    if batches["magic"][rows[0]] != 2:
+        columns = decode_records(window.data, batches[rows], scratch, path=path, origin=origin)
+        some = _rows(columns, _rows_of(columns.offset, winners)) if len(columns) else columns
+        return dataclasses.replace(some, batch=rows[some.batch].astype(np.int32))
+    mine = between(winners, int(batches["base_offset"][rows[0]]), int(batches["last_offset"][rows[-1]]) + 1)
+    choice = Choice(
+        offsets=(mine - mine[0]).astype(np.uint32),
+        base=int(mine[0]),
+        met=0,
+        all_from=np.full(len(rows), LONG_MAX),
+    )
+    chosen = decode_chosen_records(window.data, batches, rows, choice, scratch, path=path, origin=origin)
+    return chosen.columns
+
+
+def _windows(piece: Piece, options: ReadOptions) -> Iterator[tuple[Piece, Window, str]]:
+    """The piece's bytes, window by window, each with the piece that it is of, and its file."""
     reader = open_piece(piece)
     if reader is None:
         for part in pieces_now(piece, options):
-            yield from _records(part, options)
+            yield from _windows(part, options)
         return
-    scratch = Scratch()
     with reader:
-        parts = windows(reader, start=piece.position, size=piece.end_position, window_size=WINDOW_BYTES)
-        for window in parts:
-            polled = _take(piece, window, reader.path, scratch)
-            if polled is not None:
-                yield polled
+        size = piece.end_position
+        for window in windows(reader, start=piece.position, size=size, window_size=WINDOW_BYTES):
+            yield piece, window, reader.path
 
 
 def open_piece(piece: Piece) -> files.Reader | None:
@@ -153,21 +240,6 @@ def pieces_now(piece: Piece, options: ReadOptions) -> Iterator[Piece]:
         yield from split.pieces
 
 
-def _take(piece: Piece, window: Window, path: str, scratch: Scratch) -> Polled | None:
-    """Decode what counts of a window."""
-    batches = window.batches[wanted_batches(piece, window.batches)]
-    if not len(batches):
-        return None
-    columns = decode_records(window.data, batches, scratch, path=path, origin=window.origin)
-    offset = columns.offset
-    if not len(offset):
-        return None
-    if offset[0] < piece.start or offset[-1] >= piece.end:
-        first, behind = np.searchsorted(offset, [piece.start, piece.end]).tolist()
-        columns = select(columns, slice(first, behind))
-    return Polled(columns=columns, batches=batches) if len(columns) else None
-
-
 def wanted_batches(piece: Piece, batches: Directory) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Which batches have records for the caller: no control batches, none of aborted transactions."""
     is_set = batches["magic"] < 2
@@ -184,16 +256,17 @@ def wanted_batches(piece: Piece, batches: Directory) -> np.ndarray[tuple[int], n
     return np.asarray(wanted)
 
 
-def _in_pieces(polled: Polled) -> Iterator[Polled]:
+def _in_pieces(taken: Taken[Columns]) -> Iterator[Taken[Columns]]:
     """Runs of at most ``BATCH_ROWS`` records and of about ``BATCH_BYTES``."""
-    count = len(polled)
-    edges = set(range(0, count, BATCH_ROWS)) | {count}
-    behind = np.cumsum(polled.columns.size, dtype=np.int64)
-    if behind[-1] > BATCH_BYTES:
-        edges |= set((np.flatnonzero(np.diff(behind // BATCH_BYTES)) + 1).tolist())
-    ordered = sorted(edges)
-    if len(ordered) == 2:
-        yield polled
+    count, columns = len(taken), taken.columns
+    parts = -(-count // BATCH_ROWS)
+    edges = {count * part // parts for part in range(parts + 1)}
+    if isinstance(columns, RecordColumns):
+        behind = np.cumsum(columns.size, dtype=np.int64)
+        if behind[-1] > BATCH_BYTES:
+            edges |= set((np.flatnonzero(np.diff(behind // BATCH_BYTES)) + 1).tolist())
+    if len(edges) == 2:
+        yield taken
         return
-    for first, last in itertools.pairwise(ordered):
-        yield Polled(columns=select(polled.columns, slice(first, last)), batches=polled.batches)
+    for first, last in itertools.pairwise(sorted(edges)):
+        yield Taken(columns=_rows(columns, slice(first, last)), batches=taken.batches)
