@@ -23,6 +23,7 @@ from bench.beside_kafka.producing import pristine
 from bench.beside_kafka.running import COLD, HOT, SIDES, OtherRecordsError, Plan, measure, say
 from bench.beside_kafka.siltstone_side import NotCleanedError
 from bench.beside_kafka.workloads import BREAK_EVEN, WORKLOADS, chosen
+from siltstone.app import DEFAULT_MASTER
 from tests.kafka.jars import java, kafka_version
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "beside-kafka"
@@ -39,6 +40,7 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=7, help="runs of each side (7)")
     parser.add_argument("--sides", default=",".join(SIDES), help=f"some of {', '.join(SIDES)} (all)")
     parser.add_argument("--cache", default=f"{HOT},{COLD}", help="page cache before a run: hot,cold")
+    parser.add_argument("--master", default=DEFAULT_MASTER, help=f"the Spark master ({DEFAULT_MASTER})")
     parser.add_argument("--real-copies", action="store_true", help="copy closed segments, no hard links")
     parser.add_argument("--folder", type=Path, default=OUT, help="where workloads are produced and kept")
     parser.add_argument("--produce-only", action="store_true", help="produce, and measure nothing")
@@ -57,7 +59,13 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     unknown = [*set(sides).difference(SIDES), *set(caches).difference((HOT, COLD))]
     if unknown:
         raise ValueError(f"unknown: {', '.join(unknown)}")
-    return Plan(runs=arguments.runs, sides=sides, caches=caches, real_copies=arguments.real_copies)
+    return Plan(
+        runs=arguments.runs,
+        sides=sides,
+        caches=caches,
+        real_copies=arguments.real_copies,
+        master=arguments.master,
+    )
 
 
 def _machine() -> dict[str, object]:

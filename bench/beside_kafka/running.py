@@ -18,6 +18,7 @@ from bench.beside_kafka.producing import Made, pristine
 from bench.beside_kafka.siltstone_side import ONE_SHOT, Session, one_shot
 from bench.beside_kafka.twins import copy_closed, settle, twin_of
 from bench.beside_kafka.workloads import IDLE, MAIN, WARM_UP, Workload
+from siltstone.app import DEFAULT_MASTER
 from tests.kafka.logdir import active_base
 
 VARIANTS = {KAFKA_DEFAULT: DEFAULT, KAFKA_TUNED: TUNED}
@@ -33,12 +34,13 @@ class OtherRecordsError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is run: how often, by whom, with which page cache, on hard links or real copies."""
+    """What is run: how often, by whom, with which page cache, on links or real copies, on which Spark."""
 
     runs: int
     sides: Sequence[str]
     caches: Sequence[str]
     real_copies: bool = False
+    master: str = DEFAULT_MASTER
 
 
 def measure(workload: Workload, folder: Path, plan: Plan) -> Results:
@@ -92,7 +94,7 @@ class _Rounds:
         if side == COPY:
             return self._copied(twin)
         if side == ONE_SHOT:
-            return _measured(*one_shot(twin, self._workload))
+            return _measured(*one_shot(twin, self._workload, self._plan.master))
         return _measured(*self._sessions[side].clean(twin))
 
     def _by_kafka(self, variant: Variant, twin: Path, *, cold: bool) -> Measured:
@@ -117,7 +119,7 @@ class _Rounds:
         """A session once a workload, warmed by the workload's warm-up topic."""
         if side in self._sessions:
             return
-        session = Session(side, self._workload, self._folder / f"spill-{side}")
+        session = Session(side, self._workload, self._folder / f"spill-{side}", self._plan.master)
         self._sessions[side] = session
         self._stack.callback(session.close)
         with twin_of(self._folder / "pristine", real=False) as twin:

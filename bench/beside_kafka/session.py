@@ -2,7 +2,7 @@
 
 ::
 
-    python -m bench.beside_kafka.session ENGINE SPILL
+    python -m bench.beside_kafka.session ENGINE SPILL MASTER
     ◄── {"ready": true}
     ──► {"directory": …, "config_file": …}
     ◄── {"seconds": …, "logs": [[topic, partition, status, reason], …]}
@@ -26,14 +26,14 @@ from siltstone.cleaner.engine import Engine, InProcessEngine
 ENGINES = ("spark", "untuned", "in-process")
 
 
-def _engine(name: str, spill: str) -> Engine:
+def _engine(name: str, spill: str, master: str) -> Engine:
     if name == "in-process":
         return InProcessEngine()
     from siltstone.spark.clean import SparkEngine
     from siltstone.spark.session import start_session
 
     if name == "spark":
-        return SparkEngine(start_session(app.DEFAULT_MASTER, spill_folder=spill))
+        return SparkEngine(start_session(master, spill_folder=spill))
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -42,7 +42,7 @@ def _engine(name: str, spill: str) -> Engine:
         "spark.ui.showConsoleProgress": "false",
         "spark.local.dir": spill,
     }
-    session = SparkSession.builder.master(app.DEFAULT_MASTER).config(map=quiet).getOrCreate()
+    session = SparkSession.builder.master(master).config(map=quiet).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return SparkEngine(session)
 
@@ -56,9 +56,9 @@ def _clean(engine: Engine, directory: str, config_file: str) -> dict[str, object
     return {"seconds": seconds, "logs": logs}
 
 
-def main(name: str, spill: str) -> None:
+def main(name: str, spill: str, master: str) -> None:
     """Answer line by line until the input ends."""
-    engine = _engine(name, spill)
+    engine = _engine(name, spill, master)
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         print(json.dumps(_clean(engine, **json.loads(line))), flush=True)

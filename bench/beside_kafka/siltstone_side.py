@@ -22,11 +22,11 @@ class NotCleanedError(Exception):
 
 
 class Session:
-    """A process that holds an engine; a context manager. Start it with ``spill`` as Spark's local folder."""
+    """A process that holds an engine; ``spill``: Spark's local folder, ``master``: where it runs."""
 
-    def __init__(self, engine: str, workload: Workload, spill: Path) -> None:
+    def __init__(self, engine: str, workload: Workload, spill: Path, master: str) -> None:
         spill.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "bench.beside_kafka.session", engine, str(spill)]
+        command = [sys.executable, "-m", "bench.beside_kafka.session", engine, str(spill), master]
         self._workload, self._spill = workload, spill
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_environment()
@@ -66,9 +66,10 @@ class Session:
         raise NotCleanedError(f"the session ended with exit code {self._process.wait()}")
 
 
-def one_shot(twin: Path, workload: Workload) -> tuple[Observed, float]:
+def one_shot(twin: Path, workload: Workload, master: str) -> tuple[Observed, float]:
     """``siltstone clean`` from the start of its process to its end, Python, Java and Spark started for it."""
     command = [str(Path(sys.executable).with_name("siltstone")), "clean", str(twin), "--in-place", "--json"]
+    command += ["--master", master]
     spill = twin.with_name(f"spill-{ONE_SHOT}")
     spill.mkdir(exist_ok=True)
     command += ["--config-file", str(config_file(twin, workload, [MAIN])), "--spill-dir", str(spill)]

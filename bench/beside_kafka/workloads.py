@@ -46,7 +46,7 @@ class Workload:
     tuned_goal: float | None = None
 
     def scaled(self, scale: float) -> Workload:
-        """The same shape with so many times the records, keys, and bytes of a segment."""
+        """The same shape with so many times the records and keys; smaller ones have smaller segments."""
         if scale == 1:
             return self
         return replace(
@@ -54,7 +54,7 @@ class Workload:
             records=max(self.all_partitions, int(self.records * scale)),
             keys=max(self.partitions, int(self.keys * scale)),
             updates=int(self.updates * scale),
-            segment_bytes=max(1 << 20, int(self.segment_bytes * scale)),
+            segment_bytes=max(1 << 20, int(self.segment_bytes * min(1.0, scale))),
         )
 
     @property
