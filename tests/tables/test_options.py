@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from siltstone.errors import UsageError
@@ -9,6 +11,8 @@ from siltstone.log.names import TopicPartition
 from siltstone.tables.choice import EARLIEST, Bound
 from siltstone.tables.given import duration_ms, size, time_ms
 from siltstone.tables.options import OPTIONS, ReadOptions
+from siltstone.tables.writing import WRITE_OPTIONS
+from tests.golden_sets import REPOSITORY
 
 PATH = {"path": "/logs"}
 
@@ -102,3 +106,11 @@ def test_sizes_times_and_durations() -> None:
 def test_every_option_is_listed_once() -> None:
     names = [option.name.lower() for option in OPTIONS]
     assert len(set(names)) == len(names)
+
+
+def test_the_page_tells_of_every_option() -> None:
+    page = (REPOSITORY / "docs" / "tables.md").read_text()
+    cells = [row.split("|")[1] for row in page.splitlines() if row.startswith("| `")]
+    told = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    sparks_own = {"checkpointLocation", "queryName", "outputMode"}
+    assert told == {option.name for option in (*OPTIONS, *WRITE_OPTIONS)} - sparks_own
