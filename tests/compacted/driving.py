@@ -52,7 +52,7 @@ def compact_and_check(log: CompactableLog, model: Model, how: How | None = None)
     """Compact a log and its model; the ledger must be the model's, on the disk and as it is read."""
     view, before = log.view, LedgerStore(log.directory).current()
     horizon = before.horizon if before is not None else view.log_start_offset
-    end = min(view.high_watermark, view.last_stable_offset)
+    end = max(min(view.high_watermark, view.last_stable_offset), view.log_start_offset)
     start = max(horizon, view.log_start_offset)
     records = committed(log.directory, start, end)
     shown = len(model.view())

@@ -42,8 +42,11 @@ class Tail:
 
 
 def end_of(view: LogView) -> int:
-    """Up to where a log may be compacted: what is replicated, and no transaction is open in."""
-    return min(view.high_watermark, view.last_stable_offset)
+    """Up to where a log may be compacted: what is replicated, and no transaction is open in.
+
+    Not below the log's start: of a transaction that began before it that much was given up.
+    """
+    return max(min(view.high_watermark, view.last_stable_offset), view.log_start_offset)
 
 
 def hold_tail(log: HasView, horizon: int | None, folder: Path) -> Tail:
