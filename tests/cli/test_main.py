@@ -115,3 +115,22 @@ def test_a_reader_that_went_away_is_no_traceback() -> None:
     finally:
         os.close(writing)
     assert "Traceback" not in done.stderr
+
+
+def test_an_interrupt_is_one_line_whatever_py4j_has_to_say_of_it() -> None:
+    code = """if True:
+        import logging
+        from siltstone.cli import main
+
+        def interrupted():
+            logging.exception("KeyboardInterrupt while sending command.")
+            logging.warning("something else")
+            raise KeyboardInterrupt
+
+        main._run = lambda arguments: interrupted()
+        main.main()
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    *others, last = done.stderr.splitlines()
+    assert (done.returncode, others) == (130, ["WARNING:root:something else"])
+    assert last.startswith("siltstone: interrupted")

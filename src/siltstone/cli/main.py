@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
@@ -110,9 +111,15 @@ def run(arguments: list[str] | None = None) -> int:
     return FOUND
 
 
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    """Py4J answers an interrupt with a traceback through the root logger, whatever comes of it."""
+    return "KeyboardInterrupt while sending command" not in str(record.msg)
+
+
 def main() -> NoReturn:
     """The entry point of the ``siltstone`` script."""
     signal.signal(signal.SIGTERM, _interrupt)
+    logging.getLogger().addFilter(_is_worth_a_line)
     status = run()
     with contextlib.suppress(OSError):
         sys.stdout.flush()
