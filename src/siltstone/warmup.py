@@ -1,21 +1,26 @@
 """Compile the kernels, so that the first use does not have to: ``python -m siltstone.warmup``.
 
-A small log is cleaned, compacted, appended to and read in a temporary directory.
+A small log is cleaned, compacted, appended to and read in a temporary directory; where Spark is installed, it
+cleans the log as well, and leaves its class archive (``siltstone.spark.class_archive``). Kernels are needed,
+the archive is not: a line on standard error says why there is none.
 """
 
 from __future__ import annotations
 
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 from siltstone import files
-from siltstone.cleaner.engine import InProcessEngine
+from siltstone.cleaner.engine import Engine, InProcessEngine
 from siltstone.cleaner.work import Group, LogWork
 from siltstone.clock import SystemClock
 from siltstone.compacted.compactor import TwoPhaseCompactor
 from siltstone.compacted.engine import InProcessCompactionEngine
 from siltstone.config import LONG_MAX, LogConfig
+from siltstone.errors import SiltstoneError
 from siltstone.log.ledger.manifest import ORDERS
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.names import segment_file
@@ -53,29 +58,37 @@ def _batches() -> list[bytes]:
 
 def _clean(directory: Path) -> None:
     """A cleaning, both ways."""
+    _clean_with(directory, InProcessEngine(), InProcessEngine(2))
+
+
+def _clean_with(directory: Path, whole: Engine, spread: Engine) -> None:
     files.write_new(directory / segment_file(0, "log"), b"".join(_batches()))
+    (done,) = whole.clean_whole([small_work(directory, "whole")])
+    for each in (done, spread.clean_spread(small_work(directory, "spread"))):
+        assert each.found.trouble is None and each.groups[0].trouble is None, each
+
+
+def small_work(directory: Path, name: str) -> LogWork:
+    """The cleaning of the small log in ``directory``, staged in its folder ``name``, which is made."""
+    files.make_directory(directory / name)
     end = END + 1
-    for name, engine in (("whole", InProcessEngine()), ("spread", InProcessEngine(2))):
-        files.make_directory(directory / name)
-        work = LogWork(
-            name=name,
-            segments=tuple(list_segments(directory)),
-            groups=(Group(index=0, first=0, last=1, base_offset=0, end_offset=end),),
-            first_dirty=end // 4,
-            end=end,
-            now_ms=0,
-            delete_retention_ms=1,
-            producers=(),
-            index_interval=4096,
-            index_bytes=1 << 20,
-            drop_keyless=True,
-            staging=str(directory / name),
-            hash_key=(1, 2),
-            window_size=1 << 16,
-            memory_bytes=1 << 20,
-        )
-        (done,) = engine.clean_whole([work]) if name == "whole" else [engine.clean_spread(work)]
-        assert done.found.trouble is None and done.groups[0].trouble is None, done
+    return LogWork(
+        name=name,
+        segments=tuple(list_segments(directory)),
+        groups=(Group(index=0, first=0, last=1, base_offset=0, end_offset=end),),
+        first_dirty=end // 4,
+        end=end,
+        now_ms=0,
+        delete_retention_ms=1,
+        producers=(),
+        index_interval=4096,
+        index_bytes=1 << 20,
+        drop_keyless=True,
+        staging=str(directory / name),
+        hash_key=(1, 2),
+        window_size=1 << 16,
+        memory_bytes=1 << 20,
+    )
 
 
 def _append_and_read(directory: Path) -> None:
@@ -105,10 +118,27 @@ def _compact(directory: Path) -> None:
         log.close()
 
 
+def _start_spark(directory: Path) -> None:
+    """A cleaning on Spark, which leaves its class archive."""
+    if find_spec("pyspark") is None:
+        return
+    from siltstone.spark.warming import make_class_archive
+
+    try:
+        make_class_archive(lambda engine: _clean_with(directory, engine, engine))
+    except (SiltstoneError, OSError) as error:
+        sys.stderr.write(f"siltstone: Spark will start without a class archive: {error}\n")
+
+
 def main() -> None:
-    """Compile everything that a cleaning, a compaction, an append and a read call."""
+    """Compile everything that a cleaning, a compaction, an append and a read call; see to the archive."""
+    uses = (
+        ("cleaned-0", _clean),
+        ("appended-0", _append_and_read),
+        ("compacted-0", _compact),
+        ("spark-0", _start_spark),
+    )
     with files.temporary_directory("siltstone-warmup-") as folder:
-        uses = (("cleaned-0", _clean), ("appended-0", _append_and_read), ("compacted-0", _compact))
         for name, use in uses:
             files.make_directory(Path(folder) / name)
             use(Path(folder) / name)

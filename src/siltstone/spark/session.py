@@ -18,20 +18,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyspark
 from pyspark import SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
 import siltstone
 from siltstone import files
 from siltstone.errors import EngineError
+from siltstone.spark import class_archive
 
 OLDEST_JAVA = 17
 TASK_ATTEMPTS = 3
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC"
 """Java only moves our blobs: the optimising compiler takes far more time from the tasks than it saves, and
 to G1 every blob is a humongous object."""
-_SPARK_HOME = Path(pyspark.__file__).parent
 
 
 def java_command() -> str:
@@ -43,8 +42,8 @@ def java_command() -> str:
     return command
 
 
-def refuse_old_java() -> None:
-    """Raises EngineError for a Java that Spark 4 does not run on."""
+def java_version() -> str:
+    """What ``java -version`` says. Raises EngineError for a Java that Spark 4 does not run on."""
     done = subprocess.run([java_command(), "-version"], capture_output=True, text=True, check=False)
     found = re.search(r'version "(\d+)', done.stderr + done.stdout)
     if done.returncode or found is None or int(found[1]) < OLDEST_JAVA:
@@ -53,6 +52,7 @@ def refuse_old_java() -> None:
             f"Spark needs Java 17 or 21, but {java_command()} says: {said[0] if said else 'nothing'}; "
             "install one, or set JAVA_HOME"
         )
+    return done.stderr + done.stdout
 
 
 def is_local(master: str) -> bool:
@@ -61,15 +61,23 @@ def is_local(master: str) -> bool:
 
 
 def start_session(
-    master: str, *, spill_folder: str | None = None, settings: dict[str, str] | None = None
+    master: str,
+    *,
+    spill_folder: str | None = None,
+    settings: dict[str, str] | None = None,
+    java_options: str | None = None,
 ) -> SparkSession:
-    """A session on ``master``. Raises EngineError when Spark does not start, with what it said."""
-    refuse_old_java()
+    """A session on ``master``. Raises EngineError when Spark does not start, with what it said.
+
+    ``java_options`` stand in for those that make Java use the class archive, where there is one.
+    """
+    version = java_version()
+    options = class_archive.java_options(version) if java_options is None else java_options
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not is_local(master):
-        os.environ.setdefault("SPARK_HOME", str(_SPARK_HOME))
+        os.environ.setdefault("SPARK_HOME", str(class_archive.SPARK_HOME))
     builder = SparkSession.builder.master(_with_retries(master)).appName("siltstone")
-    for name, value in {**_settings(master, spill_folder), **(settings or {})}.items():
+    for name, value in {**_settings(master, spill_folder, options), **(settings or {})}.items():
         builder = builder.config(name, value)
     with files.temporary_file() as said:
         try:
@@ -149,13 +157,13 @@ def _with_retries(master: str) -> str:
     return f"local[{found[1] or 1},{TASK_ATTEMPTS}]" if found else master
 
 
-def _settings(master: str, spill_folder: str | None) -> dict[str, str]:
+def _settings(master: str, spill_folder: str | None, java_options: str) -> dict[str, str]:
     quiet = (Path(__file__).parent / "log4j2.properties").as_uri()
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "2g",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet} {_JAVA_OPTIONS}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet} {_JAVA_OPTIONS}{java_options}",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "16",
         "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),

@@ -1,0 +1,114 @@
+"""Spark's classes as Java has them in memory, kept in a file, so that Java need not read and check them anew.
+
+Java calls it a dynamic class-data archive (JEP 350). ``python -m siltstone.warmup`` makes it
+(``siltstone.spark.warming``); a session uses the one that fits, and does without where there is none::
+
+    $XDG_CACHE_HOME/siltstone, or ~/.cache/siltstone
+      HOME/               a Spark installation, by its path
+        KEY-SIZE.jsa      KEY: what Java says of its version, Spark's version, each jar's name, size and time
+
+Java maps the file, and dies where bytes are missing at its end: so the size is part of the name, and a file
+of another size is not used. Bytes that changed are seen by Java's own checksums (``VerifySharedSpaces``),
+other jars by its own comparison; it goes on without the archive then. An archive holds code: one that
+another user owns, or could have written, is not used. ``SILTSTONE_CLASS_ARCHIVE`` names another folder, or
+is ``off``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pyspark
+
+from siltstone import files
+
+VARIABLE = "SILTSTONE_CLASS_ARCHIVE"
+OFF = "off"
+SUFFIX = ".jsa"
+SPARK_HOME = Path(pyspark.__file__).parent
+_WRITABLE_BY_OTHERS = 0o022
+_REFUSED = frozenset(':"\\\n')
+"""In a path: what Java, or Spark's reading of Java's options, would take for something else."""
+_QUIET = "-Xlog:disable -Xlog:all=warning:stderr"
+"""Java says on standard output, which is ours, that it does without an archive, unless told where else."""
+
+
+def folder() -> Path | None:
+    """Where archives of this Spark are; None where they are switched off, or there is no home for them."""
+    given = os.environ.get(VARIABLE, "")
+    if given == OFF:
+        return None
+    try:
+        cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    except RuntimeError:
+        return None
+    root = Path(given) if given else Path(cache) / "siltstone"
+    home = _spark_home()
+    found = root.absolute() / hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
+    return None if _REFUSED & set(str(found)) else found
+
+
+def _spark_home() -> Path:
+    return Path(os.environ.get("SPARK_HOME") or SPARK_HOME)
+
+
+def key(java_version: str) -> str:
+    """What an archive was made with, in 32 hex digits. ``java_version``: all that ``java -version`` says."""
+    jars = _spark_home() / "jars"
+    told = [java_version, pyspark.__version__, str(jars)]
+    found = files.list_files(jars) if files.is_directory(jars) else {}
+    told += [f"{name} {facts.size} {facts.modified_ns}" for name, facts in sorted(found.items())]
+    return hashlib.sha256("\n".join(told).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def find(java_version: str) -> Path | None:
+    """The archive that fits, whole and our own; None without one. Never raises OSError."""
+    place = folder()
+    try:
+        if place is None or not files.is_directory(place) or not _is_ours(place):
+            return None
+        prefix = key(java_version) + "-"
+        names = [
+            name for name in files.list_files(place) if name.startswith(prefix) and name.endswith(SUFFIX)
+        ]
+        return next((place / name for name in names if _is_whole(place / name, prefix)), None)
+    except OSError:
+        return None
+
+
+def _is_whole(path: Path, prefix: str) -> bool:
+    size = path.name.removeprefix(prefix).removesuffix(SUFFIX)
+    return _is_ours(path) and size.isdecimal() and files.stat(path).size == int(size)
+
+
+def _is_ours(path: Path) -> bool:
+    found = files.stat(path)
+    return found.owner in (0, os.geteuid()) and not found.mode & _WRITABLE_BY_OTHERS
+
+
+def java_options(java_version: str) -> str:
+    """Options for a Java that is to use the archive, empty without one; with a space in front."""
+    found = find(java_version)
+    if found is None:
+        return ""
+    return f' -Xshare:auto -XX:+VerifySharedSpaces "-XX:SharedArchiveFile={found}" {_QUIET}'
+
+
+def dump_options(path: Path) -> str:
+    """Options for a Java that is to leave an archive of what it loaded at ``path`` when it ends."""
+    return f' "-XX:ArchiveClassesAtExit={path}" {_QUIET}'
+
+
+def keep(made: Path, java_version: str) -> Path:
+    """Give a new archive in ``folder()`` its name, durably; those of before go. Raises OSError."""
+    size = files.stat(made).size
+    path = made.with_name(f"{key(java_version)}-{size}{SUFFIX}")
+    files.sync_file(made)
+    files.rename(made, path)
+    for name in files.list_files(made.parent):
+        if name != path.name and name.endswith(SUFFIX):
+            files.unlink(made.parent / name)
+    files.sync_directory(made.parent)
+    return path
