@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from siltstone.errors import DirectoryLockedError, DirectoryRefusedError, NotALogDirectoryError
+from siltstone.log import directory as log_directory
+from siltstone.log.checkpoints import write_checkpoint
 from siltstone.log.directory import LogDirectory, refuse_strangers
 from siltstone.log.names import TopicPartition
 from tests.cleaner import logs
@@ -159,3 +161,28 @@ def test_strangers_are_refused(tmp_path: Path, properties: str, partition: str, 
     second = _opened(tmp_path / "1", properties, partition)
     with pytest.raises(DirectoryRefusedError, match=reason):
         refuse_strangers([first, second])
+
+
+def test_a_checkpoint_is_read_once_for_each_file_that_it_was(
+    where: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run asks for each of its logs; read anew each time, many logs would cost their square."""
+    topic, read = TopicPartition("topic", 0), list[Path]()
+    real = log_directory.read_checkpoint
+    monkeypatch.setattr(log_directory, "read_checkpoint", lambda path: read.append(path) or real(path))
+    path = where / "cleaner-offset-checkpoint"
+    with LogDirectory.open(where) as directory:
+        for _ in range(3):
+            assert directory.checkpoints().cleaner == {topic: 0}
+        assert read.count(path) == 1
+        write_checkpoint(path, {topic: 7})
+        assert directory.checkpoints().cleaner == {topic: 7}
+        before = directory.checkpoints().cleaner
+        directory.write_cleaner_checkpoint(topic, 9)
+        assert directory.checkpoints().cleaner == {topic: 9} and before == {topic: 7}
+        path.unlink()
+        assert directory.checkpoints().cleaner == {}
+    unlocked = LogDirectory.open(where, lock=False)
+    write_checkpoint(path, {topic: 3})
+    read.clear()
+    assert unlocked.checkpoints() == unlocked.checkpoints() and read.count(path) == 2

@@ -59,6 +59,7 @@ class LogDirectory:
         self.passed_over = passed_over
         self.is_single_partition = False
         self._lock: files.Lock | None = None
+        self._known: dict[str, tuple[files.FileStat, Mapping[TopicPartition, int]]] = {}
 
     @classmethod
     def open(cls, path: Path, *, lock: bool = True) -> LogDirectory:
@@ -147,20 +148,35 @@ class LogDirectory:
 
     def checkpoints(self) -> Checkpoints:
         """Read the four checkpoints. Raises CorruptFileError."""
-        cleaner, recovery, start, replication = (read_checkpoint(self.path / name) for name in _CHECKPOINTS)
+        cleaner, recovery, start, replication = (self._offsets(name) for name in _CHECKPOINTS)
         return Checkpoints(
             cleaner=cleaner, recovery_point=recovery, log_start=start, high_watermark=replication
         )
 
+    def _offsets(self, name: str) -> Mapping[TopicPartition, int]:
+        """A checkpoint's entries. Read for each log of a run, so under our lock, which keeps others from
+        writing it, it is read once for each file that it was."""
+        path = self.path / name
+        try:
+            facts = files.stat(path)
+        except FileNotFoundError:
+            return {}
+        known = self._known.get(name)
+        if known is None or known[0] != facts or self._lock is None:
+            known = self._known[name] = (facts, read_checkpoint(path))
+        return known[1]
+
     def write_cleaner_checkpoint(self, where: TopicPartition, offset: int | None) -> None:
         """Set one partition's entry (None removes it), durably."""
-        path = self.path / names.CLEANER_CHECKPOINT
-        offsets = read_checkpoint(path)
+        offsets = dict(self._offsets(names.CLEANER_CHECKPOINT))
         if offset is None:
             offsets.pop(where, None)
         else:
             offsets[where] = offset
+        self._known.pop(names.CLEANER_CHECKPOINT, None)
+        path = self.path / names.CLEANER_CHECKPOINT
         write_checkpoint(path, offsets)
+        self._known[names.CLEANER_CHECKPOINT] = (files.stat(path), offsets)
 
     def close(self) -> None:
         """Let go of the lock."""

@@ -6,8 +6,9 @@
                                                                               or      ─► gather  ─► files
     spark.range(tasks) ─ a wave's groups, with their files of winners ─► rewrite ─► reports
 
-A small log goes through one task, all small logs of a run in one job; a large one through the stages
-above, in one job or, where its groups go in waves, in one that gathers the winners and one for each wave.
+A small log goes through one task, which may do several, all small logs of a run in one job; a large one
+through the stages above, in one job or, where its groups go in waves, in one that gathers the winners and
+one for each wave.
 Inputs reach the tasks as plain data in the function itself, so nothing is shuffled but entries and
 winners. Reports travel as rows beside them. Every task makes sure that the segments it reads are those that
 were planned with, so nothing computed anew can mix with what was swapped already.
@@ -53,15 +54,29 @@ from siltstone.spark.rows import Row, rows_of
 
 _TASK_BYTES = 1 << 30
 _GROUPS_PER_TASK = 4
+_WHOLE_TASK_BYTES = 256 << 20
+_TASKS_PER_WORKER = 4
 HEADS = "heads"
 """A row that one extracting task sends: its bucket starts every group with an empty row of winners."""
 
 
-def clean_whole_task(works: Sequence[LogWork], batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Each row names a log of ``works``: extracted, merged and rewritten here."""
+def clean_whole_task(parts: Sequence[Sequence[LogWork]], batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Each row names a few logs: extracted, merged and rewritten here, one after another."""
     for number in task_numbers(batches):
-        done = clean_in_one_go(works[number], attempt_name())
-        yield rows.report_row(rows.REWRITTEN, asdict(done)).batch()
+        for work in parts[number]:
+            done = clean_in_one_go(work, attempt_name())
+            yield rows.report_row(rows.REWRITTEN, asdict(done)).batch()
+
+
+def dealt(works: Sequence[LogWork], workers: int) -> list[list[LogWork]]:
+    """Logs for each task: dealt out, the largest first, so that no core waits long at the end.
+
+    A few tasks for each worker, and more where one would do over 256 MiB: it may have to be done again.
+    """
+    ordered = sorted(works, key=lambda work: -sum(segment.size for segment in work.segments))
+    size = sum(segment.size for work in works for segment in work.segments)
+    tasks = min(len(works), max(_TASKS_PER_WORKER * workers, math.ceil(size / _WHOLE_TASK_BYTES)))
+    return [ordered[number::tasks] for number in range(tasks)]
 
 
 def extract_task(
@@ -182,11 +197,11 @@ class SparkEngine:
         self._parallelism = tasks or session.sparkContext.defaultParallelism
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
-        """All logs in one job, one task each; the largest first, so that no core waits long at the end."""
-        ordered = sorted(works, key=lambda work: -sum(segment.size for segment in work.segments))
-        frame = self._session.range(0, len(ordered), 1, len(ordered))
-        title = f"{len(ordered)} logs" if len(ordered) > 1 else ordered[0].name
-        for row in self._collect(stage(frame, clean_whole_task, ordered), title):
+        """All logs in one job; a few in each task, as a task costs Spark some 80 ms."""
+        parts = dealt(works, self._parallelism)
+        frame = self._session.range(0, len(parts), 1, len(parts))
+        title = f"{len(works)} logs" if len(works) > 1 else works[0].name
+        for row in self._collect(stage(frame, clean_whole_task, parts), title):
             yield _done_of(row.report)
 
     @property

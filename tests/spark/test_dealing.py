@@ -1,0 +1,52 @@
+"""Small logs are dealt out to tasks: each once, evenly, and not too many bytes for one task."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from siltstone.cleaner.work import LogWork
+from siltstone.spark.clean import dealt
+from siltstone.warmup import small_work
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> LogWork:
+    (tmp_path / f"{0:020}.log").write_bytes(b"")
+    return small_work(tmp_path, "log")
+
+
+def sized(work: LogWork, sizes: list[int]) -> list[LogWork]:
+    (segment,) = work.segments
+    return [
+        replace(work, name=f"log-{number}", segments=(replace(segment, size=size),))
+        for number, size in enumerate(sizes)
+    ]
+
+
+def size_of(part: list[LogWork]) -> int:
+    return sum(segment.size for work in part for segment in work.segments)
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "tasks"), [(1, 4 * MIB, 1), (7, 4 * MIB, 7), (200, 4 * MIB, 8), (200, 60 * MIB, 47)]
+)
+def test_as_many_tasks_as_keep_the_workers_busy_and_a_task_small(
+    work: LogWork, count: int, size: int, tasks: int
+) -> None:
+    works = sized(work, [size] * count)
+    parts = dealt(works, workers=2)
+    assert len(parts) == tasks
+    assert sorted(each.name for part in parts for each in part) == sorted(each.name for each in works)
+    assert max(map(size_of, parts)) <= max(300 * MIB, size)
+
+
+def test_the_largest_first_and_evenly(work: LogWork) -> None:
+    parts = dealt(sized(work, [number * MIB for number in range(1, 33)]), workers=1)
+    sizes = [size_of(part) for part in parts]
+    assert [size_of([part[0]]) for part in parts] == [32 * MIB, 31 * MIB, 30 * MIB, 29 * MIB]
+    assert max(sizes) - min(sizes) <= 32 * MIB
