@@ -21,7 +21,7 @@ from siltstone.cleaner.audit import audit, concerned, fingerprints
 from siltstone.cleaner.cleaned_copy import CleanedCopy
 from siltstone.cleaner.cleaner import Cleaner, RunLimits
 from siltstone.cleaner.destination import Destination, InPlace, Nowhere
-from siltstone.cleaner.engine import Engine, Progress
+from siltstone.cleaner.engine import Engine, InProcessEngine, Progress
 from siltstone.cleaner.facts import Choices, LogState
 from siltstone.cleaner.originals import (
     Originals,
@@ -71,19 +71,24 @@ class CleanRequest:
     stop_after_minutes: float | None = None
     report: Path | None = None
     dry_run: bool = False
+    no_spark: bool = False
     master: str = DEFAULT_MASTER
     spill_dir: Path | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class CleanReport:
-    """What came of it: a result a log, what was passed over, and the run's name. ``notes``: for people."""
+    """What came of it: a result a log, what was passed over, and the run's name. ``notes``: for people.
+
+    ``engine``: what the logs were cleaned with; None where nothing was to be cleaned.
+    """
 
     run: str
     results: list[LogResult]
     passed_over: list[PassedOver] = field(default_factory=list)
     kept: Path | None = None
     notes: list[str] = field(default_factory=list)
+    engine: str | None = None
 
 
 EngineFactory = Callable[[CleanRequest, Progress | None], Engine]
@@ -170,7 +175,7 @@ def _run(
 
     def engine_once() -> Engine:
         if not started:
-            started.append(engine(request, progress))
+            started.append(InProcessEngine() if request.no_spark else engine(request, progress))
         return started[0]
 
     choices = Choices(
@@ -188,7 +193,10 @@ def _run(
         raise
     passed_over = [each for directory in directories for each in directory.passed_over]
     swapped = kept if kept is not None and files.exists(kept) else None
-    return CleanReport(run=run, results=results, passed_over=passed_over, kept=swapped)
+    name = None if not started else f"spark {request.master}"
+    if started and isinstance(started[0], InProcessEngine):
+        name = "in-process"
+    return CleanReport(run=run, results=results, passed_over=passed_over, kept=swapped, engine=name)
 
 
 def _destination(

@@ -382,6 +382,20 @@ def test_without_java_or_spark(
     assert listing(staged.directory) == before
 
 
+def test_no_spark_needs_no_java_and_the_report_says_what_cleaned(
+    staged: Staged, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_engine(*_: object) -> None:
+        raise AssertionError("an engine was asked for")
+
+    monkeypatch.setattr(app.clean, "__kwdefaults__", {**app.clean.__kwdefaults__, "engine": no_engine})
+    assert run(command(staged, "--in-place", "--no-spark", "--json")) == 0
+    found = document(capsys)
+    assert (found["engine"], found["logs"][0]["status"]) == ("in-process", "cleaned")
+    assert run(command(staged, "--in-place", "--json")) == 0
+    assert document(capsys)["engine"] is None
+
+
 def test_cleaned_logs_are_the_same_through_the_command_as_through_the_package(
     staged: Staged, golden: Path, tmp_path: Path
 ) -> None:

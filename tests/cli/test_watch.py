@@ -411,6 +411,7 @@ CLEANING_FLAGS = (
     ("--max-extra-bytes", "5"),
     ("--stop-after", "1"),
     ("--report", "r.json"),
+    ("--no-spark",),
     ("--master", "local[1]"),
     ("--spill-dir", "spill"),
 )

@@ -71,6 +71,8 @@ class CleanFlags:
         Write an audit (settings with sources, reasons, SHA-256 of every file before and after) here.
     dry_run
         Compute everything, change nothing.
+    no_spark
+        Clean in this process, one log after another: a start of Spark costs seconds.
     master
         The Spark master.
     spill_dir
@@ -93,6 +95,7 @@ class CleanFlags:
     stop_after: float | None = None
     report: Path | None = None
     dry_run: Annotated[bool, _FLAG] = False
+    no_spark: Annotated[bool, _FLAG] = False
     master: str = app.DEFAULT_MASTER
     spill_dir: Path | None = None
 
@@ -173,6 +176,7 @@ def _document(request: app.CleanRequest, done: app.CleanReport) -> dict[str, obj
     return {
         "run": done.run,
         "dry_run": request.dry_run,
+        "engine": done.engine,
         "logs": [result.to_json() for result in done.results],
         "passed_over": [{"path": each.path, "reason": each.reason} for each in done.passed_over],
         "notes": done.notes,
