@@ -1,6 +1,8 @@
 """Fixtures that every test may use."""
 
+import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return LONGEST.index(folder) if folder in LONGEST else len(LONGEST)
 
     items.sort(key=place)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def disk_need_not_sync() -> Iterator[None]:
+    """An fsync of this process asks only whether there is such a file.
+
+    On a machine that stays up nothing else can be seen of it, and a cleaning waits for dozens. What is
+    synced, and when, ``files.observe`` tells the crash tests.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: os.fstat(descriptor) and None)
+        yield
 
 
 @pytest.fixture(scope="session")

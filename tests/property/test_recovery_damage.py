@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from siltstone.config import LogConfig
 from siltstone.errors import CorruptFileError
 from siltstone.log.recovery.partition import Recovered, recover_partition
+from tests import in_memory
 from tests.cleaner import logs
 from tests.cleaner.logs import Rec, batch, tree, write_log
 from tests.records import twin
@@ -125,7 +126,7 @@ def contents(partition: Path) -> list[tuple[bytes | None, bytes | None]]:
     return found
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     harm=HARMS,
     noise=st.binary(min_size=300, max_size=300),
@@ -136,7 +137,7 @@ def test_a_damaged_directory_is_recovered_or_refused(
 ) -> None:
     clean, point, check = way
     expected = contents(original)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=in_memory.FOLDER) as folder:
         partition = Path(folder) / "topic-0"
         shutil.copytree(original, partition)
         names = sorted(tree(partition))
@@ -168,7 +169,7 @@ def test_a_damaged_directory_is_recovered_or_refused(
     clean=st.booleans(),
 )
 def test_several_damages(original: Path, harms: list[Harm], noise: bytes, clean: bool) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=in_memory.FOLDER) as folder:
         partition = Path(folder) / "topic-0"
         shutil.copytree(original, partition)
         names = sorted(tree(partition))
