@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.cleaner.hashing import siphash128
 from siltstone.compacted.keys import (
     PARTITION_SHIFT,
     PARTITIONS,
     Contest,
-    EntryBlob,
-    EntryCollector,
     Words,
     best_of_each_key,
     deleted_of,
-    offsets_of,
     spread_entries,
 )
-from siltstone.records.columns import RecordColumns
-from siltstone.records.decode import decode_records
-from tests.cleaner.logs import Rec, batch
-from tests.records.arrays import directory
 
 HASH_KEY = (3, 5)
 SIGN = 1 << 63
@@ -109,63 +100,3 @@ def test_older_entries_lose_or_beat_as_the_twin_says(
     ]
     assert contest.beaten.tolist() == beaten
     assert sorted(hidden.tolist()) == sorted(lost)
-
-
-def columns_of(records: list[Rec]) -> RecordColumns:
-    window, batches = directory(batch(records))
-    return decode_records(window, batches)
-
-
-@pytest.mark.parametrize("by_time", [False, True])
-def test_an_entry_holds_hash_offset_deletion_and_time(by_time: bool) -> None:
-    records = [
-        Rec(offset=5, key=b"a", value=b"v", timestamp=-7),
-        Rec(offset=6, key=b"", value=b"", timestamp=0),
-        Rec(offset=9, key=b"c", value=None, timestamp=1 << 40),
-    ]
-    collector = EntryCollector(hash_key=HASH_KEY, by_time=by_time, buckets=1, capacity=100)
-    assert list(collector.add(columns_of(records), None)) == []
-    (blob,) = collector.finish()
-    found = {int(row[2]) >> 1: row for row in rows_of(blob.entries)}
-    for record in records:
-        row = found[record.offset]
-        data = np.frombuffer(record.key or b"\0", np.uint8)
-        low, high = siphash128(data, 0, len(record.key), *map(np.uint64, HASH_KEY))
-        assert row[:3] == [int(low), int(high), record.offset << 1 | (not record.value)]
-        assert not by_time or row[3] == (record.timestamp & (1 << 64) - 1) ^ SIGN
-    assert offsets_of(blob.entries).sum() == 20 and deleted_of(blob.entries).sum() == 2
-
-
-@settings(deadline=None)
-@given(
-    st.lists(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=30), max_size=6),
-    st.sampled_from([1, 2, 8]),
-    st.integers(1, 40),
-    st.booleans(),
-)
-def test_whatever_the_capacity_and_buckets_each_key_keeps_its_winner(
-    batches: list[list[tuple[int, int]]], buckets: int, capacity: int, by_time: bool
-) -> None:
-    collector = EntryCollector(hash_key=HASH_KEY, by_time=by_time, buckets=buckets, capacity=capacity)
-    blobs: list[EntryBlob] = []
-    everything: dict[bytes, tuple[int, int]] = {}
-    offset = 0
-    for each in batches:
-        records = []
-        for key, time in each:
-            records.append(Rec(offset=offset, key=b"%d" % key, timestamp=time))
-            before = everything.get(b"%d" % key, (-1, -1))
-            everything[b"%d" % key] = max(before, (time if by_time else 0, offset))
-            offset += 1
-        if records:
-            blobs += collector.add(columns_of(records), None)
-    blobs += collector.finish()
-    assert collector.collected == offset
-    assert collector.handed_on == sum(len(blob.entries) for blob in blobs)
-    for blob in blobs:
-        mine = blob.entries[:, 0] >> np.uint64(PARTITION_SHIFT)
-        assert (mine * np.uint64(buckets) // np.uint64(PARTITIONS) == blob.bucket).all()
-    width = 4 if by_time else 3
-    together = np.concatenate([np.empty((0, width), np.uint64), *(blob.entries for blob in blobs)])
-    best, _ = best_of_each_key(together)
-    assert sorted(offsets_of(best).tolist()) == sorted(offset for _, offset in everything.values())

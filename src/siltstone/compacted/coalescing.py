@@ -23,13 +23,14 @@ from siltstone.errors import CheckFailedError, CorruptRecordError
 from siltstone.records.build import compress_batches, copy_bytes, write_int
 from siltstone.records.checksum import patch_checksums
 from siltstone.records.codecs import Scratch
-from siltstone.records.columns import DECODE_REASON, inflate
 from siltstone.records.convert import NO_HORIZON, convert_entries
 from siltstone.records.decode import decode_records
-from siltstone.records.kernel import kernel
+from siltstone.records.kernel import inlined, kernel
 from siltstone.records.layout import BATCH_OVERHEAD, Bytes, Directory, Int64, codec_of
+from siltstone.records.modern import inflate
+from siltstone.records.record import DECODE_REASON, record_head
 from siltstone.records.scan import scan_batches
-from siltstone.records.varint import next_varint, next_varlong, varint_size, write_varint
+from siltstone.records.varint import next_varint, varint_size, write_varint
 
 BATCH_BYTES = 128 << 10
 """About how many bytes of records a batch takes, uncompressed."""
@@ -98,6 +99,17 @@ def _add(
     open_[6] = offset
 
 
+@inlined
+def _pass(at: int, end: int, count: int) -> int:
+    """Go over ``count`` records from address ``at`` on: where they end, -1 for a size that is none."""
+    for _ in range(count):
+        body, at = next_varint(at, end)
+        if at < 0 or body < 6 or body > end - at:
+            return -1
+        at += body
+    return at
+
+
 @kernel
 def _coalesce(
     window: Bytes,
@@ -120,7 +132,7 @@ def _coalesce(
     ``listed``: offsets, ascending, of which ``until[i]`` are met once batch i is through. ``offsets`` is
     filled with those that are kept, ``rows`` and ``open_`` are as ``_close`` and ``Coalescer`` have them.
     """
-    kept = 0
+    kept, origin = 0, data.ctypes.data
     met = open_[10]
     for i in range(len(batches)):
         header = batches[i]
@@ -130,19 +142,21 @@ def _coalesce(
             _close(out, open_, rows)
         if action[i]:
             _copy_batch(window, header, out, open_, rows)
-        position = starts[i]
-        for _ in range(header.count):
+        at, end, left = origin + starts[i], origin + ends[i], header.count
+        # Extraction saw that offsets ascend: where none is missing, those that go need not be read.
+        is_dense = keep_listed and header.last_offset - header.base_offset + 1 == header.count
+        while left > 0:
             if keep_listed and met == until[i]:
                 break
-            body, fields = next_varint(data, position, ends[i])
-            if fields < 0 or body < 6 or body > ends[i] - fields:
-                return i, -2
-            position = fields + body
-            delta, fields = next_varlong(data, fields + 1, position)
-            if fields < 0:
-                return i, -2
-            step, rest = next_varint(data, fields, position)
-            if rest < 0:
+            if is_dense:
+                passed = max(listed[met] - (header.last_offset + 1 - left), 0)
+                at = _pass(at, end, passed)
+                if at < 0:
+                    return i, -2
+                left -= passed
+            left -= 1
+            rest, at, delta, step, reason = record_head(at, end)
+            if reason > 0:
                 return i, -2
             offset = header.base_offset + step
             is_listed = met < until[i] and listed[met] <= offset
@@ -156,11 +170,11 @@ def _coalesce(
             kept += 1
             if action[i]:
                 continue
-            far = open_[1] - open_[0] + position - rest > limit or offset - open_[3] > 0x7FFFFFFF
+            far = open_[1] - open_[0] + at - rest > limit or offset - open_[3] > 0x7FFFFFFF
             if open_[2] and far:
                 _close(out, open_, rows)
             timestamp = header.max_timestamp if log_append else header.base_timestamp + delta
-            _add(data, rest, position - rest, offset, timestamp, header, out, open_)
+            _add(data, rest - origin, at - rest, offset, timestamp, header, out, open_)
         if met != until[i]:
             return i, -1
     open_[10] = met

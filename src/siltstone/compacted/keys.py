@@ -13,14 +13,11 @@ in a key index file; a *bucket* is a run of partitions, and there is a power of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from siltstone.cleaner.hashing import siphash128_each
-from siltstone.records.columns import RecordColumns
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import Int32, Int64
 
@@ -32,16 +29,6 @@ PARTITION_SHIFT = 54
 WORDS, WORDS_BY_TIME = 3, 4
 BLOB_BYTES = 32 << 20
 """The largest blob of entries or offsets that is handed on in one row."""
-_SIGN = np.uint64(1 << 63)
-
-
-@kernel
-def _pack(low: Words, high: Words, offset: Int64, value_size: Int32, out: Words) -> None:
-    """Words 0 to 2 of each record's entry."""
-    for i in range(len(low)):
-        out[i, 0] = low[i]
-        out[i, 1] = high[i]
-        out[i, 2] = (np.uint64(offset[i]) << np.uint64(1)) | np.uint64(value_size[i] <= 0)
 
 
 @kernel
@@ -67,44 +54,54 @@ def _spread(entries: Words, first: int, out: Words, bounds: Int64) -> None:
 
 
 @kernel
-def _best_of_each(entries: Words, bounds: Int64, table: Int32, out: Words, kept: Int64) -> None:
-    """In each partition keep the winning entry of each key, in order of first meeting.
+def distinct(entries: Words, table: Int32, out: Words) -> int:
+    """Keep the winning entry of each key, in order of first meeting, in ``out``; returns how many.
 
-    ``table`` holds at least twice the largest partition, a power of two. ``kept[p]:kept[p + 1]`` of
-    ``out`` is partition p then.
+    ``out`` may be ``entries`` itself. ``table`` holds at least twice the entries, a power of two.
     """
-    used = 0
+    used, first, second, third, time = np.uint64(0), np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3)
     by_time = entries.shape[1] == 4
+    size = 8
+    while size < 2 * len(entries):
+        size *= 2
+    table[:size] = -1
+    mask = np.uint64(size - 1)
+    for i in range(np.uint64(len(entries))):
+        low, high, order = entries[i, first], entries[i, second], entries[i, third]
+        slot = low & mask
+        while True:
+            if table[slot] < 0:
+                table[slot] = used
+                out[used, first] = low
+                out[used, second] = high
+                out[used, third] = order
+                if by_time:
+                    out[used, time] = entries[i, time]
+                used += second
+                break
+            found = np.uint64(table[slot])
+            if out[found, first] == low and out[found, second] == high:
+                if by_time and out[found, time] != entries[i, time]:
+                    if out[found, time] < entries[i, time]:
+                        out[found, third] = order
+                        out[found, time] = entries[i, time]
+                else:
+                    out[found, third] = max(out[found, third], order)
+                break
+            slot = (slot + second) & mask
+    return int(used)
+
+
+@kernel
+def _best_of_each(entries: Words, bounds: Int64, table: Int32, out: Words, kept: Int64) -> None:
+    """``distinct`` in each partition: ``kept[p]:kept[p + 1]`` of ``out`` is partition p then.
+
+    ``table`` holds at least twice the largest partition, a power of two.
+    """
+    kept[0] = 0
     for p in range(len(bounds) - 1):
-        kept[p] = used
-        size = 8
-        while size < 2 * (bounds[p + 1] - bounds[p]):
-            size *= 2
-        table[:size] = -1
-        mask = np.uint64(size - 1)
-        for i in range(bounds[p], bounds[p + 1]):
-            slot = np.int64(entries[i, 0] & mask)
-            while True:
-                found = table[slot]
-                if found < 0:
-                    table[slot] = used
-                    out[used, 0] = entries[i, 0]
-                    out[used, 1] = entries[i, 1]
-                    out[used, 2] = entries[i, 2]
-                    if by_time:
-                        out[used, 3] = entries[i, 3]
-                    used += 1
-                    break
-                if out[found, 0] == entries[i, 0] and out[found, 1] == entries[i, 1]:
-                    if by_time and out[found, 3] != entries[i, 3]:
-                        if out[found, 3] < entries[i, 3]:
-                            out[found, 2] = entries[i, 2]
-                            out[found, 3] = entries[i, 3]
-                    else:
-                        out[found, 2] = max(out[found, 2], entries[i, 2])
-                    break
-                slot = np.int64(np.uint64(slot + 1) & mask)
-    kept[len(bounds) - 1] = used
+        mine = entries[bounds[p] : bounds[p + 1]]
+        kept[p + 1] = kept[p] + distinct(mine, table, out[kept[p] :])
 
 
 @kernel
@@ -166,6 +163,11 @@ def spread_entries(entries: Words, first: int = 0, partitions: int = PARTITIONS)
     return out, bounds
 
 
+def table_for(entries: int) -> Int32:
+    """Room for the hash table of so many entries."""
+    return np.empty(max(8, 1 << (2 * entries - 1).bit_length()), np.int32)
+
+
 def best_of_each_key(entries: Words, first: int = 0, partitions: int = PARTITIONS) -> tuple[Words, Int64]:
     """The winning entry of each key, in order of partition, and the bounds as ``spread_entries`` has them.
 
@@ -173,8 +175,7 @@ def best_of_each_key(entries: Words, first: int = 0, partitions: int = PARTITION
     """
     spread, bounds = spread_entries(entries, first, partitions)
     out, kept = np.empty_like(spread), np.empty_like(bounds)
-    biggest = int(np.diff(bounds).max(initial=1))
-    _best_of_each(spread, bounds, np.empty(max(8, 1 << (2 * biggest - 1).bit_length()), np.int32), out, kept)
+    _best_of_each(spread, bounds, table_for(int(np.diff(bounds).max(initial=1))), out, kept)
     return out[: kept[-1]], kept
 
 
@@ -219,66 +220,3 @@ class EntryBlob:
 
     bucket: int
     entries: Words
-
-
-class EntryCollector:
-    """Collects entries of records in log order and hands them on as blobs, within a bound of memory.
-
-    ``capacity`` entries are kept; a full buffer is de-duplicated in place, and handed on only when that freed
-    less than half of it. ``collected`` counts the entries that came in, ``handed_on`` those that went out.
-    """
-
-    def __init__(self, *, hash_key: tuple[int, int], by_time: bool, buckets: int, capacity: int) -> None:
-        assert PARTITIONS % buckets == 0
-        self._key = (np.uint64(hash_key[0]), np.uint64(hash_key[1]))
-        self._words = WORDS_BY_TIME if by_time else WORDS
-        self._buckets = buckets
-        self._capacity = capacity
-        self._entries: Words = np.empty((0, self._words), np.uint64)
-        self._used = 0
-        self.collected = self.handed_on = 0
-
-    def add(self, columns: RecordColumns, wanted: Flags | None) -> Iterator[EntryBlob]:
-        """The ``wanted`` records (None: all), each with a key; yields what no longer fits."""
-        count = len(columns) if wanted is None else int(np.count_nonzero(wanted))
-        if not count:
-            return
-        yield from self._make_room(count)
-        rows = slice(None) if wanted is None or count == len(columns) else wanted
-        low, high = np.empty((2, count), np.uint64)
-        siphash128_each(columns.data, columns.key_start[rows], columns.key_size[rows], *self._key, low, high)
-        out = self._entries[self._used : self._used + count]
-        _pack(low, high, columns.offset[rows], columns.value_size[rows], out)
-        if self._words == WORDS_BY_TIME:
-            out[:, 3] = columns.timestamp[rows].view(np.uint64) ^ _SIGN
-        self._used += count
-        self.collected += count
-
-    def _make_room(self, count: int) -> Iterator[EntryBlob]:
-        if self._used + count <= len(self._entries):
-            return
-        if self._used + count > self._capacity and self._used:
-            best, _ = best_of_each_key(self._entries[: self._used])
-            self._entries[: len(best)] = best
-            self._used = len(best)
-        if self._used > self._capacity // 2:
-            yield from self.finish()
-        needed = self._used + count
-        if needed > len(self._entries):
-            # All at once: what is not written to takes no memory, and nothing has to be copied later.
-            grown = np.empty((max(needed, self._capacity), self._words), np.uint64)
-            grown[: self._used] = self._entries[: self._used]
-            self._entries = grown
-
-    def finish(self) -> Iterator[EntryBlob]:
-        """Hand on what is left, one winner a key; the collector can be used again."""
-        if not self._used:
-            return
-        best, bounds = best_of_each_key(self._entries[: self._used])
-        self._used = 0
-        self.handed_on += len(best)
-        each, step = PARTITIONS // self._buckets, BLOB_BYTES // (8 * self._words)
-        for bucket in range(self._buckets):
-            mine = best[bounds[bucket * each] : bounds[(bucket + 1) * each]]
-            for start in range(0, len(mine), step):
-                yield EntryBlob(bucket=bucket, entries=mine[start : start + step])

@@ -42,7 +42,7 @@ from siltstone.log.indexes import IndexBuilder
 from siltstone.log.segments import windows
 from siltstone.records.checksum import first_bad_checksum
 from siltstone.records.codecs import Scratch
-from siltstone.records.decode import decode_records
+from siltstone.records.decode import decode_record_keys
 from siltstone.records.layout import Int64
 
 KINDS = ("log", "index", "timeindex")
@@ -255,7 +255,7 @@ def _read_back(report: Rewritten, group: Group, offsets: Int64, output: Output) 
                 following = refuse_disorder(path, window, following, group.end_offset)
                 again.add_directory(window.batches)
                 for part in pieces(window.batches):
-                    columns = decode_records(
+                    columns = decode_record_keys(
                         window.data, window.batches[part], scratch, path=path, origin=window.origin
                     )
                     mine = offsets[seen : seen + len(columns)]

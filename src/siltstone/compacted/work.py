@@ -20,6 +20,7 @@ from siltstone import files
 from siltstone.cleaner.rewrite import pieces
 from siltstone.cleaner.transactions import TransactionScan
 from siltstone.cleaner.work import Trouble, aborted_of, refuse_disorder, refuse_inner_disorder, trouble_of
+from siltstone.compacted.collecting import EntryCollector
 from siltstone.compacted.key_index import KeyIndex, KeysPart, write_part
 from siltstone.compacted.keys import (
     PARTITIONS,
@@ -27,7 +28,6 @@ from siltstone.compacted.keys import (
     WORDS_BY_TIME,
     Contest,
     EntryBlob,
-    EntryCollector,
     Flags,
     Words,
     best_of_each_key,
@@ -37,8 +37,8 @@ from siltstone.compacted.keys import (
 from siltstone.errors import CorruptFileError, SourceChangedError
 from siltstone.log.segments import Window, windows
 from siltstone.records.codecs import Scratch
-from siltstone.records.columns import RecordColumns
-from siltstone.records.decode import decode_records
+from siltstone.records.columns import KeyColumns
+from siltstone.records.decode import decode_record_keys, decode_records
 from siltstone.records.layout import CONTROL_BIT, Directory, Int64
 
 MERGE_BYTES = 80
@@ -172,9 +172,10 @@ def bucket_count(work: CompactionWork, at_least: int = 1) -> int:
     return min(PARTITIONS, 1 << (wanted - 1).bit_length())
 
 
-def entry_capacity(work: CompactionWork) -> int:
-    """Entries that an extracting task may keep: it takes them three times while it de-duplicates."""
-    return max(1024, work.output.memory_bytes // (3 * 8 * work.words))
+def entry_capacity(work: CompactionWork, numbers: Sequence[int]) -> int:
+    """Entries that an extracting task may keep: what fits its memory, no more than its sources can have."""
+    offsets = sum(work.sources[number].end_offset - work.sources[number].base_offset for number in numbers)
+    return max(1024, min(work.output.memory_bytes // (8 * work.words), offsets))
 
 
 def fits_one_task(work: CompactionWork, byte_limit: int) -> bool:
@@ -210,7 +211,10 @@ def extract(
     ``found`` is filled on the way; when it has trouble in the end, the blobs are not to be used.
     """
     collector = EntryCollector(
-        hash_key=work.hash_key, by_time=work.by_time, buckets=buckets, capacity=entry_capacity(work)
+        hash_key=work.hash_key,
+        by_time=work.by_time,
+        buckets=buckets,
+        capacity=entry_capacity(work, numbers),
     )
     try:
         for number in numbers:
@@ -225,6 +229,7 @@ def _extract_source(
     work: CompactionWork, number: int, collector: EntryCollector, found: Extracted
 ) -> Iterator[EntryBlob | Int64]:
     source, scratch = work.sources[number], Scratch()
+    decode = decode_records if work.by_time else decode_record_keys
     scan = TransactionScan(aborted_of(work.aborted))
     following = source.base_offset
     with opened(source) as reader:
@@ -233,9 +238,7 @@ def _extract_source(
             following = refuse_disorder(source.path, window, following, source.end_offset)
             for part in pieces(window.batches):
                 batches = window.batches[part]
-                columns = decode_records(
-                    window.data, batches, scratch, path=source.path, origin=window.origin
-                )
+                columns = decode(window.data, batches, scratch, path=source.path, origin=window.origin)
                 before = refuse_inner_disorder(source.path, window, batches, columns, before)
                 wanted = _wanted(work, scan, batches, columns, source.path, window, found)
                 yield from _collect(work, columns, wanted, collector, found)
@@ -248,7 +251,7 @@ def _wanted(
     work: CompactionWork,
     scan: TransactionScan,
     batches: Directory,
-    columns: RecordColumns,
+    columns: KeyColumns,
     path: str,
     window: Window,
     found: Extracted,
@@ -261,7 +264,7 @@ def _wanted(
         inside = (columns.offset >= work.first) & (columns.offset < work.end)
     reached = (batches["last_offset"] >= work.first) & (batches["base_offset"] < work.end)
     found.size += int(batches["size"][reached].sum())
-    followed = scan.follow(batches, columns, path=path, origin=window.origin)
+    followed = scan.follow(window.data, batches, path=path, origin=window.origin)
     if followed is None:
         found.records += len(columns) if inside is None else int(np.count_nonzero(inside))
         return inside
@@ -275,7 +278,7 @@ def _wanted(
 
 def _collect(
     work: CompactionWork,
-    columns: RecordColumns,
+    columns: KeyColumns,
     wanted: Flags | None,
     collector: EntryCollector,
     found: Extracted,
