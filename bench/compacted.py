@@ -43,12 +43,12 @@ Measured = dict[str, list[float]]
 def measure_compaction(engine: CompactionEngine, folder: Path, megabytes: int, times: int) -> list[Figure]:
     """Medians over ``times`` fresh copies. Raises WrongResultError."""
     made = generate(folder / "whole", megabytes * 1_000_000, "none")
-    generate(folder / "more", MORE_RECORDS * 124, "none", seed=2)
+    generate(folder / "enough", 2 * MORE_RECORDS * 124, "none", seed=2)
     small = generate(folder / "small", 80_000_000, "none")
-    _run(engine, folder / "small", small, folder / "more", {})
+    _run(engine, folder / "small", small, folder / "enough", {})
     found: Measured = {}
     for _ in range(times):
-        _run(engine, folder / "whole", made, folder / "more", found)
+        _run(engine, folder / "whole", made, folder / "enough", found)
     return _figures(found)
 
 
@@ -101,15 +101,19 @@ def _mark(reader: Iterable[Polled], seen: np.ndarray) -> None:
 
 
 def _append(log: PartitionLog, folder: Path) -> None:
-    """Append another log's records, as its producer sent them."""
+    """Append ``MORE_RECORDS`` of another log's records, or a batch's rest more, as its producer sent them."""
+    end = log.log_end_offset + MORE_RECORDS
     for segment in list_segments(folder / "log" / str(WHERE)):
         with files.Reader(segment.path) as reader:
             for window in windows(reader):
                 for row in window.batches:
+                    if log.log_end_offset >= end:
+                        return
                     start = int(row["position"])
                     batch = window.data[start : start + int(row["size"])].copy()
                     batch[:8] = 0
                     log.append(batch)
+    raise WrongResultError(f"{folder}: less than {MORE_RECORDS:,} records")
 
 
 def _figures(found: Measured) -> list[Figure]:

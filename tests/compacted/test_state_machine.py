@@ -34,7 +34,7 @@ from tests.log.batches import of_records
 from tests.log.driving import open_log
 
 KEYS = st.sampled_from([None, b"", *(b"%d" % number for number in range(9))])
-VALUES = st.sampled_from([None, b"", b"1", b"2" * 90, b"3" * 900])
+VALUES = st.sampled_from([None, b"", b"1", b"2" * 90, b"3" * 400])
 CONFIG = LogConfig(segment_bytes=3000, index_interval_bytes=100)
 RECORDS = st.lists(st.tuples(KEYS, VALUES, st.integers(-5, 5)), min_size=1, max_size=6)
 
