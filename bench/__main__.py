@@ -49,6 +49,9 @@ def _arguments() -> argparse.Namespace:
         help="the cleaner, the log itself, appends while it is cleaned, compaction beside it, tables (all)",
     )
     parser.add_argument("--append-gb", type=int, default=10, help="GB of the long append (10)")
+    parser.add_argument(
+        "--kafka", action="store_true", help="tables: beside Spark's own source from a broker (needs Maven)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
     return parser.parse_args()
 
@@ -128,7 +131,8 @@ def main() -> int:
                 console.print(_log_table(figures, "Compaction beside the originals"))
         if arguments.only in (None, "tables"):
             folder = OUT / f"none-{arguments.size_mb}"
-            figures = measure_tables(folder, arguments.size_mb, arguments.warm or 1)
+            kafka = OUT / "kafka-source" if arguments.kafka else None
+            figures = measure_tables(folder, arguments.size_mb, arguments.warm or 1, kafka)
             document["tables"] = {figure.name: figure.to_json() for figure in figures}
             if not arguments.json:
                 console.print(_log_table(figures, "Logs as Spark tables"))

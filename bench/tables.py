@@ -1,4 +1,4 @@
-"""Logs as Spark tables: ``python -m bench --only tables``.
+"""Logs as Spark tables: ``python -m bench --only tables [--kafka]``.
 
 One log of ``--size-mb`` (8 million records of 124 bytes, one million keys), on a session as users have it, in
 a process of its own: the cleaner's session has settings that suit its blobs, not rows. The figures::
@@ -7,14 +7,16 @@ a process of its own: the cleaner's session has settings that suit its blobs, no
     value              the same with columns=value
     offset, timestamp  count(*), max(offset), max(timestamp) with columns=offset,timestamp
     latest             view=latest, and groupBy(key).agg(max_by(value, offset)) over the same source
+    Kafka source       "all columns" by Spark's own source from a real broker, with a task and with one a core
 
-Medians of warm runs; the first one is not counted. ``processor`` is what Java and Python take of all cores
-together: on a machine that does something else meanwhile it says more than the wall clock. ``measure_tables``
-takes a function that reads the same records with Spark's own source from a broker, where one is measured.
+All queries take turns, the first turn is not counted, and a figure is the median of its turns. ``processor``
+is what Java, Python and the broker take of all cores together: on a machine that has other work, too,
+it says more than the wall clock. Of Spark's own source the faster of its two ways counts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import statistics
@@ -22,17 +24,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from bench.generate import Generated, generate
+from bench.kafka_source.asking import Answer, kafka_source
 from bench.measure import WrongResultError
 from bench.partition_log import Figure
 
 OFFSET_TIMESTAMP = "offset,timestamp"
+KAFKA = ("Kafka source", "Kafka source, a task a core")
 GOALS = {"all columns": "≥ 6", "value": "≥ 6", OFFSET_TIMESTAMP: "≥ 15"}
 
 
@@ -45,17 +49,15 @@ class Took:
 
 
 def measure_tables(
-    folder: Path,
-    size_mb: int,
-    repetitions: int,
-    kafka_seconds: Callable[[Generated], float] | None = None,
+    folder: Path, size_mb: int, repetitions: int, kafka_folder: Path | None = None
 ) -> list[Figure]:
-    """All figures. ``kafka_seconds``: what Spark's own source takes for "all columns" of as many records.
+    """All figures; with a folder for a broker and another Spark also those of Spark's own Kafka source.
 
     Raises WrongResultError.
     """
     made = generate(folder, size_mb * 1_000_000, "none")
-    command = [sys.executable, "-m", "bench.tables", str(folder), str(size_mb), str(repetitions)]
+    given = (folder, size_mb, repetitions, *(() if kafka_folder is None else (kafka_folder,)))
+    command = [sys.executable, "-m", "bench.tables", *map(str, given)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise WrongResultError(f"bench.tables ended with {done.returncode}")
@@ -65,40 +67,46 @@ def measure_tables(
         rate = made.records / took[name].seconds / 1e6
         figures.append(Figure(name=f"table: {name}", value=rate, unit="M records/s", goal=goal))
         figures.append(_processor(name, took[name]))
-    grouped, latest = took["max_by"], took["latest"]
-    figures.append(Figure(name="table: max_by of each key", value=grouped.seconds, unit="s"))
-    figures.append(
-        Figure(
-            name="table: latest",
-            value=latest.seconds,
-            unit="s",
-            ratio=grouped.seconds / latest.seconds,
-            goal="≥ 8 times max_by",
-        )
-    )
-    figures += [_processor("max_by", grouped), _processor("latest", latest)]
-    if kafka_seconds is not None:
-        seconds = kafka_seconds(made)
-        ratio = seconds / took["all columns"].seconds
-        figures.append(
-            Figure(
-                name="table: Spark's Kafka source",
-                value=seconds,
-                unit="s",
-                ratio=ratio,
-                goal="≥ 4 times ours",
-            )
+    figures += _beside("latest", took["latest"], "max_by of each key", took["max_by"], "≥ 8")
+    if kafka_folder is not None:
+        kafka = min((took[name] for name in KAFKA), key=lambda each: each.seconds)
+        figures += _beside(
+            "all columns, whole query", took["all columns"], "Spark's Kafka source", kafka, "≥ 4"
         )
     return figures
+
+
+def _beside(name: str, ours: Took, other: str, theirs: Took, goal: str) -> list[Figure]:
+    """Seconds of both; the ratio stands with ours."""
+    ratio, words = theirs.seconds / ours.seconds, f"{goal} times faster"
+    return [
+        Figure(name=f"table: {other}", value=theirs.seconds, unit="s"),
+        _processor(other, theirs),
+        Figure(name=f"table: {name}", value=ours.seconds, unit="s", ratio=ratio, goal=words),
+        _processor(name, ours),
+    ]
 
 
 def _processor(name: str, took: Took) -> Figure:
     return Figure(name=f"table: {name}, processor", value=took.processor, unit="s")
 
 
-def main(folder: str, size_mb: str, repetitions: str) -> None:
+def main(folder: str, size_mb: str, repetitions: str, kafka_folder: str = "") -> None:
     """The measured process: prints one JSON document, name → seconds and processor."""
     made = generate(Path(folder), int(size_mb) * 1_000_000, "none")
+    log = Path(folder) / "log"
+    with contextlib.ExitStack() as open_things:
+        queries = _queries(open_things, log, made)
+        if kafka_folder:
+            kafka = open_things.enter_context(kafka_source(Path(kafka_folder), log, made))
+            partitions = os.cpu_count() or 1
+            queries |= {KAFKA[0]: lambda: _took(kafka.ask()), KAFKA[1]: lambda: _took(kafka.ask(partitions))}
+        turns = [{name: ask() for name, ask in queries.items()} for _ in range(int(repetitions) + 1)]
+    print(json.dumps({name: asdict(_median([turn[name] for turn in turns[1:]])) for name in queries}))
+
+
+def _queries(open_things: contextlib.ExitStack, log: Path, made: Generated) -> dict[str, Callable[[], Took]]:
+    """Our queries by name, on a session that ends with ``open_things``."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
@@ -108,13 +116,13 @@ def main(folder: str, size_mb: str, repetitions: str) -> None:
         "spark.driver.memory": "3g",
     }
     spark = SparkSession.builder.master("local[*]").config(map=quiet).getOrCreate()
+    open_things.callback(spark.stop)
     spark.sparkContext.setLogLevel("ERROR")
-    found = {
-        name: _timed(lambda name=name: _query(spark, Path(folder) / "log", name), made, int(repetitions))
+    java = psutil.Process(spark.sparkContext._gateway.proc.pid)
+    return {
+        name: lambda name=name: _timed(lambda: _query(spark, log, name), java, made)
         for name in (*GOALS, "latest", "max_by")
     }
-    print(json.dumps(found))
-    spark.stop()
 
 
 def _query(spark: Any, log: Path, name: str) -> int:
@@ -135,19 +143,24 @@ def _latest_by_hand(frame: Any) -> Any:
     return frame.groupBy("key").agg(latest)
 
 
-def _timed(action: Callable[[], int], made: Generated, repetitions: int) -> dict[str, float]:
-    seconds, processor = [], []
-    for _ in range(repetitions + 1):
-        used, began = _used(), time.perf_counter()
-        count = action()
-        seconds.append(time.perf_counter() - began)
-        processor.append(_used() - used)
-        if count not in (made.records, made.distinct_keys, _keys_with_the_tail(count, made)):
-            raise WrongResultError(f"{count} rows of {made.records} records, {made.distinct_keys} keys")
-    return {
-        "seconds": statistics.median(seconds[1:] or seconds),
-        "processor": statistics.median(processor[1:] or processor),
-    }
+def _timed(action: Callable[[], int], java: psutil.Process, made: Generated) -> Took:
+    used, began = _used(java), time.perf_counter()
+    count = action()
+    took = Took(seconds=time.perf_counter() - began, processor=_used(java) - used)
+    if count not in (made.records, made.distinct_keys, _keys_with_the_tail(count, made)):
+        raise WrongResultError(f"{count} rows of {made.records} records, {made.distinct_keys} keys")
+    return took
+
+
+def _took(answer: Answer) -> Took:
+    return Took(seconds=answer.seconds, processor=answer.processor)
+
+
+def _median(turns: list[Took]) -> Took:
+    return Took(
+        seconds=statistics.median(turn.seconds for turn in turns),
+        processor=statistics.median(turn.processor for turn in turns),
+    )
 
 
 def _keys_with_the_tail(count: int, made: Generated) -> int:
@@ -156,12 +169,12 @@ def _keys_with_the_tail(count: int, made: Generated) -> int:
     return count if made.distinct_keys <= count <= made.distinct_keys + tail else -1
 
 
-def _used() -> float:
-    """Processor seconds of this process's children, Java and its Python workers."""
+def _used(java: psutil.Process) -> float:
+    """Processor seconds so far of Java and its Python workers."""
     total = 0.0
-    for child in psutil.Process().children(recursive=True):
+    for process in [java, *java.children(recursive=True)]:
         try:
-            times = child.cpu_times()
+            times = process.cpu_times()
         except psutil.Error:
             continue
         total += times.user + times.system
