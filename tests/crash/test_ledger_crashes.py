@@ -309,7 +309,7 @@ def test_a_ledger_and_a_log_that_was_cut_below_it_are_never_side_by_side(tmp_pat
 # Does the harness notice?
 
 
-def _unless(skipped: Callable[[str], bool], sync: Callable[..., None]) -> Callable[..., None]:
+def unless(skipped: Callable[[str], bool], sync: Callable[..., None]) -> Callable[..., None]:
     def maybe(what: object) -> None:
         path = str(getattr(what, "path", what))
         if not skipped(path):
@@ -333,8 +333,8 @@ BROKEN = {
 def test_the_harness_notices_a_sync_that_is_missing(tmp_path: Path, name: str) -> None:
     doing = DOINGS["retention after"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(operations.Writer, "sync", _unless(BROKEN[name], operations.Writer.sync))
-        directories = _unless(BROKEN[name], operations.sync_directory)
+        patch.setattr(operations.Writer, "sync", unless(BROKEN[name], operations.Writer.sync))
+        directories = unless(BROKEN[name], operations.sync_directory)
         patch.setattr(operations, "sync_directory", directories)
         patch.setattr(files, "sync_directory", directories)
         known = record(doing, tmp_path / "log")

@@ -1,0 +1,136 @@
+"""A power cut at every step of a whole compaction: both phases, folding, the key index, commit, deletion.
+
+``test_ledger_crashes`` has the store with a compactor made by hand; here the real one writes the files. After
+each image the log is compacted to its end, for which the key indexes have to be what they were.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from siltstone import files
+from siltstone.clock import ManualClock
+from siltstone.compacted.compactor import TwoPhaseCompactor
+from siltstone.compacted.drafting import Settings
+from siltstone.compacted.engine import InProcessCompactionEngine
+from siltstone.files import operations
+from siltstone.log.names import TopicPartition
+from tests.cleaner.logs import NOW
+from tests.crash.disk import DROP, KEEP, Disk, Variant
+from tests.crash.test_ledger_crashes import (
+    TABLE,
+    Doing,
+    Lying,
+    Recorded,
+    both,
+    check_names,
+    check_view,
+    record,
+    retain,
+    start,
+    table,
+    unless,
+    view,
+)
+
+WHERE, END = TopicPartition("topic", 0), 16
+SEEDS = range(3)
+SMALL = Settings(segment_bytes=300, index_interval=50)
+
+
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model knows what was synced; the real disk need not."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@dataclass(frozen=True)
+class LyingLog(Lying):
+    """The same with a name, as a compactor wants it."""
+
+    where: TopicPartition = WHERE
+
+
+def compacting(mark: int, *, buckets: int = 1) -> Callable[[Path], None]:
+    def act(path: Path) -> None:
+        compactor = TwoPhaseCompactor(
+            InProcessCompactionEngine(buckets),
+            clock=ManualClock(NOW),
+            one_task_bytes=-1 if buckets > 1 else 1 << 20,
+            settings=SMALL,
+        )
+        compactor.compact(LyingLog(path / "topic-0", mark))
+
+    return act
+
+
+DOINGS = {
+    "first": Doing(compacting(12)),
+    "spread": Doing(compacting(12, buckets=2)),
+    "second": Doing(compacting(END), compacting(14)),
+    "fold": Doing(compacting(12), compacting(8)),
+    "originals go after": Doing(both(compacting(12), retain), compacting(8)),
+}
+
+
+def failures(doing: Doing, known: Recorded, variants: list[Variant], most: int = 1000) -> list[str]:
+    """Build every image, read it, start, go on to the end; what failed, one line each, up to ``most``."""
+    seen: set[int] = set()
+    found = []
+    root, steps = known.recording.root, known.recording.steps
+    for count in range(len(steps) + 1):
+        disk = Disk(known.recording, count)
+        for variant in variants:
+            mixed = variant * 1009 + count if isinstance(variant, int) else variant
+            if len(found) >= most or not disk.build(mixed, seen):
+                continue
+            try:
+                check_view(root, known)
+                start(root)
+                compacting(END)(root)
+                check_names(root / "topic-0")
+                assert table(view(root)) == TABLE
+                assert len(view(root)) == len(TABLE), "one record a key"
+            except Exception as error:
+                what = steps[count].operation if count < len(steps) else "end"
+                found.append(f"{count} ({what}) {mixed}: {type(error).__name__}: {error}"[:400])
+    return found
+
+
+@pytest.mark.parametrize("name", DOINGS)
+def test_whatever_was_on_disk_by_then(tmp_path: Path, name: str) -> None:
+    doing = DOINGS[name]
+    known = record(doing, tmp_path / "log")
+    assert known.before != known.after
+    assert failures(doing, known, [KEEP, DROP, *SEEDS]) == []
+
+
+def test_what_is_done_is_durable(tmp_path: Path) -> None:
+    known = record(DOINGS["second"], tmp_path / "log")
+    disk = Disk(known.recording, len(known.recording.steps))
+    for variant in (DROP, *range(20)):
+        disk.build(variant)
+        assert view(known.recording.root) == known.after
+
+
+BROKEN = {
+    "new logs are not synced": lambda path: "run-" in path and path.endswith(".log"),
+    "new indexes are not synced": lambda path: "run-" in path and path.endswith("index"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_harness_notices_a_sync_that_is_missing(tmp_path: Path, name: str) -> None:
+    doing = DOINGS["first"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operations.Writer, "sync", unless(BROKEN[name], operations.Writer.sync))
+        directories = unless(BROKEN[name], operations.sync_directory)
+        patch.setattr(operations, "sync_directory", directories)
+        patch.setattr(files, "sync_directory", directories)
+        known = record(doing, tmp_path / "log")
+    assert failures(doing, known, [DROP, *range(20)], most=1)
