@@ -6,7 +6,6 @@ and makes the partitions of `ours` anew; the broker starts on both and goes on; 
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ import pytest
 
 import siltstone as st
 from siltstone.log.fetch import MAX_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
+from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.reading import HasView, LogReader
 from siltstone.log.recovery import partition as recovery
@@ -114,18 +114,19 @@ def _consume(broker: Broker, partitions: list[Partition] | tuple[Partition, ...]
 
 @pytest.fixture(scope="module")
 def ours(prepared: Prepared) -> Ours:
-    """`ours` is made from nothing, with the id that the cluster's metadata has for it."""
+    """`ours` is made from nothing, with the id and the settings that the cluster's metadata has for it."""
     log_dir = prepared.broker.log_dirs[0]
     topic_id = (log_dir / "ours-0" / "partition.metadata").read_text().rpartition(" ")[2]
     for number in range(2):
         shutil.rmtree(log_dir / f"ours-{number}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recovery, "scan_segment", _no_scan)
-        logs = st.LogManager.open(
-            [log_dir], random_bytes=lambda size: base64.urlsafe_b64decode(topic_id + "==")
-        )
+        logs = st.LogManager.open([log_dir])
     with logs:
-        logs.topics.create(OURS, 2, COMPACT)
+        for number in range(2):
+            logs.get_or_create(TopicPartition(OURS, number))
+        assert logs.topics.describe(OURS).topic_id == topic_id
+        assert logs.topics.describe(OURS).config.items() >= COMPACT.items()
         logs.topics.alter(THEIRS, CONFIG)
         theirs = logs[THEIRS, 0]
         read_theirs = {each: _read(theirs, each) for each in ISOLATIONS}

@@ -243,8 +243,13 @@ class Topics:
         with self._manager.changing:
             refuse_bad_name(name)
             names, texts = self.names(), dict(config or {})
-            if name in names or self._broker_topics.topic_id(name) is not None:
+            if name in names:
                 raise TopicExistsError(f"topic {name!r} exists")
+            if self._broker_topics.topic_id(name) is not None:
+                raise TopicExistsError(
+                    f"topic {name!r} exists in the broker's metadata, with no partition in these directories: "
+                    "make them with get_or_create, one by one"
+                )
             refuse_collision(name, names)
             count = self._manager.config.integer("num.partitions") if partitions is None else partitions
             if count < 1:
