@@ -49,8 +49,9 @@ from siltstone.cleaner.work import (
     winners_by_group,
 )
 from siltstone.spark import rows
-from siltstone.spark.jobs import Batches, attempt_name, collect, stage, task_numbers
+from siltstone.spark.jobs import attempt_name, collect, stage
 from siltstone.spark.rows import Row, rows_of
+from siltstone.spark.tasks import Batches, runs_of, task_numbers
 
 _TASK_BYTES = 1 << 30
 _GROUPS_PER_TASK = 4
@@ -246,14 +247,8 @@ class SparkEngine:
 
     def _parts(self, work: LogWork) -> list[list[int]]:
         """Runs of neighbouring segments of about the same size, one for each extracting task."""
-        total = sum(segment.size for segment in work.segments)
-        tasks = min(len(work.segments), max(self._parallelism, math.ceil(total / _TASK_BYTES)))
-        parts: list[list[int]] = [[] for _ in range(tasks)]
-        passed = 0
-        for number, segment in enumerate(work.segments):
-            parts[min(tasks - 1, (passed + segment.size // 2) * tasks // max(total, 1))].append(number)
-            passed += segment.size
-        return [part for part in parts if part]
+        sizes = [segment.size for segment in work.segments]
+        return runs_of(sizes, min(len(sizes), max(self._parallelism, math.ceil(sum(sizes) / _TASK_BYTES))))
 
     def _rewriting_tasks(self, groups: int) -> int:
         """A task costs Spark some 80 ms: as many as there are cores, but few groups' winners in each."""

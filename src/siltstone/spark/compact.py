@@ -48,8 +48,9 @@ from siltstone.compacted.work import (
 )
 from siltstone.records.layout import Int64
 from siltstone.spark import rows
-from siltstone.spark.jobs import Batches, attempt_name, collect, stage, task_numbers
+from siltstone.spark.jobs import attempt_name, collect, stage
 from siltstone.spark.rows import Row, rows_of
+from siltstone.spark.tasks import Batches, runs_of, task_numbers
 
 ENTRIES, KEPT, HIDDEN, KEYS = "entries", "kept", "hidden", "keys"
 _TASK_BYTES = 1 << 30
@@ -248,14 +249,8 @@ class SparkCompactionEngine:
     def _parts(self, sources: Sequence[Source]) -> list[list[int]]:
         """Runs of neighbouring sources of about the same size, one for each extracting task."""
         sizes = [source.size - source.start for source in sources]
-        total = sum(sizes)
-        tasks = max(1, min(len(sources), max(self._parallelism, math.ceil(total / _TASK_BYTES))))
-        parts: list[list[int]] = [[] for _ in range(tasks)]
-        passed = 0
-        for number, size in enumerate(sizes):
-            parts[min(tasks - 1, (passed + size // 2) * tasks // max(total, 1))].append(number)
-            passed += size
-        return [part for part in parts if part] or [[]]
+        tasks = min(len(sources), max(self._parallelism, math.ceil(sum(sizes) / _TASK_BYTES)))
+        return runs_of(sizes, tasks) or [[]]
 
     def _collect(self, frame: DataFrame, title: str) -> list[Row]:
         return collect(self._session, frame, title, self._progress)

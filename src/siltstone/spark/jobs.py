@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import functools
-import gc
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from siltstone.cleaner.engine import Progress
 from siltstone.errors import EngineError
 from siltstone.spark import rows
 from siltstone.spark.rows import Row, rows_of
-
-Batches = Iterable[pa.RecordBatch]
+from siltstone.spark.tasks import in_worker, why_failed
 
 
 def attempt_name() -> str:
@@ -25,23 +22,9 @@ def attempt_name() -> str:
     return secrets.token_hex(8)
 
 
-def task_numbers(batches: Batches) -> Iterator[int]:
-    """The numbers of ``spark.range`` that a task got."""
-    for batch in batches:
-        yield from batch.column("id").to_pylist()
-
-
 def stage(frame: DataFrame, function: Callable[..., Iterator[pa.RecordBatch]], *given: object) -> DataFrame:
     """Let every task of ``frame`` run ``function(*given, batches)``."""
-    return frame.mapInArrow(functools.partial(_in_worker, function, *given), rows.SCHEMA)
-
-
-def _in_worker(function: Callable[..., Iterator[pa.RecordBatch]], *given: object) -> Iterator[pa.RecordBatch]:
-    """Run a task's function. PySpark collects garbage after every task, which looks at each object that
-    numba and pandas ever made and takes longer than many a task: once frozen, they are passed over."""
-    if not gc.get_freeze_count():
-        gc.freeze()
-    return function(*given)
+    return frame.mapInArrow(functools.partial(in_worker, function, *given), rows.SCHEMA)
 
 
 def collect(session: SparkSession, frame: DataFrame, title: str, progress: Progress | None) -> list[Row]:
@@ -49,19 +32,12 @@ def collect(session: SparkSession, frame: DataFrame, title: str, progress: Progr
     try:
         with _Watcher(session, progress, title):
             table = frame.toArrow()
-    except (PySparkException, OSError, RuntimeError) as error:
-        raise EngineError(f"{title}: the Spark job failed: {_first_line(error)}") from error
     except Exception as error:
-        if type(error).__module__.startswith("py4j"):
-            raise EngineError(f"{title}: the Spark job failed: {_first_line(error)}") from error
-        raise
+        why = why_failed(error)
+        if why is None:
+            raise
+        raise EngineError(f"{title}: the Spark job failed: {why}") from error
     return [row for batch in table.to_batches() for row in rows_of(batch)]
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    causes = [line.strip() for line in text.splitlines() if "Error" in line or "Exception" in line]
-    return (causes[-1] if causes else text.splitlines()[0] if text else type(error).__name__)[:300]
 
 
 class _Watcher:

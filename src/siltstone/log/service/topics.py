@@ -247,7 +247,7 @@ class Topics:
                 raise TopicExistsError(f"topic {name!r} exists")
             if self._broker_topics.topic_id(name) is not None:
                 raise TopicExistsError(
-                    f"topic {name!r} exists in the broker's metadata, with no partition in these directories: "
+                    f"topic {name!r} exists in the broker's metadata, with no partition here: "
                     "make them with get_or_create, one by one"
                 )
             refuse_collision(name, names)

@@ -1,0 +1,45 @@
+"""What every task of ours is, and why a job failed; nothing of the cleaner is imported here."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+
+Batches = Iterable[pa.RecordBatch]
+
+
+def task_numbers(batches: Batches) -> Iterator[int]:
+    """The numbers of ``spark.range`` that a task got."""
+    for batch in batches:
+        yield from batch.column("id").to_pylist()
+
+
+def in_worker(function: Callable[..., Iterator[pa.RecordBatch]], *given: object) -> Iterator[pa.RecordBatch]:
+    """Run a task's function. PySpark collects garbage after every task, which looks at each object that
+    numba and pandas ever made and takes longer than many a task: once frozen, they are passed over."""
+    if not gc.get_freeze_count():
+        gc.freeze()
+    return function(*given)
+
+
+def runs_of(sizes: Sequence[int], tasks: int) -> list[list[int]]:
+    """The numbers of ``sizes`` in up to ``tasks`` runs of neighbours, of about the same size each."""
+    total, passed = sum(sizes), 0
+    runs: list[list[int]] = [[] for _ in range(tasks)]
+    for number, size in enumerate(sizes):
+        runs[min(tasks - 1, (passed + size // 2) * tasks // max(total, 1))].append(number)
+        passed += size
+    return [run for run in runs if run]
+
+
+def why_failed(error: Exception) -> str | None:
+    """What made Spark give up, in a line; None for an error that is not Spark's."""
+    known = isinstance(error, (PySparkException, OSError, RuntimeError))
+    if not known and not type(error).__module__.startswith(("py4j", "grpc")):
+        return None
+    text = str(error).strip()
+    causes = [line.strip() for line in text.splitlines() if "Error" in line or "Exception" in line]
+    return (causes[-1] if causes else text.splitlines()[0] if text else type(error).__name__)[:300]
