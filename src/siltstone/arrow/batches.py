@@ -29,7 +29,8 @@ from siltstone.errors import LedgerError, UsageError
 from siltstone.log.fetch import READ_COMMITTED, LogView
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.names import TopicPartition
-from siltstone.log.reading import EARLIEST, LogReader, Polled, ReaderSettings, Start, select
+from siltstone.log.reading import EARLIEST, LogReader, Polled, ReaderSettings, Start
+from siltstone.records.columns import select
 from siltstone.records.layout import TIMESTAMP_TYPE_BIT, Directory, Int64
 
 VIEWS = ("log", "latest", "compacted")

@@ -15,7 +15,7 @@ bytes are refused once everything before them was given.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Protocol, TypedDict
 
 import numpy as np
@@ -27,10 +27,10 @@ from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, AbortedTransac
 from siltstone.log.segments import LARGEST_BATCH
 from siltstone.records.checksum import first_bad_checksum
 from siltstone.records.codecs import DEFAULT_LIMIT
-from siltstone.records.columns import RecordColumns
+from siltstone.records.columns import RecordColumns, select
 from siltstone.records.convert import up_convert
 from siltstone.records.decode import decode_records
-from siltstone.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory, Int64
+from siltstone.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory
 from siltstone.records.scan import SCAN_REASON, ScanEnd
 
 EARLIEST, LATEST = "earliest", "latest"
@@ -250,12 +250,6 @@ def in_aborted(batches: Directory, aborted: tuple[AbortedTransaction, ...]) -> n
             & (batches["base_offset"] <= last)
         )
     return np.asarray(found & transactional)
-
-
-def select(columns: RecordColumns, rows: slice | Int64) -> RecordColumns:
-    """Some of the rows, over the same data; a slice copies nothing."""
-    names = (field.name for field in fields(RecordColumns) if field.name != "data")
-    return replace(columns, **{name: getattr(columns, name)[rows] for name in names})
 
 
 def _between(columns: RecordColumns, start: int, end: int) -> RecordColumns:

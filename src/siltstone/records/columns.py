@@ -6,13 +6,17 @@ window itself when nothing in it is compressed, else the decompressed records on
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from siltstone.records.layout import Bytes, Int32, Int64
 from siltstone.records.varint import read_varint
+
+Columns = TypeVar("Columns", bound=Any)
+Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,3 +90,9 @@ def empty_columns(data: Bytes, rows: int) -> RecordColumns:
 def empty_arrays(names: tuple[str, ...], rows: int) -> dict[str, Any]:
     """Uninitialised arrays by column name."""
     return {name: np.empty(rows, np.int64 if name in ("offset", "timestamp") else np.int32) for name in names}
+
+
+def select(columns: Columns, rows: slice | Int64 | Flags) -> Columns:
+    """Some of the rows of columns of any kind, over the same data; a slice copies nothing."""
+    names = (field.name for field in fields(columns) if field.name != "data")
+    return replace(columns, **{name: getattr(columns, name)[rows] for name in names})

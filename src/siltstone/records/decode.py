@@ -7,7 +7,7 @@ put together where a window holds both. Nobody else calls those decoders.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from siltstone.errors import CheckFailedError, CorruptRecordError
 from siltstone.records.codecs import DEFAULT_LIMIT, Scratch
-from siltstone.records.columns import KeyColumns, RecordColumns
+from siltstone.records.columns import KeyColumns, RecordColumns, select
 from siltstone.records.layout import Bytes, Directory, Int64
 from siltstone.records.legacy import decode_legacy
 from siltstone.records.modern import Choice, ChosenRecords, decode, decode_chosen, decode_keys
@@ -104,10 +104,9 @@ def decode_chosen_records(
     wanted = always | np.isin(relative, mine)
     if np.count_nonzero(wanted & ~always) != len(mine):
         raise CheckFailedError(f"{path}: a chosen offset is not among the records")
-    arrays = {name: getattr(columns, name)[wanted] for name in _COLUMNS}
-    arrays["batch"] = rows[arrays["batch"]].astype(np.int32)
+    found = select(columns, wanted)
     return ChosenRecords(
-        columns=RecordColumns(data=columns.data, **arrays),
+        columns=replace(found, batch=rows[found.batch].astype(np.int32)),
         met=met,
         left_out=int(np.count_nonzero(~wanted)),
         keyless=int(np.count_nonzero(~wanted & (columns.key_size < 0))),

@@ -5,8 +5,8 @@ signature and kept on disk, beside the package where that is writable, else in t
 in ``NUMBA_CACHE_DIR``; where none of them can be written it is compiled in each process.
 
 Kernels that walk through records do it by address: an array that is handed from function to function is
-counted each time, which takes longer than what the function does. ``byte_at`` and ``word_at`` check nothing:
-who calls them has compared the address with the end of an array that it holds.
+counted each time, which takes longer than what the function does. ``byte_at`` checks nothing: who calls it
+has compared the address with the end of an array that it holds.
 """
 
 from __future__ import annotations
@@ -38,21 +38,12 @@ def inlined(function: Function) -> Function:
     return wrapped
 
 
-def _load(bits: int) -> Any:
-    """An intrinsic that loads an unsigned integer of so many bits, at any address, into an int64."""
+@intrinsic
+def byte_at(typing: Any, address: Any) -> Any:
+    """The byte at an address (int64)."""
 
-    def load(typing: Any, address: Any) -> Any:
-        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            pointer = builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer())
-            value = builder.load(pointer, align=1)
-            return builder.zext(value, ir.IntType(64)) if bits < 64 else value
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+        return builder.zext(builder.load(pointer), ir.IntType(64))
 
-        return (types.int64 if bits < 64 else types.uint64)(types.int64), code
-
-    return intrinsic(load)
-
-
-byte_at = _load(8)
-"""The byte at an address (int64)."""
-word_at = _load(64)
-"""Eight bytes at an address, as the machine has them, low byte first (uint64)."""
+    return types.int64(types.int64), code

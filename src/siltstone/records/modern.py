@@ -37,7 +37,8 @@ from siltstone.records.varint import next_varint
 PASSED = len(DECODE_REASON)
 """The kernel's reason where a chosen offset was passed that no record has."""
 Chosen = npt.NDArray[np.uint32]
-LONG_MAX = (1 << 63) - 1
+_NONE_LEFT = (1 << 63) - 1
+"""Behind every offset: what follows the last chosen one."""
 
 
 @kernel
@@ -71,7 +72,7 @@ def _decode_modern(
     """
     count, left_out, keyless, origin = 0, 0, 0, data.ctypes.data
     if chosen is not None:
-        following = base + chosen[np.uint64(met)] if met < len(chosen) else LONG_MAX
+        following = base + chosen[np.uint64(met)] if met < len(chosen) else _NONE_LEFT
     for i in range(len(rows)):
         header = batches[rows[i]]
         log_append, first_offset, last_offset = header.attributes & 8, header.base_offset, header.last_offset
@@ -95,7 +96,7 @@ def _decode_modern(
                     at = end
                     continue
                 met += 1
-                following = base + chosen[np.uint64(met)] if met < len(chosen) else LONG_MAX
+                following = base + chosen[np.uint64(met)] if met < len(chosen) else _NONE_LEFT
             key, key_bytes, value, value_bytes, first_header, headers, reason = record_fields(at, end)
             if reason > 0:
                 return i, reason, 0, 0, 0, 0
@@ -269,7 +270,7 @@ class _Plain:
         )
         assert len(data) <= DEFAULT_LIMIT, "spans are int32"
         counts = mine["count"].astype(np.int64)
-        _refuse_impossible_counts(mine, counts, ends - starts, path, origin)
+        refuse_impossible_counts(mine, counts, ends - starts, path, origin)
         rows = np.arange(len(batches)) if rows is None else rows
         return cls(
             batches=batches,
@@ -308,9 +309,7 @@ class _Plain:
         return count, met, left_out, keyless
 
 
-def _refuse_impossible_counts(
-    batches: Directory, counts: Int64, sizes: Int64, path: str, origin: int
-) -> None:
+def refuse_impossible_counts(batches: Directory, counts: Int64, sizes: Int64, path: str, origin: int) -> None:
     """A record takes at least seven bytes: a larger count would only make us allocate."""
     bad = np.flatnonzero(counts * 7 > sizes)
     if len(bad):

@@ -14,7 +14,7 @@ from siltstone.errors import CorruptRecordError
 from siltstone.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import Bytes, Directory, Int32, Int64
-from siltstone.records.modern import inflate
+from siltstone.records.modern import inflate, refuse_impossible_counts
 from siltstone.records.record import DECODE_REASON, record_head
 
 
@@ -87,10 +87,7 @@ def decode_times(
     data, starts, ends = inflate(window, batches, scratch or Scratch(), path=path, origin=origin)
     assert len(data) <= DEFAULT_LIMIT, "no batch is larger"
     counts = batches["count"].astype(np.int64)
-    impossible = np.flatnonzero(counts * 7 > ends - starts)
-    if len(impossible):
-        position = origin + int(batches["position"][impossible[0]])
-        raise CorruptRecordError(path, position, "more records than its bytes can hold")
+    refuse_impossible_counts(batches, counts, ends - starts, path, origin)
     total = int(counts.sum())
     columns = TimeColumns(
         batch=np.empty(total, np.int32), offset=np.empty(total, np.int64), timestamp=np.empty(total, np.int64)

@@ -15,12 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from siltstone.arrow.batches import record_batch, schema
+from siltstone.config import LONG_MAX
 from siltstone.errors import CorruptFileError
 from siltstone.log.fetch import READ_COMMITTED, AbortedTransaction
 from siltstone.log.names import TopicPartition
-from siltstone.log.reading import Polled, select
+from siltstone.log.reading import Polled
 from siltstone.log.segments import list_segments
 from siltstone.log.service.read_only import ReadOnlyLog
+from siltstone.records.columns import select
 from siltstone.tables.bounds import OffsetRange, find_ranges
 from siltstone.tables.forensics import (
     BAD_COLUMN,
@@ -37,7 +39,6 @@ from siltstone.tables.options import ReadOptions
 from siltstone.tables.reading import BATCH_ROWS, open_piece, pieces_now, wanted_batches
 from siltstone.tables.splits import Piece, SourceFile, Split
 
-_NO_END = (1 << 63) - 1
 _logger = logging.getLogger("siltstone")
 
 
@@ -70,7 +71,7 @@ def plan_closely(options: ReadOptions) -> list[Split]:
     ranges = find_ranges(logs, options)
     found = []
     for where, directory in directories.items():
-        limits = OffsetRange(0, _NO_END)
+        limits = OffsetRange(0, LONG_MAX)
         aborted: tuple[AbortedTransaction, ...] = ()
         if where in logs:
             limits, aborted = _limits(logs[where], ranges[where], options), _aborted(logs[where], options)
@@ -81,7 +82,7 @@ def plan_closely(options: ReadOptions) -> list[Split]:
 
 def _limits(log: ReadOnlyLog, wanted: OffsetRange, options: ReadOptions) -> OffsetRange:
     is_open = options.ending is None and readable_end(log, options.isolation) == log.log_end_offset
-    return OffsetRange(wanted.start, _NO_END if is_open else wanted.end)
+    return OffsetRange(wanted.start, LONG_MAX if is_open else wanted.end)
 
 
 def _aborted(log: ReadOnlyLog, options: ReadOptions) -> tuple[AbortedTransaction, ...]:
@@ -97,7 +98,7 @@ def _whole_files(
 ) -> Iterator[Piece]:
     segments = list_segments(directory)
     for segment, following in itertools.zip_longest(segments, segments[1:]):
-        behind = _NO_END if following is None else following.base_offset
+        behind = LONG_MAX if following is None else following.base_offset
         start, end = max(limits.start, segment.base_offset), min(limits.end, behind)
         if start < end and segment.size:
             yield Piece(

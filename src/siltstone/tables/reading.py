@@ -25,15 +25,16 @@ import pyarrow as pa
 
 from siltstone import files
 from siltstone.arrow.batches import TIME_COLUMNS, record_batch, schema
+from siltstone.config import LONG_MAX
 from siltstone.errors import CheckFailedError, OffsetOutOfRangeError, SourceChangedError
 from siltstone.log.names import segment_file
 from siltstone.log.reading import in_aborted
 from siltstone.log.segments import Window, windows
 from siltstone.records.codecs import Scratch
-from siltstone.records.columns import KeyColumns, RecordColumns
+from siltstone.records.columns import KeyColumns, RecordColumns, select
 from siltstone.records.decode import decode_chosen_records, decode_record_times, decode_records
 from siltstone.records.layout import CONTROL_BIT, Bytes, Directory, Int64
-from siltstone.records.modern import LONG_MAX, Choice
+from siltstone.records.modern import Choice
 from siltstone.records.times import TimeColumns
 from siltstone.tables.bounds import OffsetRange
 from siltstone.tables.offsets import between, unpack_offsets
@@ -108,15 +109,9 @@ def decoded(piece: Piece, options: ReadOptions, decoder: Decoder[Columns]) -> It
         columns = decoder(window.data, batches, scratch, path=path, origin=window.origin)
         first, behind = np.searchsorted(columns.offset, [part.start, part.end]).tolist()
         if behind - first < len(columns):
-            columns = _rows(columns, slice(first, behind))
+            columns = select(columns, slice(first, behind))
         if len(columns):
             yield Taken(columns=columns, batches=batches)
-
-
-def _rows(columns: Columns, rows: slice | Int64) -> Columns:
-    """Some of the rows, over the same data; a slice copies nothing."""
-    names = (field.name for field in dataclasses.fields(columns) if field.name != "data")
-    return dataclasses.replace(columns, **{name: getattr(columns, name)[rows] for name in names})
 
 
 def _shown(piece: Piece, found: Iterator[Taken[Columns]]) -> Iterator[Taken[Columns]]:
@@ -129,7 +124,7 @@ def _shown(piece: Piece, found: Iterator[Taken[Columns]]) -> Iterator[Taken[Colu
         shown = np.ones(len(taken), np.bool_)
         shown[_rows_of(taken.columns.offset, hidden)] = False
         if shown.any():
-            yield Taken(columns=_rows(taken.columns, np.flatnonzero(shown)), batches=taken.batches)
+            yield Taken(columns=select(taken.columns, np.flatnonzero(shown)), batches=taken.batches)
 
 
 def _rows_of(present: Int64, offsets: Int64) -> Int64:
@@ -148,7 +143,7 @@ def _only(piece: Piece, winners: Int64, options: ReadOptions) -> Iterator[Taken[
                 columns = _chosen(window, rows, winners, scratch, path)
                 found += len(columns)
                 if not options.keep_tombstones:
-                    columns = _rows(columns, np.flatnonzero(columns.value_size >= 0))
+                    columns = select(columns, np.flatnonzero(columns.value_size >= 0))
                 if len(columns):
                     yield Taken(columns=columns, batches=window.batches)
     except CheckFailedError:
@@ -181,7 +176,7 @@ def _chosen(window: Window, rows: Int64, winners: Int64, scratch: Scratch, path:
     batches, origin = window.batches, window.origin
     if batches["magic"][rows[0]] != 2:
         columns = decode_records(window.data, batches[rows], scratch, path=path, origin=origin)
-        some = _rows(columns, _rows_of(columns.offset, winners)) if len(columns) else columns
+        some = select(columns, _rows_of(columns.offset, winners)) if len(columns) else columns
         return dataclasses.replace(some, batch=rows[some.batch].astype(np.int32))
     mine = between(winners, int(batches["base_offset"][rows[0]]), int(batches["last_offset"][rows[-1]]) + 1)
     choice = Choice(
@@ -269,4 +264,4 @@ def _in_pieces(taken: Taken[Columns]) -> Iterator[Taken[Columns]]:
         yield taken
         return
     for first, last in itertools.pairwise(sorted(edges)):
-        yield Taken(columns=_rows(columns, slice(first, last)), batches=taken.batches)
+        yield Taken(columns=select(columns, slice(first, last)), batches=taken.batches)

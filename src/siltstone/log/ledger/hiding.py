@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone.errors import LedgerError
-from siltstone.log.reading import Polled, select
-from siltstone.records.columns import RecordColumns
+from siltstone.log.reading import Polled
+from siltstone.records.columns import RecordColumns, select
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import Int64
 
