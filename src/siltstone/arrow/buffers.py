@@ -70,13 +70,6 @@ def header_spans(
             header += 1
 
 
-def _offsets(size: Int32) -> Int32:
-    """Running sums with a 0 in front."""
-    offsets = np.zeros(len(size) + 1, np.int32)
-    np.cumsum(np.maximum(size, 0), out=offsets[1:])
-    return offsets
-
-
 def _validity(is_null: Any) -> tuple[pa.Buffer | None, int]:
     """(the bits, how many nulls); no bits where there are none."""
     nulls = int(np.count_nonzero(is_null))
@@ -97,14 +90,15 @@ def bytes_array(data: Bytes, start: Int32, size: Int32, kind: pa.DataType | None
 
 def headers_array(columns: RecordColumns) -> pa.Array:
     """Each record's headers as a list of (key, value); null for a record without any, as Spark has it."""
-    total = int(columns.header_count.sum())
+    offsets = np.empty(len(columns) + 1, np.int32)
+    total, _ = _running_sums(columns.header_count, offsets)
     spans = np.empty((4, total), np.int32)
     header_spans(columns.data, columns.headers_start, columns.header_count, *spans)
     keys = _text_array(columns.data, spans[0], spans[1])
     values = bytes_array(columns.data, spans[2], spans[3])
     pairs = pa.StructArray.from_arrays([keys, values], fields=list(HEADER))
     validity, nulls = _validity(columns.header_count == 0)
-    buffers = [validity, pa.py_buffer(_offsets(columns.header_count))]
+    buffers = [validity, pa.py_buffer(offsets)]
     return pa.Array.from_buffers(HEADERS, len(columns), buffers, nulls, children=[pairs])
 
 

@@ -29,7 +29,7 @@ from siltstone.errors import CorruptFileError
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.segments import Segment, count_records, find_segment, largest_timestamp, windows
 from siltstone.log.service.retention import Decision, SegmentFacts, decide
-from siltstone.records.decode import decode_records
+from siltstone.records.decode import decode_record_keys
 
 UNKNOWN_RETENTION = (
     "retention by time was left out: nothing says retention.ms, and by Kafka's default {count} more of the "
@@ -225,6 +225,6 @@ def _count(segment: Segment) -> int | None:
 def _decoded(segment: Segment) -> int:
     with files.Reader(segment.path) as reader:
         return sum(
-            len(decode_records(part.data, part.batches, path=segment.path, origin=part.origin))
+            len(decode_record_keys(part.data, part.batches, path=segment.path, origin=part.origin))
             for part in windows(reader)
         )

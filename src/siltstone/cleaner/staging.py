@@ -25,7 +25,7 @@ from siltstone.errors import CheckFailedError
 from siltstone.log.indexes import IndexBuilder, Indexes
 from siltstone.log.segments import unchanged
 from siltstone.records.codecs import Scratch
-from siltstone.records.decode import decode_records
+from siltstone.records.decode import decode_record_keys
 from siltstone.records.layout import CONTROL_BIT
 
 Offsets = npt.NDArray[np.uint32]
@@ -204,7 +204,7 @@ def read_back(
             following = refuse_disorder(path, window, following, group.end_offset)
             again.add_directory(window.batches)
             for part in pieces(window.batches):
-                columns = decode_records(
+                columns = decode_record_keys(
                     window.data, window.batches[part], scratch, path=path, origin=window.origin
                 )
                 control = (window.batches[part]["attributes"] & CONTROL_BIT) != 0
