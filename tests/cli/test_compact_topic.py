@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +13,7 @@ from siltstone.compacted.service.status import claim_run
 from siltstone.log.names import TopicPartition
 from siltstone.log.service.manager import LogManager
 from tests.cli.conftest import Command, tree
+from tests.cli.examples import printed, steps
 
 EVENTS = TopicPartition("acme.shop.events", 0)
 NAME = "persistent://acme/shop/events"
@@ -282,20 +279,9 @@ def test_recover_and_delete(siltstone: Command, shop: Path) -> None:
 
 def test_the_pages_example_is_what_happens(tmp_path: Path) -> None:
     page = Path(__file__).resolve().parents[2] / "docs" / "compacted.md"
-    found = re.search(r"```console\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert found is not None
-    steps = [step.split("\n", 1) for step in re.split(r"^\$ ", found[1], flags=re.MULTILINE)[1:]]
-    assert len(steps) == 6
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    for command, expected in steps:
-        done = subprocess.run(
-            ["sh", "-c", command],
-            cwd=tmp_path,
-            env={**os.environ, "PATH": path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=True,
-        )
+    found = steps(page.read_text(encoding="utf-8"))
+    assert len(found) == 6
+    for command, expected in found:
+        said = printed(command, tmp_path)
         before, elided, _ = expected.partition(" …\n")
-        assert done.stdout.startswith(before) if elided else done.stdout == expected, command
+        assert said.startswith(before) if elided else said == expected, command

@@ -13,15 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import files
 from siltstone.clock import ManualClock
 from siltstone.compacted.compactor import TwoPhaseCompactor
 from siltstone.compacted.drafting import Settings
 from siltstone.compacted.engine import InProcessCompactionEngine
-from siltstone.files import operations
 from siltstone.log.names import TopicPartition
 from tests.cleaner.logs import NOW
 from tests.crash.disk import DROP, KEEP, Disk, Variant
+from tests.crash.missing_syncs import leave_out_syncs
 from tests.crash.test_ledger_crashes import (
     TABLE,
     Doing,
@@ -34,7 +33,6 @@ from tests.crash.test_ledger_crashes import (
     retain,
     start,
     table,
-    unless,
     view,
 )
 
@@ -128,9 +126,6 @@ BROKEN = {
 def test_the_harness_notices_a_sync_that_is_missing(tmp_path: Path, name: str) -> None:
     doing = DOINGS["first"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(operations.Writer, "sync", unless(BROKEN[name], operations.Writer.sync))
-        directories = unless(BROKEN[name], operations.sync_directory)
-        patch.setattr(operations, "sync_directory", directories)
-        patch.setattr(files, "sync_directory", directories)
+        leave_out_syncs(patch, BROKEN[name])
         known = record(doing, tmp_path / "log")
     assert failures(doing, known, [DROP, *range(20)], most=1)

@@ -19,7 +19,6 @@ import pytest
 from siltstone import files
 from siltstone.clock import ManualClock
 from siltstone.config import LogConfig
-from siltstone.files import operations
 from siltstone.log.fetch import LogView
 from siltstone.log.ledger.cursor import Cursor, encode_cursor
 from siltstone.log.ledger.keeping import settle
@@ -32,6 +31,7 @@ from siltstone.log.segments import list_segments
 from tests.cleaner import logs
 from tests.cleaner.logs import NOW, Rec
 from tests.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
+from tests.crash.missing_syncs import leave_out_syncs
 from tests.crash.test_swap_crashes import crash_after
 from tests.log.ledger import plainly
 from tests.log.views import view_of
@@ -309,15 +309,6 @@ def test_a_ledger_and_a_log_that_was_cut_below_it_are_never_side_by_side(tmp_pat
 # Does the harness notice?
 
 
-def unless(skipped: Callable[[str], bool], sync: Callable[..., None]) -> Callable[..., None]:
-    def maybe(what: object) -> None:
-        path = str(getattr(what, "path", what))
-        if not skipped(path):
-            sync(what)
-
-    return maybe
-
-
 BROKEN = {
     "logs are not synced": lambda path: "generation-" in path and path.endswith(".log"),
     "indexes are not synced": lambda path: "generation-" in path and path.endswith("index"),
@@ -333,10 +324,7 @@ BROKEN = {
 def test_the_harness_notices_a_sync_that_is_missing(tmp_path: Path, name: str) -> None:
     doing = DOINGS["retention after"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(operations.Writer, "sync", unless(BROKEN[name], operations.Writer.sync))
-        directories = unless(BROKEN[name], operations.sync_directory)
-        patch.setattr(operations, "sync_directory", directories)
-        patch.setattr(files, "sync_directory", directories)
+        leave_out_syncs(patch, BROKEN[name])
         known = record(doing, tmp_path / "log")
     assert images(doing, known, [DROP, *range(20)], most=1)
 

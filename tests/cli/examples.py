@@ -1,0 +1,32 @@
+"""The console examples of a page: commands with what they print, run as they stand there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+
+def steps(text: str) -> list[tuple[str, str]]:
+    """Each command of the text's first example, and what is printed below it."""
+    found = re.search(r"```console\n(.*?)```", text, flags=re.DOTALL)
+    assert found is not None
+    parts = re.split(r"^\$ ", found[1], flags=re.MULTILINE)[1:]
+    return [(command, expected) for command, expected in (part.split("\n", 1) for part in parts)]
+
+
+def printed(command: str, folder: Path) -> str:
+    """What a command prints in a folder; it has to end well."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-c", command],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+    )
+    return done.stdout
