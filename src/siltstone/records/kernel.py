@@ -38,12 +38,13 @@ def inlined(function: Function) -> Function:
     return wrapped
 
 
-@intrinsic
-def byte_at(typing: Any, address: Any) -> Any:
-    """The byte at an address (int64)."""
-
+def _byte_at(typing: Any, address: Any) -> Any:
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
         return builder.zext(builder.load(pointer), ir.IntType(64))
 
     return types.int64(types.int64), code
+
+
+byte_at: Any = intrinsic(_byte_at)
+"""The byte at an address (int64 → int64)."""
