@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from siltstone.cleaner.work import LogWork
 from siltstone.spark.clean import dealt
+from siltstone.spark.tasks import merging
 from siltstone.warmup import small_work
 
 MIB = 1 << 20
@@ -50,3 +52,16 @@ def test_the_largest_first_and_evenly(work: LogWork) -> None:
     sizes = [size_of(part) for part in parts]
     assert [size_of([part[0]]) for part in parts] == [32 * MIB, 31 * MIB, 30 * MIB, 29 * MIB]
     assert max(sizes) - min(sizes) <= 32 * MIB
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7])
+@pytest.mark.parametrize("entries_mib", [0, 1, 100, 511, 513, 5000])
+def test_merging_tasks_are_few_and_hold_what_they_may(workers: int, entries_mib: int) -> None:
+    """A merge takes three and a half times its entries; ``enough`` buckets let each take all memory."""
+    memory, entries = 512 * MIB, entries_mib * MIB
+    enough = max(workers, math.ceil(3.5 * entries / memory))
+    buckets, tasks = merging(enough, workers, entries, memory)
+    assert tasks <= buckets and tasks >= workers
+    assert tasks == workers or entries / (tasks - 1) > memory / 2
+    held = entries / tasks if buckets > tasks else 0
+    assert held + 3.5 * entries / buckets <= memory

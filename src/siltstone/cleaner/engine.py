@@ -92,8 +92,12 @@ def bucket_count(work: LogWork, at_least: int = 1) -> int:
 
     A log's span of offsets bounds its records, hence its keys.
     """
-    span = work.end - work.segments[0].base_offset
-    return max(at_least, -(-span * MERGE_BYTES // work.memory_bytes))
+    return max(at_least, -(-offset_span(work) * MERGE_BYTES // work.memory_bytes))
+
+
+def offset_span(work: LogWork) -> int:
+    """How many offsets the log has: it has no more records."""
+    return work.end - work.segments[0].base_offset
 
 
 def entry_capacity(work: LogWork) -> int:

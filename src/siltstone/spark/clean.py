@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from siltstone.cleaner.engine import (
     Gathered,
@@ -34,8 +33,9 @@ from siltstone.cleaner.engine import (
     bucket_count,
     clean_in_one_go,
     entry_capacity,
+    offset_span,
 )
-from siltstone.cleaner.keys import EntryBlob, merge_bucket
+from siltstone.cleaner.keys import ENTRY_BYTES, EntryBlob, merge_bucket
 from siltstone.cleaner.staging import Offsets, Rewritten, rewrite_group
 from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.winners import WinnersFile, rewrite_from, write_winners
@@ -51,7 +51,7 @@ from siltstone.cleaner.work import (
 from siltstone.spark import rows
 from siltstone.spark.jobs import attempt_name, collect, stage
 from siltstone.spark.rows import Row, rows_of
-from siltstone.spark.tasks import Batches, runs_of, task_numbers
+from siltstone.spark.tasks import Batches, by_number, merging, runs_of, task_numbers
 
 _TASK_BYTES = 1 << 30
 _GROUPS_PER_TASK = 4
@@ -238,12 +238,13 @@ class SparkEngine:
 
     def _by_group(self, work: LogWork) -> DataFrame:
         """Winners, brought together by group, and reports."""
-        buckets = bucket_count(work, max(self._least_buckets, self._parallelism))
+        enough = bucket_count(work, max(self._least_buckets, self._parallelism))
+        held = offset_span(work) * ENTRY_BYTES
+        buckets, tasks = merging(enough, self._parallelism, held, work.memory_bytes)
         parts = self._parts(work)
         entries = stage(self._session.range(0, len(parts), 1, len(parts)), extract_task, work, parts, buckets)
-        merged = stage(entries.repartitionById(buckets, "target"), merge_task, work, buckets)
-        count = self._rewriting_tasks(len(work.groups))
-        return merged.repartitionById(count, F.pmod(F.col("target"), F.lit(count)).cast("int"))
+        merged = stage(by_number(entries, tasks), merge_task, work, buckets)
+        return by_number(merged, self._rewriting_tasks(len(work.groups)))
 
     def _parts(self, work: LogWork) -> list[list[int]]:
         """Runs of neighbouring segments of about the same size, one for each extracting task."""

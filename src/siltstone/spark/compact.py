@@ -20,13 +20,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from siltstone.cleaner.engine import Progress
 from siltstone.cleaner.work import Trouble
 from siltstone.compacted.engine import Compacted, Folded, compact_in_one_go
 from siltstone.compacted.key_index import KeysPart
-from siltstone.compacted.keys import BLOB_BYTES, EntryBlob
+from siltstone.compacted.keys import BLOB_BYTES, PARTITIONS, EntryBlob
 from siltstone.compacted.staging import (
     FoldedKeys,
     FoldWork,
@@ -50,7 +49,7 @@ from siltstone.records.layout import Int64
 from siltstone.spark import rows
 from siltstone.spark.jobs import attempt_name, collect, stage
 from siltstone.spark.rows import Row, rows_of
-from siltstone.spark.tasks import Batches, runs_of, task_numbers
+from siltstone.spark.tasks import Batches, by_number, merging, runs_of, task_numbers
 
 ENTRIES, KEPT, HIDDEN, KEYS = "entries", "kept", "hidden", "keys"
 _TASK_BYTES = 1 << 30
@@ -218,12 +217,14 @@ class SparkCompactionEngine:
 
     def compact_spread(self, work: CompactionWork) -> Compacted:
         """A tail over all workers, in one job."""
-        buckets = bucket_count(work, max(self._least_buckets, self._parallelism))
+        enough = bucket_count(work, max(self._least_buckets, self._parallelism))
+        held = 8 * work.words * (work.end - work.first)
+        buckets, tasks = merging(enough, self._parallelism, held, work.output.memory_bytes)
+        buckets = min(buckets, PARTITIONS)
         parts = self._parts(work.sources)
         entries = stage(self._session.range(0, len(parts), 1, len(parts)), extract_task, work, parts, buckets)
-        merged = stage(entries.repartitionById(buckets, "target"), merge_task, work, buckets)
-        count = max(1, min(len(work.groups), self._parallelism))
-        grouped = merged.repartitionById(count, F.pmod(F.col("target"), F.lit(count)).cast("int"))
+        merged = stage(by_number(entries, min(tasks, buckets)), merge_task, work, buckets)
+        grouped = by_number(merged, max(1, min(len(work.groups), self._parallelism)))
         return _compacted(self._collect(stage(grouped, rewrite_task, work), work.name))
 
     def fold(self, work: FoldWork) -> Folded:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 Batches = Iterable[pa.RecordBatch]
 
@@ -17,12 +20,34 @@ def task_numbers(batches: Batches) -> Iterator[int]:
         yield from batch.column("id").to_pylist()
 
 
-def in_worker(function: Callable[..., Iterator[pa.RecordBatch]], *given: object) -> Iterator[pa.RecordBatch]:
-    """Run a task's function. PySpark collects garbage after every task, which looks at each object that
+def pass_over_imports() -> None:
+    """For a task's beginning. PySpark collects garbage after every task, which looks at each object that
     numba and pandas ever made and takes longer than many a task: once frozen, they are passed over."""
     if not gc.get_freeze_count():
         gc.freeze()
+
+
+def in_worker(function: Callable[..., Iterator[pa.RecordBatch]], *given: object) -> Iterator[pa.RecordBatch]:
+    """Run a task's function."""
+    pass_over_imports()
     return function(*given)
+
+
+def merging(buckets: int, workers: int, entry_bytes: int, memory_bytes: int) -> tuple[int, int]:
+    """(buckets, tasks) of a merge for which ``buckets`` are enough: those of a task take ``memory_bytes``.
+
+    A task costs Spark some 80 ms, so one that is given several buckets, which it merges one after another,
+    beats several tasks. It holds the entries of all of them (of ``entry_bytes`` in all), so both it and the
+    merge of each may take half of the memory.
+    """
+    if buckets <= workers:
+        return buckets, buckets
+    return 2 * buckets, min(2 * buckets, max(workers, math.ceil(2 * entry_bytes / memory_bytes)))
+
+
+def by_number(frame: DataFrame, tasks: int) -> DataFrame:
+    """Bring rows of one ``target`` together, targets dealt to so many tasks."""
+    return frame.repartitionById(tasks, F.pmod(F.col("target"), F.lit(tasks)).cast("int"))
 
 
 def runs_of(sizes: Sequence[int], tasks: int) -> list[list[int]]:

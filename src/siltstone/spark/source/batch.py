@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from siltstone.spark.source.filters import predicate_of
+from siltstone.spark.tasks import pass_over_imports
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.predicate import EVERYTHING
 from siltstone.tables.splits import Split
@@ -41,6 +42,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one split."""
+        pass_over_imports()
         return read_table(partition.value, self._options)
 
 

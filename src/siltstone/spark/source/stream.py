@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from siltstone.spark.source.batch import SplitPartition
+from siltstone.spark.tasks import pass_over_imports
 from siltstone.tables.following import Follower, as_data, of_data
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.table import read_table
@@ -64,4 +65,5 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one split."""
+        pass_over_imports()
         return read_table(partition.value, self._options)

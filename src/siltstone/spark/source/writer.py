@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from siltstone.errors import UsageError
+from siltstone.spark.tasks import pass_over_imports
 from siltstone.tables.appending import discard_staged
 from siltstone.tables.staged import StagedFile
 from siltstone.tables.writing import WriteOptions, WritePlan, abort_plan, commit_plan, plan_write, stage_task
@@ -38,6 +39,7 @@ def _refuse_overwrite(overwrite: bool) -> None:
 
 
 def _stage(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
+    pass_over_imports()
     context = TaskContext.get()
     task = context.partitionId() if context is not None else 0
     query_id = context.getLocalProperty(_QUERY_ID) if context is not None else None
