@@ -30,7 +30,7 @@ test: setup ## run the tests, but for those that need a real broker
 	$(BIN)/python -m pytest --ignore=tests/kafka --numprocesses 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 crash: setup ## crash an open log at every step, with many more images than make test (half an hour)
-	SILTSTONE_CRASH=all $(BIN)/python -m pytest tests/crash --numprocesses auto $(PYTEST_ARGS)
+	SILTSTONE_CRASH=all $(BIN)/python -m pytest tests/crash --numprocesses auto --dist worksteal $(PYTEST_ARGS)
 
 test-kafka: setup ## run the tests against a real Kafka broker (needs Maven and a JDK)
 	$(BIN)/python -m pytest tests/kafka $(PYTEST_ARGS)
