@@ -1,4 +1,4 @@
-"""Small logs are dealt out to tasks: each once, evenly, and not too many bytes for one task."""
+"""How work is dealt to tasks: each log once, evenly, not too much for one; and how a failed job is told."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from siltstone.cleaner.work import LogWork
 from siltstone.spark.clean import dealt
-from siltstone.spark.tasks import merging
+from siltstone.spark.tasks import merging, why_failed
 from siltstone.warmup import small_work
 
 MIB = 1 << 20
@@ -65,3 +65,16 @@ def test_merging_tasks_are_few_and_hold_what_they_may(workers: int, entries_mib:
     assert tasks == workers or entries / (tasks - 1) > memory / 2
     held = entries / tasks if buckets > tasks else 0
     assert held + 3.5 * entries / buckets <= memory
+
+
+def test_a_failed_job_is_told_by_its_cause_not_by_a_line_of_its_trace() -> None:
+    text = """An error occurred while calling o42.collect.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed 4 times
+\tat org.apache.spark.util.SparkErrorUtils.tryWithSafeFinally(SparkErrorUtils.scala:80)
+Caused by: java.io.IOException: No space left on device
+\tat org.apache.spark.util.SparkErrorUtils.tryWithSafeFinally$(SparkErrorUtils.scala:83)
+\t... 12 more"""
+    assert why_failed(RuntimeError(text)) == "Caused by: java.io.IOException: No space left on device"
+    assert why_failed(RuntimeError("\tat some.Error.line(x)")) == "at some.Error.line(x)"
+    assert why_failed(RuntimeError("")) == "RuntimeError"
+    assert why_failed(KeyError("not Spark's")) is None

@@ -65,6 +65,7 @@ def why_failed(error: Exception) -> str | None:
     known = isinstance(error, (PySparkException, OSError, RuntimeError))
     if not known and not type(error).__module__.startswith(("py4j", "grpc")):
         return None
-    text = str(error).strip()
-    causes = [line.strip() for line in text.splitlines() if "Error" in line or "Exception" in line]
-    return (causes[-1] if causes else text.splitlines()[0] if text else type(error).__name__)[:300]
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    said = [line for line in lines if not line.startswith(("at ", "... "))]
+    causes = [line for line in said if "Error" in line or "Exception" in line]
+    return (causes[-1] if causes else lines[0] if lines else type(error).__name__)[:300]
