@@ -6,6 +6,7 @@ a process of its own: the cleaner's session has settings that suit its blobs, no
     all columns        count(*), sum(length(value)) over every column of Spark's Kafka source
     value              the same with columns=value
     offset, timestamp  count(*), max(offset), max(timestamp) with columns=offset,timestamp
+    …, ready batches   the three with a source that hands over Arrow batches that are ready: Spark's own part
     latest             view=latest, and groupBy(key).agg(max_by(value, offset)) over the same source
     Kafka source       "all columns" by Spark's own source from a real broker, with a task and with one a core
 
@@ -37,6 +38,7 @@ from bench.partition_log import Figure
 
 OFFSET_TIMESTAMP = "offset,timestamp"
 KAFKA = ("Kafka source", "Kafka source, a task a core")
+READY = ", ready batches"
 GOALS = {"all columns": "≥ 6", "value": "≥ 6", OFFSET_TIMESTAMP: "≥ 15"}
 
 
@@ -64,9 +66,12 @@ def measure_tables(
     took = {name: Took(**each) for name, each in json.loads(done.stdout.splitlines()[-1]).items()}
     figures = []
     for name, goal in GOALS.items():
-        rate = made.records / took[name].seconds / 1e6
-        figures.append(Figure(name=f"table: {name}", value=rate, unit="M records/s", goal=goal))
-        figures.append(_processor(name, took[name]))
+        for other, ratio in ((name, None), (name + READY, took[name].seconds / took[name + READY].seconds)):
+            rate, words = made.records / took[other].seconds / 1e6, "" if ratio else goal
+            figures.append(
+                Figure(name=f"table: {other}", value=rate, unit="M records/s", ratio=ratio, goal=words)
+            )
+            figures.append(_processor(other, took[other]))
     figures += _beside("latest", took["latest"], "max_by of each key", took["max_by"], "≥ 8")
     if kafka_folder is not None:
         kafka = min((took[name] for name in KAFKA), key=lambda each: each.seconds)
@@ -108,7 +113,10 @@ def main(folder: str, size_mb: str, repetitions: str, kafka_folder: str = "") ->
 def _queries(open_things: contextlib.ExitStack, log: Path, made: Generated) -> dict[str, Callable[[], Took]]:
     """Our queries by name, on a session that ends with ``open_things``."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])  # workers import bench, too
     from pyspark.sql import SparkSession
+
+    from bench.ready_batches import ReadyBatches
 
     quiet = {
         "spark.ui.enabled": "false",
@@ -118,19 +126,39 @@ def _queries(open_things: contextlib.ExitStack, log: Path, made: Generated) -> d
     spark = SparkSession.builder.master("local[*]").config(map=quiet).getOrCreate()
     open_things.callback(spark.stop)
     spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(ReadyBatches)
     java = psutil.Process(spark.sparkContext._gateway.proc.pid)
-    return {
+    ours = {
         name: lambda name=name: _timed(lambda: _query(spark, log, name), java, made)
         for name in (*GOALS, "latest", "max_by")
     }
+    ready = {
+        name + READY: lambda name=name: _timed(lambda: _ready(spark, made.records, name), java, made)
+        for name in GOALS
+    }
+    return ours | ready
 
 
 def _query(spark: Any, log: Path, name: str) -> int:
     """Run one query; how many records or keys it counted."""
-    options = {"all columns": {}, "max_by": {}, "latest": {"view": "latest"}}.get(name, {"columns": name})
+    options = {"max_by": {}, "latest": {"view": "latest"}}.get(name, _columns(name))
     frame = spark.read.format("siltstone").options(**options).load(str(log))
     if name == "max_by":
         frame = _latest_by_hand(frame)
+    return _counted(frame, name)
+
+
+def _ready(spark: Any, rows: int, name: str) -> int:
+    """The same query where nothing has to be read."""
+    options = {"rows": rows, "tasks": spark.sparkContext.defaultParallelism} | _columns(name)
+    return _counted(spark.read.format("ready").options(**options).load(), name)
+
+
+def _columns(name: str) -> dict[str, str]:
+    return {} if name == "all columns" else {"columns": name}
+
+
+def _counted(frame: Any, name: str) -> int:
     what = ("max(offset)", "max(timestamp)") if name == OFFSET_TIMESTAMP else ("sum(length(value))",)
     (row,) = frame.selectExpr("count(*)", *what).collect()
     return int(row[0])

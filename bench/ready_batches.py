@@ -1,0 +1,82 @@
+"""A Spark data source that only hands over Arrow batches that are ready: what Spark's way takes by itself.
+
+No source of Python's can be faster than this one: nothing is read, nothing decoded, one batch of each kind of
+column is made once and given again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from siltstone.arrow.batches import schema
+from siltstone.spark.tasks import pass_over_imports
+
+ROWS = 32_768
+KEY_BYTES, VALUE_BYTES = 16, 98
+
+
+class ReadyBatches(DataSource):
+    """Options: ``rows`` in all, ``tasks``, ``columns`` as of the ``siltstone`` source."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "ready"
+
+    def _schema(self) -> pa.Schema:
+        columns = self.options.get("columns")
+        return schema(columns.split(",") if columns else None)
+
+    def schema(self) -> StructType:
+        """As the ``siltstone`` source has it."""
+        return from_arrow_schema(self._schema())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Gives ``rows`` rows."""
+        return _Reader(int(self.options["rows"]), int(self.options["tasks"]), self._schema())
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, rows: int, tasks: int, wanted: pa.Schema) -> None:
+        self._rows, self._tasks, self._schema = rows, tasks, wanted
+
+    def partitions(self) -> list[InputPartition]:
+        """Each has a task's rows."""
+        each, more = divmod(self._rows, self._tasks)
+        return [InputPartition(each + (number < more)) for number in range(self._tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The same batch, and at last a part of it."""
+        pass_over_imports()
+        batch, left = _batch(self._schema), partition.value
+        while left:
+            count = min(left, ROWS)
+            yield batch.slice(0, count)
+            left -= count
+
+
+def _batch(wanted: pa.Schema) -> pa.RecordBatch:
+    """``ROWS`` rows like the benchmark's log's."""
+    numbers = np.arange(ROWS)
+    made = {
+        "key": _bytes(KEY_BYTES),
+        "value": _bytes(VALUE_BYTES),
+        "topic": pa.repeat(pa.scalar("bench"), ROWS),
+        "partition": pa.array(np.zeros(ROWS, np.int32)),
+        "offset": pa.array(numbers),
+        "timestamp": pa.array(numbers * 1000).cast(pa.timestamp("us", tz="UTC")),
+        "timestampType": pa.array(np.zeros(ROWS, np.int32)),
+    }
+    return pa.RecordBatch.from_arrays([made[name] for name in wanted.names], schema=wanted)
+
+
+def _bytes(size: int) -> pa.Array:
+    data = np.random.default_rng(size).integers(0, 256, ROWS * size, np.uint8)
+    offsets = np.arange(0, ROWS * size + 1, size, np.int32)
+    return pa.Array.from_buffers(pa.binary(), ROWS, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
