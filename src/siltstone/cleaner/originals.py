@@ -184,12 +184,21 @@ def undo_log(place: Path, log: KeptLog, directory: LogDirectory) -> list[str]:
 
 
 def _is_there(place: Path, partition: Path, group: KeptGroup) -> bool:
-    """Are the originals themselves in the partition (the swap never happened, or was undone)?"""
-    name = segment_file(group.originals[0], "log")
-    return (
-        files.exists(partition / name)
-        and files.stat(partition / name).inode == files.stat(place / name).inode
-    )
+    """Are the originals themselves in the partition (the swap never happened, or was undone)?
+
+    Where a segment kept all its records, the new log is the original; its indexes tell the two apart.
+    """
+    log = segment_file(group.originals[0], "log")
+    if not _is_same(place / log, partition / log):
+        return False
+    if group.originals != [group.base_offset] or files.stat(place / log).size != group.size:
+        return True
+    indexes = [name for name in group.names if name != log and not name.endswith("." + SNAPSHOT)]
+    return all(_is_same(place / name, partition / name) for name in indexes)
+
+
+def _is_same(kept: Path, present: Path) -> bool:
+    return files.exists(present) and files.stat(present).inode == files.stat(kept).inode
 
 
 def _restore(place: Path, partition: Path, group: KeptGroup) -> None:

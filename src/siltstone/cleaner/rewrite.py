@@ -91,12 +91,16 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """Finished batches of one window: the bytes, and a row a batch for the indexes (int64)."""
+    """Finished batches of one window: the bytes, and a row a batch for the indexes (int64).
+
+    ``unchanged``: all batches of the window as they are; ``data`` is a part of it then, and no copy.
+    """
 
     data: Bytes
     last_offset: Int64
     max_timestamp: Int64
     size: Int64
+    unchanged: bool = False
 
 
 class Rewriter:
@@ -183,6 +187,8 @@ class Rewriter:
     def _write(
         self, window: Bytes, batches: Directory, columns: RecordColumns, judged: _Judged, plan: _Plan
     ) -> Output:
+        if (plan.action == COPIED).all():
+            return _as_they_are(window, batches)
         room = len(columns.data) + len(window) + RECODE_ROOM * len(columns) + BATCH_OVERHEAD * len(batches)
         self._out.clear()
         out = self._out.reserve(room)
@@ -211,6 +217,18 @@ class Rewriter:
             max_timestamp=plan.max_time[rows],
             size=sizes[rows],
         )
+
+
+def _as_they_are(window: Bytes, batches: Directory) -> Output:
+    """Batches that lie one behind the other in their window."""
+    start, last = int(batches["position"][0]), batches[-1]
+    return Output(
+        data=window[start : int(last["position"]) + int(last["size"])],
+        last_offset=batches["last_offset"],
+        max_timestamp=batches["max_timestamp"],
+        size=batches["size"].astype(np.int64),
+        unchanged=True,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

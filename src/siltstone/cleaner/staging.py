@@ -8,6 +8,7 @@ its own files. The owner of the log renames what it accepts.
 from __future__ import annotations
 
 import contextlib
+import errno
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,12 +24,15 @@ from siltstone.cleaner.work import Group, LogWork, Trouble, refuse_disorder, tro
 from siltstone.config import INT_MAX
 from siltstone.errors import CheckFailedError
 from siltstone.log.indexes import IndexBuilder, Indexes
-from siltstone.log.segments import unchanged
+from siltstone.log.segments import Segment, unchanged
 from siltstone.records.codecs import Scratch
 from siltstone.records.decode import decode_record_keys
 from siltstone.records.layout import CONTROL_BIT
 
 Offsets = npt.NDArray[np.uint32]
+_COPY_BYTES = 4 << 20
+_NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""What file systems say that have no second names, or no more of them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,24 +58,56 @@ class Rewritten:
 
 
 class _Sink:
-    """Where output goes: a new file, or nowhere (a dry run); indexes are built on the way."""
+    """Where output goes: a new file, or nowhere (a dry run); indexes are built on the way.
 
-    def __init__(self, work: LogWork, group: Group, writer: files.Writer | None) -> None:
-        self._writer = writer
-        self._name = work.segments[group.first].path
+    As long as a group of one segment keeps its batches as they are, nothing is written: at the first change
+    what came before is copied, and a segment that keeps all of them gets a second name instead.
+    """
+
+    def __init__(self, work: LogWork, group: Group, path: str | None) -> None:
+        self._source, self._path = work.segments[group.first], path
+        self._unchanged = path is not None and _may_link(path, self._source) and group.last == group.first + 1
+        self._writer: files.Writer | None = None
+        if path is not None and not self._unchanged:
+            self._writer = files.Writer(path)
         self._indexes = IndexBuilder(group.base_offset, work.index_interval, work.index_bytes)
         self.size = 0
 
     def put(self, output: Output) -> None:
         if self.size + len(output.data) > INT_MAX:
             raise CheckFailedError(
-                f"{self._name}: its new segment would grow beyond 2 GiB, which no index can tell; "
+                f"{self._source.path}: its new segment would grow beyond 2 GiB, which no index can tell; "
                 "message sets (v0, v1) grow when they become batches: clean with a smaller segment.bytes"
             )
+        if self._unchanged and not output.unchanged:
+            self._write_what_was_kept()
         if self._writer is not None and len(output.data):
             self._writer.write(output.data)
         self.size += len(output.data)
         self._indexes.add(output.last_offset, output.max_timestamp, output.size)
+
+    def _write_what_was_kept(self) -> None:
+        """So far the new segment is the old one: copy as much of it."""
+        assert self._path is not None
+        self._unchanged, self._writer = False, files.Writer(self._path)
+        with unchanged(self._source) as reader:
+            buffer = np.empty(min(_COPY_BYTES, self.size), np.uint8)
+            while self._writer.size < self.size:
+                part = buffer[: self.size - self._writer.size]
+                self._writer.write(part[: reader.read_into(part, self._writer.size)])
+
+    def linked(self) -> bool:
+        """All is there; was the segment only given a second name? It was if nothing of it goes."""
+        if self._unchanged and self._path is not None and self.size == self._source.size:
+            try:
+                files.link(self._source.path, self._path)
+                return True
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+        if self._unchanged:
+            self._write_what_was_kept()
+        return False
 
     @property
     def largest_timestamp(self) -> int:
@@ -79,6 +115,24 @@ class _Sink:
 
     def finish(self) -> Indexes:
         return self._indexes.finish()
+
+    def sync(self) -> None:
+        if self._writer is not None:
+            self._writer.sync()
+        elif self._path is not None:
+            files.sync_file(self._path)
+
+    def __enter__(self) -> _Sink:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _may_link(path: str, source: Segment) -> bool:
+    """Is the new file staged in the log's own directory? A copy of a log shares no file with it."""
+    return Path(path).parent.parent.parent == Path(source.directory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +176,9 @@ def _remove(report: Rewritten) -> None:
 def _stage(work: LogWork, group: Group, staying: Staying, stem: Path, report: Rewritten) -> None:
     log = f"{stem}.log"
     report.staged["log"] = log
-    with files.Writer(log) as writer:
-        sink = _Sink(work, group, writer)
+    with _Sink(work, group, log) as sink:
         transactions = _fill(work, group, staying, sink, report)
-        indexes = sink.finish()
+        indexes, linked = sink.finish(), sink.linked()
         staged = {"index": indexes.offset_index, "timeindex": indexes.time_index}
         if transactions:
             staged["txnindex"] = transactions
@@ -133,13 +186,17 @@ def _stage(work: LogWork, group: Group, staying: Staying, stem: Path, report: Re
             report.staged[kind] = f"{stem}.{kind}"
             files.write_new(report.staged[kind], data)
         source = work.segments[group.last - 1]
-        for path in report.staged.values():
-            files.copy_attributes(work.segments[group.first].path, path)
-            files.set_modified(path, source.modified_ns)
-        writer.sync()
+        for kind, path in report.staged.items():
+            if kind != "log" or not linked:
+                files.copy_attributes(work.segments[group.first].path, path)
+                files.set_modified(path, source.modified_ns)
+        sink.sync()
     for kind in staged:
         files.sync_file(report.staged[kind])
-    read_back(work, group, staying.winners, report, staged)
+    if linked:
+        _check_indexes(report, staged)
+    else:
+        read_back(work, group, staying.winners, report, staged)
 
 
 def _fill(work: LogWork, group: Group, staying: Staying, sink: _Sink, report: Rewritten) -> bytes:
@@ -215,9 +272,14 @@ def read_back(
     if kept != report.kept:
         raise CheckFailedError(f"{path}: {kept} records on disk, but {report.kept} were kept")
     built = again.finish()
-    expected = staged | {"index": built.offset_index, "timeindex": built.time_index}
+    if (built.offset_index, built.time_index) != (staged["index"], staged["timeindex"]):
+        raise CheckFailedError(f"{path}: its indexes are not those of what was written")
+    _check_indexes(report, staged)
+
+
+def _check_indexes(report: Rewritten, staged: dict[str, bytes]) -> None:
     for kind, data in staged.items():
-        if files.read_bytes(report.staged[kind]) != data or expected[kind] != data:
+        if files.read_bytes(report.staged[kind]) != data:
             raise CheckFailedError(f"{report.staged[kind]}: is not the index of what was written")
 
 

@@ -183,13 +183,19 @@ class Writer:
         about_to("fsync", self.path)
         os.fsync(self._descriptor)
 
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
     def __enter__(self) -> Writer:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._descriptor)
+        self.close()
 
 
 def write_new(path: str | os.PathLike[str], data: bytes) -> None:
