@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from siltstone import files
 from siltstone.cleaner.cleaned_copy import CleanedCopy
-from siltstone.cleaner.report import CLEANED
+from siltstone.cleaner.report import CLEANED, FAILED
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import segment_file
 from tests.cleaner import logs
@@ -84,6 +85,17 @@ def test_without_second_names_it_is_copied(
     monkeypatch.setattr(files, "link", refused)
     clean(tmp_path)
     assert inode(partition, WHOLE) != old
+    assert logs.tree(partition) == before
+
+
+def test_another_file_under_the_segments_name_is_not_swapped_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = write(tmp_path)
+    before = logs.tree(partition)
+    monkeypatch.setattr(files, "link", shutil.copy)
+    result = logs.run(tmp_path, config={"segment.bytes": 800})
+    assert result.status == FAILED and "changed since it was planned with" in result.reason
     assert logs.tree(partition) == before
 
 

@@ -22,7 +22,7 @@ from siltstone.cleaner.rewrite import Output, Rewriter, pieces
 from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.work import Group, LogWork, Trouble, refuse_disorder, trouble_of
 from siltstone.config import INT_MAX
-from siltstone.errors import CheckFailedError
+from siltstone.errors import CheckFailedError, SourceChangedError
 from siltstone.log.indexes import IndexBuilder, Indexes
 from siltstone.log.segments import Segment, unchanged
 from siltstone.records.codecs import Scratch
@@ -94,13 +94,16 @@ class _Sink:
             buffer = np.empty(min(_COPY_BYTES, self.size), np.uint8)
             while self._writer.size < self.size:
                 part = buffer[: self.size - self._writer.size]
-                self._writer.write(part[: reader.read_into(part, self._writer.size)])
+                if reader.read_into(part, self._writer.size) < len(part):
+                    raise SourceChangedError(f"{self._source.path}: cut while it was cleaned; run again")
+                self._writer.write(part)
 
     def linked(self) -> bool:
         """All is there; was the segment only given a second name? It was if nothing of it goes."""
         if self._unchanged and self._path is not None and self.size == self._source.size:
             try:
                 files.link(self._source.path, self._path)
+                unchanged(self._source, self._path).close()
                 return True
             except OSError as error:
                 if error.errno not in _NO_LINKS:

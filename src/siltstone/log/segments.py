@@ -118,9 +118,12 @@ def segment_holding(segments: list[Segment], offset: int) -> int:
     return bisect.bisect_right([segment.base_offset for segment in segments], offset) - 1
 
 
-def unchanged(segment: Segment) -> files.Reader:
-    """Open the segment's log, sure that it is the file that was listed. Raises SourceChangedError."""
-    reader = files.Reader(segment.path)
+def unchanged(segment: Segment, path: str | None = None) -> files.Reader:
+    """Open the segment's log, by another ``path`` if told, sure that it is the file that was listed.
+
+    Raises SourceChangedError.
+    """
+    reader = files.Reader(path or segment.path)
     found = reader.stat
     if (found.inode, found.size, found.modified_ns) != (segment.inode, segment.size, segment.modified_ns):
         with reader:
