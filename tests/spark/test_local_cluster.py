@@ -11,9 +11,11 @@ from tests.golden_sets import REPOSITORY
 from tests.operator.staged import logs_in, no_leftovers, stage
 
 pytestmark = pytest.mark.spark
-PATIENCE_S = 240
+PATIENCE_S = 600
+"""Every worker process compiles the kernels anew: of a zip numba keeps nothing."""
 
 
+@pytest.mark.timeout(PATIENCE_S + 60)
 def test_a_cluster_of_processes(golden: Path, tmp_path: Path) -> None:
     script = [sys.executable, "-m", "tests.spark.on_local_cluster", str(golden), str(tmp_path)]
     done = subprocess.run(
