@@ -38,7 +38,7 @@ from siltstone.cleaner.engine import (
 from siltstone.cleaner.keys import ENTRY_BYTES, EntryBlob, merge_bucket
 from siltstone.cleaner.staging import Offsets, Rewritten, rewrite_group
 from siltstone.cleaner.transactions import NOTHING, Carried
-from siltstone.cleaner.winners import WinnersFile, rewrite_from, write_winners
+from siltstone.cleaner.winners import WINNER_BYTES, WinnersFile, rewrite_from, write_winners
 from siltstone.cleaner.work import (
     Extracted,
     Group,
@@ -54,7 +54,6 @@ from siltstone.spark.rows import Row, rows_of
 from siltstone.spark.tasks import Batches, by_number, merging, runs_of, task_numbers
 
 _TASK_BYTES = 1 << 30
-_GROUPS_PER_TASK = 4
 _WHOLE_TASK_BYTES = 256 << 20
 _TASKS_PER_WORKER = 4
 HEADS = "heads"
@@ -231,7 +230,7 @@ class SparkEngine:
     ) -> list[Rewritten]:
         """Some groups, each by one task out of its file of winners."""
         wave = [(group, winners[group.index]) for group in groups]
-        frame = self._session.range(0, len(wave), 1, self._rewriting_tasks(len(wave)))
+        frame = self._session.range(0, len(wave), 1, self._rewriting_tasks(work, groups))
         reports = self._collect(stage(frame, rewrite_from_files_task, work, wave), work.name)
         found = [rows.rewritten_of(row.report) for row in reports]
         return sorted(found, key=lambda group: group.group)
@@ -244,16 +243,19 @@ class SparkEngine:
         parts = self._parts(work)
         entries = stage(self._session.range(0, len(parts), 1, len(parts)), extract_task, work, parts, buckets)
         merged = stage(by_number(entries, tasks), merge_task, work, buckets)
-        return by_number(merged, self._rewriting_tasks(len(work.groups)))
+        return by_number(merged, self._rewriting_tasks(work, work.groups))
 
     def _parts(self, work: LogWork) -> list[list[int]]:
         """Runs of neighbouring segments of about the same size, one for each extracting task."""
         sizes = [segment.size for segment in work.segments]
         return runs_of(sizes, min(len(sizes), max(self._parallelism, math.ceil(sum(sizes) / _TASK_BYTES))))
 
-    def _rewriting_tasks(self, groups: int) -> int:
-        """A task costs Spark some 80 ms: as many as there are cores, but few groups' winners in each."""
-        return min(groups, max(self._parallelism, math.ceil(groups / _GROUPS_PER_TASK)))
+    def _rewriting_tasks(self, work: LogWork, groups: Sequence[Group]) -> int:
+        """A task costs Spark some 80 ms: as many as there are cores, unless the winners that each holds
+        would take more than half of its memory."""
+        span = sum(group.end_offset - group.base_offset for group in groups)
+        least = math.ceil(2 * span * WINNER_BYTES / work.memory_bytes)
+        return min(len(groups), max(self._parallelism, least))
 
     def _collect(self, frame: DataFrame, title: str) -> list[Row]:
         """Run a job; its rows are reports, small ones. Raises EngineError when Spark gives up."""
