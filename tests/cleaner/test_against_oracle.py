@@ -187,7 +187,7 @@ def _write(path: Path, log: RandomLog) -> Path:
 
 
 def _engine(log: RandomLog) -> Callable[[], InProcessEngine]:
-    return lambda: InProcessEngine(log.buckets)
+    return lambda: InProcessEngine(log.buckets, clean_share=4 * (log.buckets % 2))
 
 
 def check(log: RandomLog) -> None:

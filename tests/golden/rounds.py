@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,6 +26,7 @@ LASTING = (".snapshot", ".txnindex")
 WAYS = {
     "whole": RunLimits(),
     "spread": RunLimits(whole_log_bytes=0),
+    "looked up": RunLimits(whole_log_bytes=0),
     "waves": RunLimits(whole_log_bytes=0, wave_bytes=1),
 }
 
@@ -69,7 +71,8 @@ def clean_round(
     with LogDirectory.open(where) as directory:
         ((name, partition),) = directory.partitions.items()
         state = LogState(where=name, path=partition, directory=directory, config=config_of(given))
-        cleaner = Cleaner(lambda: InProcessEngine(3), InPlace("run"), WAYS[way])
+        engine = InProcessEngine(3, clean_share=0 if way == "looked up" else math.inf)
+        cleaner = Cleaner(lambda: engine, InPlace("run"), WAYS[way])
         (result,) = cleaner.run(
             [state], Choices(now_ms=now_ms, drop_keyless=True, force=force, map_end=map_end)
         )

@@ -55,7 +55,7 @@ def clean(living: Living, root: Path, round_: Round, buckets: int, limits: RunLi
         root,
         config=living.settings(round_),
         now_ms=living.clock.now_ms(),
-        engine=lambda: InProcessEngine(buckets),
+        engine=lambda: InProcessEngine(buckets, clean_share=0 if buckets > 1 else 4),
         limits=limits,
     )
 

@@ -47,7 +47,9 @@ def check(life: Life, root: Path, session: SparkSession) -> None:
         limits = logs.one_group_a_wave(copy, living.settings(last), living.clock.now_ms())
     result = clean(living, living.root, last, SparkEngine(session), RunLimits())
     judging.assert_cleaned(expected, living.partition, result, start)
-    engine = SparkEngine(session, buckets=life.buckets, tasks=1 if life.in_waves else 3)
+    engine = SparkEngine(
+        session, buckets=life.buckets, tasks=1 if life.in_waves else 3, clean_share=4 * (life.buckets % 2)
+    )
     spread = clean(living, copy, last, engine, limits)
     judging.assert_cleaned(expected, copy / living.partition.name, spread, start)
     assert logs.tree(copy) == logs.tree(living.root)

@@ -7,14 +7,15 @@ in-process engine calls the pieces one after another; ``siltstone.spark`` spread
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
+from siltstone.cleaner import lookup
 from siltstone.cleaner.keys import MERGE_BYTES, EntryBlob, Winners, merge_bucket
-from siltstone.cleaner.staging import Offsets, Rewritten, rewrite_group
+from siltstone.cleaner.staging import Offsets, Rewritten, remove_staged, rewrite_group
 from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.winners import WinnersFile, rewrite_from, write_winners
 from siltstone.cleaner.work import (
@@ -126,6 +127,42 @@ def clean_in_one_go(work: LogWork, attempt: str) -> LogDone:
     return done
 
 
+def clean_by_lookup(work: LogWork, attempt: str) -> LogDone | None:
+    """A second pass in this process; None for a log that has transactions."""
+    done = LogDone(name=work.name, found=Extracted())
+    entries = lookup.dirty_entries(work, lookup.dirty_segments(work), done.found)
+    if done.found.trouble is not None:
+        return done
+    if done.found.transactional:
+        return None
+    offset_map = lookup.OffsetMap.of(entries)
+    ready = lookup.Lookup(work, offset_map)
+    groups = [lookup.clean_group(work, group, ready, attempt) for group in work.groups]
+    return looked_up(work, offset_map, groups)
+
+
+def looked_up(
+    work: LogWork, offset_map: lookup.OffsetMap, groups: Iterable[lookup.GroupDone]
+) -> LogDone | None:
+    """What groups that were looked up make of their log; None where one of them has transactions: what the
+    others have staged goes."""
+    done, met = LogDone(name=work.name, found=Extracted(), dirty_keys=len(offset_map)), 0
+    for each in groups:
+        done.found.add(each.found)
+        met += each.met
+        if each.rewritten is not None:
+            done.groups.append(each.rewritten)
+            done.winners[each.rewritten.group] = each.rewritten.winners
+    found = done.found
+    if found.transactional and found.trouble is None:
+        for group in done.groups:
+            remove_staged(group)
+        return None
+    found.trouble = found.trouble or check_keyless(work, found) or lookup.check_met(work, offset_map, met)
+    done.groups.sort(key=lambda group: group.group)
+    return done
+
+
 def rewrite_groups(
     work: LogWork, winners: dict[int, Offsets], carried: dict[int, Carried], attempt: str
 ) -> list[Rewritten]:
@@ -144,8 +181,9 @@ class InProcessEngine:
 
     workers = 1
 
-    def __init__(self, buckets: int = 1) -> None:
+    def __init__(self, buckets: int = 1, *, clean_share: float = lookup.CLEAN_SHARE) -> None:
         self._buckets = buckets
+        self._clean_share = clean_share
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
         """Each log in one go."""
@@ -154,6 +192,9 @@ class InProcessEngine:
 
     def clean_spread(self, work: LogWork) -> LogDone:
         """Segment by segment, bucket by bucket, group by group, as a cluster would."""
+        found = clean_by_lookup(work, "0") if lookup.pays(work, self._clean_share) else None
+        if found is not None:
+            return found
         done, by_group, carried = self._merged(work)
         if done.found.trouble is None:
             done.groups = rewrite_groups(work, by_group, carried, "0")

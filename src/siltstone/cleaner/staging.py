@@ -165,11 +165,12 @@ def rewrite_group(
             _stage(work, group, staying, Path(work.staging) / f"{group.base_offset:020d}.{attempt}", report)
     except Exception as error:
         report.trouble = trouble_of(error)
-        _remove(report)
+        remove_staged(report)
     return report
 
 
-def _remove(report: Rewritten) -> None:
+def remove_staged(report: Rewritten) -> None:
+    """Remove a group's staged files, which are not wanted."""
     for path in report.staged.values():
         with contextlib.suppress(OSError):
             files.unlink(path)

@@ -30,8 +30,9 @@ from siltstone.log.segments import Segment, Window, unchanged
 from siltstone.records.codecs import Scratch
 from siltstone.records.columns import KeyColumns
 from siltstone.records.decode import decode_record_keys
-from siltstone.records.layout import CONTROL_BIT, Bytes, Directory, Int64
+from siltstone.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory, Int64
 
+_OF_TRANSACTIONS = TRANSACTIONAL_BIT | CONTROL_BIT
 KEYLESS = "has {count} records without a key, which cleaning would remove; say --drop-keyless to allow it"
 
 
@@ -123,10 +124,14 @@ def aborted_of(data: bytes) -> Aborted:
 
 @dataclass(slots=True, kw_only=True)
 class Extracted:
-    """What was seen in some segments: counts, how they left transactions, and the first trouble."""
+    """What was seen in some segments: counts, how they left transactions, and the first trouble.
+
+    ``transactional``: a batch of a transaction, or a marker.
+    """
 
     records: int = 0
     keyless: int = 0
+    transactional: bool = False
     trouble: Trouble | None = None
     summaries: list[Int64] = field(default_factory=list, repr=False)
 
@@ -134,6 +139,7 @@ class Extracted:
         """Sum up; the first trouble stays."""
         self.records += other.records
         self.keyless += other.keyless
+        self.transactional |= other.transactional
         self.trouble = self.trouble or other.trouble
         self.summaries += other.summaries
 
@@ -172,6 +178,13 @@ def extract(
 def _extract_segment(
     work: LogWork, number: int, collector: KeyCollector, found: Extracted
 ) -> Iterator[EntryBlob]:
+    for columns, taking_part in keys_of(work, number, found):
+        yield from collector.add(columns, taking_part)
+
+
+def keys_of(work: LogWork, number: int, found: Extracted) -> Iterator[tuple[KeyColumns, Flags]]:
+    """The records of segment ``number``, some at a time, and which of them take part in the keys' contest
+    (bool, one a record: they all have a key). Fills ``found`` on the way. Raises what is wrong."""
     segment, scratch, scan = work.segments[number], Scratch(), work.transactions()
     pacer = Pacer(work.io_bytes_per_second)
     following, end = work.offsets_of(number)
@@ -185,10 +198,11 @@ def _extract_segment(
                 )
                 before = refuse_inner_disorder(segment.path, window, batches, columns, before)
                 found.records += len(columns)
+                found.transactional |= bool((batches["attributes"] & _OF_TRANSACTIONS).any())
                 keyed = columns.key_size >= 0
                 contested = _contested(work, scan, window.data, batches, columns, segment.path, window.origin)
                 found.keyless += int(np.count_nonzero(~keyed if contested is None else contested & ~keyed))
-                yield from collector.add(columns, keyed if contested is None else contested & keyed)
+                yield columns, keyed if contested is None else contested & keyed
     summary = scan.summary(number)
     if len(summary):
         found.summaries.append(summary)

@@ -6,9 +6,11 @@
                                                                               or      ─► gather  ─► files
     spark.range(tasks) ─ a wave's groups, with their files of winners ─► rewrite ─► reports
 
+    spark.range(tasks) ─ dirty entries ─► driver: a map ─► spark.range(tasks) ─ groups looked up ─► reports
+
 A small log goes through one task, which may do several, all small logs of a run in one job; a large one
 through the stages above, in one job or, where its groups go in waves, in one that gathers the winners and
-one for each wave.
+one for each wave. The last way is a second pass's (``cleaner.lookup``).
 Inputs reach the tasks as plain data in the function itself, so nothing is shuffled but entries and
 winners. Reports travel as rows beside them. Every task makes sure that the segments it reads are those that
 were planned with, so nothing computed anew can mix with what was swapped already.
@@ -26,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from siltstone.cleaner import lookup
 from siltstone.cleaner.engine import (
     Gathered,
     LogDone,
@@ -33,6 +36,7 @@ from siltstone.cleaner.engine import (
     bucket_count,
     clean_in_one_go,
     entry_capacity,
+    looked_up,
     offset_span,
 )
 from siltstone.cleaner.keys import ENTRY_BYTES, EntryBlob, merge_bucket
@@ -180,6 +184,27 @@ def rewrite_from_files_task(
         yield rows.report_row(rows.REWRITTEN, rewrite_from(work, group, file, attempt_name())).batch()
 
 
+def dirty_task(work: LogWork, parts: Sequence[Sequence[int]], batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Each row names a run of segments: their dirty entries."""
+    for number in task_numbers(batches):
+        found = Extracted()
+        for blob in lookup.dirty_entries(work, parts[number], found):
+            yield rows.entries_row(blob).batch()
+        found.summaries = []
+        yield rows.report_row(rows.FOUND, found).batch()
+
+
+def lookup_task(
+    work: LogWork, offset_map: lookup.OffsetMap, parts: Sequence[Sequence[int]], batches: Batches
+) -> Iterator[pa.RecordBatch]:
+    """Each row names a run of groups: looked up in the map, and rewritten."""
+    ready = lookup.Lookup(work, offset_map)
+    for number in task_numbers(batches):
+        for group in parts[number]:
+            done = lookup.clean_group(work, work.groups[group], ready, attempt_name())
+            yield rows.report_row(rows.LOOKED_UP, asdict(done), group).batch()
+
+
 class SparkEngine:
     """Spreads the cleaner's pieces over a session's workers."""
 
@@ -190,8 +215,10 @@ class SparkEngine:
         progress: Progress | None = None,
         buckets: int = 1,
         tasks: int | None = None,
+        clean_share: float = lookup.CLEAN_SHARE,
     ) -> None:
         self._session = session
+        self._clean_share = clean_share
         self._progress = progress
         self._least_buckets = buckets
         self._parallelism = tasks or session.sparkContext.defaultParallelism
@@ -211,10 +238,39 @@ class SparkEngine:
 
     def clean_spread(self, work: LogWork) -> LogDone:
         """One log over all workers."""
+        found = self._clean_by_lookup(work) if lookup.pays(work, self._clean_share) else None
+        if found is not None:
+            return found
         done = LogDone(name=work.name, found=Extracted())
         _add_reports(work, done, self._collect(stage(self._by_group(work), rewrite_task, work), work.name))
         done.groups.sort(key=lambda group: group.group)
         return done
+
+    def _clean_by_lookup(self, work: LogWork) -> LogDone | None:
+        """A second pass in two jobs without an exchange; None for a log that has transactions."""
+        sizes = [segment.size for segment in work.segments]
+        dirty = lookup.dirty_segments(work)
+        parts = [[dirty[each] for each in run] for run in self._runs(sizes[dirty.start :])]
+        frame = stage(self._session.range(0, len(parts), 1, len(parts)), dirty_task, work, parts)
+        found, entries = Extracted(), []
+        for row in self._collect(frame, work.name):
+            if row.kind == rows.FOUND:
+                found.add(rows.extracted_of(row.report))
+            else:
+                entries.append(rows.entries_of(row, 1))
+        if found.trouble is not None:
+            return LogDone(name=work.name, found=found)
+        if found.transactional:
+            return None
+        offset_map = lookup.OffsetMap.of(entries)
+        parts = self._runs([sum(sizes[group.first : group.last]) for group in work.groups])
+        frame = stage(self._session.range(0, len(parts), 1, len(parts)), lookup_task, work, offset_map, parts)
+        reports = self._collect(frame, work.name)
+        return looked_up(work, offset_map, (rows.looked_up_of(row.report) for row in reports))
+
+    def _runs(self, sizes: Sequence[int]) -> list[list[int]]:
+        """Runs of neighbours of about the same size, one for each worker."""
+        return runs_of(sizes, min(len(sizes), self._parallelism))
 
     def gather(self, work: LogWork) -> Gathered:
         """One log over all workers, up to a file of winners for each group."""

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from siltstone.cleaner.keys import BLOB_BYTES, EntryBlob
+from siltstone.cleaner.lookup import GroupDone
 from siltstone.cleaner.staging import Rewritten
 from siltstone.cleaner.transactions import Carried
 from siltstone.cleaner.winners import WinnersFile
@@ -34,7 +35,7 @@ ARROW_SCHEMA = pa.schema(
 )
 DIRTY, CLEAN, WINNERS = "dirty", "clean", "winners"
 SUMMARY, CARRIED = "summary", "carried"
-FOUND, MERGED, GATHERED, REWRITTEN = "found", "merged", "gathered", "rewritten"
+FOUND, MERGED, GATHERED, REWRITTEN, LOOKED_UP = "found", "merged", "gathered", "rewritten", "looked up"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,3 +164,10 @@ def winners_file_of(text: str) -> WinnersFile:
 def rewritten_of(text: str) -> Rewritten:
     """A group's report again."""
     return Rewritten(**_trouble(json.loads(text)))
+
+
+def looked_up_of(text: str) -> GroupDone:
+    """The report of a group that was looked up again."""
+    raw = json.loads(text)
+    rewritten = None if raw["rewritten"] is None else Rewritten(**_trouble(raw["rewritten"]))
+    return GroupDone(**raw | {"found": Extracted(**_trouble(raw["found"])), "rewritten": rewritten})

@@ -1,0 +1,226 @@
+"""A second pass: few dirty records after a large clean part, whose keys need not be brought together.
+
+::
+
+    dirty segments ─ extract ─► entries ─► OffsetMap, handed to every task
+    each group     ─ keys, looked up in it ─► its winners ─► rewrite        (no exchange between groups)
+
+As Kafka's cleaner does it with its map. A clean record stays unless the map has its key; a dirty one only if
+it is the map's. The other way (``work``) sends an entry for every record of the log. Not for logs with
+transactions, whose groups have to know of each other, nor for message sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from siltstone.cleaner.hashing import siphash128_each
+from siltstone.cleaner.judging import Flags
+from siltstone.cleaner.keys import EntryBlob, Words
+from siltstone.cleaner.staging import Offsets, Rewritten, rewrite_group
+from siltstone.cleaner.work import Extracted, Group, LogWork, Trouble, extract, keys_of, trouble_of
+from siltstone.config import LONG_MAX
+from siltstone.errors import CheckFailedError
+from siltstone.records.columns import KeyColumns
+from siltstone.records.kernel import kernel
+from siltstone.records.layout import Int32, Int64
+
+CLEAN_SHARE = 4
+"""A log goes this way when its clean segments have so many times the bytes of the others."""
+_ENTRY_BYTES = 48
+"""What an entry of the map takes, its part of the tables included."""
+_BITS_PER_KEY = 16
+
+
+@kernel
+def _fill(words: Words, offsets: Int64, table: Int32, bits: Words) -> None:
+    """Put entries of distinct keys into a hash table of rows (a power of two long, at most half full), and
+    set a bit for each."""
+    mask, bit_mask = np.uint64(len(table) - 1), np.uint64(64 * len(bits) - 1)
+    for i in range(len(offsets)):
+        bit = (words[i, 0] >> np.uint64(20)) & bit_mask
+        bits[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
+        slot = words[i, 0] & mask
+        while table[slot] >= 0:
+            slot = (slot + np.uint64(1)) & mask
+        table[slot] = i
+
+
+@kernel
+def _last_of_each(words: Words, offsets: Int64, table: Int32) -> int:
+    """Keep the largest offset of each key, in place, in order of first meeting; how many keys."""
+    used, mask = 0, np.uint64(len(table) - 1)
+    for i in range(len(offsets)):
+        slot = words[i, 0] & mask
+        while True:
+            row = table[slot]
+            if row < 0:
+                table[slot] = used
+                words[used, 0], words[used, 1], offsets[used] = words[i, 0], words[i, 1], offsets[i]
+                used += 1
+                break
+            if words[row, 0] == words[i, 0] and words[row, 1] == words[i, 1]:
+                offsets[row] = max(offsets[row], offsets[i])
+                break
+            slot = (slot + np.uint64(1)) & mask
+    return used
+
+
+@kernel
+def _look_up(
+    low: Words,
+    high: Words,
+    offset: Int64,
+    words: Words,
+    offsets: Int64,
+    table: Int32,
+    bits: Words,
+    first_dirty: int,
+    keep: Flags,
+) -> tuple[int, int]:
+    """Which records stay; (dirty ones that do, dirty ones whose key is not there)."""
+    met = missing = 0
+    mask, bit_mask = np.uint64(len(table) - 1), np.uint64(64 * len(bits) - 1)
+    for i in range(len(low)):
+        keep[i] = True
+        bit = (low[i] >> np.uint64(20)) & bit_mask
+        row = -1
+        if (bits[bit >> np.uint64(6)] >> (bit & np.uint64(63))) & np.uint64(1):
+            slot = low[i] & mask
+            third = high[i] & np.uint64(0xFFFFFFFF)
+            while True:
+                row = table[slot]
+                if row < 0 or (words[row, 0] == low[i] and words[row, 1] == third):
+                    break
+                slot = (slot + np.uint64(1)) & mask
+        if row >= 0:
+            keep[i] = offsets[row] == offset[i]
+            met += keep[i]
+        elif offset[i] >= first_dirty:
+            missing += 1
+    return met, missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetMap:
+    """The last offset of each key of the dirty part: ``words`` uint64[n, 2] (hash bits 0–63, 64–95) and
+    ``offsets`` int64[n], absolute. What a task looks up in is made by ``tables``."""
+
+    words: Words
+    offsets: Int64
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @classmethod
+    def of(cls, blobs: Sequence[EntryBlob]) -> OffsetMap:
+        """The map of all dirty entries."""
+        dirty = [blob for blob in blobs if blob.dirty]
+        words = np.concatenate([np.empty((0, 2), np.uint64), *(blob.entries for blob in dirty)])
+        low = [(blob.entries[:, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64) for blob in dirty]
+        bases = [np.int64(blob.base_offset) for blob in dirty]
+        offsets = np.concatenate(
+            [np.empty(0, np.int64), *(each + base for each, base in zip(low, bases, strict=True))]
+        )
+        words[:, 1] >>= np.uint64(32)
+        used = _last_of_each(words, offsets, _table(len(offsets)))
+        return cls(words=words[:used], offsets=offsets[:used])
+
+    def tables(self) -> tuple[Int32, Words]:
+        """(a hash table of rows, and bits of which a key's is set: most clean keys are told by these)."""
+        table = _table(len(self))
+        bits = np.zeros(max(1, (1 << (_BITS_PER_KEY * len(self)).bit_length()) >> 6), np.uint64)
+        _fill(self.words, self.offsets, table, bits)
+        return table, bits
+
+
+def _table(entries: int) -> Int32:
+    return np.full(max(8, 1 << (2 * entries - 1).bit_length()), -1, np.int32)
+
+
+class Lookup:
+    """An ``OffsetMap`` made ready for one task."""
+
+    def __init__(self, work: LogWork, offset_map: OffsetMap) -> None:
+        self._key = (np.uint64(work.hash_key[0]), np.uint64(work.hash_key[1]))
+        self._first_dirty = work.first_dirty
+        self._map = offset_map
+        self._tables = offset_map.tables()
+        self.met = 0
+
+    def staying(self, columns: KeyColumns, taking_part: Flags) -> Int64:
+        """The offsets of those that stay (int64, ascending). Raises CheckFailedError."""
+        rows = slice(None) if taking_part.all() else taking_part
+        offset = columns.offset[rows]
+        low, high = np.empty((2, len(offset)), np.uint64)
+        siphash128_each(columns.data, columns.key_start[rows], columns.key_size[rows], *self._key, low, high)
+        keep = np.empty(len(offset), np.bool_)
+        given = (self._map.words, self._map.offsets, *self._tables)
+        met, missing = _look_up(low, high, offset, *given, self._first_dirty, keep)
+        if missing:
+            raise CheckFailedError(f"{missing} records came after their keys had been collected")
+        self.met += met
+        return np.asarray(offset[keep])
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupDone:
+    """What became of a group: ``met`` keys of the map have their last record in it.
+
+    It is not rewritten where ``found`` has trouble, or transactions: the log has to go the other way.
+    """
+
+    found: Extracted
+    met: int = 0
+    rewritten: Rewritten | None = None
+
+
+def pays(work: LogWork, clean_share: float = CLEAN_SHARE) -> bool:
+    """Is the dirty part small enough, and nothing in the way that is known before the log is read?"""
+    sizes = [segment.size for segment in work.segments]
+    first = dirty_segments(work).start
+    clean, dirty = sum(sizes[:first]), sum(sizes[first:])
+    fits = (work.end - work.first_dirty) * _ENTRY_BYTES <= work.memory_bytes
+    plain = not work.message_sets and not work.aborted and work.map_end == LONG_MAX
+    return fits and plain and clean > 0 and clean >= clean_share * dirty
+
+
+def dirty_segments(work: LogWork) -> range:
+    """The segments (numbers) that may hold dirty records; the first of them may hold clean ones, too."""
+    count = len(work.segments)
+    first = next((each for each in range(count) if work.offsets_of(each)[1] > work.first_dirty), count)
+    return range(first, count)
+
+
+def dirty_entries(work: LogWork, segments: Sequence[int], found: Extracted) -> list[EntryBlob]:
+    """The dirty entries of some segments; not to be used when ``found`` has trouble."""
+    capacity = max(1024, work.end - work.first_dirty)
+    return [blob for blob in extract(work, segments, 1, capacity, found) if blob.dirty]
+
+
+def clean_group(work: LogWork, group: Group, lookup: Lookup, attempt: str) -> GroupDone:
+    """Look up a group's keys, and rewrite it. Never raises: the reports say what is wrong."""
+    done, parts, before = GroupDone(found=Extracted()), [np.empty(0, np.int64)], lookup.met
+    try:
+        for number in range(group.first, group.last):
+            for columns, taking_part in keys_of(work, number, done.found):
+                parts.append(lookup.staying(columns, taking_part))
+    except Exception as error:
+        done.found.trouble = trouble_of(error)
+        return done
+    done.met, done.found.summaries = lookup.met - before, []
+    if not done.found.transactional:
+        winners: Offsets = (np.concatenate(parts) - group.base_offset).astype(np.uint32)
+        done.rewritten = rewrite_group(work, group, winners, attempt)
+    return done
+
+
+def check_met(work: LogWork, offset_map: OffsetMap, met: int) -> Trouble | None:
+    """Each dirty key's last record was met once."""
+    if met != len(offset_map):
+        reason = f"{work.name}: {len(offset_map)} dirty keys, but the last records of {met} were met"
+        return Trouble(status="failed", reason=reason)
+    return None
