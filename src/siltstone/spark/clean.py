@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 
 from siltstone.cleaner import lookup
@@ -195,10 +196,10 @@ def dirty_task(work: LogWork, parts: Sequence[Sequence[int]], batches: Batches) 
 
 
 def lookup_task(
-    work: LogWork, offset_map: lookup.OffsetMap, parts: Sequence[Sequence[int]], batches: Batches
+    work: LogWork, shared: Broadcast[lookup.OffsetMap], parts: Sequence[Sequence[int]], batches: Batches
 ) -> Iterator[pa.RecordBatch]:
     """Each row names a run of groups: looked up in the map, and rewritten."""
-    ready = lookup.Lookup(work, offset_map)
+    ready = lookup.Lookup(work, shared.value)
     for number in task_numbers(batches):
         for group in parts[number]:
             done = lookup.clean_group(work, work.groups[group], ready, attempt_name())
@@ -248,25 +249,33 @@ class SparkEngine:
 
     def _clean_by_lookup(self, work: LogWork) -> LogDone | None:
         """A second pass in two jobs without an exchange; None for a log that has transactions."""
-        sizes = [segment.size for segment in work.segments]
-        dirty = lookup.dirty_segments(work)
-        parts = [[dirty[each] for each in run] for run in self._runs(sizes[dirty.start :])]
-        frame = stage(self._session.range(0, len(parts), 1, len(parts)), dirty_task, work, parts)
-        found, entries = Extracted(), []
-        for row in self._collect(frame, work.name):
-            if row.kind == rows.FOUND:
-                found.add(rows.extracted_of(row.report))
-            else:
-                entries.append(rows.entries_of(row, 1))
+        found, entries = self._dirty_entries(work)
         if found.trouble is not None:
             return LogDone(name=work.name, found=found)
         if found.transactional:
             return None
-        offset_map = lookup.OffsetMap.of(entries)
+        offset_map, sizes = lookup.OffsetMap.of(entries), [segment.size for segment in work.segments]
         parts = self._runs([sum(sizes[group.first : group.last]) for group in work.groups])
-        frame = stage(self._session.range(0, len(parts), 1, len(parts)), lookup_task, work, offset_map, parts)
-        reports = self._collect(frame, work.name)
+        shared = self._session.sparkContext.broadcast(offset_map)
+        try:
+            frame = stage(self._session.range(0, len(parts), 1, len(parts)), lookup_task, work, shared, parts)
+            reports = self._collect(frame, work.name)
+        finally:
+            shared.destroy()
         return looked_up(work, offset_map, (rows.looked_up_of(row.report) for row in reports))
+
+    def _dirty_entries(self, work: LogWork) -> tuple[Extracted, list[EntryBlob]]:
+        found, entries = Extracted(), []
+        dirty = lookup.dirty_segments(work)
+        parts = [[dirty[each] for each in run] for run in self._runs([work.segments[n].size for n in dirty])]
+        if parts:
+            frame = stage(self._session.range(0, len(parts), 1, len(parts)), dirty_task, work, parts)
+            for row in self._collect(frame, work.name):
+                if row.kind == rows.FOUND:
+                    found.add(rows.extracted_of(row.report))
+                else:
+                    entries.append(rows.entries_of(row, 1))
+        return found, entries
 
     def _runs(self, sizes: Sequence[int]) -> list[list[int]]:
         """Runs of neighbours of about the same size, one for each worker."""
