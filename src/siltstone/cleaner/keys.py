@@ -195,9 +195,13 @@ class Winners:
     dirty_keys: int
 
 
+def table_for(entries: int) -> Int32:
+    """Room for the hash table of so many entries: at least twice as many, a power of two."""
+    return np.empty(max(8, 1 << (2 * entries - 1).bit_length()), np.int32)
+
+
 def _table(bounds: Int64) -> Int32:
-    biggest = int(np.diff(bounds).max(initial=1))
-    return np.empty(max(8, 1 << (2 * biggest - 1).bit_length()), np.int32)
+    return table_for(int(np.diff(bounds).max(initial=1)))
 
 
 def radix_partitions(buckets: int) -> int:

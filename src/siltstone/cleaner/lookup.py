@@ -19,7 +19,7 @@ import numpy as np
 
 from siltstone.cleaner.hashing import siphash128_each
 from siltstone.cleaner.judging import Flags
-from siltstone.cleaner.keys import EntryBlob, Words
+from siltstone.cleaner.keys import EntryBlob, Words, table_for
 from siltstone.cleaner.staging import Offsets, Rewritten, rewrite_group
 from siltstone.cleaner.work import Extracted, Group, LogWork, Trouble, extract, keys_of, trouble_of
 from siltstone.config import LONG_MAX
@@ -126,19 +126,21 @@ class OffsetMap:
             [np.empty(0, np.int64), *(each + base for each, base in zip(low, bases, strict=True))]
         )
         words[:, 1] >>= np.uint64(32)
-        used = _last_of_each(words, offsets, _table(len(offsets)))
+        used = _last_of_each(words, offsets, _empty_table(len(offsets)))
         return cls(words=words[:used], offsets=offsets[:used])
 
     def tables(self) -> tuple[Int32, Words]:
         """(a hash table of rows, and bits of which a key's is set: most clean keys are told by these)."""
-        table = _table(len(self))
+        table = _empty_table(len(self))
         bits = np.zeros(max(1, (1 << (_BITS_PER_KEY * len(self)).bit_length()) >> 6), np.uint64)
         _fill(self.words, self.offsets, table, bits)
         return table, bits
 
 
-def _table(entries: int) -> Int32:
-    return np.full(max(8, 1 << (2 * entries - 1).bit_length()), -1, np.int32)
+def _empty_table(entries: int) -> Int32:
+    table = table_for(entries)
+    table.fill(-1)
+    return table
 
 
 class Lookup:

@@ -30,9 +30,8 @@ from siltstone.log.segments import Segment, Window, unchanged
 from siltstone.records.codecs import Scratch
 from siltstone.records.columns import KeyColumns
 from siltstone.records.decode import decode_record_keys
-from siltstone.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory, Int64
+from siltstone.records.layout import CONTROL_BIT, Directory, Int64
 
-_OF_TRANSACTIONS = TRANSACTIONAL_BIT | CONTROL_BIT
 KEYLESS = "has {count} records without a key, which cleaning would remove; say --drop-keyless to allow it"
 
 
@@ -198,9 +197,8 @@ def keys_of(work: LogWork, number: int, found: Extracted) -> Iterator[tuple[KeyC
                 )
                 before = refuse_inner_disorder(segment.path, window, batches, columns, before)
                 found.records += len(columns)
-                found.transactional |= bool((batches["attributes"] & _OF_TRANSACTIONS).any())
                 keyed = columns.key_size >= 0
-                contested = _contested(work, scan, window.data, batches, columns, segment.path, window.origin)
+                contested = _contested(work, scan, window, batches, columns, segment.path, found)
                 found.keyless += int(np.count_nonzero(~keyed if contested is None else contested & ~keyed))
                 yield columns, keyed if contested is None else contested & keyed
     summary = scan.summary(number)
@@ -211,16 +209,17 @@ def keys_of(work: LogWork, number: int, found: Extracted) -> Iterator[tuple[KeyC
 def _contested(
     work: LogWork,
     scan: TransactionScan,
-    window: Bytes,
+    window: Window,
     batches: Directory,
     columns: KeyColumns,
     path: str,
-    origin: int,
+    found: Extracted,
 ) -> Flags | None:
     """Which records take part in the keys' contest (bool, one a record), None for all: not those of aborted
     transactions, control records, and what lies beyond the end of a map."""
-    followed, contested = scan.follow(window, batches, path=path, origin=origin), None
+    followed, contested = scan.follow(window.data, batches, path=path, origin=window.origin), None
     if followed is not None:
+        found.transactional = True
         aborted, _ = followed
         contested = ~(aborted | ((batches["attributes"] & CONTROL_BIT) != 0))[columns.batch]
     if work.map_end < work.end:

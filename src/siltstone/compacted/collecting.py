@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from siltstone.cleaner.hashing import siphash128_each
+from siltstone.cleaner.keys import table_for
 from siltstone.compacted.keys import (
     BLOB_BYTES,
     PARTITIONS,
@@ -27,7 +28,6 @@ from siltstone.compacted.keys import (
     Flags,
     Words,
     distinct,
-    table_for,
 )
 from siltstone.records.columns import KeyColumns, RecordColumns
 from siltstone.records.kernel import kernel

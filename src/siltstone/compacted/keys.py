@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from siltstone.cleaner.keys import table_for
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import Int32, Int64
 
@@ -161,11 +162,6 @@ def spread_entries(entries: Words, first: int = 0, partitions: int = PARTITIONS)
     out, bounds = np.empty_like(entries), np.empty(partitions + 1, np.int64)
     _spread(entries, first, out, bounds)
     return out, bounds
-
-
-def table_for(entries: int) -> Int32:
-    """Room for the hash table of so many entries."""
-    return np.empty(max(8, 1 << (2 * entries - 1).bit_length()), np.int32)
 
 
 def best_of_each_key(entries: Words, first: int = 0, partitions: int = PARTITIONS) -> tuple[Words, Int64]:
