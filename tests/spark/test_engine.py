@@ -19,6 +19,7 @@ from siltstone.errors import EngineError
 from siltstone.spark import clean as pipeline
 from siltstone.spark import jobs as spark_jobs
 from siltstone.spark.clean import SparkEngine
+from siltstone.spark.jobs import TOGETHER_BYTES
 from tests.operator.staged import (
     SMALL_WAVES,
     Staged,
@@ -32,6 +33,7 @@ from tests.operator.staged import (
 
 pytestmark = pytest.mark.spark
 
+WAYS = [pytest.param(TOGETHER_BYTES, id="together"), pytest.param(0, id="apart")]
 SETS = ["basic_zipf_ts", "codec_lz4", "idempotent", "mixed", "tombstones_long"]
 
 
@@ -65,11 +67,12 @@ def test_a_whole_log_in_one_task(golden: Path, tmp_path: Path, session: SparkSes
 
 
 @pytest.mark.usefixtures("always_spread")
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("name", "buckets"), [("basic_zipf_ts", 1), ("codec_lz4", 5), ("idempotent", 5)])
 def test_one_log_over_all_workers(
-    golden: Path, tmp_path: Path, session: SparkSession, name: str, buckets: int
+    golden: Path, tmp_path: Path, session: SparkSession, name: str, buckets: int, way: int
 ) -> None:
-    same(golden, tmp_path, name, SparkEngine(session, buckets=buckets, tasks=buckets))
+    same(golden, tmp_path, name, SparkEngine(session, buckets=buckets, tasks=buckets, together_bytes=way))
 
 
 @pytest.mark.usefixtures("always_spread")
@@ -179,13 +182,14 @@ def dying(task: Callable[..., Any], once: str | None, after: int = 0) -> Callabl
 
 
 @pytest.mark.usefixtures("always_spread")
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("task", ["extract_task", "merge_task", "rewrite_task"])
 def test_a_worker_is_killed_and_its_task_goes_again(
-    golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, task: str
+    golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, task: str, way: int
 ) -> None:
     marker = tmp_path / "killed"
     monkeypatch.setattr(pipeline, task, dying(getattr(pipeline, task), str(marker)))
-    same(golden, tmp_path, "basic_zipf_ts", SparkEngine(session, buckets=3))
+    same(golden, tmp_path, "basic_zipf_ts", SparkEngine(session, buckets=3, together_bytes=way))
     assert marker.exists()
 
 

@@ -17,6 +17,7 @@ from siltstone.cleaner.cleaner import RunLimits
 from siltstone.cleaner.engine import Engine, InProcessEngine
 from siltstone.cleaner.report import LogResult
 from siltstone.spark.clean import SparkEngine
+from siltstone.spark.jobs import TOGETHER_BYTES
 from tests import in_memory
 from tests.cleaner import judging, logs, oracle
 from tests.cleaner.lives import Life, Living, Round, lives
@@ -48,7 +49,11 @@ def check(life: Life, root: Path, session: SparkSession) -> None:
     result = clean(living, living.root, last, SparkEngine(session), RunLimits())
     judging.assert_cleaned(expected, living.partition, result, start)
     engine = SparkEngine(
-        session, buckets=life.buckets, tasks=1 if life.in_waves else 3, clean_share=4 * (life.buckets % 2)
+        session,
+        buckets=life.buckets,
+        tasks=1 if life.in_waves else 3,
+        clean_share=4 * (life.buckets % 2),
+        together_bytes=TOGETHER_BYTES * (life.buckets // 2 % 2),
     )
     spread = clean(living, copy, last, engine, limits)
     judging.assert_cleaned(expected, copy / living.partition.name, spread, start)

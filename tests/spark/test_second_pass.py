@@ -1,24 +1,31 @@
-"""A second pass on Spark: two jobs and one map; it leaves what the in-process engine leaves the other way."""
+"""A second pass on Spark, in one job whose tasks go together or in two: it leaves what the in-process engine
+leaves the other way."""
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from siltstone.cleaner import lookup
 from siltstone.cleaner.cleaner import RunLimits
 from siltstone.cleaner.engine import Engine, InProcessEngine
 from siltstone.cleaner.report import CLEANED, FAILED, UNCLEANABLE, LogResult
-from siltstone.spark.clean import SparkEngine
+from siltstone.spark import clean as pipeline
+from siltstone.spark import rows
+from siltstone.spark.clean import SparkEngine, dirty_task
+from siltstone.spark.jobs import TOGETHER_BYTES
 from tests.cleaner import logs
 from tests.cleaner.logs import NOW, Rec, one
 from tests.cleaner.test_lookup import write
 
 pytestmark = pytest.mark.spark
+WAYS = [pytest.param(TOGETHER_BYTES, id="together"), pytest.param(0, id="apart")]
 
 
 def clean(path: Path, engine: Engine) -> LogResult:
@@ -38,36 +45,60 @@ def write_idle(path: Path) -> Path:
     )
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("prepare", [write, write_idle])
-def test_it_leaves_what_the_other_way_leaves(tmp_path: Path, session: SparkSession, prepare: object) -> None:
+def test_it_leaves_what_the_other_way_leaves(
+    tmp_path: Path, session: SparkSession, prepare: object, way: int
+) -> None:
     ours, wanted = (prepare(tmp_path / name) for name in ("ours", "wanted"))  # type: ignore[operator]
     before = os.listdir(session.sparkContext._temp_dir)  # type: ignore[arg-type]
-    found = clean(tmp_path / "ours", SparkEngine(session, tasks=2, clean_share=0))
+    found = clean(tmp_path / "ours", SparkEngine(session, tasks=2, clean_share=0, together_bytes=way))
     assert found.status == CLEANED, found.reason
     assert found == clean(tmp_path / "wanted", InProcessEngine(clean_share=math.inf))
     assert logs.tree(ours) == logs.tree(wanted)
     assert os.listdir(session.sparkContext._temp_dir) == before, "the map's file is gone"  # type: ignore[arg-type]
 
 
-def test_damage_in_a_clean_segment_stops_it(tmp_path: Path, session: SparkSession) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_damage_in_a_clean_segment_stops_it(tmp_path: Path, session: SparkSession, way: int) -> None:
     partition = write(tmp_path)
     log = partition / f"{10:020d}.log"
     data = bytearray(log.read_bytes())
     data[-1] ^= 1
     log.write_bytes(data)
     before = logs.tree(partition)
-    result = clean(tmp_path, SparkEngine(session, tasks=2, clean_share=0))
+    result = clean(tmp_path, SparkEngine(session, tasks=2, clean_share=0, together_bytes=way))
     assert result.status == UNCLEANABLE and str(log) in result.reason
     assert logs.tree(partition) == before
 
 
+def lost_dirty_task(*given: Any) -> Iterator[pa.RecordBatch]:
+    """Reports, but no entries."""
+    yield from (batch for batch in dirty_task(*given) if batch.column("kind")[0].as_py() != rows.DIRTY)
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_a_lost_dirty_entry_stops_it(
-    tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, way: int
 ) -> None:
     partition = write(tmp_path)
     before = logs.tree(partition)
-    real = lookup.OffsetMap.of
-    monkeypatch.setattr(lookup.OffsetMap, "of", lambda blobs: real(blobs[:0]))
-    result = clean(tmp_path, SparkEngine(session, tasks=2, clean_share=0))
+    monkeypatch.setattr(pipeline, "dirty_task", lost_dirty_task)
+    result = clean(tmp_path, SparkEngine(session, tasks=2, clean_share=0, together_bytes=way))
     assert result.status == FAILED and "after their keys had been collected" in result.reason
+    assert logs.tree(partition) == before
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_damage_in_a_dirty_segment_stops_it_before_anything_is_looked_up(
+    tmp_path: Path, session: SparkSession, way: int
+) -> None:
+    partition = write(tmp_path)
+    log = max(each for each in partition.glob("*.log") if each.stat().st_size and each.stem < f"{50:020d}")
+    data = bytearray(log.read_bytes())
+    data[-1] ^= 1
+    log.write_bytes(data)
+    before = logs.tree(partition)
+    result = clean(tmp_path, SparkEngine(session, tasks=2, clean_share=0, together_bytes=way))
+    assert result.status == UNCLEANABLE and str(log) in result.reason
     assert logs.tree(partition) == before

@@ -138,15 +138,13 @@ def clean_by_lookup(work: LogWork, attempt: str) -> LogDone | None:
     offset_map = lookup.OffsetMap.of(entries)
     ready = lookup.Lookup(work, offset_map)
     groups = [lookup.clean_group(work, group, ready, attempt) for group in work.groups]
-    return looked_up(work, offset_map, groups)
+    return looked_up(work, len(offset_map), groups)
 
 
-def looked_up(
-    work: LogWork, offset_map: lookup.OffsetMap, groups: Iterable[lookup.GroupDone]
-) -> LogDone | None:
-    """What groups that were looked up make of their log; None where one of them has transactions: what the
-    others have staged goes."""
-    done, met = LogDone(name=work.name, found=Extracted(), dirty_keys=len(offset_map)), 0
+def looked_up(work: LogWork, dirty_keys: int, groups: Iterable[lookup.GroupDone]) -> LogDone | None:
+    """What groups that were looked up make of their log, which has so many dirty keys; None where one of them
+    has transactions: what the others have staged goes."""
+    done, met = LogDone(name=work.name, found=Extracted(), dirty_keys=dirty_keys), 0
     for each in groups:
         done.found.add(each.found)
         met += each.met
@@ -158,7 +156,7 @@ def looked_up(
         for group in done.groups:
             remove_staged(group)
         return None
-    found.trouble = found.trouble or check_keyless(work, found) or lookup.check_met(work, offset_map, met)
+    found.trouble = found.trouble or check_keyless(work, found) or lookup.check_met(work, dirty_keys, met)
     done.groups.sort(key=lambda group: group.group)
     return done
 

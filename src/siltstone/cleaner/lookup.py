@@ -220,9 +220,9 @@ def clean_group(work: LogWork, group: Group, lookup: Lookup, attempt: str) -> Gr
     return done
 
 
-def check_met(work: LogWork, offset_map: OffsetMap, met: int) -> Trouble | None:
+def check_met(work: LogWork, dirty_keys: int, met: int) -> Trouble | None:
     """Each dirty key's last record was met once."""
-    if met != len(offset_map):
-        reason = f"{work.name}: {len(offset_map)} dirty keys, but the last records of {met} were met"
+    if met != dirty_keys:
+        reason = f"{work.name}: {dirty_keys} dirty keys, but the last records of {met} were met"
         return Trouble(status="failed", reason=reason)
     return None

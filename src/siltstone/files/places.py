@@ -67,9 +67,9 @@ def file_system(path: str | os.PathLike[str]) -> str:
     return kind
 
 
-def temporary_directory(prefix: str) -> tempfile.TemporaryDirectory[str]:
-    """A directory that goes with the context that it is used as."""
-    return tempfile.TemporaryDirectory(prefix=prefix)
+def temporary_directory(prefix: str, parent: str | None = None) -> tempfile.TemporaryDirectory[str]:
+    """A directory that goes with the context that it is used as; what cannot be removed is left."""
+    return tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True)
 
 
 def temporary_file() -> IO[bytes]:

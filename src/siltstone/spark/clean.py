@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -54,9 +54,19 @@ from siltstone.cleaner.work import (
     winners_by_group,
 )
 from siltstone.spark import rows
-from siltstone.spark.jobs import attempt_name, collect, stage
+from siltstone.spark.jobs import (
+    TOGETHER_BYTES,
+    Job,
+    attempt_name,
+    can_go_together,
+    collect,
+    run,
+    run_together,
+    stage,
+)
 from siltstone.spark.rows import Row, rows_of
-from siltstone.spark.tasks import Batches, by_number, merging, runs_of, task_numbers
+from siltstone.spark.tasks import Batches, merging, runs_of, task_numbers
+from siltstone.spark.together import ALL, Stage
 
 _TASK_BYTES = 1 << 30
 _WHOLE_TASK_BYTES = 256 << 20
@@ -185,25 +195,56 @@ def rewrite_from_files_task(
         yield rows.report_row(rows.REWRITTEN, rewrite_from(work, group, file, attempt_name())).batch()
 
 
-def dirty_task(work: LogWork, parts: Sequence[Sequence[int]], batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Each row names a run of segments: their dirty entries."""
+def dirty_task(
+    work: LogWork, parts: Sequence[Sequence[int]], lookups: int, batches: Batches
+) -> Iterator[pa.RecordBatch]:
+    """Each row names a run of segments: their dirty entries, for everybody. The first one names as well the
+    ``lookups`` runs of groups that are looked up next."""
     for number in task_numbers(batches):
         found = Extracted()
         for blob in lookup.dirty_entries(work, parts[number], found):
-            yield rows.entries_row(blob).batch()
+            yield replace(rows.entries_row(blob), target=ALL).batch()
         found.summaries = []
-        yield rows.report_row(rows.FOUND, found).batch()
+        yield rows.report_row(rows.FOUND, found, ALL).batch()
+        if number == 0:
+            yield from (Row(target=run, kind=HEADS).batch() for run in range(lookups))
 
 
-def lookup_task(
+def shared_lookup_task(
     work: LogWork, shared: Broadcast[lookup.OffsetMap], parts: Sequence[Sequence[int]], batches: Batches
 ) -> Iterator[pa.RecordBatch]:
     """Each row names a run of groups: looked up in the map, and rewritten."""
-    ready = lookup.Lookup(work, shared.value)
     for number in task_numbers(batches):
-        for group in parts[number]:
-            done = lookup.clean_group(work, work.groups[group], ready, attempt_name())
-            yield rows.report_row(rows.LOOKED_UP, asdict(done), group).batch()
+        yield from _looked_up(work, shared.value, parts[number])
+
+
+def lookup_task(work: LogWork, parts: Sequence[Sequence[int]], batches: Batches) -> Iterator[pa.RecordBatch]:
+    """The same by a map of the dirty entries that arrive. Nothing is looked up where those have trouble, or
+    transactions; the first run's task says so."""
+    found, entries, mine = Extracted(), [], 0
+    for batch in batches:
+        for row in rows_of(batch):
+            if row.kind == rows.FOUND:
+                found.add(rows.extracted_of(row.report))
+            elif row.kind == HEADS:
+                mine = row.target
+            else:
+                entries.append(rows.entries_of(row, 1))
+    if found.trouble is not None or found.transactional:
+        yield rows.report_row(rows.FOUND, found).batch()
+        return
+    offset_map = lookup.OffsetMap.of(entries)
+    yield rows.report_row(rows.MERGED, {"dirty_keys": len(offset_map)}).batch()
+    yield from _looked_up(work, offset_map, parts[mine])
+
+
+def _looked_up(
+    work: LogWork, offset_map: lookup.OffsetMap, groups: Sequence[int]
+) -> Iterator[pa.RecordBatch]:
+    ready = lookup.Lookup(work, offset_map)
+    for group in groups:
+        done = lookup.clean_group(work, work.groups[group], ready, attempt_name())
+        yield rows.report_row(rows.LOOKED_UP, asdict(done), group).batch()
 
 
 class SparkEngine:
@@ -217,8 +258,10 @@ class SparkEngine:
         buckets: int = 1,
         tasks: int | None = None,
         clean_share: float = lookup.CLEAN_SHARE,
+        together_bytes: int = TOGETHER_BYTES,
     ) -> None:
         self._session = session
+        self._together_bytes = together_bytes
         self._clean_share = clean_share
         self._progress = progress
         self._least_buckets = buckets
@@ -243,39 +286,56 @@ class SparkEngine:
         if found is not None:
             return found
         done = LogDone(name=work.name, found=Extracted())
-        _add_reports(work, done, self._collect(stage(self._by_group(work), rewrite_task, work), work.name))
+        _add_reports(work, done, self._by_group(work, rewrite_task))
         done.groups.sort(key=lambda group: group.group)
         return done
 
     def _clean_by_lookup(self, work: LogWork) -> LogDone | None:
-        """A second pass in two jobs without an exchange; None for a log that has transactions."""
-        found, entries = self._dirty_entries(work)
+        """A second pass without an exchange of clean keys; None for a log that has transactions."""
+        sizes = [segment.size for segment in work.segments]
+        dirty = lookup.dirty_segments(work)
+        runs = [[dirty[each] for each in run] for run in self._runs([sizes[n] for n in dirty])] or [[]]
+        parts = self._runs([sum(sizes[group.first : group.last]) for group in work.groups])
+        if self._goes_together(work):
+            stages = (
+                Stage(function=dirty_task, given=(work, runs, len(parts)), tasks=len(runs)),
+                Stage(function=lookup_task, given=(work, parts), tasks=len(parts)),
+            )
+            job = Job(stages=stages, title=work.name, staging=work.staging)
+            reports = run_together(self._session, job, self._progress)
+            if reports is not None:
+                return _of_lookups(work, reports)
+        return self._lookup_apart(work, runs, parts)
+
+    def _lookup_apart(
+        self, work: LogWork, runs: Sequence[Sequence[int]], parts: Sequence[Sequence[int]]
+    ) -> LogDone | None:
+        """In two jobs: the map goes by way of the driver."""
+        found, entries = Extracted(), []
+        frame = stage(self._session.range(0, len(runs), 1, len(runs)), dirty_task, work, runs, 0)
+        for row in self._collect(frame, work.name):
+            if row.kind == rows.FOUND:
+                found.add(rows.extracted_of(row.report))
+            else:
+                entries.append(rows.entries_of(row, 1))
         if found.trouble is not None:
             return LogDone(name=work.name, found=found)
         if found.transactional:
             return None
-        offset_map, sizes = lookup.OffsetMap.of(entries), [segment.size for segment in work.segments]
-        parts = self._runs([sum(sizes[group.first : group.last]) for group in work.groups])
+        offset_map = lookup.OffsetMap.of(entries)
         shared = self._session.sparkContext.broadcast(offset_map)
         try:
-            frame = stage(self._session.range(0, len(parts), 1, len(parts)), lookup_task, work, shared, parts)
+            frame = self._session.range(0, len(parts), 1, len(parts))
+            frame = stage(frame, shared_lookup_task, work, shared, parts)
             reports = self._collect(frame, work.name)
         finally:
             shared.destroy()
-        return looked_up(work, offset_map, (rows.looked_up_of(row.report) for row in reports))
+        groups = (rows.looked_up_of(row.report) for row in reports)
+        return looked_up(work, len(offset_map), groups)
 
-    def _dirty_entries(self, work: LogWork) -> tuple[Extracted, list[EntryBlob]]:
-        found, entries = Extracted(), []
-        dirty = lookup.dirty_segments(work)
-        parts = [[dirty[each] for each in run] for run in self._runs([work.segments[n].size for n in dirty])]
-        if parts:
-            frame = stage(self._session.range(0, len(parts), 1, len(parts)), dirty_task, work, parts)
-            for row in self._collect(frame, work.name):
-                if row.kind == rows.FOUND:
-                    found.add(rows.extracted_of(row.report))
-                else:
-                    entries.append(rows.entries_of(row, 1))
-        return found, entries
+    def _goes_together(self, work: LogWork) -> bool:
+        size = sum(segment.size for segment in work.segments)
+        return can_go_together(self._session, size, self._together_bytes)
 
     def _runs(self, sizes: Sequence[int]) -> list[list[int]]:
         """Runs of neighbours of about the same size, one for each worker."""
@@ -284,7 +344,7 @@ class SparkEngine:
     def gather(self, work: LogWork) -> Gathered:
         """One log over all workers, up to a file of winners for each group."""
         gathered = Gathered(totals=LogDone(name=work.name, found=Extracted()))
-        reports = self._collect(stage(self._by_group(work), gather_task, work), work.name)
+        reports = self._by_group(work, gather_task)
         files = [row for row in reports if row.kind == rows.GATHERED]
         gathered.files = [rows.winners_file_of(row.report) for row in files]
         _add_reports(work, gathered.totals, [row for row in reports if row.kind != rows.GATHERED])
@@ -300,15 +360,19 @@ class SparkEngine:
         found = [rows.rewritten_of(row.report) for row in reports]
         return sorted(found, key=lambda group: group.group)
 
-    def _by_group(self, work: LogWork) -> DataFrame:
-        """Winners, brought together by group, and reports."""
+    def _by_group(self, work: LogWork, task: Callable[..., Iterator[pa.RecordBatch]]) -> list[Row]:
+        """Let ``task`` have the winners, brought together by group, and reports."""
         enough = bucket_count(work, max(self._least_buckets, self._parallelism))
         held = offset_span(work) * ENTRY_BYTES
         buckets, tasks = merging(enough, self._parallelism, held, work.memory_bytes)
         parts = self._parts(work)
-        entries = stage(self._session.range(0, len(parts), 1, len(parts)), extract_task, work, parts, buckets)
-        merged = stage(by_number(entries, tasks), merge_task, work, buckets)
-        return by_number(merged, self._rewriting_tasks(work, work.groups))
+        stages = (
+            Stage(function=extract_task, given=(work, parts, buckets), tasks=len(parts)),
+            Stage(function=merge_task, given=(work, buckets), tasks=tasks),
+            Stage(function=task, given=(work,), tasks=self._rewriting_tasks(work, work.groups)),
+        )
+        job = Job(stages=stages, title=work.name, staging=work.staging)
+        return run(self._session, job, self._progress, together=self._goes_together(work))
 
     def _parts(self, work: LogWork) -> list[list[int]]:
         """Runs of neighbouring segments of about the same size, one for each extracting task."""
@@ -339,6 +403,16 @@ def _add_reports(work: LogWork, done: LogDone, found: Iterable[Row]) -> None:
         else:
             done.groups.append(rows.rewritten_of(row.report))
     done.found.trouble = done.found.trouble or check_keyless(work, done.found)
+
+
+def _of_lookups(work: LogWork, reports: Sequence[Row]) -> LogDone | None:
+    """What the tasks of a second pass say; None where there are transactions."""
+    stopped = next((rows.extracted_of(row.report) for row in reports if row.kind == rows.FOUND), None)
+    if stopped is not None:
+        return LogDone(name=work.name, found=stopped) if stopped.trouble is not None else None
+    keys = max(json.loads(row.report)["dirty_keys"] for row in reports if row.kind == rows.MERGED)
+    groups = (rows.looked_up_of(row.report) for row in reports if row.kind == rows.LOOKED_UP)
+    return looked_up(work, keys, groups)
 
 
 def _done_of(text: str) -> LogDone:

@@ -47,9 +47,10 @@ from siltstone.compacted.work import (
 )
 from siltstone.records.layout import Int64
 from siltstone.spark import rows
-from siltstone.spark.jobs import attempt_name, collect, stage
+from siltstone.spark.jobs import TOGETHER_BYTES, Job, attempt_name, can_go_together, collect, run, stage
 from siltstone.spark.rows import Row, rows_of
-from siltstone.spark.tasks import Batches, by_number, merging, runs_of, task_numbers
+from siltstone.spark.tasks import Batches, merging, runs_of, task_numbers
+from siltstone.spark.together import Stage
 
 ENTRIES, KEPT, HIDDEN, KEYS = "entries", "kept", "hidden", "keys"
 _TASK_BYTES = 1 << 30
@@ -199,8 +200,10 @@ class SparkCompactionEngine:
         progress: Progress | None = None,
         buckets: int = 1,
         tasks: int | None = None,
+        together_bytes: int = TOGETHER_BYTES,
     ) -> None:
         self._session = session
+        self._together_bytes = together_bytes
         self._progress = progress
         self._least_buckets = buckets
         self._parallelism = tasks or session.sparkContext.defaultParallelism
@@ -222,10 +225,16 @@ class SparkCompactionEngine:
         buckets, tasks = merging(enough, self._parallelism, held, work.output.memory_bytes)
         buckets = min(buckets, PARTITIONS)
         parts = self._parts(work.sources)
-        entries = stage(self._session.range(0, len(parts), 1, len(parts)), extract_task, work, parts, buckets)
-        merged = stage(by_number(entries, min(tasks, buckets)), merge_task, work, buckets)
-        grouped = by_number(merged, max(1, min(len(work.groups), self._parallelism)))
-        return _compacted(self._collect(stage(grouped, rewrite_task, work), work.name))
+        groups = max(1, min(len(work.groups), self._parallelism))
+        stages = (
+            Stage(function=extract_task, given=(work, parts, buckets), tasks=len(parts)),
+            Stage(function=merge_task, given=(work, buckets), tasks=min(tasks, buckets)),
+            Stage(function=rewrite_task, given=(work,), tasks=groups),
+        )
+        size = sum(source.size - source.start for source in work.sources)
+        together = can_go_together(self._session, size, self._together_bytes)
+        job = Job(stages=stages, title=work.name, staging=work.output.staging)
+        return _compacted(run(self._session, job, self._progress, together=together))
 
     def fold(self, work: FoldWork) -> Folded:
         """Generations into one, in one job: in one task where they are small."""

@@ -1,20 +1,35 @@
-"""What every job of ours on Spark has: stages of Arrow rows, results brought back, progress told."""
+"""What every job of ours on Spark has: stages of Arrow rows, results brought back, progress told.
+
+::
+
+    apart      a stage of Spark's for each of ours, rows shuffled between them: any master, repeated by task
+    together   one stage whose tasks run side by side (``spark.together``): local masters, as fast as it gets
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from siltstone import files
 from siltstone.cleaner.engine import Progress
 from siltstone.errors import EngineError
 from siltstone.spark import rows
 from siltstone.spark.rows import Row, rows_of
-from siltstone.spark.tasks import in_worker, why_failed
+from siltstone.spark.session import is_local
+from siltstone.spark.tasks import by_number, in_worker, why_failed
+from siltstone.spark.together import KEPT_BYTES, Stage, has_failed, progress_of, together_task
+
+TOGETHER_BYTES = 16 << 30
+"""Logs up to this size go together: a worker that dies costs them all that was done."""
 
 
 def attempt_name() -> str:
@@ -22,53 +37,127 @@ def attempt_name() -> str:
     return secrets.token_hex(8)
 
 
-def stage(frame: DataFrame, function: Callable[..., Iterator[pa.RecordBatch]], *given: object) -> DataFrame:
+def stage(
+    frame: DataFrame,
+    function: Callable[..., Iterator[pa.RecordBatch]],
+    *given: object,
+    barrier: bool = False,
+) -> DataFrame:
     """Let every task of ``frame`` run ``function(*given, batches)``."""
-    return frame.mapInArrow(functools.partial(in_worker, function, *given), rows.SCHEMA)
+    task = functools.partial(in_worker, function, *given)
+    return frame.mapInArrow(task, rows.SCHEMA, barrier=barrier)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Several stages over one log: the last one's rows are reports, small ones.
+
+    ``staging``: a folder in which nobody but its tasks makes files, None where they make none.
+    """
+
+    stages: Sequence[Stage]
+    title: str
+    staging: str | None
+
+
+def run(session: SparkSession, job: Job, progress: Progress | None, *, together: bool) -> list[Row]:
+    """Run a job, ``together`` where it may be so. Raises EngineError when Spark gives up."""
+    found = run_together(session, job, progress) if together else None
+    return run_apart(session, job, progress) if found is None else found
+
+
+def can_go_together(session: SparkSession, size: int, most: int = TOGETHER_BYTES) -> bool:
+    """All workers are on this machine and have nothing else to do, and logs of ``size`` bytes may be done
+    again."""
+    context = session.sparkContext
+    is_idle = not context.statusTracker().getActiveJobsIds()
+    return size <= most and is_local(context.master or "") and is_idle
+
+
+def run_apart(session: SparkSession, job: Job, progress: Progress | None) -> list[Row]:
+    """A stage of Spark's for each of ours. Raises EngineError."""
+    first, *others = job.stages
+    frame = stage(session.range(0, first.tasks, 1, first.tasks), first.function, *first.given)
+    for each in others:
+        frame = stage(by_number(frame, each.tasks), each.function, *each.given)
+    return collect(session, frame, job.title, progress)
+
+
+def run_together(
+    session: SparkSession, job: Job, progress: Progress | None, kept_bytes: int = KEPT_BYTES
+) -> list[Row] | None:
+    """All of it in one stage of Spark's; None when a worker gave up or died, and what was staged is gone."""
+    context = session.sparkContext
+    workers = max(1, min(context.defaultParallelism, max(each.tasks for each in job.stages)))
+    with files.temporary_directory("siltstone-rows-", context._temp_dir) as folder:
+        frame = session.range(0, workers, 1, workers)
+        given = (tuple(job.stages), workers, folder, kept_bytes)
+        frame = stage(frame, together_task, *given, barrier=True)
+        watcher = _Watcher(job.title, progress, lambda: progress_of(Path(folder), job.stages, workers))
+        try:
+            found = _collected(frame, watcher)
+        except Exception as error:
+            if why_failed(error) is None:
+                raise
+            found = None
+    if found is not None and not has_failed(found):
+        return found
+    if job.staging is not None:
+        for name in files.list_files(job.staging):
+            with contextlib.suppress(OSError):
+                files.unlink(Path(job.staging) / name)
+    return None
 
 
 def collect(session: SparkSession, frame: DataFrame, title: str, progress: Progress | None) -> list[Row]:
     """Run a job; its rows are reports, small ones. Raises EngineError when Spark gives up."""
     try:
-        with _Watcher(session, progress, title):
-            table = frame.toArrow()
+        return _collected(frame, _Watcher(title, progress, lambda: _active_stages(session)))
     except Exception as error:
         why = why_failed(error)
         if why is None:
             raise
         raise EngineError(f"{title}: the Spark job failed: {why}") from error
+
+
+def _collected(frame: DataFrame, watcher: _Watcher) -> list[Row]:
+    with watcher:
+        table = frame.toArrow()
     return [row for batch in table.to_batches() for row in rows_of(batch)]
 
 
-class _Watcher:
-    """Tells the progress of a running job, by asking Spark now and then."""
+def _active_stages(session: SparkSession) -> Iterator[tuple[str, int, int]]:
+    tracker = session.sparkContext.statusTracker()
+    for number in tracker.getActiveStageIds():
+        info = tracker.getStageInfo(number)
+        if info is not None:
+            yield f"stage {number}", info.numCompletedTasks, info.numTasks
 
-    def __init__(self, session: SparkSession, progress: Progress | None, title: str) -> None:
-        self._tracker = session.sparkContext.statusTracker() if progress is not None else None
+
+class _Watcher:
+    """Tells the progress of a running job: ``look`` finds (stage, tasks done, tasks) now and then."""
+
+    def __init__(
+        self, title: str, progress: Progress | None, look: Callable[[], Iterable[tuple[str, int, int]]]
+    ) -> None:
         self._progress = progress
         self._title = title
+        self._look = look
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def _watch(self) -> None:
-        while not self._over.wait(0.2):
-            try:
-                self._tell()
-            except Exception:
-                return
-
-    def _tell(self) -> None:
-        assert self._tracker is not None and self._progress is not None
-        for stage in self._tracker.getActiveStageIds():
-            info = self._tracker.getStageInfo(stage)
-            if info is not None:
-                self._progress(self._title, f"stage {stage}", info.numCompletedTasks, info.numTasks)
+        assert self._progress is not None
+        with contextlib.suppress(Exception):
+            while not self._over.wait(0.2):
+                for name, done, total in self._look():
+                    self._progress(self._title, name, done, total)
 
     def __enter__(self) -> None:
-        if self._tracker is not None:
+        if self._progress is not None:
             self._thread.start()
 
     def __exit__(self, *error: object) -> None:
         self._over.set()
-        if self._tracker is not None:
+        if self._progress is not None:
             self._thread.join(2.0)

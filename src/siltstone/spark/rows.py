@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from siltstone.cleaner.keys import BLOB_BYTES, EntryBlob
 from siltstone.cleaner.lookup import GroupDone
@@ -22,7 +23,17 @@ from siltstone.cleaner.transactions import Carried
 from siltstone.cleaner.winners import WinnersFile
 from siltstone.cleaner.work import Extracted, Trouble
 
-SCHEMA = "target int, kind string, base_offset long, count long, blob binary, report string"
+SCHEMA = StructType(
+    [
+        StructField("target", IntegerType()),
+        StructField("kind", StringType()),
+        StructField("base_offset", LongType()),
+        StructField("count", LongType()),
+        StructField("blob", BinaryType()),
+        StructField("report", StringType()),
+    ]
+)
+"""As Spark says it; a text would be parsed for every stage."""
 ARROW_SCHEMA = pa.schema(
     [
         pa.field("target", pa.int32()),

@@ -171,6 +171,7 @@ def _settings(master: str, spill_folder: str | None, java_options: str) -> dict[
         "spark.shuffle.spill.compress": "false",
         "spark.broadcast.compress": "false",
         "spark.python.worker.reuse": "true",
+        "spark.python.unix.domain.socket.enabled": "true",
         "spark.speculation": "false",
         "spark.authenticate": "true",
     }

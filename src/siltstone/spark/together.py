@@ -1,0 +1,193 @@
+"""Several stages in one job of tasks that run side by side and hand rows to each other through files.
+
+::
+
+    task 0   first stage ─► rows ─┬─► … wait for all … ─► second stage ─► rows ─┬─► … ─► last stage ─► results
+    task 1   first stage ─► rows ─┴─► … wait for all … ─► second stage ─► rows ─┴─► … ─► last stage ─► results
+
+    FOLDER/begun.TASK           made with O_EXCL: a task that goes again finds it, and gives up
+    FOLDER/STAGE.FROM.TASK      rows from one worker for one task of the next stage
+    FOLDER/STAGE.FROM           that worker is through with that stage
+    FOLDER/failed               somebody gave up: nobody waits any longer
+
+Spark's shuffle takes some 80 ms a stage and copies each blob six times; this way takes one stage, in which
+rows that stay with their worker do not move at all. All tasks must run at one time (Spark's barrier mode sees
+to that) and see one folder, so it is for local masters. A stage may have more tasks than there are workers:
+worker n does tasks n, n + workers, … one after another. What is wrong with one attempt is a ``FAILED`` row;
+the driver then takes the way that Spark can repeat task by task.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+
+from siltstone import files
+from siltstone.spark import rows
+from siltstone.spark.rows import ARROW_SCHEMA, Row
+from siltstone.spark.tasks import Batches, task_numbers
+
+ALL = -1
+"""The target of a row that every task of the next stage gets."""
+FAILED = "failed"
+KEPT_BYTES = 64 << 20
+"""Rows for itself that a worker keeps in memory; more of them go through files, too."""
+_HEAD = struct.Struct("<QII")
+_SHORT_S, _LONG_S, _PATIENT_AFTER = 0.001, 0.01, 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """``function(*given, batches)`` in so many ``tasks``: rows go to task ``target`` modulo ``tasks``.
+
+    The first stage's tasks are given their number, as a row of ``spark.range``.
+    """
+
+    function: Callable[..., Iterator[pa.RecordBatch]]
+    given: tuple[object, ...]
+    tasks: int
+
+    @property
+    def name(self) -> str:
+        """The function's, for people."""
+        return self.function.__name__.removesuffix("_task").replace("_", " ")
+
+
+class GivenUpError(Exception):
+    """Another worker gave up, or this one's task goes for a second time."""
+
+
+class _Post:
+    """One worker's way of handing rows to the others."""
+
+    def __init__(self, folder: Path, number: int, workers: int, kept_bytes: int) -> None:
+        self._folder, self._number, self._workers = folder, number, workers
+        self._room = kept_bytes
+        self._kept: dict[tuple[int, int], list[pa.RecordBatch]] = {}
+        self._open: dict[int, files.Writer] = {}
+
+    def begin(self) -> None:
+        """Raises GivenUpError when this task was begun before."""
+        try:
+            self._mark(f"begun.{self._number}")
+        except FileExistsError:
+            raise GivenUpError(f"task {self._number} goes again") from None
+
+    def give_up(self) -> None:
+        """Let nobody wait for this worker."""
+        try:
+            self._mark("failed")
+        except OSError:
+            return
+
+    def send(self, stage: int, batch: pa.RecordBatch, tasks: int) -> None:
+        """Hand rows to the ``tasks`` tasks of the stage after ``stage``."""
+        for place, target in enumerate(batch.column("target").to_pylist()):
+            row = batch if batch.num_rows == 1 else batch.slice(place, 1)
+            for task in range(tasks) if target == ALL else (target % tasks,):
+                self._send(stage, task, row)
+
+    def _send(self, stage: int, task: int, row: pa.RecordBatch) -> None:
+        if task % self._workers == self._number and row.nbytes <= self._room:
+            self._room -= row.nbytes
+            self._kept.setdefault((stage, task), []).append(row)
+            return
+        if task not in self._open:
+            self._open[task] = files.Writer(self._folder / f"{stage}.{self._number}.{task}")
+        data = row.serialize()
+        self._open[task].write(_HEAD.pack(data.size, crc32c(data), 0))
+        self._open[task].write(data)
+
+    def through(self, stage: int) -> None:
+        """All rows of a stage are sent: say so, and wait until every worker has. Raises GivenUpError."""
+        for writer in self._open.values():
+            writer.close()
+        self._open.clear()
+        self._mark(f"{stage}.{self._number}")
+        waiting, looks = set(range(self._workers)), 0
+        while waiting := {each for each in waiting if not files.exists(self._folder / f"{stage}.{each}")}:
+            if files.exists(self._folder / "failed") or not files.exists(self._folder):
+                raise GivenUpError("another task gave up")
+            looks += 1
+            time.sleep(_SHORT_S if looks < _PATIENT_AFTER else _LONG_S)
+
+    def received(self, stage: int, task: int) -> Iterator[pa.RecordBatch]:
+        """What a task gets from the stage before. Raises ValueError for rows that are not those sent."""
+        kept = self._kept.pop((stage - 1, task), [])
+        self._room += sum(row.nbytes for row in kept)
+        yield from kept
+        del kept
+        for worker in range(self._workers):
+            path = self._folder / f"{stage - 1}.{worker}.{task}"
+            if files.exists(path):
+                yield from _rows_in(path)
+
+    def _mark(self, name: str) -> None:
+        files.Writer(self._folder / name).close()
+
+
+def _rows_in(path: Path) -> Iterator[pa.RecordBatch]:
+    with files.Reader(path) as reader:
+        position, end = 0, reader.stat.size
+        while position < end:
+            size, checksum, _ = _HEAD.unpack(reader.read(position, _HEAD.size))
+            data = np.empty(size, np.uint8)
+            got = reader.read_into(data, position + _HEAD.size)
+            if got != size or crc32c(data.data) != checksum:
+                raise ValueError(f"{path}: not the rows that were sent")
+            yield pa.ipc.read_record_batch(pa.py_buffer(data.data), ARROW_SCHEMA)
+            position += _HEAD.size + size
+
+
+def together_task(
+    stages: Sequence[Stage], workers: int, folder: str, kept_bytes: int, batches: Batches
+) -> Iterator[pa.RecordBatch]:
+    """Each row names a worker, which does its part of all stages."""
+    for number in task_numbers(batches):
+        post = _Post(Path(folder), number, workers, kept_bytes)
+        try:
+            post.begin()
+            yield from _all_stages(stages, number, workers, post)
+        except Exception as error:
+            post.give_up()
+            yield rows.report_row(FAILED, {"reason": f"{type(error).__name__}: {error}"}).batch()
+
+
+def _all_stages(stages: Sequence[Stage], number: int, workers: int, post: _Post) -> Iterator[pa.RecordBatch]:
+    for level, stage in enumerate(stages):
+        is_last = level == len(stages) - 1
+        for task in range(number, stage.tasks, workers):
+            given: Iterable[pa.RecordBatch] = post.received(level, task) if level else (_numbered(task),)
+            for batch in stage.function(*stage.given, given):
+                if is_last:
+                    yield batch
+                else:
+                    post.send(level, batch, stages[level + 1].tasks)
+        if not is_last:
+            post.through(level)
+
+
+def _numbered(task: int) -> pa.RecordBatch:
+    """A row as ``spark.range`` gives it."""
+    return pa.RecordBatch.from_pydict({"id": pa.array([task], pa.int64())})
+
+
+def has_failed(found: Iterable[Row]) -> bool:
+    """Did a worker give up? Nothing of what came is to be used then."""
+    return any(row.kind == FAILED for row in found)
+
+
+def progress_of(folder: Path, stages: Sequence[Stage], workers: int) -> Iterator[tuple[str, int, int]]:
+    """What goes on: (name of the stage, workers that are through with it, all)."""
+    for level, stage in enumerate(stages):
+        done = sum(files.exists(folder / f"{level}.{each}") for each in range(workers))
+        if done < workers:
+            yield stage.name, done, workers
+            return

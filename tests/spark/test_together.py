@@ -1,0 +1,237 @@
+"""Stages whose tasks run side by side and hand rows to each other through files.
+
+First the workers as threads of this process, then on Spark.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from siltstone.spark import jobs
+from siltstone.spark.jobs import TOGETHER_BYTES, Job, can_go_together, run, run_apart, run_together
+from siltstone.spark.rows import Row, rows_of
+from siltstone.spark.together import ALL, FAILED, Stage, progress_of, together_task
+from tests.spark.jobs_on_spark import HOLD, hold
+
+pytestmark = pytest.mark.spark
+TARGETS = 7
+
+
+def deal_task(each: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Every first task sends ``each`` rows to every target, and one to everybody."""
+    for batch in batches:
+        for number in batch.column("id").to_pylist():
+            for target in range(TARGETS):
+                for place in range(each):
+                    yield Row(target=target, kind="dealt", count=number, blob=bytes([place]) * 1000).batch()
+            yield Row(target=ALL, kind="told", count=number).batch()
+
+
+def pass_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows go on to the target after theirs."""
+    for batch in batches:
+        for row in rows_of(batch):
+            if row.kind == "dealt":
+                yield Row(target=row.target + 1, kind="passed", count=row.count, blob=row.blob).batch()
+            else:
+                yield batch
+
+
+def count_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What a last task got."""
+    seen = Counter(
+        (row.kind, row.target, row.count, bytes(row.blob)[:1]) for b in batches for row in rows_of(b)
+    )
+    for (kind, target, count, first), times in seen.items():
+        yield Row(target=target, kind=f"{kind} {first.hex()} {times}", count=count).batch()
+
+
+def raise_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Only the second worker's task fails."""
+    for batch in batches:
+        for row in rows_of(batch):
+            if row.kind == "dealt" and row.target % 2:
+                raise RuntimeError("on purpose")
+    yield from ()
+
+
+def stages(each: int = 3, tasks: tuple[int, int, int] = (2, 2, 2)) -> list[Stage]:
+    """Deal, pass on, count."""
+    return [
+        Stage(function=deal_task, given=(each,), tasks=tasks[0]),
+        Stage(function=pass_task, given=(), tasks=tasks[1]),
+        Stage(function=count_task, given=(), tasks=tasks[2]),
+    ]
+
+
+def on_threads(
+    folder: Path,
+    given: list[Stage],
+    workers: int,
+    kept_bytes: int,
+    before: Callable[[int], None] | None = None,
+) -> list[Row]:
+    """Each worker in a thread."""
+    found: list[Row] = []
+
+    def work(number: int) -> None:
+        if before is not None:
+            before(number)
+        batch = pa.RecordBatch.from_pydict({"id": [number]})
+        for result in together_task(given, workers, str(folder), kept_bytes, [batch]):
+            found.extend(rows_of(result))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return found
+
+
+def told(found: list[Row]) -> list[tuple[str, int, int]]:
+    return sorted((row.kind, row.target, row.count) for row in found)
+
+
+def expected(each: int, tasks: tuple[int, int, int]) -> list[tuple[str, int, int]]:
+    """Every target's rows once; what was told to all goes to each second task, from there to each third."""
+    senders = range(tasks[0])
+    dealt = [
+        (f"passed {place:02x} 1", target + 1, sender)
+        for sender in senders
+        for target in range(TARGETS)
+        for place in range(each)
+    ]
+    return sorted(dealt + [(f"told  {tasks[1]}", ALL, sender) for sender in senders for _ in range(tasks[2])])
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 5_000, 1 << 20])
+@pytest.mark.parametrize(
+    ("workers", "tasks"), [(1, (2, 3, 2)), (2, (2, 2, 2)), (2, (5, 1, 4)), (3, (1, 7, 2))]
+)
+def test_every_row_comes_to_its_task_once(
+    tmp_path: Path, workers: int, tasks: tuple[int, int, int], kept_bytes: int
+) -> None:
+    found = on_threads(tmp_path, stages(3, tasks), workers, kept_bytes)
+    assert told(found) == expected(3, tasks)
+    assert list(progress_of(tmp_path, stages(3, tasks)[:2], workers)) == []
+
+
+def test_what_stays_with_its_worker_does_not_go_through_a_file(tmp_path: Path) -> None:
+    on_threads(tmp_path, stages(), 2, 1 << 20)
+    moved = {path.name for path in tmp_path.iterdir() if path.name.count(".") == 2}
+    assert moved == {"0.0.1", "0.1.0", "1.0.1", "1.1.0"}
+
+
+def test_a_task_that_goes_again_gives_up_and_so_do_the_others(tmp_path: Path) -> None:
+    (tmp_path / "begun.1").touch()
+    found = on_threads(tmp_path, stages(), 2, 0)
+    assert [row.kind for row in found] == [FAILED, FAILED]
+    assert any("task 1 goes again" in row.report for row in found)
+    assert any("another task gave up" in row.report for row in found)
+
+
+def test_what_a_stage_raises_is_a_row_and_nobody_waits(tmp_path: Path) -> None:
+    failing = [stages()[0], Stage(function=raise_task, given=(), tasks=2), stages()[2]]
+    found = on_threads(tmp_path, failing, 2, 0)
+    assert sum("RuntimeError: on purpose" in row.report for row in found) == 1
+    assert [row.kind for row in found] == [FAILED, FAILED]
+
+
+def test_a_folder_that_is_gone_ends_the_waiting(tmp_path: Path) -> None:
+    folder = tmp_path / "rows"
+    folder.mkdir()
+
+    def lose(number: int) -> None:
+        if number == 1:
+            while not (folder / "0.0").exists():
+                pass
+            folder.rename(tmp_path / "away")
+
+    found = on_threads(folder, stages(), 2, 0, lose)
+    assert [row.kind for row in found] == [FAILED, FAILED]
+
+
+def test_damaged_rows_are_refused(tmp_path: Path) -> None:
+    def spoil(number: int) -> None:
+        if number == 1:
+            while not (tmp_path / "0.0").exists():
+                pass
+            path = tmp_path / "0.0.1"
+            data = bytearray(path.read_bytes())
+            data[-100] ^= 1
+            path.write_bytes(data)
+
+    found = on_threads(tmp_path, stages(), 2, 0, spoil)
+    assert any("not the rows that were sent" in row.report for row in found)
+    assert [row.kind for row in found] == [FAILED, FAILED]
+
+
+def job(given: list[Stage], staging: Path | None = None) -> Job:
+    return Job(stages=given, title="log", staging=None if staging is None else str(staging))
+
+
+@pytest.mark.parametrize("tasks", [(2, 2, 2), (5, 3, 4), (1, 2, 1)])
+def test_on_spark_both_ways_bring_the_same_rows(session: SparkSession, tasks: tuple[int, int, int]) -> None:
+    given = [Stage(function=deal_alone_task, given=(3,), tasks=tasks[0]), *stages(3, tasks)[1:]]
+    together = run_together(session, job(given), None)
+    assert together is not None
+    assert told(together) == told(run_apart(session, job(given), None))
+    assert len(together) == tasks[0] * TARGETS * 3
+
+
+def deal_alone_task(each: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Without what is told to all, which Spark's shuffle cannot do."""
+    yield from (batch for batch in deal_task(each, batches) if batch.column("target")[0].as_py() != ALL)
+
+
+def fail_once_task(marker: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Stages a file, and fails the first time."""
+    for batch in batches:
+        if not Path(marker).exists():
+            Path(marker).touch()
+            (Path(marker).parent / "staging" / "left").touch()
+            raise RuntimeError("on purpose")
+        yield batch
+
+
+def test_a_job_that_fails_together_goes_apart_and_what_it_staged_is_gone(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    failing = Stage(function=fail_once_task, given=(str(tmp_path / "marker"),), tasks=2)
+    given = [Stage(function=deal_alone_task, given=(3,), tasks=2), failing, stages()[2]]
+    found = run(session, job(given, staging), None, together=True)
+    assert sum("dealt" in row.kind for row in found) == 2 * TARGETS * 3
+    assert (tmp_path / "marker").exists() and list(staging.iterdir()) == []
+
+
+def test_progress_is_told_by_name(session: SparkSession, tmp_path: Path) -> None:
+    said: list[tuple[Any, ...]] = []
+    held = Stage(function=hold, given=(0.7,), tasks=1)
+    given = [held, stages()[2]]
+    run(session, job(given), lambda *told: said.append(told), together=True)
+    assert ("log", "hold", 1, 2) in said, "one of two workers has nothing to do"
+
+
+def test_when_logs_go_together(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert can_go_together(session, 100)
+    assert not can_go_together(session, TOGETHER_BYTES + 1)
+    other = threading.Thread(target=lambda: session.range(0, 1, 1, 1).mapInArrow(HOLD, "id long").collect())
+    other.start()
+    while not session.sparkContext.statusTracker().getActiveJobsIds():
+        pass
+    assert not can_go_together(session, 100), "a worker is needed elsewhere"
+    other.join()
+    monkeypatch.setattr(jobs, "is_local", lambda master: False)
+    assert not can_go_together(session, 100)
