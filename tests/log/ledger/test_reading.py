@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from siltstone import files
 from siltstone.clock import ManualClock
 from siltstone.config import LogConfig
 from siltstone.errors import LedgerError, OffsetOutOfRangeError, UsageError
+from siltstone.log.ledger import held as holding
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.opening import open_partition
@@ -451,6 +454,47 @@ def test_records_before_the_damaged_segment_are_given(log: PartitionLog) -> None
 
 
 # By other doors
+
+
+def test_a_segment_is_summed_up_while_the_one_before_it_is_read(
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many(log, 18)
+    plainly.compact(log)
+    seen: dict[str, str] = {}
+    real = holding.sum_of
+
+    def summing(reader: files.Reader, over: threading.Event | None = None) -> int:
+        assert reader.path not in seen, "once each"
+        seen[reader.path] = threading.current_thread().name
+        return real(reader, over)
+
+    monkeypatch.setattr(holding, "sum_of", summing)
+    assert len(view(log)) == 18
+    first, *others = seen.values()
+    assert first == threading.current_thread().name
+    assert len(others) >= 2 and all(each.startswith("ledger") for each in others)
+
+
+def test_a_reader_that_is_closed_does_not_wait_for_the_sum_of_what_comes_next(
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many(log, 12)
+    plainly.compact(log)
+    begun, real = threading.Event(), holding.sum_of
+
+    def summing(reader: files.Reader, over: threading.Event | None = None) -> int:
+        if over is not None:
+            begun.set()
+            assert over.wait(60), "nobody says that it is over"
+        return real(reader, over)
+
+    monkeypatch.setattr(holding, "sum_of", summing)
+    reader = log.reader(read_compacted=True)
+    assert reader.poll() is not None
+    assert begun.wait(60)
+    reader.close()
+    assert not [each for each in threading.enumerate() if each.name.startswith("ledger")]
 
 
 def test_a_log_opened_for_reading_has_the_view_too(tmp_path: Path) -> None:

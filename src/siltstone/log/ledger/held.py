@@ -1,12 +1,14 @@
 """The current ledger of a log, held for reading: nothing of it is deleted until it is let go.
 
 What is opened is what the manifest says: a file that is missing, or has another size or, for indexes,
-another checksum, is a ``LedgerError`` before anything is read. A log's own bytes are summed when they are
-first read from their start.
+another checksum, is a ``LedgerError`` before anything is read. A segment's own bytes are summed up before
+anything of it is read, by a thread while the segment before it is.
 """
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -57,6 +59,9 @@ class HeldLedger:
         self.hidden = hidden
         self._claim = claim
         self._sound: set[str] = set()
+        self._ahead: tuple[str, Future[int]] | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._over = threading.Event()
         self._views = tuple(open_generation(folder, each) for each in ledger.generations)
 
     def generation_views(self) -> tuple[LogView, ...]:
@@ -75,12 +80,26 @@ class HeldLedger:
         """Is a part's log what was written? Read once for each. Raises LedgerError, OSError."""
         reader = part.view.segments[0].reader
         if reader.path not in self._sound:
-            if sum_of(reader) != part.entry.crc:
+            ahead = self._ahead if self._ahead is not None and self._ahead[0] == reader.path else None
+            found = sum_of(reader) if ahead is None else ahead[1].result()
+            if found != part.entry.crc:
                 raise LedgerError(reader.path, "damaged: the checksum does not match")
             self._sound.add(reader.path)
 
+    def sum_ahead(self, part: Part) -> None:
+        """Begin to sum up a part that is to be read next."""
+        reader = part.view.segments[0].reader
+        if reader.path in self._sound or (self._ahead is not None and self._ahead[0] == reader.path):
+            return
+        self._thread = self._thread or ThreadPoolExecutor(1, "ledger")
+        self._ahead = reader.path, self._thread.submit(sum_of, reader, self._over)
+
     def close(self) -> None:
         """Let go of the ledger; twice is once."""
+        if self._thread is not None:
+            self._over.set()
+            self._thread.shutdown(cancel_futures=True)
+            self._thread = self._ahead = None
         self._views = ()
         if self._claim is not None:
             self._claim.release()
@@ -156,11 +175,11 @@ def _bytes_of(path: Path) -> bytes:
         raise LedgerError(str(path), "missing") from None
 
 
-def sum_of(reader: files.Reader) -> int:
-    """CRC32C of a whole file."""
+def sum_of(reader: files.Reader, over: threading.Event | None = None) -> int:
+    """CRC32C of a whole file; of some of it once nobody wants to know any more."""
     buffer = np.empty(_SUMMED_AT_ONCE, np.uint8)
     crc, position = 0, 0
-    while got := reader.read_into(buffer, position):
+    while (over is None or not over.is_set()) and (got := reader.read_into(buffer, position)):
         crc = crc32c(buffer[:got].data, crc)
         position += got
     return crc

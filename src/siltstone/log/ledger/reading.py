@@ -221,6 +221,11 @@ class CompactedReader:
         assert self._held is not None
         if self._how.get("verify", True):
             self._held.sum_up(part)
+            following = next(
+                (each for each in self._parts if each.entry.base_offset > part.entry.base_offset), None
+            )
+            if following is not None:
+                self._held.sum_ahead(following)
         self.offset = max(self.offset, part.view.log_start_offset)
         how: ReaderSettings = {
             **self._how,
