@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 from siltstone.cleaner.cleaner import RunLimits
 from siltstone.cleaner.engine import Engine, InProcessEngine
 from siltstone.cleaner.report import CLEANED, FAILED, UNCLEANABLE, LogResult
-from siltstone.spark import clean as pipeline
-from siltstone.spark import rows
-from siltstone.spark.clean import SparkEngine, dirty_task
+from siltstone.spark import rows, second_pass
+from siltstone.spark.clean import SparkEngine
 from siltstone.spark.jobs import TOGETHER_BYTES
+from siltstone.spark.second_pass import dirty_task
 from tests.cleaner import logs
 from tests.cleaner.logs import NOW, Rec, one
 from tests.cleaner.test_lookup import write
@@ -83,7 +83,7 @@ def test_a_lost_dirty_entry_stops_it(
 ) -> None:
     partition = write(tmp_path)
     before = logs.tree(partition)
-    monkeypatch.setattr(pipeline, "dirty_task", lost_dirty_task)
+    monkeypatch.setattr(second_pass, "dirty_task", lost_dirty_task)
     result = clean(tmp_path, SparkEngine(session, tasks=2, clean_share=0, together_bytes=way))
     assert result.status == FAILED and "after their keys had been collected" in result.reason
     assert logs.tree(partition) == before

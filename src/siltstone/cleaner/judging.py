@@ -1,7 +1,8 @@
 """The kernels of a rewrite: which records stay, and writing the batches that do.
 
-What becomes of a batch's records is its *fate*: each goes by its key, all stay (a marker), or all go, counted
-as ``ABORTED`` or ``MARKERS``. What is done with the batch is its *action*.
+What becomes of a batch's records is its *fate*: each goes by its key, all stay (a marker), or all go: beaten
+by others with their keys, or counted as ``ABORTED`` or ``MARKERS``. What is done with the batch is its
+*action*.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ DROPPED, COPIED, REBUILT, EMPTIED = range(4)
 """Actions."""
 SUPERSEDED, TOMBSTONES, KEYLESS, ABORTED, MARKERS = range(5)
 """Why a record went: places in ``Tally.gone``."""
-BY_KEY, MARKER_STAYS = 0, 1
+BY_KEY, MARKER_STAYS, BEATEN = 0, 1, 2
 """Fates, beside ``ABORTED`` and ``MARKERS``."""
 
 

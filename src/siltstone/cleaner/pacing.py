@@ -39,8 +39,10 @@ class Pacer:
             time.sleep(min(ahead, _LONGEST_SLEEP))
 
 
-def paced_windows(reader: files.Reader, window_size: int, pacer: Pacer) -> Iterator[Window]:
+def paced_windows(
+    reader: files.Reader, window_size: int, pacer: Pacer, *, verify: bool = True
+) -> Iterator[Window]:
     """``windows`` of a whole segment, each handed on when its bytes may have been read."""
-    for window in windows(reader, window_size=window_size):
+    for window in windows(reader, window_size=window_size, verify=verify):
         pacer.done(len(window.data))
         yield window

@@ -30,6 +30,7 @@ import numpy.typing as npt
 
 from siltstone.cleaner.judging import (
     ABORTED,
+    BEATEN,
     BY_KEY,
     COPIED,
     DROPPED,
@@ -45,8 +46,9 @@ from siltstone.cleaner.judging import (
 )
 from siltstone.cleaner.transactions import TransactionScan
 from siltstone.config import LONG_MAX
+from siltstone.errors import CorruptRecordError
 from siltstone.records.build import RECODE_ROOM, compress_batches
-from siltstone.records.checksum import patch_checksums
+from siltstone.records.checksum import first_bad_checksum, patch_checksums
 from siltstone.records.codecs import Scratch
 from siltstone.records.columns import RecordColumns
 from siltstone.records.convert import NO_HORIZON, convert_entries
@@ -107,9 +109,18 @@ class Rewriter:
     """Turns the windows of a group, in order, into output. One for each group."""
 
     def __init__(
-        self, rules: Rules, winners: npt.NDArray[np.uint32], base_offset: int, transactions: TransactionScan
+        self,
+        rules: Rules,
+        winners: npt.NDArray[np.uint32],
+        base_offset: int,
+        transactions: TransactionScan,
+        *,
+        counts_keyless: bool = True,
     ) -> None:
+        """``winners``: ascending. Without ``counts_keyless`` a batch in which there is none of them is not
+        looked into, and its records count as superseded."""
         self._rules = rules
+        self._counts_keyless = counts_keyless
         self._transactions = transactions
         self._winners = winners
         self._base_offset = base_offset
@@ -136,24 +147,36 @@ class Rewriter:
         """The output for these batches.
 
         They are all of magic 2, or all older; of those tombstones stay where ``keeps_legacy_tombstones`` says
-        so. ``path`` and ``origin`` are for messages. Raises CorruptRecordError for records, and
-        CorruptFileError for transactions, that make no sense, and CheckFailedError for a winner that is no
-        record.
+        so. ``path`` and ``origin`` are for messages. Raises CorruptRecordError for a checksum that does not
+        hold and for records, and CorruptFileError for transactions, that make no sense, and CheckFailedError
+        for a winner that is no record.
         """
         modern = bool(batches["magic"][0] == 2)
+        beaten = self._beaten(batches) if modern else _none(batches)
+        _refuse_bad_checksum(window, batches[~beaten | _must_stay(self._rules, batches)], path, origin)
         has_horizon = (batches["attributes"] & DELETE_HORIZON_BIT) != 0 if modern else _none(batches)
         passed = has_horizon & (batches["base_timestamp"] <= self._rules.now_ms)
         expired = passed if modern else np.full(len(batches), not keeps_legacy_tombstones)
         expired = expired & (batches["last_offset"] < self._rules.tombstones_from)
         followed = self._transactions.follow(window, batches, path=path, origin=origin)
         aborted, empty = (_none(batches), _none(batches)) if followed is None else followed
-        fates = _fates(batches, aborted, empty & passed)
+        fates = _fates(batches, aborted, empty & passed, beaten)
         columns = self._uncontested(window, batches, fates, path, origin)
         judged = self._judge(batches, columns, expired, fates)
         plan = _decide(self._rules, batches, judged, has_horizon, empty)
         if modern:
             return self._write(window, batches, columns, judged, plan)
         return _convert(batches, columns, judged, plan, path, origin)
+
+    def _beaten(self, batches: Directory) -> Flags:
+        """Which batches have no record that won, nor one that no key decides on."""
+        if self._counts_keyless:
+            return _none(batches)
+        base, last = batches["base_offset"], batches["last_offset"]
+        first = np.searchsorted(self._winners, (base - self._base_offset).astype(np.uint32))
+        behind = np.searchsorted(self._winners, (last - self._base_offset).astype(np.uint32), side="right")
+        is_data = (batches["attributes"] & CONTROL_BIT) == 0
+        return np.asarray((first == behind) & is_data & (last < self._rules.map_end))
 
     def _uncontested(
         self, window: Bytes, batches: Directory, fates: Fates, path: str, origin: int
@@ -169,8 +192,9 @@ class Rewriter:
         found = decode_chosen_records(window, batches, rows, choice, self._scratch, path=path, origin=origin)
         self._met = found.met
         aborted, markers = (int(batches["count"][fates == fate].sum()) for fate in (ABORTED, MARKERS))
-        self.tally.gone += (found.left_out - found.keyless, 0, found.keyless, aborted, markers)
-        self.tally.records += len(found.columns) + found.left_out + aborted + markers
+        beaten = int(batches["count"][fates == BEATEN].sum())
+        self.tally.gone += (found.left_out - found.keyless + beaten, 0, found.keyless, aborted, markers)
+        self.tally.records += len(found.columns) + found.left_out + beaten + aborted + markers
         return found.columns
 
     def _judge(self, batches: Directory, columns: RecordColumns, expired: Flags, fates: Fates) -> _Judged:
@@ -257,11 +281,18 @@ def _none(batches: Directory) -> Flags:
     return np.zeros(len(batches), np.bool_)
 
 
-def _fates(batches: Directory, aborted: Flags, marker_goes: Flags) -> Fates:
+def _refuse_bad_checksum(window: Bytes, batches: Directory, path: str, origin: int) -> None:
+    bad = first_bad_checksum(window, batches) if len(batches) else None
+    if bad is not None:
+        raise CorruptRecordError(path, origin + int(batches["position"][bad]), "checksum does not match")
+
+
+def _fates(batches: Directory, aborted: Flags, marker_goes: Flags, beaten: Flags) -> Fates:
     """What becomes of each batch's records, as ``BY_KEY`` says."""
     control = ((batches["attributes"] & CONTROL_BIT) != 0) & (batches["magic"] == 2)
     marker = np.where(marker_goes, MARKERS, MARKER_STAYS)
-    return np.where(control, marker, np.where(aborted, ABORTED, BY_KEY)).astype(np.int8)
+    by_key = np.where(beaten, BEATEN, BY_KEY)
+    return np.where(control, marker, np.where(aborted, ABORTED, by_key)).astype(np.int8)
 
 
 def _decide(

@@ -6,11 +6,9 @@
                                                                               or      ─► gather  ─► files
     spark.range(tasks) ─ a wave's groups, with their files of winners ─► rewrite ─► reports
 
-    spark.range(tasks) ─ dirty entries ─► driver: a map ─► spark.range(tasks) ─ groups looked up ─► reports
-
 A small log goes through one task, which may do several, all small logs of a run in one job; a large one
 through the stages above, in one job or, where its groups go in waves, in one that gathers the winners and
-one for each wave. The last way is a second pass's (``cleaner.lookup``).
+one for each wave. A second pass goes its own way (``second_pass``).
 Inputs reach the tasks as plain data in the function itself, so nothing is shuffled but entries and
 winners. Reports travel as rows beside them. Every task makes sure that the segments it reads are those that
 were planned with, so nothing computed anew can mix with what was swapped already.
@@ -21,15 +19,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 
-from siltstone.cleaner import lookup
 from siltstone.cleaner.engine import (
     Gathered,
     LogDone,
@@ -37,10 +33,10 @@ from siltstone.cleaner.engine import (
     bucket_count,
     clean_in_one_go,
     entry_capacity,
-    looked_up,
     offset_span,
 )
 from siltstone.cleaner.keys import ENTRY_BYTES, EntryBlob, merge_bucket
+from siltstone.cleaner.lookup import CLEAN_SHARE, pays
 from siltstone.cleaner.staging import Offsets, Rewritten, rewrite_group
 from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.winners import WINNER_BYTES, WinnersFile, rewrite_from, write_winners
@@ -61,18 +57,16 @@ from siltstone.spark.jobs import (
     can_go_together,
     collect,
     run,
-    run_together,
     stage,
 )
 from siltstone.spark.rows import Row, rows_of
+from siltstone.spark.second_pass import clean_by_lookup
 from siltstone.spark.tasks import Batches, merging, runs_of, task_numbers
-from siltstone.spark.together import ALL, Stage
+from siltstone.spark.together import Stage
 
 _TASK_BYTES = 1 << 30
 _WHOLE_TASK_BYTES = 256 << 20
 _TASKS_PER_WORKER = 4
-HEADS = "heads"
-"""A row that one extracting task sends: its bucket starts every group with an empty row of winners."""
 
 
 def clean_whole_task(parts: Sequence[Sequence[LogWork]], batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -107,7 +101,7 @@ def extract_task(
         found.summaries = []
         yield rows.report_row(rows.FOUND, found, number % buckets).batch()
         if number == 0:
-            yield Row(target=0, kind=HEADS).batch()
+            yield Row(target=0, kind=rows.HEADS).batch()
 
 
 def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -121,7 +115,7 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
     for batch in batches:
         kept.append(batch)
         for row in rows_of(batch):
-            if row.kind == HEADS:
+            if row.kind == rows.HEADS:
                 yield from (Row(target=group.index, kind=rows.WINNERS).batch() for group in work.groups)
                 continue
             if row.kind == rows.FOUND:
@@ -150,7 +144,7 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
 def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     """The winners of one group, or of several, become staged segments; reports pass through.
 
-    A group without any winner still has to be rewritten: ``HEADS`` sees to it that it has a row.
+    A group without any winner still has to be rewritten: ``rows.HEADS`` sees to it that it has a row.
     """
     winners: dict[int, list[Offsets]] = {}
     carried: dict[int, Carried] = {}
@@ -195,58 +189,6 @@ def rewrite_from_files_task(
         yield rows.report_row(rows.REWRITTEN, rewrite_from(work, group, file, attempt_name())).batch()
 
 
-def dirty_task(
-    work: LogWork, parts: Sequence[Sequence[int]], lookups: int, batches: Batches
-) -> Iterator[pa.RecordBatch]:
-    """Each row names a run of segments: their dirty entries, for everybody. The first one names as well the
-    ``lookups`` runs of groups that are looked up next."""
-    for number in task_numbers(batches):
-        found = Extracted()
-        for blob in lookup.dirty_entries(work, parts[number], found):
-            yield replace(rows.entries_row(blob), target=ALL).batch()
-        found.summaries = []
-        yield rows.report_row(rows.FOUND, found, ALL).batch()
-        if number == 0:
-            yield from (Row(target=run, kind=HEADS).batch() for run in range(lookups))
-
-
-def shared_lookup_task(
-    work: LogWork, shared: Broadcast[lookup.OffsetMap], parts: Sequence[Sequence[int]], batches: Batches
-) -> Iterator[pa.RecordBatch]:
-    """Each row names a run of groups: looked up in the map, and rewritten."""
-    for number in task_numbers(batches):
-        yield from _looked_up(work, shared.value, parts[number])
-
-
-def lookup_task(work: LogWork, parts: Sequence[Sequence[int]], batches: Batches) -> Iterator[pa.RecordBatch]:
-    """The same by a map of the dirty entries that arrive. Nothing is looked up where those have trouble, or
-    transactions; the first run's task says so."""
-    found, entries, mine = Extracted(), [], 0
-    for batch in batches:
-        for row in rows_of(batch):
-            if row.kind == rows.FOUND:
-                found.add(rows.extracted_of(row.report))
-            elif row.kind == HEADS:
-                mine = row.target
-            else:
-                entries.append(rows.entries_of(row, 1))
-    if found.trouble is not None or found.transactional:
-        yield rows.report_row(rows.FOUND, found).batch()
-        return
-    offset_map = lookup.OffsetMap.of(entries)
-    yield rows.report_row(rows.MERGED, {"dirty_keys": len(offset_map)}).batch()
-    yield from _looked_up(work, offset_map, parts[mine])
-
-
-def _looked_up(
-    work: LogWork, offset_map: lookup.OffsetMap, groups: Sequence[int]
-) -> Iterator[pa.RecordBatch]:
-    ready = lookup.Lookup(work, offset_map)
-    for group in groups:
-        done = lookup.clean_group(work, work.groups[group], ready, attempt_name())
-        yield rows.report_row(rows.LOOKED_UP, asdict(done), group).batch()
-
-
 class SparkEngine:
     """Spreads the cleaner's pieces over a session's workers."""
 
@@ -257,7 +199,7 @@ class SparkEngine:
         progress: Progress | None = None,
         buckets: int = 1,
         tasks: int | None = None,
-        clean_share: float = lookup.CLEAN_SHARE,
+        clean_share: float = CLEAN_SHARE,
         together_bytes: int = TOGETHER_BYTES,
     ) -> None:
         self._session = session
@@ -282,64 +224,19 @@ class SparkEngine:
 
     def clean_spread(self, work: LogWork) -> LogDone:
         """One log over all workers."""
-        found = self._clean_by_lookup(work) if lookup.pays(work, self._clean_share) else None
-        if found is not None:
-            return found
+        together = self._goes_together(work)
+        if pays(work, self._clean_share):
+            found = clean_by_lookup(self._session, work, self._parallelism, self._progress, together=together)
+            if found is not None:
+                return found
         done = LogDone(name=work.name, found=Extracted())
         _add_reports(work, done, self._by_group(work, rewrite_task))
         done.groups.sort(key=lambda group: group.group)
         return done
 
-    def _clean_by_lookup(self, work: LogWork) -> LogDone | None:
-        """A second pass without an exchange of clean keys; None for a log that has transactions."""
-        sizes = [segment.size for segment in work.segments]
-        dirty = lookup.dirty_segments(work)
-        runs = [[dirty[each] for each in run] for run in self._runs([sizes[n] for n in dirty])] or [[]]
-        parts = self._runs([sum(sizes[group.first : group.last]) for group in work.groups])
-        if self._goes_together(work):
-            stages = (
-                Stage(function=dirty_task, given=(work, runs, len(parts)), tasks=len(runs)),
-                Stage(function=lookup_task, given=(work, parts), tasks=len(parts)),
-            )
-            job = Job(stages=stages, title=work.name, staging=work.staging)
-            reports = run_together(self._session, job, self._progress)
-            if reports is not None:
-                return _of_lookups(work, reports)
-        return self._lookup_apart(work, runs, parts)
-
-    def _lookup_apart(
-        self, work: LogWork, runs: Sequence[Sequence[int]], parts: Sequence[Sequence[int]]
-    ) -> LogDone | None:
-        """In two jobs: the map goes by way of the driver."""
-        found, entries = Extracted(), []
-        frame = stage(self._session.range(0, len(runs), 1, len(runs)), dirty_task, work, runs, 0)
-        for row in self._collect(frame, work.name):
-            if row.kind == rows.FOUND:
-                found.add(rows.extracted_of(row.report))
-            else:
-                entries.append(rows.entries_of(row, 1))
-        if found.trouble is not None:
-            return LogDone(name=work.name, found=found)
-        if found.transactional:
-            return None
-        offset_map = lookup.OffsetMap.of(entries)
-        shared = self._session.sparkContext.broadcast(offset_map)
-        try:
-            frame = self._session.range(0, len(parts), 1, len(parts))
-            frame = stage(frame, shared_lookup_task, work, shared, parts)
-            reports = self._collect(frame, work.name)
-        finally:
-            shared.destroy()
-        groups = (rows.looked_up_of(row.report) for row in reports)
-        return looked_up(work, len(offset_map), groups)
-
     def _goes_together(self, work: LogWork) -> bool:
         size = sum(segment.size for segment in work.segments)
         return can_go_together(self._session, size, self._together_bytes)
-
-    def _runs(self, sizes: Sequence[int]) -> list[list[int]]:
-        """Runs of neighbours of about the same size, one for each worker."""
-        return runs_of(sizes, min(len(sizes), self._parallelism))
 
     def gather(self, work: LogWork) -> Gathered:
         """One log over all workers, up to a file of winners for each group."""
@@ -403,16 +300,6 @@ def _add_reports(work: LogWork, done: LogDone, found: Iterable[Row]) -> None:
         else:
             done.groups.append(rows.rewritten_of(row.report))
     done.found.trouble = done.found.trouble or check_keyless(work, done.found)
-
-
-def _of_lookups(work: LogWork, reports: Sequence[Row]) -> LogDone | None:
-    """What the tasks of a second pass say; None where there are transactions."""
-    stopped = next((rows.extracted_of(row.report) for row in reports if row.kind == rows.FOUND), None)
-    if stopped is not None:
-        return LogDone(name=work.name, found=stopped) if stopped.trouble is not None else None
-    keys = max(json.loads(row.report)["dirty_keys"] for row in reports if row.kind == rows.MERGED)
-    groups = (rows.looked_up_of(row.report) for row in reports if row.kind == rows.LOOKED_UP)
-    return looked_up(work, keys, groups)
 
 
 def _done_of(text: str) -> LogDone:

@@ -46,6 +46,8 @@ ARROW_SCHEMA = pa.schema(
 )
 DIRTY, CLEAN, WINNERS = "dirty", "clean", "winners"
 SUMMARY, CARRIED = "summary", "carried"
+HEADS = "heads"
+"""A row for a task of the next stage that has to do something even if nothing else comes to it."""
 FOUND, MERGED, GATHERED, REWRITTEN, LOOKED_UP = "found", "merged", "gathered", "rewritten", "looked up"
 
 

@@ -1,0 +1,138 @@
+"""A second pass on Spark: keys are looked up in a map of the dirty ones, none are brought together.
+
+::
+
+    together   dirty segments ─► entries, to every task ─► a map each ─ groups looked up ─► rewrite ─► reports
+    apart      dirty segments ─► entries ─► driver: a map, broadcast ─ groups looked up ─► rewrite ─► reports
+
+The pieces are ``cleaner.lookup``'s.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+
+import pyarrow as pa
+from pyspark import Broadcast
+from pyspark.sql import SparkSession
+
+from siltstone.cleaner import lookup
+from siltstone.cleaner.engine import LogDone, Progress, looked_up
+from siltstone.cleaner.work import Extracted, LogWork
+from siltstone.spark import rows
+from siltstone.spark.jobs import Job, attempt_name, collect, run_together, stage
+from siltstone.spark.rows import Row, rows_of
+from siltstone.spark.tasks import Batches, runs_of, task_numbers
+from siltstone.spark.together import ALL, Stage
+
+Runs = Sequence[Sequence[int]]
+
+
+def dirty_task(work: LogWork, parts: Runs, lookups: int, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Each row names a run of segments: their dirty entries, for everybody. The first one names as well the
+    ``lookups`` runs of groups that are looked up next."""
+    for number in task_numbers(batches):
+        found = Extracted()
+        for blob in lookup.dirty_entries(work, parts[number], found):
+            yield replace(rows.entries_row(blob), target=ALL).batch()
+        found.summaries = []
+        yield rows.report_row(rows.FOUND, found, ALL).batch()
+        if number == 0:
+            yield from (Row(target=run, kind=rows.HEADS).batch() for run in range(lookups))
+
+
+def shared_lookup_task(
+    work: LogWork, shared: Broadcast[lookup.OffsetMap], parts: Runs, batches: Batches
+) -> Iterator[pa.RecordBatch]:
+    """Each row names a run of groups: looked up in the map, and rewritten."""
+    for number in task_numbers(batches):
+        yield from _looked_up(work, shared.value, parts[number])
+
+
+def lookup_task(work: LogWork, parts: Runs, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """The same by a map of the dirty entries that arrive. Nothing is looked up where those have trouble, or
+    transactions; the first run's task says so."""
+    found, entries, mine = Extracted(), [], 0
+    for batch in batches:
+        for row in rows_of(batch):
+            if row.kind == rows.FOUND:
+                found.add(rows.extracted_of(row.report))
+            elif row.kind == rows.HEADS:
+                mine = row.target
+            else:
+                entries.append(rows.entries_of(row, 1))
+    if found.trouble is not None or found.transactional:
+        yield rows.report_row(rows.FOUND, found).batch()
+        return
+    offset_map = lookup.OffsetMap.of(entries)
+    yield rows.report_row(rows.MERGED, {"dirty_keys": len(offset_map)}).batch()
+    yield from _looked_up(work, offset_map, parts[mine])
+
+
+def _looked_up(
+    work: LogWork, offset_map: lookup.OffsetMap, groups: Sequence[int]
+) -> Iterator[pa.RecordBatch]:
+    ready = lookup.Lookup(work, offset_map)
+    for group in groups:
+        done = lookup.clean_group(work, work.groups[group], ready, attempt_name())
+        yield rows.report_row(rows.LOOKED_UP, asdict(done), group).batch()
+
+
+def clean_by_lookup(
+    session: SparkSession, work: LogWork, workers: int, progress: Progress | None, *, together: bool
+) -> LogDone | None:
+    """One log over so many workers; None for a log that has transactions. Raises EngineError."""
+    sizes, dirty = [segment.size for segment in work.segments], lookup.dirty_segments(work)
+    runs = [[dirty[each] for each in run] for run in _runs([sizes[n] for n in dirty], workers)] or [[]]
+    parts = _runs([sum(sizes[group.first : group.last]) for group in work.groups], workers)
+    if together:
+        stages = (
+            Stage(function=dirty_task, given=(work, runs, len(parts)), tasks=len(runs)),
+            Stage(function=lookup_task, given=(work, parts), tasks=len(parts)),
+        )
+        reports = run_together(session, Job(stages=stages, title=work.name, staging=work.staging), progress)
+        if reports is not None:
+            return _of_lookups(work, reports)
+    return _apart(session, work, runs, parts, progress)
+
+
+def _runs(sizes: Sequence[int], workers: int) -> list[list[int]]:
+    """Runs of neighbours of about the same size, one for each worker."""
+    return runs_of(sizes, min(len(sizes), workers))
+
+
+def _apart(
+    session: SparkSession, work: LogWork, runs: Runs, parts: Runs, progress: Progress | None
+) -> LogDone | None:
+    """In two jobs: the map goes by way of the driver."""
+    found, entries = Extracted(), []
+    frame = stage(session.range(0, len(runs), 1, len(runs)), dirty_task, work, runs, 0)
+    for row in collect(session, frame, work.name, progress):
+        if row.kind == rows.FOUND:
+            found.add(rows.extracted_of(row.report))
+        else:
+            entries.append(rows.entries_of(row, 1))
+    if found.trouble is not None:
+        return LogDone(name=work.name, found=found)
+    if found.transactional:
+        return None
+    offset_map = lookup.OffsetMap.of(entries)
+    shared = session.sparkContext.broadcast(offset_map)
+    try:
+        frame = stage(session.range(0, len(parts), 1, len(parts)), shared_lookup_task, work, shared, parts)
+        reports = collect(session, frame, work.name, progress)
+    finally:
+        shared.destroy()
+    return looked_up(work, len(offset_map), (rows.looked_up_of(row.report) for row in reports))
+
+
+def _of_lookups(work: LogWork, reports: Sequence[Row]) -> LogDone | None:
+    """What the tasks of a second pass say; None where there are transactions."""
+    stopped = next((rows.extracted_of(row.report) for row in reports if row.kind == rows.FOUND), None)
+    if stopped is not None:
+        return LogDone(name=work.name, found=stopped) if stopped.trouble is not None else None
+    keys = max(json.loads(row.report)["dirty_keys"] for row in reports if row.kind == rows.MERGED)
+    groups = (rows.looked_up_of(row.report) for row in reports if row.kind == rows.LOOKED_UP)
+    return looked_up(work, keys, groups)
