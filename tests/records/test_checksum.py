@@ -14,7 +14,10 @@ from siltstone.records import checksum
 from siltstone.records.checksum import (
     CRC32_TABLES,
     CRC32C_TABLES,
+    HAS_CRC32C,
     batch_checksums,
+    crc32c_each,
+    crc32c_of,
     crc_each,
     first_bad_checksum,
     message_checksums,
@@ -57,14 +60,31 @@ def test_kernel_library_and_twin_agree_at_every_length_and_start(
     assert [library(data[start:end]) for start, end in spans] == want
 
 
+@pytest.mark.skipif(not HAS_CRC32C, reason="this processor has no instruction for it")
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 594])
+def test_the_instruction_agrees_at_every_length_and_start(count: int) -> None:
+    data = random.Random(7).randbytes(80)
+    spans = [(start, start + length) for start in range(9) for length in range(66)]
+    random.Random(count).shuffle(spans)
+    starts, ends = (np.array(side[:count], INT64) for side in zip(*spans, strict=True))
+    out = np.empty(count, np.uint32)
+    crc32c_each(array(data), starts, ends, out)
+    want = [twin.crc32c(data[start:end]) for start, end in spans[:count]]
+    assert out.tolist() == want
+    assert [crc32c_of(array(data), start, end) for start, end in spans[:count]] == want
+
+
+@pytest.mark.parametrize("has_instruction", sorted({False, HAS_CRC32C}))
 def test_small_and_large_batches_take_different_ways_to_the_same_sums(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, has_instruction: bool
 ) -> None:
+    monkeypatch.setattr(checksum, "HAS_CRC32C", has_instruction)
     data = random.Random(8).randbytes(9000)
     starts, sizes = np.array([0, 100, 4000], INT64), np.array([61, 3000, 5000], INT64)
     want = [crc32c(data[start + 21 : start + size]) for start, size in zip(starts, sizes, strict=True)]
     for threshold in (0, 1 << 20):
         monkeypatch.setattr(checksum, "_SMALL_BATCH_SIZE", threshold)
+        monkeypatch.setattr(checksum, "_LARGE_BATCH_SIZE", threshold)
         assert batch_checksums(array(data), starts, sizes).tolist() == want
         old = [zlib.crc32(data[start + 16 : start + size]) for start, size in zip(starts, sizes, strict=True)]
         assert message_checksums(array(data), starts, sizes).tolist() == old

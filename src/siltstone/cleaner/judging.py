@@ -17,6 +17,7 @@ from siltstone.records.varint import read_varint, read_varlong, varint_size, wri
 
 Flags = npt.NDArray[np.bool_]
 Fates = npt.NDArray[np.int8]
+Winners = npt.NDArray[np.uint32]
 DROPPED, COPIED, REBUILT, EMPTIED = range(4)
 """Actions."""
 SUPERSEDED, TOMBSTONES, KEYLESS, ABORTED, MARKERS = range(5)
@@ -129,3 +130,33 @@ def emit(
             position = end
         sizes[b] = position - starts[b]
     return position
+
+
+@kernel
+def meet_winners(
+    offset: Int64,
+    batch: Int32,
+    control: Flags,
+    base_offset: int,
+    map_end: int,
+    winners: Winners,
+    last: int,
+    met: int,
+) -> tuple[int, int, int]:
+    """Go through records that were written: (largest offset, winners passed, what is wrong).
+
+    ``offset`` must ascend from above ``last``, else 1; each is among the ``winners`` (ascending, less
+    ``base_offset``) from number ``met`` on, else 2, but for control batches and from ``map_end`` on.
+    """
+    for i in range(len(offset)):
+        if offset[i] <= last:
+            return last, met, 1
+        last = offset[i]
+        if control[batch[i]] or last >= map_end:
+            continue
+        relative = last - base_offset
+        while met < len(winners) and winners[np.uint64(met)] < relative:
+            met += 1
+        if met == len(winners) or winners[np.uint64(met)] != relative:
+            return last, met, 2
+    return last, met, 0

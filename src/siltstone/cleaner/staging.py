@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone import files
-from siltstone.cleaner.judging import Flags
+from siltstone.cleaner.judging import meet_winners
 from siltstone.cleaner.pacing import Pacer, paced_windows
 from siltstone.cleaner.rewrite import Output, Rewriter, pieces
 from siltstone.cleaner.transactions import NOTHING, Carried
@@ -31,6 +31,7 @@ from siltstone.records.layout import CONTROL_BIT
 
 Offsets = npt.NDArray[np.uint32]
 _COPY_BYTES = 4 << 20
+_WRONG = ("an offset is there twice or out of order", "a record is there that is no winner")
 _NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP)
 """What file systems say that have no second names, or no more of them."""
 
@@ -256,7 +257,7 @@ def read_back(
     """
     path, following, kept, scratch = report.staged["log"], group.base_offset, 0, Scratch()
     again = IndexBuilder(group.base_offset, work.index_interval, work.index_bytes)
-    last = -1
+    last, met = group.base_offset - 1, 0
     pacer = Pacer(work.io_bytes_per_second)
     with files.Reader(path) as reader:
         if reader.stat.size != report.size:
@@ -271,9 +272,10 @@ def read_back(
                     window.data, window.batches[part], scratch, path=path, origin=window.origin
                 )
                 control = (window.batches[part]["attributes"] & CONTROL_BIT) != 0
-                uncontested = control[columns.batch] | (columns.offset >= work.map_end)
-                relative = columns.offset - group.base_offset
-                last = _check_offsets(path, relative, uncontested, winners, last)
+                spans = (columns.offset, columns.batch, control, group.base_offset, work.map_end)
+                last, met, wrong = meet_winners(*spans, winners, last, met)
+                if wrong:
+                    raise CheckFailedError(f"{path}: {_WRONG[wrong - 1]}")
                 kept += len(columns)
     if kept != report.kept:
         raise CheckFailedError(f"{path}: {kept} records on disk, but {report.kept} were kept")
@@ -287,17 +289,3 @@ def _check_indexes(report: Rewritten, staged: dict[str, bytes]) -> None:
     for kind, data in staged.items():
         if files.read_bytes(report.staged[kind]) != data:
             raise CheckFailedError(f"{report.staged[kind]}: is not the index of what was written")
-
-
-def _check_offsets(
-    path: str, relative: npt.NDArray[np.int64], uncontested: Flags, winners: Offsets, last: int
-) -> int:
-    if not len(relative):
-        return last
-    if int(relative[0]) <= last or (np.diff(relative) <= 0).any():
-        raise CheckFailedError(f"{path}: an offset is there twice or out of order")
-    data = relative[~uncontested] if uncontested.any() else relative
-    where = np.searchsorted(winners, data.astype(np.uint32)).clip(max=max(len(winners) - 1, 0))
-    if len(data) and (not len(winners) or (winners[where] != data).any()):
-        raise CheckFailedError(f"{path}: a record is there that is no winner")
-    return int(relative[-1])

@@ -14,6 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from siltstone.files.behind import start_writing
+
+_BEGUN_AT_ONCE = 8 << 20
 Operation = tuple[str, str, str]
 """What is about to happen: (verb, path, second path or empty)."""
 
@@ -161,13 +164,16 @@ class Reader:
 
 
 class Writer:
-    """A new file, made with O_EXCL; ``size`` is what was written so far."""
+    """A new file, made with O_EXCL; ``size`` is what was written so far.
+
+    The system begins to bring large ones to disk before they are synced.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         about_to("create", path)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self.size = 0
+        self.size = self._begun = 0
 
     def write(self, data: Any) -> None:
         """Append bytes; a partial write is gone on with. Raises OSError (the disk is full, …)."""
@@ -177,6 +183,9 @@ class Writer:
             done = os.write(self._descriptor, view)
             self.size += done
             view = view[done:]
+        if self.size - self._begun >= _BEGUN_AT_ONCE:
+            start_writing(self._descriptor, self._begun, self.size - self._begun)
+            self._begun = self.size
 
     def sync(self) -> None:
         """Make the contents durable."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from siltstone.records.build import write_int
-from siltstone.records.checksum import CRC32C_TABLES, crc_of
+from siltstone.records.checksum import crc32c_of
 from siltstone.records.integers import load_word
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import Bytes, Directory, Int64
@@ -209,7 +209,7 @@ def check_records(
 
 @kernel
 def _checksum_holds(data: Bytes, row: Any) -> bool:
-    return bool(crc_of(data, row.position + 21, row.position + row.size, CRC32C_TABLES) == row.crc)
+    return bool(crc32c_of(data, row.position + 21, row.position + row.size) == row.crc)
 
 
 @kernel
@@ -323,7 +323,7 @@ def assign_offsets(
             findings[i, 5] = 1
             pending += 1
         else:
-            row.crc = crc_of(data, position + 21, position + row.size, CRC32C_TABLES)
+            row.crc = crc32c_of(data, position + 21, position + row.size)
             write_int(data, position + 17, row.crc, 4)
     return pending
 

@@ -1,7 +1,9 @@
 """Are the batches the bytes that were written? CRC32C for batches, CRC32 for message sets.
 
 Large ones go through a library each; for small ones a call would cost more than the sum itself, so one
-kernel (slicing by eight) does them all. Its tables are made from the polynomial, so it does both sums.
+kernel does them all: with the processor's instruction where there is one, three batches side by side, as it
+takes three cycles but can begin anew each cycle; else slicing by eight, whose tables are made from the
+polynomial, so it does both sums.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from siltstone.records.kernel import kernel
+from siltstone.records.kernel import HAS_CRC32C, crc_of_byte_at, crc_of_word_at, kernel
 from siltstone.records.layout import (
     CHECKED_FROM,
     CRC_POSITION,
@@ -24,7 +26,7 @@ from siltstone.records.layout import (
 )
 
 Sums = npt.NDArray[np.uint32]
-_SMALL_BATCH_SIZE = 1024
+_SMALL_BATCH_SIZE, _LARGE_BATCH_SIZE = 1024, 128 << 10
 
 
 def _tables(polynomial: int) -> Sums:
@@ -83,12 +85,63 @@ def crc_each(data: Bytes, starts: Int64, ends: Int64, tables: Sums, out: Sums) -
         out[i] = crc_of(data, starts[i], ends[i], tables)
 
 
+@kernel
+def _crc_rest(crc: np.uint64, at: int, end: int) -> np.uint32:
+    """Go on with a sum from address ``at`` to ``end``, and turn it."""
+    while at + 8 <= end:
+        crc = crc_of_word_at(crc, at)
+        at += 8
+    while at < end:
+        crc = crc_of_byte_at(crc, at)
+        at += 1
+    return np.uint32(crc ^ np.uint64(0xFFFFFFFF))
+
+
+@kernel
+def crc32c_each(data: Bytes, starts: Int64, ends: Int64, out: Sums) -> None:
+    """CRC32C of each ``data[starts[i]:ends[i]]`` into ``out`` (uint32), by the processor's instruction."""
+    origin, fresh = data.ctypes.data, np.uint64(0xFFFFFFFF)
+    threes = len(starts) // 3 * 3
+    for i in range(0, threes, 3):
+        one, two, three = origin + starts[i], origin + starts[i + 1], origin + starts[i + 2]
+        a, b, c = fresh, fresh, fresh
+        shortest = min(ends[i] - starts[i], ends[i + 1] - starts[i + 1], ends[i + 2] - starts[i + 2])
+        for at in range(0, shortest - 7, 8):
+            a, b, c = crc_of_word_at(a, one + at), crc_of_word_at(b, two + at), crc_of_word_at(c, three + at)
+        done = max(shortest, 0) & -8
+        out[i] = _crc_rest(a, one + done, origin + ends[i])
+        out[i + 1] = _crc_rest(b, two + done, origin + ends[i + 1])
+        out[i + 2] = _crc_rest(c, three + done, origin + ends[i + 2])
+    for i in range(threes, len(starts)):
+        out[i] = _crc_rest(fresh, origin + starts[i], origin + ends[i])
+
+
+@kernel
+def _crc32c_by_tables(data: Bytes, start: int, end: int) -> np.uint32:
+    return crc_of(data, start, end, CRC32C_TABLES)
+
+
+@kernel
+def _crc32c_by_instruction(data: Bytes, start: int, end: int) -> np.uint32:
+    origin = data.ctypes.data
+    return _crc_rest(np.uint64(0xFFFFFFFF), origin + start, origin + end)
+
+
+crc32c_of = _crc32c_by_instruction if HAS_CRC32C else _crc32c_by_tables
+"""CRC32C of ``data[start:end]``: for kernels, and for small batches."""
+
+
 def batch_checksums(data: Bytes, starts: Int64, sizes: Int64) -> Sums:
     """CRC32C of whole v2 batches, each from its attributes on: uint32, one a batch.
 
     ``starts`` and ``sizes`` (int64) are the batches' positions in ``data`` and their whole sizes.
     """
-    return _sums(data, starts + CHECKED_FROM, starts + sizes, CRC32C_TABLES, crc32c)
+    from_, ends = starts + CHECKED_FROM, starts + sizes
+    if HAS_CRC32C and int(sizes.sum()) < _LARGE_BATCH_SIZE * len(starts):
+        out = np.empty(len(starts), np.uint32)
+        crc32c_each(data, from_, ends, out)
+        return out
+    return _sums(data, from_, ends, CRC32C_TABLES, crc32c)
 
 
 def message_checksums(data: Bytes, starts: Int64, sizes: Int64) -> Sums:
