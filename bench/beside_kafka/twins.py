@@ -2,7 +2,8 @@
 
 Closed segments are hard links unless real copies are asked for: both cleaners only read, rename and unlink
 them, so the twins read the very same pages of the page cache. Everything else (indexes, active segments,
-checkpoints, metadata) is copied. ``unchanged`` makes sure that nobody wrote into a linked file.
+checkpoints, metadata) is copied, but for what the broker's own cleaning left as ``.deleted``: a broker removes
+that as it starts, before anything is timed. ``unchanged`` makes sure that nobody wrote into a linked file.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ def twin_of(pristine: Path, *, real: bool) -> Iterator[Path]:
     before = listing(pristine)
     for source in sorted(pristine.rglob("*")):
         target = twin / source.relative_to(pristine)
+        if source.suffix == ".deleted":
+            continue
         if source.is_dir():
             target.mkdir(parents=True)
         elif not real and source.suffix == ".log" and _is_closed(source):

@@ -14,8 +14,9 @@ from typing import Protocol
 import numpy as np
 
 from siltstone.cleaner import lookup
+from siltstone.cleaner.contest import Offsets
 from siltstone.cleaner.keys import MERGE_BYTES, EntryBlob, Winners, merge_bucket
-from siltstone.cleaner.staging import Offsets, Rewritten, remove_staged, rewrite_group
+from siltstone.cleaner.staging import Rewritten, remove_staged, rewrite_group
 from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.winners import WinnersFile, rewrite_from, write_winners
 from siltstone.cleaner.work import (

@@ -32,6 +32,7 @@ def judge(
     offset: Int64,
     timestamp: Int64,
     value_size: Int32,
+    won: Flags,
     expired: Flags,
     fate: Fates,
     map_end: int,
@@ -41,14 +42,17 @@ def judge(
     first_time: Int64,
     last_time: Int64,
 ) -> int:
-    """Which of the records that are no longer contested stay: fills ``keep`` a record, the last four a batch.
+    """Which of the records that ``won`` stay: fills ``keep`` a record, the last four a batch.
 
-    Tombstones of ``expired`` batches go; from ``map_end`` on none does, nor a marker. Returns how many went.
+    Tombstones of ``expired`` batches go; from ``map_end`` on none does, nor a marker. Returns how many
+    went so.
     """
     gone = 0
     for i in range(len(offset)):
         here = batch[i]
-        keep[i] = True
+        keep[i] = won[i]
+        if not won[i]:
+            continue
         if fate[here] == 0 and value_size[i] < 0:
             if expired[here] and offset[i] < map_end:
                 keep[i] = False

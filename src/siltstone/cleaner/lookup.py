@@ -3,7 +3,7 @@
 ::
 
     dirty segments ─ extract ─► entries ─► OffsetMap, handed to every task
-    each group     ─ keys, looked up in it ─► its winners ─► rewrite        (no exchange between groups)
+    each group     ─ rewritten, its keys looked up on the way               (no exchange between groups)
 
 As Kafka's cleaner does it with its map. A clean record stays unless the map has its key; a dirty one only if
 it is the map's. The other way (``work``) sends an entry for every record of the log. Not for logs with
@@ -14,19 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from siltstone.cleaner.contest import Contested, Offsets
 from siltstone.cleaner.hashing import siphash128_each
-from siltstone.cleaner.judging import Flags
+from siltstone.cleaner.judging import Fates, Flags
 from siltstone.cleaner.keys import EntryBlob, Words, table_for
-from siltstone.cleaner.staging import Offsets, Rewritten, rewrite_group
-from siltstone.cleaner.work import Extracted, Group, LogWork, Trouble, extract, keys_of, trouble_of
+from siltstone.cleaner.staging import Rewritten, rewrite_by
+from siltstone.cleaner.work import Extracted, Group, LogWork, Trouble, extract
 from siltstone.config import LONG_MAX
 from siltstone.errors import CheckFailedError
-from siltstone.records.columns import KeyColumns
+from siltstone.records.codecs import Scratch
+from siltstone.records.columns import RecordColumns
+from siltstone.records.decode import decode_records
 from siltstone.records.kernel import kernel
-from siltstone.records.layout import Int32, Int64
+from siltstone.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory, Int32, Int64
 
 CLEAN_SHARE = 4
 """A log goes this way when its clean segments have so many times the bytes of the others."""
@@ -151,28 +155,71 @@ class Lookup:
         self._first_dirty = work.first_dirty
         self._map = offset_map
         self._tables = offset_map.tables()
-        self.met = 0
 
-    def staying(self, columns: KeyColumns, taking_part: Flags) -> Int64:
-        """The offsets of those that stay (int64, ascending). Raises CheckFailedError."""
-        rows = slice(None) if taking_part.all() else taking_part
+    def won(self, columns: RecordColumns) -> tuple[Flags, int]:
+        """(which records stay, by their keys: bool; how many of them are the map's). Those without a key do
+        not. Raises CheckFailedError."""
+        keyed = columns.key_size >= 0
+        rows: Any = slice(None) if keyed.all() else keyed
         offset = columns.offset[rows]
         low, high = np.empty((2, len(offset)), np.uint64)
         siphash128_each(columns.data, columns.key_start[rows], columns.key_size[rows], *self._key, low, high)
-        keep = np.empty(len(offset), np.bool_)
+        won, keep = np.zeros(len(columns), np.bool_), np.empty(len(offset), np.bool_)
         given = (self._map.words, self._map.offsets, *self._tables)
         met, missing = _look_up(low, high, offset, *given, self._first_dirty, keep)
         if missing:
             raise CheckFailedError(f"{missing} records came after their keys had been collected")
+        won[rows] = keep
+        return won, met
+
+
+class ByLookup:
+    """The contest of a group whose keys are looked up as it is rewritten: nothing is read twice.
+
+    ``transactional``: it met a batch of a transaction, or a marker, and gave up.
+    """
+
+    def __init__(self, lookup: Lookup, base_offset: int) -> None:
+        self._lookup = lookup
+        self._base_offset = base_offset
+        self._parts: list[Offsets] = []
+        self.transactional = False
+        self.met = self.keyless = 0
+
+    @property
+    def winners(self) -> Offsets:
+        """Those that were found."""
+        return np.concatenate([np.empty(0, np.uint32), *self._parts])
+
+    def beaten(self, batches: Directory) -> Flags:
+        """None: each has to be looked up."""
+        return np.zeros(len(batches), np.bool_)
+
+    def of(
+        self, window: Bytes, batches: Directory, fates: Fates, scratch: Scratch, path: str, origin: int
+    ) -> Contested:
+        """All records. Raises CorruptRecordError, CheckFailedError."""
+        if (batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)).any():
+            self.transactional = True
+            raise CheckFailedError(f"{path}: has transactions")
+        columns = decode_records(window, batches, scratch, path=path, origin=origin)
+        won, met = self._lookup.won(columns)
         self.met += met
-        return np.asarray(offset[keep])
+        keyless = int(np.count_nonzero(columns.key_size < 0))
+        self.keyless += keyless
+        self._parts.append((columns.offset[won] - self._base_offset).astype(np.uint32))
+        lost = len(columns) - int(np.count_nonzero(won))
+        return Contested(columns=columns, won=won, lost=lost, keyless=keyless)
+
+    def refuse_unmet(self, name: str) -> None:
+        """Which keys were met is known when all groups are through: ``check_met``."""
 
 
 @dataclass(slots=True, kw_only=True)
 class GroupDone:
     """What became of a group: ``met`` keys of the map have their last record in it.
 
-    It is not rewritten where ``found`` has trouble, or transactions: the log has to go the other way.
+    It is not rewritten where ``found`` has transactions: the log has to go the other way.
     """
 
     found: Extracted
@@ -205,19 +252,12 @@ def dirty_entries(work: LogWork, segments: Sequence[int], found: Extracted) -> l
 
 def clean_group(work: LogWork, group: Group, lookup: Lookup, attempt: str) -> GroupDone:
     """Look up a group's keys, and rewrite it. Never raises: the reports say what is wrong."""
-    done, parts, before = GroupDone(found=Extracted()), [np.empty(0, np.int64)], lookup.met
-    try:
-        for number in range(group.first, group.last):
-            for columns, taking_part in keys_of(work, number, done.found):
-                parts.append(lookup.staying(columns, taking_part))
-    except Exception as error:
-        done.found.trouble = trouble_of(error)
-        return done
-    done.met, done.found.summaries = lookup.met - before, []
-    if not done.found.transactional:
-        winners: Offsets = (np.concatenate(parts) - group.base_offset).astype(np.uint32)
-        done.rewritten = rewrite_group(work, group, winners, attempt)
-    return done
+    contest = ByLookup(lookup, group.base_offset)
+    rewritten = rewrite_by(work, group, contest, attempt)
+    if contest.transactional:
+        return GroupDone(found=Extracted(transactional=True))
+    found = Extracted(records=rewritten.records, keyless=contest.keyless, trouble=rewritten.trouble)
+    return GroupDone(found=found, met=contest.met, rewritten=rewritten)
 
 
 def check_met(work: LogWork, dirty_keys: int, met: int) -> Trouble | None:

@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from siltstone.cleaner.contest import Contest, Contested
 from siltstone.cleaner.judging import (
     ABORTED,
     BEATEN,
@@ -38,7 +38,6 @@ from siltstone.cleaner.judging import (
     MARKER_STAYS,
     MARKERS,
     REBUILT,
-    TOMBSTONES,
     Fates,
     Flags,
     emit,
@@ -52,7 +51,6 @@ from siltstone.records.checksum import first_bad_checksum, patch_checksums
 from siltstone.records.codecs import Scratch
 from siltstone.records.columns import RecordColumns
 from siltstone.records.convert import NO_HORIZON, convert_entries
-from siltstone.records.decode import decode_chosen_records
 from siltstone.records.layout import (
     BATCH_OVERHEAD,
     CODEC_MASK,
@@ -63,7 +61,6 @@ from siltstone.records.layout import (
     Int64,
     codec_of,
 )
-from siltstone.records.modern import Choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,32 +105,14 @@ class Output:
 class Rewriter:
     """Turns the windows of a group, in order, into output. One for each group."""
 
-    def __init__(
-        self,
-        rules: Rules,
-        winners: npt.NDArray[np.uint32],
-        base_offset: int,
-        transactions: TransactionScan,
-        *,
-        counts_keyless: bool = True,
-    ) -> None:
-        """``winners``: ascending. Without ``counts_keyless`` a batch in which there is none of them is not
-        looked into, and its records count as superseded."""
+    def __init__(self, rules: Rules, contest: Contest, transactions: TransactionScan) -> None:
         self._rules = rules
-        self._counts_keyless = counts_keyless
+        self._contest = contest
         self._transactions = transactions
-        self._winners = winners
-        self._base_offset = base_offset
-        self._met = 0
         self._scratch = Scratch()
         self._out = Scratch()
         self._packed = Scratch()
         self.tally = Tally()
-
-    @property
-    def winners_met(self) -> int:
-        """How many winners were met; all of them at the end, or something is wrong."""
-        return self._met
 
     def rewrite(
         self,
@@ -152,7 +131,7 @@ class Rewriter:
         for a winner that is no record.
         """
         modern = bool(batches["magic"][0] == 2)
-        beaten = self._beaten(batches) if modern else _none(batches)
+        beaten = self._contest.beaten(batches) if modern else _none(batches)
         _refuse_bad_checksum(window, batches[~beaten | _must_stay(self._rules, batches)], path, origin)
         has_horizon = (batches["attributes"] & DELETE_HORIZON_BIT) != 0 if modern else _none(batches)
         passed = has_horizon & (batches["base_timestamp"] <= self._rules.now_ms)
@@ -161,49 +140,29 @@ class Rewriter:
         followed = self._transactions.follow(window, batches, path=path, origin=origin)
         aborted, empty = (_none(batches), _none(batches)) if followed is None else followed
         fates = _fates(batches, aborted, empty & passed, beaten)
-        columns = self._uncontested(window, batches, fates, path, origin)
-        judged = self._judge(batches, columns, expired, fates)
+        found = self._contest.of(window, batches, fates, self._scratch, path, origin)
+        columns = found.columns
+        judged = self._judge(batches, found, expired, fates)
         plan = _decide(self._rules, batches, judged, has_horizon, empty)
         if modern:
             return self._write(window, batches, columns, judged, plan)
         return _convert(batches, columns, judged, plan, path, origin)
 
-    def _beaten(self, batches: Directory) -> Flags:
-        """Which batches have no record that won, nor one that no key decides on."""
-        if self._counts_keyless:
-            return _none(batches)
-        base, last = batches["base_offset"], batches["last_offset"]
-        first = np.searchsorted(self._winners, (base - self._base_offset).astype(np.uint32))
-        behind = np.searchsorted(self._winners, (last - self._base_offset).astype(np.uint32), side="right")
-        is_data = (batches["attributes"] & CONTROL_BIT) == 0
-        return np.asarray((first == behind) & is_data & (last < self._rules.map_end))
-
-    def _uncontested(
-        self, window: Bytes, batches: Directory, fates: Fates, path: str, origin: int
-    ) -> RecordColumns:
-        """The records that won, and those that no key decides on; all others are counted as gone."""
-        rows = np.flatnonzero((fates == BY_KEY) | (fates == MARKER_STAYS))
-        choice = Choice(
-            offsets=self._winners,
-            base=self._base_offset,
-            met=self._met,
-            all_from=np.where(fates[rows] == BY_KEY, self._rules.map_end, 0),
-        )
-        found = decode_chosen_records(window, batches, rows, choice, self._scratch, path=path, origin=origin)
-        self._met = found.met
-        aborted, markers = (int(batches["count"][fates == fate].sum()) for fate in (ABORTED, MARKERS))
-        beaten = int(batches["count"][fates == BEATEN].sum())
-        self.tally.gone += (found.left_out - found.keyless + beaten, 0, found.keyless, aborted, markers)
-        self.tally.records += len(found.columns) + found.left_out + beaten + aborted + markers
-        return found.columns
-
-    def _judge(self, batches: Directory, columns: RecordColumns, expired: Flags, fates: Fates) -> _Judged:
+    def _judge(self, batches: Directory, found: Contested, expired: Flags, fates: Fates) -> _Judged:
+        """Of those that won, or needed not, tombstones may go; everything is counted."""
+        columns = found.columns
         keep = np.empty(len(columns), np.bool_)
         kept, tombstones, first_time, last_time = np.zeros((4, len(batches)), np.int64)
-        spans = (columns.batch, columns.offset, columns.timestamp, columns.value_size)
+        spans = (columns.batch, columns.offset, columns.timestamp, columns.value_size, found.won)
         counts = (kept, tombstones, first_time, last_time)
-        self.tally.gone[TOMBSTONES] += judge(*spans, expired, fates, self._rules.map_end, keep, *counts)
-        self.tally.kept += int(kept.sum())
+        old = judge(*spans, expired, fates, self._rules.map_end, keep, *counts)
+        staying = int(kept.sum())
+        of = {fate: int(batches["count"][fates == fate].sum()) for fate in (BEATEN, ABORTED, MARKERS)}
+        superseded = found.lost - found.keyless + of[BEATEN]
+        gone = (superseded, old, found.keyless, of[ABORTED], of[MARKERS])
+        self.tally.gone += gone
+        self.tally.kept += staying
+        self.tally.records += staying + sum(gone)
         return _Judged(
             keep=keep, kept=kept, tombstones=tombstones, first_time=first_time, last_time=last_time
         )

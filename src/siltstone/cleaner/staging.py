@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from siltstone import files
+from siltstone.cleaner.contest import ByWinners, Contest, Offsets
 from siltstone.cleaner.judging import meet_winners
 from siltstone.cleaner.pacing import Pacer, paced_windows
 from siltstone.cleaner.rewrite import Output, Rewriter, pieces
@@ -29,7 +29,6 @@ from siltstone.records.codecs import Scratch
 from siltstone.records.decode import decode_record_keys
 from siltstone.records.layout import CONTROL_BIT
 
-Offsets = npt.NDArray[np.uint32]
 _COPY_BYTES = 4 << 20
 _WRONG = ("an offset is there twice or out of order", "a record is there that is no winner")
 _NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -139,15 +138,6 @@ def _may_link(path: str, source: Segment) -> bool:
     return Path(path).parent.parent.parent == Path(source.directory)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Staying:
-    """What the other segments say of a group: ``winners``, offsets less its base, ascending, and what is
-    ``carried`` into it of transactions."""
-
-    winners: Offsets
-    carried: Carried = NOTHING
-
-
 def rewrite_group(
     work: LogWork, group: Group, winners: Offsets, attempt: str, carried: Carried = NOTHING
 ) -> Rewritten:
@@ -157,16 +147,28 @@ def rewrite_group(
     raises for what is wrong with the log, the disk or the counts: the report says so, and the files of this
     attempt are gone then.
     """
-    report = Rewritten(group=group.index, winners=len(winners))
-    staying = Staying(winners=np.sort(winners), carried=carried)
+    counts_keyless = work.drop_keyless  # else there are none, or the log is not cleaned
+    contest = ByWinners(
+        np.sort(winners), group.base_offset, map_end=work.map_end, counts_keyless=counts_keyless
+    )
+    return rewrite_by(work, group, contest, attempt, carried)
+
+
+def rewrite_by(
+    work: LogWork, group: Group, contest: Contest, attempt: str, carried: Carried = NOTHING
+) -> Rewritten:
+    """The same, with any way to tell who won."""
+    report = Rewritten(group=group.index)
     try:
         if work.staging is None:
-            _fill(work, group, staying, _Sink(work, group, None), report)
+            _fill(work, group, contest, carried, _Sink(work, group, None), report)
         else:
-            _stage(work, group, staying, Path(work.staging) / f"{group.base_offset:020d}.{attempt}", report)
+            stem = Path(work.staging) / f"{group.base_offset:020d}.{attempt}"
+            _stage(work, group, contest, carried, stem, report)
     except Exception as error:
         report.trouble = trouble_of(error)
         remove_staged(report)
+    report.winners = len(contest.winners)
     return report
 
 
@@ -178,11 +180,13 @@ def remove_staged(report: Rewritten) -> None:
     report.staged = {}
 
 
-def _stage(work: LogWork, group: Group, staying: Staying, stem: Path, report: Rewritten) -> None:
+def _stage(
+    work: LogWork, group: Group, contest: Contest, carried: Carried, stem: Path, report: Rewritten
+) -> None:
     log = f"{stem}.log"
     report.staged["log"] = log
     with _Sink(work, group, log) as sink:
-        transactions = _fill(work, group, staying, sink, report)
+        transactions = _fill(work, group, contest, carried, sink, report)
         indexes, linked = sink.finish(), sink.linked()
         staged = {"index": indexes.offset_index, "timeindex": indexes.time_index}
         if transactions:
@@ -201,14 +205,15 @@ def _stage(work: LogWork, group: Group, staying: Staying, stem: Path, report: Re
     if linked:
         _check_indexes(report, staged)
     else:
-        read_back(work, group, staying.winners, report, staged)
+        read_back(work, group, contest.winners, report, staged)
 
 
-def _fill(work: LogWork, group: Group, staying: Staying, sink: _Sink, report: Rewritten) -> bytes:
+def _fill(
+    work: LogWork, group: Group, contest: Contest, carried: Carried, sink: _Sink, report: Rewritten
+) -> bytes:
     """Rewrite the group's segments into ``sink``; returns the new transaction index."""
-    winners, transactions = staying.winners, work.transactions(staying.carried)
-    counts_keyless = work.drop_keyless  # else there are none, or the log is not cleaned
-    rewriter = Rewriter(work.rules(), winners, group.base_offset, transactions, counts_keyless=counts_keyless)
+    transactions = work.transactions(carried)
+    rewriter = Rewriter(work.rules(), contest, transactions)
     for number in range(group.first, group.last):
         _fill_from(work, number, rewriter, sink)
     tally = rewriter.tally
@@ -216,10 +221,7 @@ def _fill(work: LogWork, group: Group, staying: Staying, sink: _Sink, report: Re
     report.largest_timestamp = sink.largest_timestamp
     gone = tally.gone.tolist()
     report.superseded, report.tombstones, report.keyless, report.aborted, report.markers = gone
-    if rewriter.winners_met != len(winners):
-        raise CheckFailedError(
-            f"{work.name}: {len(winners)} winners, but {rewriter.winners_met} of them were met"
-        )
+    contest.refuse_unmet(work.name)
     if report.records != report.kept + int(tally.gone.sum()):
         raise CheckFailedError(
             f"{work.name}: {report.records} records read, but kept and removed do not add up to it"

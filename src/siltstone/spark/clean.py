@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from siltstone.cleaner.contest import Offsets
 from siltstone.cleaner.engine import (
     Gathered,
     LogDone,
@@ -37,7 +38,7 @@ from siltstone.cleaner.engine import (
 )
 from siltstone.cleaner.keys import ENTRY_BYTES, EntryBlob, merge_bucket
 from siltstone.cleaner.lookup import CLEAN_SHARE, pays
-from siltstone.cleaner.staging import Offsets, Rewritten, rewrite_group
+from siltstone.cleaner.staging import Rewritten, rewrite_group
 from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.winners import WINNER_BYTES, WinnersFile, rewrite_from, write_winners
 from siltstone.cleaner.work import (
