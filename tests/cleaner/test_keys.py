@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from siltstone.cleaner.keys import (
     MERGE_BYTES,
     EntryBlob,
     KeyCollector,
+    by_base,
     last_of_each_key,
     merge_bucket,
     partition_entries,
@@ -189,6 +191,27 @@ def test_a_large_merge_goes_through_many_partitions() -> None:
     entries = np.stack((np.concatenate((first, first)), np.arange(60_000, dtype=np.uint64)), axis=1)
     winners = merge_bucket([EntryBlob(bucket=0, dirty=True, base_offset=7, entries=entries)], 0, 1)
     assert np.array_equal(np.sort(winners.offsets), np.arange(30_000, 60_000) + 7)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.integers(0, 1 << 34), min_size=1, max_size=40, unique=True),
+    st.integers(0, 1 << 60),
+    st.lists(st.tuples(st.integers(0, 39), st.integers(0, (1 << 31) - 2)), max_size=80),
+)
+def test_offsets_are_dealt_to_the_last_base_below_them(
+    gaps: list[int], start: int, rows: list[tuple[int, int]]
+) -> None:
+    bases = [start + gap for gap in sorted(gaps)]
+    ends = [*bases[1:], bases[-1] + (1 << 31)]
+    offsets = [min(bases[at % len(bases)] + more, ends[at % len(bases)] - 1) for at, more in rows]
+    expected: dict[int, list[int]] = {}
+    for offset in offsets:
+        base = bisect.bisect_right(bases, offset) - 1
+        expected.setdefault(base, []).append(offset - bases[base])
+    out, bounds = by_base(np.array(offsets, np.int64), np.array(bases, np.int64))
+    found = {base: out[bounds[base] : bounds[base + 1]].tolist() for base in range(len(bases))}
+    assert {base: mine for base, mine in found.items() if mine} == expected
 
 
 def test_a_bucket_is_a_run_of_partitions() -> None:

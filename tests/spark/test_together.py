@@ -6,6 +6,7 @@ First the workers as threads of this process, then on Spark.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from siltstone import files
 from siltstone.spark import jobs
 from siltstone.spark.jobs import TOGETHER_BYTES, Job, can_go_together, run, run_apart, run_together
 from siltstone.spark.rows import Row, rows_of
@@ -126,10 +128,21 @@ def test_every_row_comes_to_its_task_once(
     assert list(progress_of(tmp_path, stages(3, tasks)[:2], workers)) == []
 
 
-def test_what_stays_with_its_worker_does_not_go_through_a_file(tmp_path: Path) -> None:
+def test_what_stays_with_its_worker_does_not_go_through_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved: set[str] = set()
+    monkeypatch.setattr(files, "unlink", lambda path: moved.add(Path(path).name))
     on_threads(tmp_path, stages(), 2, 1 << 20)
-    moved = {path.name for path in tmp_path.iterdir() if path.name.count(".") == 2}
     assert moved == {"0.0.1", "0.1.0", "1.0.1", "1.1.0"}
+
+
+def test_rows_that_came_leave_no_file(tmp_path: Path) -> None:
+    on_threads(tmp_path, stages(), 2, 0)
+    deadline = time.monotonic() + 60
+    while [path for path in tmp_path.iterdir() if path.name.count(".") == 2]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_task_that_goes_again_gives_up_and_so_do_the_others(tmp_path: Path) -> None:

@@ -37,6 +37,9 @@ ENTRY_BYTES = 16
 MERGE_BYTES = 56
 """What a merge takes for an entry at its peak."""
 _PARTITION_ENTRIES = 4096
+_HINT_BITS = 12
+_FEW_SPARED, _PASSED_OVER = 7 / 8, 3
+"""Where so many of a task's entries are of keys of their own, so many blobs go without a look for others."""
 RELATIVE_LIMIT = 1 << 32
 
 
@@ -108,24 +111,25 @@ def _last_of_each(entries: Words, bounds: Int64, table: Int32, out: Words, kept:
 
 
 @kernel
-def _radix_offsets(
-    entries: Words, base: Int64, partitions: int, first: int, words: Words, offsets: Int64, bounds: Int64
-) -> None:
-    """As ``_radix`` for a run of partitions from ``first`` on, with absolute offsets (``base[i]`` + the
-    entry's) in an array of their own."""
-    bounds[:] = 0
+def _count(entries: Words, partitions: int, first: int, bounds: Int64) -> None:
+    """Count entries of a run of partitions from ``first`` on: ``bounds[p + 1]`` grows by those of p."""
     for i in range(len(entries)):
         bounds[_partition_of(entries[i, 0], partitions) - first + 1] += 1
-    for p in range(len(bounds) - 1):
-        bounds[p + 1] += bounds[p]
-    cursor = bounds[:-1].copy()
+
+
+@kernel
+def _place(
+    entries: Words, base: int, partitions: int, first: int, cursor: Int64, words: Words, offsets: Int64
+) -> None:
+    """Put entries behind those of their partitions that are there, with offsets (``base`` + the entry's) in
+    an array of their own; ``cursor`` is where each partition goes on."""
     for i in range(len(entries)):
         p = _partition_of(entries[i, 0], partitions) - first
-        where = cursor[p]
+        where = np.uint64(cursor[p])
         cursor[p] += 1
-        words[where, 0] = entries[i, 0]
-        words[where, 1] = entries[i, 1] >> np.uint64(32)
-        offsets[where] = base[i] + np.int64(entries[i, 1] & np.uint64(0xFFFFFFFF))
+        words[where, np.uint64(0)] = entries[i, 0]
+        words[where, np.uint64(1)] = entries[i, 1] >> np.uint64(32)
+        offsets[where] = base + np.int64(entries[i, 1] & np.uint64(0xFFFFFFFF))
 
 
 @kernel
@@ -229,31 +233,74 @@ def partition_entries(entries: Words, partitions: int) -> tuple[Words, Int64]:
 
 def merge_bucket(blobs: list[EntryBlob], bucket: int, buckets: int) -> Winners:
     """Merge all blobs of one of ``buckets`` buckets. Memory: about 56 bytes an entry."""
-    sides = []
     each = max(1, min(8 * RADIX, sum(len(blob.entries) for blob in blobs) // _PARTITION_ENTRIES))
-    for dirty in (True, False):
-        mine = [blob for blob in blobs if blob.dirty is dirty]
-        entries = np.concatenate([*(blob.entries for blob in mine), np.empty((0, 2), np.uint64)])
-        base = np.repeat(
-            [blob.base_offset for blob in mine] or [0], [len(blob.entries) for blob in mine] or [0]
-        )
-        words, offsets = np.empty_like(entries), np.empty(len(entries), np.int64)
-        bounds = np.empty(each + 1, np.int64)
-        _radix_offsets(entries, base.astype(np.int64), each * buckets, bucket * each, words, offsets, bounds)
-        sides.append((words, offsets, bounds))
-    (words, offsets, bounds), (clean_words, clean_offsets, clean_bounds) = sides
-    winners = np.empty(len(offsets) + len(clean_offsets), np.int64)
-    distinct, used = _merge(
-        words, offsets, bounds, clean_words, clean_offsets, clean_bounds, _table(bounds), winners
-    )
+    words, offsets, bounds = _brought_together([blob for blob in blobs if blob.dirty], bucket, buckets, each)
+    clean = _brought_together([blob for blob in blobs if not blob.dirty], bucket, buckets, each)
+    winners = np.empty(len(offsets) + len(clean[1]), np.int64)
+    distinct, used = _merge(words, offsets, bounds, *clean, _table(bounds), winners)
     return Winners(offsets=winners[:used], dirty_keys=distinct)
+
+
+def _brought_together(
+    blobs: list[EntryBlob], bucket: int, buckets: int, each: int
+) -> tuple[Words, Int64, Int64]:
+    """Hashes, absolute offsets and bounds of the ``each`` partitions of a bucket."""
+    where, bounds = (each * buckets, bucket * each), np.zeros(each + 1, np.int64)
+    for blob in blobs:
+        _count(blob.entries, *where, bounds)
+    np.cumsum(bounds, out=bounds)
+    words, offsets = np.empty((int(bounds[-1]), 2), np.uint64), np.empty(int(bounds[-1]), np.int64)
+    cursor = bounds[:-1].copy()
+    for blob in blobs:
+        _place(blob.entries, blob.base_offset, *where, cursor, words, offsets)
+    return words, offsets, bounds
+
+
+@kernel
+def _deal(
+    offsets: Int64, bases: Int64, hints: Int32, shift: int, out: npt.NDArray[np.uint32], bounds: Int64
+) -> None:
+    """Offsets by the last base at or below them, less it: ``bounds[g]:bounds[g + 1]`` of ``out`` are g's.
+
+    ``hints``: for each run of 2 ** ``shift`` offsets the base that its first one has.
+    """
+    last = len(bases) - 1
+    bounds[:] = 0
+    for i in range(len(offsets)):
+        group = hints[np.uint64((offsets[i] - bases[0]) >> shift)]
+        while group < last and offsets[i] >= bases[group + 1]:
+            group += 1
+        bounds[group + 1] += 1
+    for group in range(len(bases)):
+        bounds[group + 1] += bounds[group]
+    cursor = bounds[:-1].copy()
+    for i in range(len(offsets)):
+        group = hints[np.uint64((offsets[i] - bases[0]) >> shift)]
+        while group < last and offsets[i] >= bases[group + 1]:
+            group += 1
+        out[np.uint64(cursor[group])] = offsets[i] - bases[group]
+        cursor[group] += 1
+
+
+def by_base(offsets: Int64, bases: Int64) -> tuple[npt.NDArray[np.uint32], Int64]:
+    """Offsets (int64, in any order, none below the first base) by the last of the ``bases`` (ascending) at or
+    below them: (less that base: uint32, where each base's begin: int64, one more than bases)."""
+    out, bounds = np.empty(len(offsets), np.uint32), np.zeros(len(bases) + 1, np.int64)
+    if len(offsets):
+        assert int(offsets.min()) >= bases[0]
+        span = int(offsets.max() - bases[0])
+        shift = max(0, span.bit_length() - _HINT_BITS)
+        starts = bases[0] + (np.arange((span >> shift) + 1) << shift)
+        hints = (np.searchsorted(bases, starts, side="right") - 1).astype(np.int32)
+        _deal(offsets, bases, hints, shift, out, bounds)
+    return out, bounds
 
 
 class KeyCollector:
     """Collects entries of records in log order and hands them on as blobs, within a bound of memory.
 
-    ``capacity`` entries of each kind are kept; a full buffer of dirty ones is de-duplicated in place and
-    handed on only when that freed less than half of it.
+    ``capacity`` entries of each kind are kept; a full buffer of dirty ones is de-duplicated and handed on
+    only when that freed less than half of it. Merging sees to keys that come in several blobs, or again.
     """
 
     def __init__(self, *, hash_key: tuple[int, int], first_dirty: int, buckets: int, capacity: int) -> None:
@@ -264,6 +311,7 @@ class KeyCollector:
         self._entries = {True: np.empty((0, 2), np.uint64), False: np.empty((0, 2), np.uint64)}
         self._used = {True: 0, False: 0}
         self._base: int | None = None
+        self._distinct_ahead = 0
 
     def add(self, columns: KeyColumns, wanted: npt.NDArray[np.bool_]) -> Iterator[EntryBlob]:
         """The ``wanted`` records (all with a key); yields what no longer fits."""
@@ -288,16 +336,16 @@ class KeyCollector:
         self._used[kind] = used + count
 
     def _make_room(self, dirty: bool, count: int) -> Iterator[EntryBlob]:
-        if self._used[dirty] + count <= len(self._entries[dirty]):
+        used = self._used[dirty]
+        if used + count <= len(self._entries[dirty]):
             return
-        if dirty and self._used[dirty] + count > self._capacity:
-            entries, _ = last_of_each_key(
-                self._entries[dirty][: self._used[dirty]], radix_partitions(self._buckets)
-            )
-            self._entries[dirty][: len(entries)] = entries
-            self._used[dirty] = len(entries)
-        if self._used[dirty] + count > self._capacity or (dirty and self._used[dirty] > self._capacity // 2):
-            yield from self._hand_on(dirty)
+        if used + count > self._capacity:
+            out, bounds = self._in_order(dirty)
+            if dirty and len(out) <= self._capacity // 2 and len(out) + count <= self._capacity:
+                self._entries[dirty][: len(out)] = out
+                self._used[dirty] = len(out)
+            else:
+                yield from self._hand_on(dirty, out, bounds)
         needed = self._used[dirty] + count
         if needed > len(self._entries[dirty]):
             # All at once: what is not written to takes no memory, and nothing has to be copied later.
@@ -305,13 +353,21 @@ class KeyCollector:
             grown[: self._used[dirty]] = self._entries[dirty][: self._used[dirty]]
             self._entries[dirty] = grown
 
-    def _hand_on(self, dirty: bool) -> Iterator[EntryBlob]:
+    def _in_order(self, dirty: bool) -> tuple[Words, Int64]:
+        """What is kept in order of partition, and the partitions' bounds; of dirty ones one a key, but for a
+        while after there were few to be spared."""
         entries, partitions = self._entries[dirty][: self._used[dirty]], radix_partitions(self._buckets)
+        if not dirty or self._distinct_ahead > 0:
+            self._distinct_ahead -= dirty
+            return partition_entries(entries, partitions)
+        out, bounds = last_of_each_key(entries, partitions)
+        if len(out) > _FEW_SPARED * len(entries):
+            self._distinct_ahead = _PASSED_OVER
+        return out, bounds
+
+    def _hand_on(self, dirty: bool, out: Words, bounds: Int64) -> Iterator[EntryBlob]:
         self._used[dirty] = 0
-        if not len(entries):
-            return
-        out, bounds = (last_of_each_key if dirty else partition_entries)(entries, partitions)
-        each = partitions // self._buckets
+        each = radix_partitions(self._buckets) // self._buckets
         assert self._base is not None
         for bucket in range(self._buckets):
             mine = out[bounds[bucket * each] : bounds[(bucket + 1) * each]]
@@ -321,6 +377,7 @@ class KeyCollector:
 
     def finish(self) -> Iterator[EntryBlob]:
         """Hand on what is left; the collector can be used again for later offsets."""
-        yield from self._hand_on(True)
-        yield from self._hand_on(False)
+        for dirty in (True, False):
+            if self._used[dirty]:
+                yield from self._hand_on(dirty, *self._in_order(dirty))
         self._base = None

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from siltstone.cleaner.judging import Flags
-from siltstone.cleaner.keys import EntryBlob, KeyCollector, Winners
+from siltstone.cleaner.keys import EntryBlob, KeyCollector, Winners, by_base
 from siltstone.cleaner.pacing import UNLIMITED, Pacer, paced_windows
 from siltstone.cleaner.rewrite import Rules, pieces
 from siltstone.cleaner.transactions import NOTHING, Aborted, Carried, TransactionScan, carried_by_group
@@ -266,15 +266,13 @@ def winners_by_group(
     work: LogWork, winners: Winners
 ) -> Iterator[tuple[int, np.ndarray[tuple[int], np.dtype[np.uint32]]]]:
     """A bucket's winners as (group index, offsets relative to the group's base: uint32, unordered)."""
-    bases = np.array([group.base_offset for group in work.groups], np.int64)
-    where = np.searchsorted(bases, winners.offsets, side="right") - 1
-    order = np.argsort(where, kind="stable") if len(bases) > 1 else slice(None)
-    offsets, where = winners.offsets[order], where[order]
-    edges = np.searchsorted(where, np.arange(len(bases) + 1))
-    for group in work.groups:
-        mine = offsets[edges[group.index] : edges[group.index + 1]]
+    offsets, bounds = by_base(
+        winners.offsets, np.array([group.base_offset for group in work.groups], np.int64)
+    )
+    for number, group in enumerate(work.groups):
+        mine = offsets[bounds[number] : bounds[number + 1]]
         if len(mine):
-            yield group.index, (mine - group.base_offset).astype(np.uint32)
+            yield group.index, mine
 
 
 def check_keyless(work: LogWork, found: Extracted) -> Trouble | None:

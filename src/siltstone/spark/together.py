@@ -6,7 +6,7 @@
     task 1   first stage ─► rows ─┴─► … wait for all … ─► second stage ─► rows ─┴─► … ─► last stage ─► results
 
     FOLDER/begun.TASK           made with O_EXCL: a task that goes again finds it, and gives up
-    FOLDER/STAGE.FROM.TASK      rows from one worker for one task of the next stage
+    FOLDER/STAGE.FROM.TASK      rows from one worker for one task of the next stage, which removes them
     FOLDER/STAGE.FROM           that worker is through with that stage
     FOLDER/failed               somebody gave up: nobody waits any longer
 
@@ -20,6 +20,7 @@ the driver then takes the way that Spark can repeat task by task.
 from __future__ import annotations
 
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -128,6 +129,7 @@ class _Post:
             path = self._folder / f"{stage - 1}.{worker}.{task}"
             if files.exists(path):
                 yield from _rows_in(path)
+                threading.Thread(target=files.unlink, args=(path,)).start()
 
     def _mark(self, name: str) -> None:
         files.Writer(self._folder / name).close()
