@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from siltstone import files
-from siltstone.files import Operation, places
+from siltstone.files import Operation, behind, operations, places
 
 
 class Stopped(Exception):
@@ -355,3 +355,36 @@ def test_a_file_system_that_reserves_nothing_is_written_to_all_the_same(
         appender.write(b"x" * (1 << 20))
     appender.close()
     assert (tmp_path / "log").stat().st_size == 3 << 20
+
+
+def test_a_large_file_goes_to_disk_while_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[tuple[int, int]] = []
+    real = operations.start_writing
+
+    def starting(descriptor: int, position: int, size: int) -> None:
+        begun.append((position, position + size))
+        real(descriptor, position, size)
+
+    monkeypatch.setattr(operations, "start_writing", starting)
+    part = os.urandom(3 << 20)
+    with files.Writer(tmp_path / "large") as writer:
+        for _ in range(7):
+            writer.write(part)
+        writer.sync()
+    assert begun == [(0, 9 << 20), (9 << 20, 18 << 20)]
+    assert (tmp_path / "large").read_bytes() == 7 * part
+    begun.clear()
+    with files.Writer(tmp_path / "small") as writer:
+        writer.write(part)
+    assert begun == []
+
+
+def test_where_the_system_cannot_begin_to_write_nothing_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(behind, "_sync_file_range", None)
+    with files.Writer(tmp_path / "large") as writer:
+        writer.write(bytes(9 << 20))
+    assert (tmp_path / "large").stat().st_size == 9 << 20

@@ -2,8 +2,9 @@
 
 Closed segments are hard links unless real copies are asked for: both cleaners only read, rename and unlink
 them, so the twins read the very same pages of the page cache. Everything else (indexes, active segments,
-checkpoints, metadata) is copied, but for what the broker's own cleaning left as ``.deleted``: a broker removes
-that as it starts, before anything is timed. ``unchanged`` makes sure that nobody wrote into a linked file.
+checkpoints, metadata) is copied, but for what the broker's own cleaning left as ``.deleted``: a broker
+removes that as it starts, before anything is timed. ``unchanged`` makes sure that nobody wrote into a linked
+file.
 """
 
 from __future__ import annotations
