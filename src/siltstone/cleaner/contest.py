@@ -28,11 +28,13 @@ Offsets = npt.NDArray[np.uint32]
 class Contested:
     """Records of some batches: ``columns``, and which of them ``won`` or needed not (bool, one a record).
 
-    ``lost``: how many did not, also of those that are not among the columns; ``keyless``: of the lost ones.
+    ``met``: how many records there were, also those that are not among the columns; ``lost``: how many of
+    them did not win; ``keyless``: how many of the lost ones have no key.
     """
 
     columns: RecordColumns
     won: Flags
+    met: int
     lost: int
     keyless: int
 
@@ -100,7 +102,8 @@ class ByWinners:
         found = decode_chosen_records(window, batches, rows, choice, scratch, path=path, origin=origin)
         self._met = found.met
         won = np.ones(len(found.columns), np.bool_)
-        return Contested(columns=found.columns, won=won, lost=found.left_out, keyless=found.keyless)
+        met = len(won) + found.left_out
+        return Contested(columns=found.columns, won=won, met=met, lost=found.left_out, keyless=found.keyless)
 
     def refuse_unmet(self, name: str) -> None:
         """Raises CheckFailedError."""

@@ -209,7 +209,7 @@ class ByLookup:
         self.keyless += keyless
         self._parts.append((columns.offset[won] - self._base_offset).astype(np.uint32))
         lost = len(columns) - int(np.count_nonzero(won))
-        return Contested(columns=columns, won=won, lost=lost, keyless=keyless)
+        return Contested(columns=columns, won=won, met=len(columns), lost=lost, keyless=keyless)
 
     def refuse_unmet(self, name: str) -> None:
         """Which keys were met is known when all groups are through: ``check_met``."""

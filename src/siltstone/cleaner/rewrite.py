@@ -156,13 +156,11 @@ class Rewriter:
         spans = (columns.batch, columns.offset, columns.timestamp, columns.value_size, found.won)
         counts = (kept, tombstones, first_time, last_time)
         old = judge(*spans, expired, fates, self._rules.map_end, keep, *counts)
-        staying = int(kept.sum())
         of = {fate: int(batches["count"][fates == fate].sum()) for fate in (BEATEN, ABORTED, MARKERS)}
         superseded = found.lost - found.keyless + of[BEATEN]
-        gone = (superseded, old, found.keyless, of[ABORTED], of[MARKERS])
-        self.tally.gone += gone
-        self.tally.kept += staying
-        self.tally.records += staying + sum(gone)
+        self.tally.gone += (superseded, old, found.keyless, of[ABORTED], of[MARKERS])
+        self.tally.kept += int(kept.sum())
+        self.tally.records += found.met + sum(of.values())
         return _Judged(
             keep=keep, kept=kept, tombstones=tombstones, first_time=first_time, last_time=last_time
         )

@@ -103,8 +103,8 @@ def run_together(
     if found is not None and not has_failed(found):
         return found
     if job.staging is not None:
-        for name in files.list_files(job.staging):
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            for name in files.list_files(job.staging):
                 files.unlink(Path(job.staging) / name)
     return None
 
