@@ -19,6 +19,7 @@ the driver then takes the way that Spark can repeat task by task.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import threading
 import time
@@ -129,10 +130,16 @@ class _Post:
             path = self._folder / f"{stage - 1}.{worker}.{task}"
             if files.exists(path):
                 yield from _rows_in(path)
-                threading.Thread(target=files.unlink, args=(path,)).start()
+                threading.Thread(target=_remove, args=(path,)).start()
 
     def _mark(self, name: str) -> None:
         files.Writer(self._folder / name).close()
+
+
+def _remove(path: Path) -> None:
+    """It may have gone with its folder already."""
+    with contextlib.suppress(OSError):
+        files.unlink(path)
 
 
 def _rows_in(path: Path) -> Iterator[pa.RecordBatch]:
