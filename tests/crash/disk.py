@@ -13,6 +13,7 @@ Files are appended to, cut off and made; nothing is ever written over in place.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -89,7 +90,8 @@ def recorded(root: Path) -> Iterator[Recording]:
         if recording.steps and recording.steps[-1].operation[0] in CONTENT_VERBS:
             step = recording.steps[-1]
             path = Path(step.operation[1])
-            if path.exists():
+            # Logs are opened by several threads: the one that renames a file has settled it before.
+            with contextlib.suppress(FileNotFoundError):
                 step.data, step.modified_ns = path.read_bytes(), path.stat().st_mtime_ns
 
     def observer(operation: Operation) -> None:
