@@ -220,6 +220,36 @@ def test_removing_a_tree_does_not_follow_links(tmp_path: Path) -> None:
     assert not tree.exists() and (outside / "precious").exists()
 
 
+def test_a_tree_that_still_grows_is_removed(tmp_path: Path) -> None:
+    tree, given = tmp_path / "tree", [3]
+    tree.mkdir()
+    (tree / "first").touch()
+
+    def another(operation: Operation) -> None:
+        verb, path, _ = operation
+        if verb == "rmdir" and given[0]:
+            given[0] -= 1
+            (Path(path) / f"late-{given[0]}").touch()
+        if verb == "unlink" and given[0] == 1:
+            Path(path).unlink()
+
+    with files.observe(another):
+        files.remove_tree(tree)
+    assert not tree.exists() and given == [0]
+
+
+def test_a_tree_that_never_stops_growing_is_an_error(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+
+    def another(operation: Operation) -> None:
+        if operation[0] == "rmdir":
+            (tree / "late").touch()
+
+    with files.observe(another), pytest.raises(OSError, match="keeps putting files in"):
+        files.remove_tree(tree)
+
+
 def test_entries_say_what_they_are(tmp_path: Path) -> None:
     (tmp_path / "b").touch()
     (tmp_path / "a").mkdir()

@@ -17,6 +17,8 @@ import numpy as np
 from siltstone.files.behind import start_writing
 
 _BEGUN_AT_ONCE = 8 << 20
+_REMOVED_AGAIN = 100
+"""A tree into which somebody still puts files is looked through so many times."""
 Operation = tuple[str, str, str]
 """What is about to happen: (verb, path, second path or empty)."""
 
@@ -273,14 +275,21 @@ def remove_directory(path: str | os.PathLike[str]) -> None:
 
 
 def remove_tree(path: str | os.PathLike[str]) -> None:
-    """Remove a directory of our own making and all in it; links are removed, not followed."""
-    for entry in entries(path):
-        inside = Path(path) / entry.name
-        if entry.is_directory:
-            remove_tree(inside)
-        else:
-            unlink(inside)
-    remove_directory(path)
+    """Remove a directory of our own making and all in it; links are removed, not followed.
+
+    Somebody may still put files in, or take them out: a task that outlives its job. Raises OSError.
+    """
+    for _ in range(_REMOVED_AGAIN):
+        for entry in entries(path):
+            inside = Path(path) / entry.name
+            with contextlib.suppress(FileNotFoundError):
+                (remove_tree if entry.is_directory else unlink)(inside)
+        try:
+            return remove_directory(path)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+    raise OSError(errno.ENOTEMPTY, "somebody keeps putting files in", str(path))
 
 
 def tree_size(path: str | os.PathLike[str]) -> int:
