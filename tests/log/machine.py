@@ -158,6 +158,8 @@ class LogRules(RuleBasedStateMachine):
 
     @rule(given=RECORDS, who=st.sampled_from(PRODUCERS), transactional=st.booleans(), fresh=st.booleans())
     def append_idempotent(self, given: Given, who: int, transactional: bool, fresh: bool) -> None:
+        if who in self.model.unsure:
+            return
         known = self.model.producers.get(who)
         if known is not None and known.opened is not None:
             transactional, fresh = True, False
@@ -326,6 +328,7 @@ class LogRules(RuleBasedStateMachine):
         self.log.truncate_fully_and_start_at(offset)
         self.model.restart(offset)
         self.model.start = offset
+        self.model.unsure.clear()
         self.epochs.clear()
 
     @rule(part=st.sampled_from([None, 0.0, 0.3, 0.9, 1.0]))

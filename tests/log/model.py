@@ -58,6 +58,8 @@ class Model:
     """A log: ``start`` and ``end``, ``batches`` as they were appended, ``gone`` the offsets cleaned away.
 
     ``checkpoint`` is the cleaner's; ``horizons`` are when a batch's tombstones may go, by its base offset.
+    ``unsure``: producers that had a transaction open and that the log may have forgotten; nobody is to send
+    anything as one of them.
     """
 
     def __init__(self) -> None:
@@ -69,6 +71,7 @@ class Model:
         self.checkpoint: int | None = None
         self.horizons: dict[int, int] = {}
         self.high_watermark: int | None = None
+        self.unsure: set[int] = set()
 
     # What is there
 
@@ -79,9 +82,9 @@ class Model:
 
     @property
     def stable(self) -> int:
-        """Up to where committed reads go."""
+        """Up to where committed reads go: a transaction that began below the start holds it there."""
         opened = [each.opened for each in self.producers.values() if each.opened is not None]
-        return min([self.readable, *opened])
+        return max(self.start, min([self.readable, *opened]))
 
     def records(self, first: int, end: int | None = None) -> list[Stored]:
         """The records of whole batches below ``end``, from offset ``first`` on; the log start holds."""
@@ -162,7 +165,8 @@ class Model:
             self.checkpoint = min(self.checkpoint, end)
         self.producers = {}
         for batch in self.batches:
-            self._meet(batch)
+            if batch.producer_id not in self.unsure:
+                self._meet(batch)
         self._forget()
         self._keep_producers(lambda last: any(record.offset not in self.gone for record in last.records))
 
@@ -175,8 +179,9 @@ class Model:
     def reopened(self, active_base: int, end: int, *, clean: bool) -> None:
         """A start: the end is behind the last batch, and nobody says what is replicated.
 
-        The last batch may be one that cleaning took away whole and that a truncation made the last one. After
-        a crash, producers with nothing above the log start may be forgotten.
+        The last batch may be one that cleaning took away whole and that a truncation made the last one. What
+        lies below the log start may be forgotten after a crash, and after a truncation into a batch: the log
+        ends behind its last batch then, and what was put down of producers at its old end does not count.
         """
         lasts = [self.start, active_base, *(batch.last + 1 for batch in self.batches)]
         there = [record.offset + 1 for record in self.records(self.start)]
@@ -184,10 +189,27 @@ class Model:
         self.batches = [batch for batch in self.batches if batch.last < end]
         self.gone = {offset for offset in self.gone if offset < end}
         self.checkpoint = None if self.checkpoint is None else min(self.checkpoint, end)
+        last = max((batch.last + 1 for batch in self.batches), default=0)
+        is_sure = clean and end == self.end and last >= self.start
         self.end, self.high_watermark = end, None
         self._forget()
-        if not clean:
-            self._keep_producers(lambda last: last.last >= self.start)
+        if not is_sure:
+            self._forget_below_start()
+
+    def _forget_below_start(self) -> None:
+        above = [batch for batch in self.batches if batch.last >= self.start]
+        for who, known in self.producers.items():
+            opened = [each.base for each in above if each.producer_id == who and each.transactional]
+            if known.opened is not None and known.opened < self.start:
+                known.opened = next((base for base in opened if base > known.opened), None)
+                if known.opened is None:
+                    self.unsure.add(who)
+        self.producers = {
+            who: known
+            for who, known in self.producers.items()
+            if who not in self.unsure and known.sent and known.sent[-1].last >= self.start
+        }
+        self.batches = above
 
     def _forget(self) -> None:
         """Of each producer only the last batch is sure to be known."""

@@ -30,7 +30,9 @@ from siltstone.log.service.read_only import ReadOnlyLogs
 from siltstone.log.service.topic_registry import TOPICS_FILE
 from siltstone.log.validation import Origin
 from tests import golden_sets
+from tests.log.driving import client_batch
 from tests.log.managed import NOW, append, opened, values
+from tests.log.model import Stored
 from tests.log.test_manager import names_in
 
 EVENTS = TopicPartition("events", 0)
@@ -208,6 +210,29 @@ def test_an_index_that_does_not_fit_is_not_used(tmp_path: Path) -> None:
         (tmp_path / "events-0" / f"{0:020d}.{kind}").write_bytes(b"\x7f" * 36)
     with st.open(tmp_path) as logs:
         assert [each.offset for each in LogReader(logs[EVENTS], 7).records()] == [7, 8]
+
+
+def test_records_deleted_past_an_open_transaction_hold_nobody_back(tmp_path: Path) -> None:
+    """Kafka's first unstable offset is never below the log start (``UnifiedLog``)."""
+    opening = client_batch(
+        [Stored(0, b"k", b"v", NOW)] * 2,
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+    with opened(tmp_path) as manager:
+        manager.topics.create("events")
+        manager[EVENTS].append(opening)
+        append(manager[EVENTS], 4)
+        assert manager[EVENTS].view.last_stable_offset == 0
+        assert manager.delete_records(EVENTS, 3) == 3
+        assert manager[EVENTS].view.last_stable_offset == 3
+        assert list(LogReader(manager[EVENTS], isolation="read_committed").records()) == []
+    with ReadOnlyLogs([tmp_path]) as logs:
+        assert logs[EVENTS].view.last_stable_offset == 3
+    with opened(tmp_path) as manager:
+        assert manager[EVENTS].view.last_stable_offset == 3
 
 
 def test_every_golden_log_reads_the_same_both_ways(golden: Path, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ class GrowingLog(ViewedLog):
             self.log_start_offset,
             self.log_end_offset,
             mark,
-            self._producers.last_stable_offset(mark),
+            self._producers.last_stable_offset(mark, self.log_start_offset),
             self._list.active.size,
         )
         self.view = view

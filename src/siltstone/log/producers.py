@@ -166,15 +166,15 @@ class ProducerStates:
             return None
         return min(min(self._open, default=1 << 63), min(self._ended, default=1 << 63))
 
-    def last_stable_offset(self, high_watermark: int) -> int:
-        """Up to where readers of committed records may read.
+    def last_stable_offset(self, high_watermark: int, log_start_offset: int = 0) -> int:
+        """Up to where readers of committed records may read: not below the log start, whatever is open.
 
         Ended transactions whose marker is below the high watermark, which never goes back, are done with.
         """
         if self._ended:
             self._ended = {first: end for first, end in self._ended.items() if end >= high_watermark}
         unstable = self.first_unstable_offset
-        return high_watermark if unstable is None else min(high_watermark, unstable)
+        return high_watermark if unstable is None else min(high_watermark, max(unstable, log_start_offset))
 
     def first_open_transaction(self) -> int | None:
         """The least first offset of an open transaction, None when there is none."""

@@ -139,9 +139,8 @@ def _view(recovered: Recovered, high_watermark: int) -> LogView:
     mark = min(max(high_watermark, recovered.log_start_offset), end)
     states = ProducerStates.load(recovered.producers, end)
     active_size = max(segments[-1].size - max(cut, 0), 0) if segments else 0
-    return LogView(
-        segments, recovered.log_start_offset, end, mark, states.last_stable_offset(mark), active_size
-    )
+    start = recovered.log_start_offset
+    return LogView(segments, start, end, mark, states.last_stable_offset(mark, start), active_size)
 
 
 def _live(segment: Segment, recovered: Recovered) -> LiveSegment:
