@@ -20,6 +20,7 @@ pytestmark = pytest.mark.spark
 SCRIPT = Path(__file__).with_name("on_connect.py")
 
 
+@pytest.mark.usefixtures("connect_port")
 def test_both_say_what_they_say_in_process(golden: Path, tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="Spark Connect's client needs grpcio and grpcio-status")
     staged = stage(golden, "txn", tmp_path / "logs")

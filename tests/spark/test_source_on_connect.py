@@ -18,6 +18,7 @@ pytestmark = pytest.mark.spark
 SCRIPT = Path(__file__).with_name("source_on_connect.py")
 
 
+@pytest.mark.usefixtures("connect_port")
 def test_tables_views_and_sql(tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="Spark Connect's client needs grpcio and grpcio-status")
     each = [batch([Rec(offset=at, key=b"k%d" % (at % 4))]) for at in range(20)]
