@@ -36,6 +36,17 @@ def test_nothing_is_a_clean_end() -> None:
     assert found.batches.dtype == BATCH
 
 
+@pytest.mark.parametrize("sizes", [(1, 900), (900, 1), (7, 7)], ids=["larger", "smaller", "alike"])
+def test_more_batches_than_were_reckoned_with(sizes: tuple[int, int]) -> None:
+    """Room is reckoned from the first batches; those behind them may be larger, or smaller."""
+    kinds = [twin.batch([twin.record(0, 0, b"k", b"v" * size)]) for size in sizes]
+    parts = [kind for kind in kinds for _ in range(3000)]
+    found = scan(b"".join(parts))
+    assert found.outcome == ScanEnd.CLEAN and len(found.batches) == len(parts)
+    assert found.batches["size"].tolist() == [len(part) for part in parts]
+    assert found.batches["position"].tolist() == np.cumsum([0, *map(len, parts)])[:-1].tolist()
+
+
 def test_every_field_of_a_v2_header() -> None:
     header = HEADER.pack(2**40, 49 + 7, 9, 2, 0xDEADBEEF, 0x7A, 11, -5, 2**41, 2**50, -3, 2**30, 4)
     found = scan(small_batch() + header + bytes(7))

@@ -40,6 +40,8 @@ SCAN_REASON = {
 
 _ENTRY_SIZE_MIN = 26
 """Bytes of the smallest entry there is: a message of magic 0 with neither key nor value."""
+_ROWS = 1024
+"""Room for so many batches before anything is known of their size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,16 +125,17 @@ def scan_batches(data: Bytes, start: int = 0, limit: int | None = None) -> Scan:
     ``data[0]``. Raises nothing: damage is an outcome.
     """
     end = len(data) if limit is None else limit
-    parts: list[Directory] = []
-    position, capacity = start, 1024
+    out, rows, position = np.empty(_ROWS, BATCH), 0, start
     while True:
-        out = np.empty(capacity, BATCH)
-        rows, position, outcome, needed = scan_into(data, position, end, out)
-        parts.append(out[:rows])
+        more, position, outcome, needed = scan_into(data, position, end, out[rows:])
+        rows += more
         if outcome != ScanEnd.DIRECTORY_FULL:
-            batches = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            return Scan(batches=batches, end=position, outcome=ScanEnd(outcome), needed=needed)
-        capacity *= 8
+            return Scan(batches=out[:rows], end=position, outcome=ScanEnd(outcome), needed=needed)
+        # As many as there are if the rest is like what came so far, and an eighth more.
+        likely = rows * (end - start) // (position - start)
+        grown = np.empty(likely + likely // 8 + _ROWS, BATCH)
+        grown[:rows] = out[:rows]
+        out = grown
 
 
 def scan_headers(data: Bytes, limit: int) -> Scan:
