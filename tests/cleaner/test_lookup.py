@@ -67,6 +67,24 @@ def test_it_leaves_what_the_other_way_leaves(tmp_path: Path, monkeypatch: pytest
     assert trees[0] == trees[1]
 
 
+def test_a_small_log_is_looked_up_in_its_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = {"looked up": 0, "brought together": 99}
+    used: list[LogWork] = []
+    real = lookup.dirty_entries
+    monkeypatch.setattr(lookup, "dirty_entries", lambda work, *more: used.append(work) or real(work, *more))
+    pays, results = lookup.pays, []
+    for name, share in shares.items():
+        monkeypatch.setattr(lookup, "pays", lambda work, _, share=share: pays(work, share))
+        path = write(tmp_path / name)
+        results.append(logs.run(path.parent, config={"segment.bytes": 900}, engine=InProcessEngine))
+    assert len(used) == 1
+    for each in results:
+        each.seconds, each.directory = 0.0, ""
+    assert results[0] == results[1] and results[0].status == CLEANED
+    trees = [logs.tree(path) for path in sorted(tmp_path.glob("*/*")) if path.is_dir()]
+    assert len(trees) == 2 and trees[0] == trees[1]
+
+
 def test_records_without_a_key_stop_it(tmp_path: Path) -> None:
     partition = write(tmp_path, [one(27, None)])
     before = logs.tree(partition)

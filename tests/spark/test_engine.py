@@ -17,9 +17,8 @@ from siltstone.cleaner.engine import InProcessEngine, bucket_count
 from siltstone.cleaner.report import LogResult
 from siltstone.errors import EngineError
 from siltstone.spark import clean as pipeline
-from siltstone.spark import jobs as spark_jobs
+from siltstone.spark import tasks as spark_tasks
 from siltstone.spark.clean import SparkEngine
-from siltstone.spark.jobs import TOGETHER_BYTES
 from tests.operator.staged import (
     SMALL_WAVES,
     Staged,
@@ -30,10 +29,10 @@ from tests.operator.staged import (
     stage,
     stage_several,
 )
+from tests.spark.ways import WAYS
 
 pytestmark = pytest.mark.spark
 
-WAYS = [pytest.param(TOGETHER_BYTES, id="together"), pytest.param(0, id="apart")]
 SETS = ["basic_zipf_ts", "codec_lz4", "idempotent", "mixed", "tombstones_long"]
 
 
@@ -131,14 +130,21 @@ def test_with_adaptive_execution(golden: Path, tmp_path: Path, session: SparkSes
         session.conf.set("spark.sql.adaptive.enabled", before or "false")
 
 
-def test_several_logs_in_one_job(golden: Path, tmp_path: Path, session: SparkSession) -> None:
+@pytest.mark.parametrize("each", [1, 16], ids=["several jobs", "one job"])
+def test_several_logs(
+    golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, each: int
+) -> None:
+    monkeypatch.setattr(pipeline, "_LOGS_PER_JOB", each)
     names = ["basic", "tombstones", "codec_zstd", "keyless"]
     first, request = stage_several(golden, names, tmp_path / "a")
     second, again = stage_several(golden, names, tmp_path / "b")
     wanted = app.clean(request, engine=lambda request, progress: InProcessEngine()).results
+    jobs: list[int] = []
+    real = pipeline.collect
+    monkeypatch.setattr(pipeline, "collect", lambda *given: jobs.append(1) or real(*given))
     found = app.clean(again, engine=lambda request, progress: SparkEngine(session)).results
     assert [(each.where, each.status) for each in found] == [(each.where, each.status) for each in wanted]
-    assert logs_in(second) == logs_in(first)
+    assert logs_in(second) == logs_in(first) and len(jobs) == (4 if each == 1 else 1)
 
 
 def test_memory_is_bounded_by_the_setting_not_by_the_keys(
@@ -240,7 +246,7 @@ def test_a_bad_log_is_a_row_and_no_failed_job(
     if spread:
         monkeypatch.setattr(waves_module, "fits_one_task", lambda work, limit: False)
     jobs: list[BaseException] = []
-    monkeypatch.setattr(spark_jobs, "EngineError", lambda text: jobs.append(EngineError(text)) or jobs[-1])
+    monkeypatch.setattr(spark_tasks, "EngineError", lambda text: jobs.append(EngineError(text)) or jobs[-1])
     results = app.clean(request, engine=lambda request, progress: SparkEngine(session)).results
     assert {result.topic: result.status for result in results} == {
         "basic": "cleaned",

@@ -18,14 +18,13 @@ from siltstone.cleaner.engine import Engine, InProcessEngine
 from siltstone.cleaner.report import CLEANED, FAILED, UNCLEANABLE, LogResult
 from siltstone.spark import rows, second_pass
 from siltstone.spark.clean import SparkEngine
-from siltstone.spark.jobs import TOGETHER_BYTES
 from siltstone.spark.second_pass import dirty_task
 from tests.cleaner import logs
 from tests.cleaner.logs import NOW, Rec, one
 from tests.cleaner.test_lookup import write
+from tests.spark.ways import WAYS
 
 pytestmark = pytest.mark.spark
-WAYS = [pytest.param(TOGETHER_BYTES, id="together"), pytest.param(0, id="apart")]
 
 
 def clean(path: Path, engine: Engine) -> LogResult:
@@ -60,9 +59,16 @@ def test_it_leaves_what_the_other_way_leaves(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_damage_in_a_clean_segment_stops_it(tmp_path: Path, session: SparkSession, way: int) -> None:
+@pytest.mark.parametrize("is_dirty", [False, True])
+def test_damage_in_a_segment_stops_it(
+    tmp_path: Path, session: SparkSession, is_dirty: bool, way: int
+) -> None:
+    """In a dirty one before anything is looked up."""
     partition = write(tmp_path)
-    log = partition / f"{10:020d}.log"
+    closed = sorted(
+        each for each in partition.glob("*.log") if each.stem < f"{50:020d}" and each.stat().st_size
+    )
+    log = closed[-1] if is_dirty else partition / f"{10:020d}.log"
     data = bytearray(log.read_bytes())
     data[-1] ^= 1
     log.write_bytes(data)
@@ -86,19 +92,4 @@ def test_a_lost_dirty_entry_stops_it(
     monkeypatch.setattr(second_pass, "dirty_task", lost_dirty_task)
     result = clean(tmp_path, SparkEngine(session, tasks=2, clean_share=0, together_bytes=way))
     assert result.status == FAILED and "after their keys had been collected" in result.reason
-    assert logs.tree(partition) == before
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_damage_in_a_dirty_segment_stops_it_before_anything_is_looked_up(
-    tmp_path: Path, session: SparkSession, way: int
-) -> None:
-    partition = write(tmp_path)
-    log = max(each for each in partition.glob("*.log") if each.stat().st_size and each.stem < f"{50:020d}")
-    data = bytearray(log.read_bytes())
-    data[-1] ^= 1
-    log.write_bytes(data)
-    before = logs.tree(partition)
-    result = clean(tmp_path, SparkEngine(session, tasks=2, clean_share=0, together_bytes=way))
-    assert result.status == UNCLEANABLE and str(log) in result.reason
     assert logs.tree(partition) == before

@@ -39,6 +39,8 @@ from siltstone.errors import EngineError, InvalidConfigError, LedgerError, Silts
 
 WHOLE_LOG_BYTES = 64 << 20
 """A log up to this size goes through one task, if the memory for its keys allows it."""
+_TIMES_AS_LARGE = 4
+"""So much larger may such a log be where all workers have one."""
 WAVE_BYTES = 1 << 30
 """Sources that a wave takes, so much may have to be done again; larger logs are gone on with by a journal."""
 
@@ -49,8 +51,8 @@ Critical = Callable[[], contextlib.AbstractContextManager[object]]
 class RunLimits:
     """What bounds a run: extra bytes on disk (None: a quarter of what is free) and seconds.
 
-    ``whole_log_bytes``: up to this size a log is one task's. ``wave_bytes``: up to this size it goes in one
-    job, and so much of a larger one goes in one wave.
+    ``whole_log_bytes``: up to this size a log is one task's, up to four times as much where all workers have
+    such a log. ``wave_bytes``: up to this size it goes in one job, and so much of a larger one in one wave.
     """
 
     max_extra_bytes: int | None = None
@@ -78,6 +80,7 @@ class Cleaner:
         self._progress = progress or (lambda log, stage, done, total: None)
         self._choices: Choices
         self._total, self._done = 0, 0
+        self._whole_log_bytes: int
         self._deadline = (
             None if limits.stop_after_seconds is None else time.monotonic() + limits.stop_after_seconds
         )
@@ -137,6 +140,7 @@ class Cleaner:
 
     def _clean_all(self, planned: Sequence[Planned]) -> None:
         self._total, self._done = len(planned), 0
+        self._whole_log_bytes = self._most_for_one_task(planned)
         small: list[Planned] = []
         large: list[Planned] = []
         for each in planned:
@@ -148,6 +152,12 @@ class Cleaner:
         for each in large:
             self._clean_large(each)
 
+    def _most_for_one_task(self, planned: Sequence[Planned]) -> int:
+        """Larger logs are spread one after another, unless there are enough of them for all workers."""
+        most = self._limits.whole_log_bytes
+        larger = sum(most < each.work.size <= _TIMES_AS_LARGE * most for each in planned)
+        return _TIMES_AS_LARGE * most if larger and larger >= self._engine().workers else most
+
     def _budget(self, planned: Planned) -> Budget | None:
         """The way that the log goes, and its room; None when there is not enough, and said so."""
         where = planned.state.path
@@ -156,7 +166,7 @@ class Cleaner:
         except OSError as error:
             planned.result.stop(report.FAILED, trouble_of(error).reason)
             return None
-        found = budget(planned, room, self._limits.whole_log_bytes, self._limits.wave_bytes)
+        found = budget(planned, room, self._whole_log_bytes, self._limits.wave_bytes)
         if found.need > room.size:
             reason = (
                 f"{where}: needs up to {found.need} bytes more on disk, "

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from siltstone.cleaner.judging import BY_KEY, MARKER_STAYS, Fates, Flags
+from siltstone.cleaner.judging import BY_KEY, MARKER_STAYS, Fates, Flags, Offsets
 from siltstone.config import LONG_MAX
 from siltstone.errors import CheckFailedError
 from siltstone.records.codecs import Scratch
@@ -20,8 +19,6 @@ from siltstone.records.columns import RecordColumns
 from siltstone.records.decode import decode_chosen_records
 from siltstone.records.layout import CONTROL_BIT, Bytes, Directory
 from siltstone.records.modern import Choice
-
-Offsets = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from siltstone.cleaner import lookup
-from siltstone.cleaner.contest import Offsets
+from siltstone.cleaner.judging import Offsets
 from siltstone.cleaner.keys import MERGE_BYTES, EntryBlob, Winners, merge_bucket
 from siltstone.cleaner.staging import Rewritten, remove_staged, rewrite_group
 from siltstone.cleaner.transactions import NOTHING, Carried
@@ -109,12 +109,19 @@ def entry_capacity(work: LogWork) -> int:
 
 def fits_one_task(work: LogWork, byte_limit: int) -> bool:
     """Is the log small enough for one task, by its bytes and by the memory for its keys?"""
-    return sum(segment.size for segment in work.segments) <= byte_limit and bucket_count(work) == 1
+    return work.size <= byte_limit and bucket_count(work) == 1
 
 
 def clean_in_one_go(work: LogWork, attempt: str) -> LogDone:
-    """Extract, merge and rewrite a whole log in this process."""
-    done, began = LogDone(name=work.name, found=Extracted()), time.perf_counter()
+    """Extract, merge and rewrite a whole log in this process, or look its keys up where that pays."""
+    began = time.perf_counter()
+    done = clean_by_lookup(work, attempt) or _extract_and_rewrite(work, attempt)
+    done.seconds = time.perf_counter() - began
+    return done
+
+
+def _extract_and_rewrite(work: LogWork, attempt: str) -> LogDone:
+    done = LogDone(name=work.name, found=Extracted())
     blobs = list(extract(work, range(len(work.segments)), 1, entry_capacity(work), done.found))
     carried = carried_between(work, done.found)
     done.found.trouble = done.found.trouble or check_keyless(work, done.found)
@@ -124,12 +131,13 @@ def clean_in_one_go(work: LogWork, attempt: str) -> LogDone:
         done.dirty_keys = winners.dirty_keys
         done.winners = {group: len(offsets) for group, offsets in by_group.items()}
         done.groups = rewrite_groups(work, by_group, carried, attempt)
-    done.seconds = time.perf_counter() - began
     return done
 
 
-def clean_by_lookup(work: LogWork, attempt: str) -> LogDone | None:
-    """A second pass in this process; None for a log that has transactions."""
+def clean_by_lookup(work: LogWork, attempt: str, clean_share: float = lookup.CLEAN_SHARE) -> LogDone | None:
+    """A second pass in this process; None where it does not pay, and for a log that has transactions."""
+    if not lookup.pays(work, clean_share):
+        return None
     done = LogDone(name=work.name, found=Extracted())
     entries = lookup.dirty_entries(work, lookup.dirty_segments(work), done.found)
     if done.found.trouble is not None:
@@ -191,7 +199,7 @@ class InProcessEngine:
 
     def clean_spread(self, work: LogWork) -> LogDone:
         """Segment by segment, bucket by bucket, group by group, as a cluster would."""
-        found = clean_by_lookup(work, "0") if lookup.pays(work, self._clean_share) else None
+        found = clean_by_lookup(work, "0", self._clean_share)
         if found is not None:
             return found
         done, by_group, carried = self._merged(work)

@@ -119,9 +119,9 @@ class Planned:
     journal: Journal | None = None
 
 
-def open_result(state: LogState) -> LogResult:
-    """A result with the log's size as it is now."""
-    segments = state.segments()
+def open_result(state: LogState, segments: Sequence[Segment] | None = None) -> LogResult:
+    """A result with the log's size, of these segments or as it is now."""
+    segments = state.segments() if segments is None else segments
     size = sum(segment.size for segment in segments)
     return LogResult(
         topic=state.where.topic,
@@ -135,8 +135,8 @@ def open_result(state: LogState) -> LogResult:
     )
 
 
-def refusal(state: LogState) -> str | None:
-    """Why the log is left alone whatever is in it, None when it is not."""
+def refusal(state: LogState, segments: Sequence[Segment] | None = None) -> str | None:
+    """Why the log is left alone whatever is in it (in ``segments``, listed anew unless given), or None."""
     if state.where.topic == CLUSTER_METADATA:
         return "the cluster's own metadata log is never touched"
     if state.refused is not None:
@@ -145,7 +145,7 @@ def refusal(state: LogState) -> str | None:
         return "cleanup.policy=" + (",".join(state.config.policies) if state.config else "delete")
     if state.config.flag("remote.storage.enable"):
         return "remote.storage.enable=true: tiered logs are left alone"
-    wide = [] if state.opened else overflowed(state.segments())
+    wide = [] if state.opened else overflowed(state.segments() if segments is None else segments)
     if wide:
         return f"{wide[0].path}: {OVERFLOWED}"
     left = interrupted(state.path)
@@ -167,15 +167,15 @@ def plan_log(
     the result says whether it does. Raises CorruptFileError or OSError when the directory cannot be made
     sense of.
     """
-    result = open_result(state)
-    reason = refusal(state)
+    segments = state.segments()
+    result = open_result(state, segments)
+    reason = refusal(state, segments)
     if reason is not None:
         return result.stop(report.SKIPPED, reason)
     read_topic_id(state.path)
     high_watermark = checkpoints.high_watermark.get(state.where)
     if high_watermark is None and not choices.high_watermark_is_end:
         return result.stop(report.SKIPPED, NO_HIGH_WATERMARK)
-    segments = state.segments()
     if not segments:
         return result.stop(report.NOTHING_TO_DO, "the directory holds no segments")
     producers = state.opened.producers if state.opened else producer_state(state.path, segments)

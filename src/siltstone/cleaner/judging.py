@@ -17,7 +17,7 @@ from siltstone.records.varint import read_varint, read_varlong, varint_size, wri
 
 Flags = npt.NDArray[np.bool_]
 Fates = npt.NDArray[np.int8]
-Winners = npt.NDArray[np.uint32]
+Offsets = npt.NDArray[np.uint32]
 DROPPED, COPIED, REBUILT, EMPTIED = range(4)
 """Actions."""
 SUPERSEDED, TOMBSTONES, KEYLESS, ABORTED, MARKERS = range(5)
@@ -143,7 +143,7 @@ def meet_winners(
     control: Flags,
     base_offset: int,
     map_end: int,
-    winners: Winners,
+    winners: Offsets,
     last: int,
     met: int,
 ) -> tuple[int, int, int]:

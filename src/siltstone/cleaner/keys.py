@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from siltstone.cleaner.hashing import siphash128_each
 from siltstone.records.columns import KeyColumns
-from siltstone.records.kernel import kernel
+from siltstone.records.kernel import inlined, kernel
 from siltstone.records.layout import Int32, Int64
 
 Words = npt.NDArray[np.uint64]
@@ -58,11 +58,17 @@ def _partition_of(word: np.uint64, partitions: int) -> Any:
 
 
 @kernel
+def _count(entries: Words, partitions: int, first: int, bounds: Int64) -> None:
+    """Count entries of a run of partitions from ``first`` on: ``bounds[p + 1]`` grows by those of p."""
+    for i in range(len(entries)):
+        bounds[_partition_of(entries[i, 0], partitions) - first + 1] += 1
+
+
+@kernel
 def _radix(entries: Words, partitions: int, out: Words, bounds: Int64) -> None:
     """Entries in order of partition, stable; ``bounds[p]:bounds[p + 1]`` is partition p."""
     bounds[:] = 0
-    for i in range(len(entries)):
-        bounds[_partition_of(entries[i, 0], partitions) + 1] += 1
+    _count(entries, partitions, 0, bounds)
     for p in range(partitions):
         bounds[p + 1] += bounds[p]
     cursor = bounds[:-1].copy()
@@ -108,13 +114,6 @@ def _last_of_each(entries: Words, bounds: Int64, table: Int32, out: Words, kept:
                     break
                 slot = np.int64(np.uint64(slot + 1) & mask)
     kept[len(bounds) - 1] = used
-
-
-@kernel
-def _count(entries: Words, partitions: int, first: int, bounds: Int64) -> None:
-    """Count entries of a run of partitions from ``first`` on: ``bounds[p + 1]`` grows by those of p."""
-    for i in range(len(entries)):
-        bounds[_partition_of(entries[i, 0], partitions) - first + 1] += 1
 
 
 @kernel
@@ -256,6 +255,15 @@ def _brought_together(
     return words, offsets, bounds
 
 
+@inlined
+def _base_of(offset: int, bases: Int64, hints: Int32, shift: int) -> int:
+    """The number of the last base at or below an offset."""
+    number = int(hints[np.uint64((offset - bases[0]) >> shift)])
+    while number + 1 < len(bases) and offset >= bases[number + 1]:
+        number += 1
+    return number
+
+
 @kernel
 def _deal(
     offsets: Int64, bases: Int64, hints: Int32, shift: int, out: npt.NDArray[np.uint32], bounds: Int64
@@ -264,20 +272,14 @@ def _deal(
 
     ``hints``: for each run of 2 ** ``shift`` offsets the base that its first one has.
     """
-    last = len(bases) - 1
     bounds[:] = 0
     for i in range(len(offsets)):
-        group = hints[np.uint64((offsets[i] - bases[0]) >> shift)]
-        while group < last and offsets[i] >= bases[group + 1]:
-            group += 1
-        bounds[group + 1] += 1
+        bounds[_base_of(offsets[i], bases, hints, shift) + 1] += 1
     for group in range(len(bases)):
         bounds[group + 1] += bounds[group]
     cursor = bounds[:-1].copy()
     for i in range(len(offsets)):
-        group = hints[np.uint64((offsets[i] - bases[0]) >> shift)]
-        while group < last and offsets[i] >= bases[group + 1]:
-            group += 1
+        group = _base_of(offsets[i], bases, hints, shift)
         out[np.uint64(cursor[group])] = offsets[i] - bases[group]
         cursor[group] += 1
 

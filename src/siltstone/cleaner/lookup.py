@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from siltstone.cleaner.contest import Contested, Offsets
+from siltstone.cleaner.contest import Contested
 from siltstone.cleaner.hashing import siphash128_each
-from siltstone.cleaner.judging import Fates, Flags
+from siltstone.cleaner.judging import Fates, Flags, Offsets
 from siltstone.cleaner.keys import EntryBlob, Words, table_for
 from siltstone.cleaner.staging import Rewritten, rewrite_by
 from siltstone.cleaner.work import Extracted, Group, LogWork, Trouble, extract

@@ -45,9 +45,8 @@ from siltstone.cleaner.judging import (
 )
 from siltstone.cleaner.transactions import TransactionScan
 from siltstone.config import LONG_MAX
-from siltstone.errors import CorruptRecordError
 from siltstone.records.build import RECODE_ROOM, compress_batches
-from siltstone.records.checksum import first_bad_checksum, patch_checksums
+from siltstone.records.checksum import patch_checksums, refuse_bad_checksum
 from siltstone.records.codecs import Scratch
 from siltstone.records.columns import RecordColumns
 from siltstone.records.convert import NO_HORIZON, convert_entries
@@ -132,7 +131,8 @@ class Rewriter:
         """
         modern = bool(batches["magic"][0] == 2)
         beaten = self._contest.beaten(batches) if modern else _none(batches)
-        _refuse_bad_checksum(window, batches[~beaten | _must_stay(self._rules, batches)], path, origin)
+        must_stay = _must_stay(self._rules, batches)
+        refuse_bad_checksum(window, batches[~beaten | must_stay], path=path, origin=origin)
         has_horizon = (batches["attributes"] & DELETE_HORIZON_BIT) != 0 if modern else _none(batches)
         passed = has_horizon & (batches["base_timestamp"] <= self._rules.now_ms)
         expired = passed if modern else np.full(len(batches), not keeps_legacy_tombstones)
@@ -143,7 +143,7 @@ class Rewriter:
         found = self._contest.of(window, batches, fates, self._scratch, path, origin)
         columns = found.columns
         judged = self._judge(batches, found, expired, fates)
-        plan = _decide(self._rules, batches, judged, has_horizon, empty)
+        plan = _decide(self._rules, batches, judged, has_horizon, empty, must_stay)
         if modern:
             return self._write(window, batches, columns, judged, plan)
         return _convert(batches, columns, judged, plan, path, origin)
@@ -238,12 +238,6 @@ def _none(batches: Directory) -> Flags:
     return np.zeros(len(batches), np.bool_)
 
 
-def _refuse_bad_checksum(window: Bytes, batches: Directory, path: str, origin: int) -> None:
-    bad = first_bad_checksum(window, batches) if len(batches) else None
-    if bad is not None:
-        raise CorruptRecordError(path, origin + int(batches["position"][bad]), "checksum does not match")
-
-
 def _fates(batches: Directory, aborted: Flags, marker_goes: Flags, beaten: Flags) -> Fates:
     """What becomes of each batch's records, as ``BY_KEY`` says."""
     control = ((batches["attributes"] & CONTROL_BIT) != 0) & (batches["magic"] == 2)
@@ -253,13 +247,18 @@ def _fates(batches: Directory, aborted: Flags, marker_goes: Flags, beaten: Flags
 
 
 def _decide(
-    rules: Rules, batches: Directory, judged: _Judged, has_horizon: Flags, empty_marker: Flags
+    rules: Rules,
+    batches: Directory,
+    judged: _Judged,
+    has_horizon: Flags,
+    empty_marker: Flags,
+    must_stay: Flags,
 ) -> _Plan:
     """What to do with each batch; a tombstone or the marker of an empty transaction asks for the stamp."""
     stamp = ((judged.tombstones > 0) | empty_marker) & ~has_horizon
     action = np.where(
         judged.kept == 0,
-        np.where(_must_stay(rules, batches), EMPTIED, DROPPED),
+        np.where(must_stay, EMPTIED, DROPPED),
         np.where((judged.kept == batches["count"]) & ~stamp, COPIED, REBUILT),
     )
     horizon = np.where(has_horizon, batches["base_timestamp"], rules.now_ms + rules.delete_retention_ms)

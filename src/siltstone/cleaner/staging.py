@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from siltstone import files
-from siltstone.cleaner.contest import ByWinners, Contest, Offsets
-from siltstone.cleaner.judging import meet_winners
+from siltstone.cleaner.contest import ByWinners, Contest
+from siltstone.cleaner.judging import Offsets, meet_winners
 from siltstone.cleaner.pacing import Pacer, paced_windows
 from siltstone.cleaner.rewrite import Output, Rewriter, pieces
 from siltstone.cleaner.transactions import NOTHING, Carried

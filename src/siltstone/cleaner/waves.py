@@ -67,7 +67,7 @@ def waiting(planned: Planned) -> int:
 
 def _records_at_most(work: LogWork) -> int:
     span = work.end - work.segments[0].base_offset
-    return min(span, sum(segment.size for segment in work.segments))
+    return min(span, work.size)
 
 
 def groups_left(planned: Planned) -> tuple[Group, ...]:
@@ -83,10 +83,10 @@ def budget(planned: Planned, room: Room, whole_log_bytes: int, wave_bytes: int) 
     work, left = planned.work, groups_left(planned)
     way, standing = Way.IN_WAVES, waiting(planned) + (0 if planned.journal else spill(work))
     if planned.journal is None:
-        size, at_once = sum(segment.size for segment in work.segments), extra(work)
+        at_once = extra(work)
         if at_once <= room.size and fits_one_task(work, whole_log_bytes):
             way, standing = Way.ONE_TASK, 0
-        elif not room.frees_sources or (size <= wave_bytes and at_once + spill(work) <= room.size):
+        elif not room.frees_sources or (work.size <= wave_bytes and at_once + spill(work) <= room.size):
             way, standing = Way.ONE_JOB, spill(work)
     need = max((extra(work, each) for each in left), default=0) if room.frees_sources else extra(work)
     return Budget(

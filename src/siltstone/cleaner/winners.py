@@ -18,7 +18,7 @@ import numpy as np
 from crc32c import crc32c
 
 from siltstone import files
-from siltstone.cleaner.contest import Offsets
+from siltstone.cleaner.judging import Offsets
 from siltstone.cleaner.staging import Rewritten, rewrite_group
 from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.work import Group, LogWork, Trouble, trouble_of

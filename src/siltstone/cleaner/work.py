@@ -101,6 +101,11 @@ class LogWork:
             producers=np.array(self.producers, np.int64).reshape(-1, 3),
         )
 
+    @property
+    def size(self) -> int:
+        """Bytes of its segments."""
+        return sum(segment.size for segment in self.segments)
+
     def transactions(self, carried: Carried = NOTHING) -> TransactionScan:
         """Goes along with the batches of a segment, or of a group that starts with what is carried."""
         return TransactionScan(aborted_of(self.aborted), carried)
@@ -177,13 +182,6 @@ def extract(
 def _extract_segment(
     work: LogWork, number: int, collector: KeyCollector, found: Extracted
 ) -> Iterator[EntryBlob]:
-    for columns, taking_part in keys_of(work, number, found):
-        yield from collector.add(columns, taking_part)
-
-
-def keys_of(work: LogWork, number: int, found: Extracted) -> Iterator[tuple[KeyColumns, Flags]]:
-    """The records of segment ``number``, some at a time, and which of them take part in the keys' contest
-    (bool, one a record: they all have a key). Fills ``found`` on the way. Raises what is wrong."""
     segment, scratch, scan = work.segments[number], Scratch(), work.transactions()
     pacer = Pacer(work.io_bytes_per_second)
     following, end = work.offsets_of(number)
@@ -200,7 +198,7 @@ def keys_of(work: LogWork, number: int, found: Extracted) -> Iterator[tuple[KeyC
                 keyed = columns.key_size >= 0
                 contested = _contested(work, scan, window, batches, columns, segment.path, found)
                 found.keyless += int(np.count_nonzero(~keyed if contested is None else contested & ~keyed))
-                yield columns, keyed if contested is None else contested & keyed
+                yield from collector.add(columns, keyed if contested is None else contested & keyed)
     summary = scan.summary(number)
     if len(summary):
         found.summaries.append(summary)

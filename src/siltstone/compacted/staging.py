@@ -37,10 +37,10 @@ from siltstone.compacted.work import (
     source_windows,
 )
 from siltstone.config import INT_MAX
-from siltstone.errors import CheckFailedError, CorruptRecordError
+from siltstone.errors import CheckFailedError
 from siltstone.log.indexes import IndexBuilder
 from siltstone.log.segments import windows
-from siltstone.records.checksum import first_bad_checksum
+from siltstone.records.checksum import refuse_bad_checksum
 from siltstone.records.codecs import Scratch
 from siltstone.records.decode import decode_record_keys
 from siltstone.records.layout import Int64
@@ -229,10 +229,7 @@ def _coalesced(source: Source, coalescer: Coalescer, output: Output) -> Iterator
         for window in source_windows(reader, source, output.window_size, verify=False):
             following = refuse_disorder(source.path, window, following, source.end_offset)
             chosen = coalescer.chosen(window.batches)
-            bad = first_bad_checksum(window.data, chosen) if len(chosen) else None
-            if bad is not None:
-                position = window.origin + int(chosen["position"][bad])
-                raise CorruptRecordError(source.path, position, "checksum does not match")
+            refuse_bad_checksum(window.data, chosen, path=source.path, origin=window.origin)
             for part in pieces(chosen) if len(chosen) else ():
                 found = coalescer.take(window.data, chosen[part], path=source.path, origin=window.origin)
                 if found is not None and len(found.size):

@@ -25,7 +25,7 @@ from siltstone.errors import CorruptRecordError, MessageTooLargeError, OffsetOut
 from siltstone.log import fetch
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, AbortedTransaction, Fetched, LogView, Place
 from siltstone.log.segments import LARGEST_BATCH
-from siltstone.records.checksum import first_bad_checksum
+from siltstone.records.checksum import first_bad_checksum, refuse_bad_checksum
 from siltstone.records.codecs import DEFAULT_LIMIT
 from siltstone.records.columns import RecordColumns, select
 from siltstone.records.convert import up_convert
@@ -284,7 +284,5 @@ def as_record_batches(fetched: Fetched, *, limit: int = DEFAULT_LIMIT) -> Bytes:
         return data
     path, origin = fetched.slice.reader.path, fetched.slice.position
     old = batches[batches["magic"] < 2]
-    bad = first_bad_checksum(data, old)
-    if bad is not None:
-        raise CorruptRecordError(path, origin + int(old["position"][bad]), "checksum does not match")
+    refuse_bad_checksum(data, old, path=path, origin=origin)
     return up_convert(data, batches, limit=limit, path=path, origin=origin)

@@ -22,7 +22,7 @@ from siltstone import files
 from siltstone.errors import CorruptFileError, CorruptRecordError, SourceChangedError
 from siltstone.log.indexes import read_entries
 from siltstone.log.names import SEGMENT_KINDS, parse_segment_file, segment_file
-from siltstone.records.checksum import first_bad_checksum
+from siltstone.records.checksum import refuse_bad_checksum
 from siltstone.records.layout import MAGIC_POSITION, Bytes, Directory
 from siltstone.records.scan import SCAN_REASON, Scan, ScanEnd, scan_batches
 
@@ -156,7 +156,7 @@ def windows(
         at_end = origin + len(data) >= limit or got == 0
         if len(scan.batches):
             if verify:
-                _refuse_bad_checksum(reader.path, origin, data, scan.batches)
+                refuse_bad_checksum(data, scan.batches, path=reader.path, origin=origin)
             yield Window(data=data, batches=scan.batches, origin=origin)
         rest = data[scan.end :]
         _refuse_damage(reader.path, origin, scan, at_end)
@@ -170,12 +170,6 @@ def windows(
 
 def _grown(buffer: Bytes, size: int, most: int) -> Bytes:
     return np.empty(min(size, most, LARGEST_BATCH), np.uint8) if size > len(buffer) else buffer
-
-
-def _refuse_bad_checksum(path: str, origin: int, data: Bytes, batches: Directory) -> None:
-    bad = first_bad_checksum(data, batches)
-    if bad is not None:
-        raise CorruptRecordError(path, origin + int(batches["position"][bad]), "checksum does not match")
 
 
 def _refuse_damage(path: str, origin: int, scan: Scan, at_end: bool) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from siltstone.errors import CorruptRecordError
 from siltstone.records.kernel import HAS_CRC32C, crc_of_byte_at, crc_of_word_at, kernel
 from siltstone.records.layout import (
     CHECKED_FROM,
@@ -179,3 +180,11 @@ def first_bad_checksum(data: Bytes, batches: Directory) -> int | None:
         computed[rows] = checksums(data, starts, batches["size"][rows].astype(np.int64))
     bad = np.flatnonzero(computed != batches["crc"])
     return int(bad[0]) if len(bad) else None
+
+
+def refuse_bad_checksum(data: Bytes, batches: Directory, *, path: str, origin: int) -> None:
+    """Raises CorruptRecordError with the position in file ``path`` of the first such batch; ``data`` was read
+    at ``origin``."""
+    bad = first_bad_checksum(data, batches)
+    if bad is not None:
+        raise CorruptRecordError(path, origin + int(batches["position"][bad]), "checksum does not match")

@@ -19,8 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from siltstone.errors import EngineError
-from siltstone.spark.tasks import Batches, in_worker, why_failed
+from siltstone.spark.tasks import Batches, in_worker, told_as_engine_error
 
 Words = npt.NDArray[np.uint64]
 Task = Callable[[Batches], Iterator[pa.RecordBatch]]
@@ -89,11 +88,6 @@ def run_job(
     Spark gives up."""
     frame = session.range(0, numbers, 1, tasks).mapInArrow(functools.partial(in_worker, first), _SCHEMA)
     frame = frame.repartition(workers, "log", "target")
-    try:
+    with told_as_engine_error(title):
         table = frame.mapInArrow(functools.partial(in_worker, second), _SCHEMA).toArrow()
-    except Exception as error:
-        why = why_failed(error)
-        if why is None:
-            raise
-        raise EngineError(f"{title}: the Spark job failed: {why}") from error
     return [(row["log"], json.loads(row["report"])) for row in table.select(["log", "report"]).to_pylist()]

@@ -6,7 +6,7 @@
                                                                               or      ─► gather  ─► files
     spark.range(tasks) ─ a wave's groups, with their files of winners ─► rewrite ─► reports
 
-A small log goes through one task, which may do several, all small logs of a run in one job; a large one
+A small log goes through one task, which may do several, all small logs of a run in a few jobs; a large one
 through the stages above, in one job or, where its groups go in waves, in one that gathers the winners and
 one for each wave. A second pass goes its own way (``second_pass``). How a job's stages run, together or
 apart, is for ``jobs`` to say.
@@ -27,7 +27,6 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from siltstone.cleaner.contest import Offsets
 from siltstone.cleaner.engine import (
     Gathered,
     LogDone,
@@ -37,6 +36,7 @@ from siltstone.cleaner.engine import (
     entry_capacity,
     offset_span,
 )
+from siltstone.cleaner.judging import Offsets
 from siltstone.cleaner.keys import ENTRY_BYTES, EntryBlob, merge_bucket
 from siltstone.cleaner.lookup import CLEAN_SHARE, pays
 from siltstone.cleaner.staging import Rewritten, rewrite_group
@@ -58,6 +58,7 @@ from siltstone.spark.jobs import (
     attempt_name,
     can_go_together,
     collect,
+    one_ahead,
     run,
     stage,
 )
@@ -69,6 +70,8 @@ from siltstone.spark.together import Stage
 _TASK_BYTES = 1 << 30
 _WHOLE_TASK_BYTES = 256 << 20
 _TASKS_PER_WORKER = 4
+_JOBS, _LOGS_PER_JOB = 4, 16
+"""Up to so many jobs of at least so many logs."""
 
 
 def clean_whole_task(parts: Sequence[Sequence[LogWork]], batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -84,8 +87,8 @@ def dealt(works: Sequence[LogWork], workers: int) -> list[list[LogWork]]:
 
     A few tasks for each worker, and more where one would do over 256 MiB: it may have to be done again.
     """
-    ordered = sorted(works, key=lambda work: -sum(segment.size for segment in work.segments))
-    size = sum(segment.size for work in works for segment in work.segments)
+    ordered = sorted(works, key=lambda work: -work.size)
+    size = sum(work.size for work in works)
     tasks = min(len(works), max(_TASKS_PER_WORKER * workers, math.ceil(size / _WHOLE_TASK_BYTES)))
     return [ordered[number::tasks] for number in range(tasks)]
 
@@ -212,12 +215,20 @@ class SparkEngine:
         self._parallelism = tasks or session.sparkContext.defaultParallelism
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
-        """All logs in one job; a few in each task, as a task costs Spark some 80 ms."""
+        """A few logs in each task, as a task costs Spark some 80 ms. Many go in several jobs: while one runs
+        the caller takes over what came of the one before."""
         parts = dealt(works, self._parallelism)
-        frame = self._session.range(0, len(parts), 1, len(parts))
+        jobs = max(1, min(_JOBS, len(works) // _LOGS_PER_JOB, len(parts)))
         title = f"{len(works)} logs" if len(works) > 1 else works[0].name
-        for row in self._collect(stage(frame, clean_whole_task, parts), title):
-            yield _done_of(row.report)
+
+        def clean(number: int) -> list[Row]:
+            mine = parts[number::jobs]
+            frame = self._session.range(0, len(mine), 1, len(mine))
+            return self._collect(stage(frame, clean_whole_task, mine), title)
+
+        for found in one_ahead(clean, jobs):
+            for row in found:
+                yield _done_of(row.report)
 
     @property
     def workers(self) -> int:
@@ -237,8 +248,7 @@ class SparkEngine:
         return done
 
     def _goes_together(self, work: LogWork) -> bool:
-        size = sum(segment.size for segment in work.segments)
-        return can_go_together(self._session, size, self._together_bytes)
+        return can_go_together(self._session, work.size, self._together_bytes)
 
     def gather(self, work: LogWork) -> Gathered:
         """One log over all workers, up to a file of winners for each group."""

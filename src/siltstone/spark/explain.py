@@ -92,7 +92,7 @@ class SparkObserver:
         return sights
 
     def _buckets(self, work: LogWork) -> int:
-        small = sum(segment.size for segment in work.segments) <= _SMALL_BYTES
+        small = work.size <= _SMALL_BYTES
         return buckets_of(work, _BUCKET_BYTES, 1 if small else self._workers)
 
     def _runs(self, work: LogWork) -> list[list[int]]:

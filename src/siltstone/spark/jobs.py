@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import queue
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 
 from siltstone import files
@@ -25,7 +27,7 @@ from siltstone.errors import EngineError
 from siltstone.spark import rows
 from siltstone.spark.rows import Row, rows_of
 from siltstone.spark.session import is_local
-from siltstone.spark.tasks import by_number, in_worker, why_failed
+from siltstone.spark.tasks import by_number, in_worker, told_as_engine_error
 from siltstone.spark.together import KEPT_BYTES, Stage, has_failed, progress_of, together_task
 
 TOGETHER_BYTES = 16 << 30
@@ -94,12 +96,9 @@ def run_together(
         given = (tuple(job.stages), workers, folder, kept_bytes)
         frame = stage(frame, together_task, *given, barrier=True)
         watcher = _Watcher(job.title, progress, lambda: progress_of(Path(folder), job.stages, workers))
-        try:
+        found = None
+        with contextlib.suppress(EngineError), told_as_engine_error(job.title):
             found = _collected(frame, watcher)
-        except Exception as error:
-            if why_failed(error) is None:
-                raise
-            found = None
     if found is not None and not has_failed(found):
         return found
     if job.staging is not None:
@@ -109,15 +108,42 @@ def run_together(
     return None
 
 
+def one_ahead(job: Callable[[int], list[Row]], jobs: int) -> Iterator[list[Row]]:
+    """The rows of jobs 0, 1, …, which run one after another while the caller is busy with those before.
+
+    Raises what a job raised; no other is begun then, nor when the caller takes no more.
+    """
+    if jobs == 1:
+        yield job(0)
+        return
+    results: queue.SimpleQueue[list[Row] | Exception] = queue.SimpleQueue()
+    over = threading.Event()
+
+    def go() -> None:
+        for number in range(jobs):
+            if over.is_set():
+                return
+            try:
+                results.put(job(number))
+            except Exception as error:
+                results.put(error)
+                return
+
+    InheritableThread(target=go, daemon=True).start()
+    try:
+        for _ in range(jobs):
+            found = results.get()
+            if isinstance(found, Exception):
+                raise found
+            yield found
+    finally:
+        over.set()
+
+
 def collect(session: SparkSession, frame: DataFrame, title: str, progress: Progress | None) -> list[Row]:
     """Run a job; its rows are reports, small ones. Raises EngineError when Spark gives up."""
-    try:
+    with told_as_engine_error(title):
         return _collected(frame, _Watcher(title, progress, lambda: _active_stages(session)))
-    except Exception as error:
-        why = why_failed(error)
-        if why is None:
-            raise
-        raise EngineError(f"{title}: the Spark job failed: {why}") from error
 
 
 def _collected(frame: DataFrame, watcher: _Watcher) -> list[Row]:

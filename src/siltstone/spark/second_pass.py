@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from siltstone.cleaner import lookup
 from siltstone.cleaner.engine import LogDone, Progress, looked_up
+from siltstone.cleaner.keys import EntryBlob
 from siltstone.cleaner.work import Extracted, LogWork
 from siltstone.spark import rows
 from siltstone.spark.jobs import Job, attempt_name, collect, run_together, stage
@@ -43,6 +44,15 @@ def dirty_task(work: LogWork, parts: Runs, lookups: int, batches: Batches) -> It
             yield from (Row(target=run, kind=rows.HEADS).batch() for run in range(lookups))
 
 
+def _dirty(said: Sequence[Row]) -> tuple[Extracted, list[EntryBlob]]:
+    """What the tasks of dirty segments say: what was in them, and the entries."""
+    found = Extracted()
+    for row in said:
+        if row.kind == rows.FOUND:
+            found.add(rows.extracted_of(row.report))
+    return found, [rows.entries_of(row, 1) for row in said if row.kind == rows.DIRTY]
+
+
 def shared_lookup_task(
     work: LogWork, shared: Broadcast[lookup.OffsetMap], parts: Runs, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
@@ -54,15 +64,9 @@ def shared_lookup_task(
 def lookup_task(work: LogWork, parts: Runs, batches: Batches) -> Iterator[pa.RecordBatch]:
     """The same by a map of the dirty entries that arrive. Nothing is looked up where those have trouble, or
     transactions; the first run's task says so."""
-    found, entries, mine = Extracted(), [], 0
-    for batch in batches:
-        for row in rows_of(batch):
-            if row.kind == rows.FOUND:
-                found.add(rows.extracted_of(row.report))
-            elif row.kind == rows.HEADS:
-                mine = row.target
-            else:
-                entries.append(rows.entries_of(row, 1))
+    arrived = [row for batch in batches for row in rows_of(batch)]
+    (mine,) = (row.target for row in arrived if row.kind == rows.HEADS)
+    found, entries = _dirty(arrived)
     if found.trouble is not None or found.transactional:
         yield rows.report_row(rows.FOUND, found).batch()
         return
@@ -107,13 +111,8 @@ def _apart(
     session: SparkSession, work: LogWork, runs: Runs, parts: Runs, progress: Progress | None
 ) -> LogDone | None:
     """In two jobs: the map goes by way of the driver."""
-    found, entries = Extracted(), []
     frame = stage(session.range(0, len(runs), 1, len(runs)), dirty_task, work, runs, 0)
-    for row in collect(session, frame, work.name, progress):
-        if row.kind == rows.FOUND:
-            found.add(rows.extracted_of(row.report))
-        else:
-            entries.append(rows.entries_of(row, 1))
+    found, entries = _dirty(collect(session, frame, work.name, progress))
     if found.trouble is not None:
         return LogDone(name=work.name, found=found)
     if found.transactional:

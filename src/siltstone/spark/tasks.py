@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,6 +11,8 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+
+from siltstone.errors import EngineError
 
 Batches = Iterable[pa.RecordBatch]
 
@@ -58,6 +61,18 @@ def runs_of(sizes: Sequence[int], tasks: int) -> list[list[int]]:
         runs[min(tasks - 1, (passed + size // 2) * tasks // max(total, 1))].append(number)
         passed += size
     return [run for run in runs if run]
+
+
+@contextlib.contextmanager
+def told_as_engine_error(title: str) -> Iterator[None]:
+    """A job runs within: what makes Spark give up becomes an EngineError."""
+    try:
+        yield
+    except Exception as error:
+        why = why_failed(error)
+        if why is None:
+            raise
+        raise EngineError(f"{title}: the Spark job failed: {why}") from error
 
 
 def why_failed(error: Exception) -> str | None:

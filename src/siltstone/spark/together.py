@@ -39,6 +39,7 @@ from siltstone.spark.tasks import Batches, task_numbers
 ALL = -1
 """The target of a row that every task of the next stage gets."""
 FAILED = "failed"
+"""The kind of a row, and a file, of a worker that gave up."""
 KEPT_BYTES = 64 << 20
 """Rows for itself that a worker keeps in memory; more of them go through files, too."""
 _HEAD = struct.Struct("<QII")
@@ -84,10 +85,8 @@ class _Post:
 
     def give_up(self) -> None:
         """Let nobody wait for this worker."""
-        try:
-            self._mark("failed")
-        except OSError:
-            return
+        with contextlib.suppress(OSError):
+            self._mark(FAILED)
 
     def send(self, stage: int, batch: pa.RecordBatch, tasks: int) -> None:
         """Hand rows to the ``tasks`` tasks of the stage after ``stage``."""
@@ -115,7 +114,7 @@ class _Post:
         self._mark(f"{stage}.{self._number}")
         waiting, looks = set(range(self._workers)), 0
         while waiting := {each for each in waiting if not files.exists(self._folder / f"{stage}.{each}")}:
-            if files.exists(self._folder / "failed") or not files.exists(self._folder):
+            if files.exists(self._folder / FAILED) or not files.exists(self._folder):
                 raise GivenUpError("another task gave up")
             looks += 1
             time.sleep(_SHORT_S if looks < _PATIENT_AFTER else _LONG_S)

@@ -179,7 +179,7 @@ def _finish(asked: _Asked, done: LogDone, sight: Sight, wish: Wish) -> None:
 def _fill_counts(log: LogExplanation, planned: Planned, done: LogDone, sight: Sight) -> None:
     seen, tally = sight.observed, sight.tally
     log.groups = groups_of(planned.work, done.groups)
-    members = sum(segment.size for segment in planned.work.segments)
+    members = planned.work.size
     log.bytes_after = log.bytes_before - members + sum(group.size for group in done.groups)
     reasons = ("superseded", "tombstones", "aborted", "keyless", "markers")
     log.removed = {name: sum(getattr(group, name) for group in done.groups) for name in reasons}

@@ -59,7 +59,7 @@ class HeldLedger:
         self.hidden = hidden
         self._claim = claim
         self._sound: set[str] = set()
-        self._ahead: tuple[str, Future[int]] | None = None
+        self._ahead: dict[str, Future[int]] = {}
         self._thread: ThreadPoolExecutor | None = None
         self._over = threading.Event()
         self._views = tuple(open_generation(folder, each) for each in ledger.generations)
@@ -80,8 +80,8 @@ class HeldLedger:
         """Is a part's log what was written? Read once for each. Raises LedgerError, OSError."""
         reader = part.view.segments[0].reader
         if reader.path not in self._sound:
-            ahead = self._ahead if self._ahead is not None and self._ahead[0] == reader.path else None
-            found = sum_of(reader) if ahead is None else ahead[1].result()
+            ahead = self._ahead.pop(reader.path, None)
+            found = sum_of(reader) if ahead is None else ahead.result()
             if found != part.entry.crc:
                 raise LedgerError(reader.path, "damaged: the checksum does not match")
             self._sound.add(reader.path)
@@ -89,17 +89,16 @@ class HeldLedger:
     def sum_ahead(self, part: Part) -> None:
         """Begin to sum up a part that is to be read next."""
         reader = part.view.segments[0].reader
-        if reader.path in self._sound or (self._ahead is not None and self._ahead[0] == reader.path):
-            return
-        self._thread = self._thread or ThreadPoolExecutor(1, "ledger")
-        self._ahead = reader.path, self._thread.submit(sum_of, reader, self._over)
+        if reader.path not in self._sound and reader.path not in self._ahead:
+            self._thread = self._thread or ThreadPoolExecutor(1, "ledger")
+            self._ahead[reader.path] = self._thread.submit(sum_of, reader, self._over)
 
     def close(self) -> None:
         """Let go of the ledger; twice is once."""
         if self._thread is not None:
             self._over.set()
             self._thread.shutdown(cancel_futures=True)
-            self._thread = self._ahead = None
+            self._thread = None
         self._views = ()
         if self._claim is not None:
             self._claim.release()
