@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from siltstone.spark.session import start_session
 from tests.operator.staged import stage
 
 MASTER = "local-cluster[2,1,1024]"
+OTHERS_TAKE_S = 5.0
 
 
 def where_imported(batches: Any) -> Iterator[pa.RecordBatch]:
@@ -33,12 +35,13 @@ def where_imported(batches: Any) -> Iterator[pa.RecordBatch]:
 
 
 def killing_its_executor(task: Callable[..., Any], once: str) -> Callable[..., Any]:
-    """A task that kills the executor it runs in, the first time."""
+    """A task that kills the executor it runs in, the first time, when the others have given their results."""
 
     def killed(*given: Any) -> Iterator[Any]:
         for batch in task(*given):
             try:
                 os.close(os.open(once, os.O_CREAT | os.O_EXCL))
+                time.sleep(OTHERS_TAKE_S)
                 java = [each for each in psutil.Process().parents() if "java" in each.name()]
                 os.kill(java[0].pid, signal.SIGKILL)
             except FileExistsError:
@@ -46,6 +49,17 @@ def killing_its_executor(task: Callable[..., Any], once: str) -> Callable[..., A
             yield batch
 
     return killed
+
+
+def in_another_order(task: Callable[..., Any], once: str) -> Callable[..., Any]:
+    """A task whose rows come the other way round when it is done again, as they well may."""
+
+    def turned(*given: Any) -> Iterator[Any]:
+        *others, batches = given
+        rows = list(batches)
+        yield from task(*others, rows[::-1] if os.path.exists(once) else rows)
+
+    return turned
 
 
 def clean(golden: Path, folder: Path, name: str, engine: app.EngineFactory, said: dict[str, Any]) -> None:
@@ -70,7 +84,9 @@ def main() -> None:
     clean(golden, folder, "whole", engine, said)
     app.RunLimits = functools.partial(app.RunLimits, whole_log_bytes=0)  # type: ignore[misc,assignment]
     clean(golden, folder, "spread", engine, said)
-    pipeline.rewrite_task = killing_its_executor(pipeline.rewrite_task, str(folder / "marker"))
+    marker = str(folder / "marker")
+    pipeline.merge_task = in_another_order(pipeline.merge_task, marker)
+    pipeline.rewrite_task = killing_its_executor(pipeline.rewrite_task, marker)
     clean(golden, folder, "killed", engine, said)
     session.stop()
     sys.stdout.write(json.dumps(said) + "\n")

@@ -189,6 +189,10 @@ class EntryBlob:
     base_offset: int
     entries: Words
 
+    def place(self) -> tuple[int, int, int]:
+        """Orders blobs that are not empty: no two have their first entry's offset and hash."""
+        return self.base_offset, self.entries[0, 1].item(), self.entries[0, 0].item()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Winners:
@@ -231,7 +235,9 @@ def partition_entries(entries: Words, partitions: int) -> tuple[Words, Int64]:
 
 
 def merge_bucket(blobs: list[EntryBlob], bucket: int, buckets: int) -> Winners:
-    """Merge all blobs of one of ``buckets`` buckets. Memory: about 56 bytes an entry."""
+    """Merge all blobs of one of ``buckets`` buckets; the same winners in the same order, in whatever order the
+    blobs come. Memory: about 56 bytes an entry."""
+    blobs = sorted((blob for blob in blobs if len(blob.entries)), key=EntryBlob.place)
     each = max(1, min(8 * RADIX, sum(len(blob.entries) for blob in blobs) // _PARTITION_ENTRIES))
     words, offsets, bounds = _brought_together([blob for blob in blobs if blob.dirty], bucket, buckets, each)
     clean = _brought_together([blob for blob in blobs if not blob.dirty], bucket, buckets, each)

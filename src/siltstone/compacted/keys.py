@@ -216,3 +216,8 @@ class EntryBlob:
 
     bucket: int
     entries: Words
+
+    def place(self) -> list[int]:
+        """Orders blobs that are not empty: no two have the same first entry."""
+        first: list[int] = self.entries[0].tolist()
+        return first

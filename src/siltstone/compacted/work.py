@@ -11,7 +11,7 @@ A piece never raises for what is wrong with a log or a file: it reports ``Troubl
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -297,9 +297,10 @@ def _collect(
 def merge_bucket(
     work: CompactionWork, blobs: Sequence[EntryBlob], bucket: int, buckets: int, attempt: str
 ) -> Merged:
-    """Merge one bucket's entries and let the older generations' meet them.
+    """Merge one bucket's entries and let the older generations' meet them; all the same in whatever order the
+    blobs come.
 
-    Writes the new key index's part under the name of this ``attempt``. Never raises: the report says it.
+    Writes the new key index's part by way of a file of this ``attempt``. Never raises: the report says it.
     """
     merged = Merged(bucket=bucket)
     try:
@@ -315,7 +316,8 @@ def _merge(
 ) -> None:
     each = PARTITIONS // buckets
     first = merged.bucket * each
-    entries = np.concatenate([np.empty((0, work.words), np.uint64), *(blob.entries for blob in blobs)])
+    ordered = sorted((blob for blob in blobs if len(blob.entries)), key=EntryBlob.place)
+    entries = np.concatenate([np.empty((0, work.words), np.uint64), *(blob.entries for blob in ordered)])
     entries, bounds = best_of_each_key(entries, first, each)
     beaten: Flags = np.zeros(len(entries), np.bool_)
     if len(entries) and work.older:
@@ -346,10 +348,18 @@ def _meet(work: CompactionWork, contest: Contest, old: OldKeys, first: int, each
 def keep_part(
     output: Output, entries: Words, bounds: Int64, kept: Flags, first: int, attempt: str
 ) -> KeysPart:
-    """Write those entries of a run of partitions that are ``kept`` as a part of a key index."""
+    """Write those entries of a run of partitions that are ``kept`` as a part of a key index.
+
+    All attempts write the same, so the last one to be done takes the place of the others: what a task says
+    does not depend on its attempt, or Spark would not take it from another one.
+    """
     counts: Int64 = np.concatenate((np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)))
-    path = Path(output.staging) / f"{first:04d}.{attempt}.keys"
-    return write_part(path, entries if kept.all() else entries[kept], counts[bounds], first)
+    path = Path(output.staging) / f"{first:04d}.keys"
+    own = path.with_name(f"{first:04d}.{attempt}.keys")
+    part = write_part(own, entries if kept.all() else entries[kept], counts[bounds], first)
+    if part.path:
+        files.rename(own, path)
+    return replace(part, path=part.path and str(path))
 
 
 def by_group(groups: Sequence[Group], offsets: Int64) -> Iterator[tuple[int, Int64]]:

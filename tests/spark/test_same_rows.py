@@ -1,0 +1,104 @@
+"""A stage that Spark does again, since a worker was lost, says what it said, in whatever order its rows come.
+
+Spark takes a sum of each shuffle's rows and gives a job up where a task says something else the second time
+and others have gone on with the first (``spark.sql.shuffle.orderIndependentChecksum``).
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from siltstone import app
+from siltstone.spark import clean as cleaning
+from siltstone.spark import compact as compacting
+from siltstone.spark.clean import SparkEngine
+from siltstone.spark.jobs import Job
+from siltstone.spark.rows import Row, rows_of
+from siltstone.spark.together import Stage
+from tests.cleaner.lives import Life, lives
+from tests.operator.staged import stage
+from tests.spark.test_compaction import live
+
+pytestmark = pytest.mark.spark
+Said = list[pa.RecordBatch]
+
+
+def again_and_again(stages: list[Stage], rng: random.Random) -> list[Row]:
+    """Run each task of each stage three times, its rows shuffled, and go on with the last time's."""
+    first = pa.RecordBatch.from_pydict({"id": list(range(stages[0].tasks))})
+    given: list[Said] = [[first.slice(number, 1)] for number in range(stages[0].tasks)]
+    for at, each in enumerate(stages):
+        is_last, said = at + 1 == len(stages), []
+        for batches in given:
+            tries = [[row for got in run(each, batches, rng) for row in rows_of(got)] for _ in range(3)]
+            if not is_last:
+                plain = [sorted(map(as_text, rows)) for rows in tries]
+                assert plain[0] == plain[1] == plain[2], each.function.__name__
+            said += tries[-1]
+        if is_last:
+            return said
+        tasks = stages[at + 1].tasks
+        given = [[row.batch() for row in said if row.target % tasks == number] for number in range(tasks)]
+    raise AssertionError("a job without stages")
+
+
+def run(each: Stage, batches: Said, rng: random.Random) -> Said:
+    shuffled = rng.sample(batches, len(batches))
+    return list(each.function(*each.given, shuffled))
+
+
+def as_text(row: Row) -> str:
+    return f"{row.target} {row.kind} {row.base_offset} {row.count} {bytes(row.blob).hex()} {row.report}"
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The titles of jobs that were run so; Spark runs none of them."""
+    titles: list[str] = []
+
+    def instead(session: SparkSession, job: Job, progress: Any, *, together: bool) -> list[Row]:
+        titles.append(job.title)
+        return again_and_again(list(job.stages), random.Random(len(titles)))
+
+    for module in (cleaning, compacting):
+        monkeypatch.setattr(module, "run", instead)
+    return titles
+
+
+@pytest.mark.parametrize("wave_bytes", [1 << 30, 0], ids=["one job", "waves"])
+@pytest.mark.parametrize("name", ["basic_zipf_ts", "codec_lz4", "txn", "tombstones_long"])
+def test_cleaning(
+    golden: Path,
+    tmp_path: Path,
+    session: SparkSession,
+    jobs: list[str],
+    name: str,
+    wave_bytes: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits: Callable[..., Any] = functools.partial(app.RunLimits, whole_log_bytes=0, wave_bytes=wave_bytes)
+    monkeypatch.setattr(app, "RunLimits", limits)
+    engine = SparkEngine(session, buckets=3, tasks=3)
+    (result,) = app.clean(stage(golden, name, tmp_path).request, engine=lambda *_: engine).results
+    assert result.status == "cleaned", result.reason
+    assert jobs
+
+
+def test_compaction(session: SparkSession, jobs: list[str]) -> None:
+    @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(lives(), st.booleans(), st.booleans())
+    def run(life: Life, by_time: bool, retain_null_key: bool) -> None:
+        live(life, by_time, retain_null_key, session)
+
+    run()
+    assert jobs
