@@ -220,6 +220,18 @@ def test_removing_a_tree_does_not_follow_links(tmp_path: Path) -> None:
     assert not tree.exists() and (outside / "precious").exists()
 
 
+def test_of_two_names_of_one_file_a_rename_leaves_the_new_one(tmp_path: Path) -> None:
+    """``rename(2)`` does nothing then: a segment stayed beside its own ``.deleted``."""
+    (tmp_path / "old").write_bytes(b"data")
+    os.link(tmp_path / "old", tmp_path / "new")
+    seen: list[Operation] = []
+    with files.observe(seen.append):
+        files.rename(tmp_path / "old", tmp_path / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+    assert (tmp_path / "new").read_bytes() == b"data"
+    assert [verb for verb, *_ in seen] == ["unlink"]
+
+
 def test_a_tree_that_still_grows_is_removed(tmp_path: Path) -> None:
     tree, given = tmp_path / "tree", [3]
     tree.mkdir()

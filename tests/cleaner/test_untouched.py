@@ -11,6 +11,8 @@ import pytest
 
 from siltstone import files
 from siltstone.cleaner.cleaned_copy import CleanedCopy
+from siltstone.cleaner.destination import InPlace
+from siltstone.cleaner.originals import Originals
 from siltstone.cleaner.report import CLEANED, FAILED
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import segment_file
@@ -105,6 +107,22 @@ def test_an_index_that_was_wrong_is_made_anew(tmp_path: Path) -> None:
     (partition / segment_file(WHOLE, "timeindex")).write_bytes(b"")
     clean(tmp_path)
     assert logs.tree(partition) == before
+
+
+def test_kept_originals_share_no_file_with_the_log(tmp_path: Path) -> None:
+    """A broker that cuts the log would cut them, too."""
+    partition = write(tmp_path / "log")
+    add_an_update(partition)
+    before = logs.tree(partition)
+    destination = InPlace("run", Originals(tmp_path / "keep" / "run"))
+    assert (
+        logs.run(tmp_path / "log", config={"segment.bytes": 800}, destination=destination).status == CLEANED
+    )
+    kept = tmp_path / "keep" / "run" / partition.name
+    for base in (WHOLE, CHANGED):
+        assert inode(kept, base) != inode(partition, base)
+        name = segment_file(base, "log")
+        assert (kept / name).read_bytes() == before[name]
 
 
 def test_a_copy_shares_no_file_with_its_log(tmp_path: Path) -> None:

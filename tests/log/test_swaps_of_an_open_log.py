@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -58,6 +59,30 @@ def test_what_waited_of_an_earlier_swap_goes_before_the_next_one(log: PartitionL
     waiting = names(log, ".log.deleted")
     changing.clean_two(log, 0)
     assert not set(waiting) & set(names(log, ".log.deleted"))
+
+
+@pytest.mark.parametrize("way", ["truncated", "deleted", "started anew"])
+def test_a_segment_that_was_swapped_in_under_a_second_name_can_go(log: PartitionLog, way: str) -> None:
+    """Its ``.deleted`` is the same file, of which both names stay when one is renamed to the other."""
+    bases = [segment.base_offset for segment in log.view.segments]
+    at = bases[2]
+    for kind in ("log", "index", "timeindex"):
+        path = log.directory / segment_file(at, kind)
+        os.link(path, log.directory / segment_file(at, kind, CLEANED))
+    log.replace([at], [at])
+    if way == "truncated":
+        log.truncate_to(bases[1] + 3)
+    elif way == "deleted":
+        log.delete_records(bases[4])
+        log.delete_prefix(4)
+    else:
+        log.truncate_fully_and_start_at(2000)
+    assert not (log.directory / segment_file(at, "log")).exists()
+    log.close()
+    again = open_partition(log.directory, log.config, clean=True, log_start=log.log_start_offset)
+    assert at not in [segment.base_offset for segment in again.view.segments]
+    assert names(again, ".deleted") == []
+    again.close()
 
 
 def test_appends_go_on_while_a_swap_syncs(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,13 +66,14 @@ class Originals:
         self.folder = folder
         self._logs: dict[str, KeptLog] = {}
 
-    def keep(self, planned: Planned, group: Group, new_size: int) -> None:
-        """Link a group's files before its swap, durably."""
-        log = self._log(planned.state)
+    def keep(self, planned: Planned, group: Group, new_log: str) -> None:
+        """Keep a group's files before its swap, durably: linked, but for one of which ``new_log``, which takes
+        its place, is a second name. Who cuts the log later shall not cut what is kept."""
+        log, new = self._log(planned.state), files.stat(new_log)
         sources = [segment.base_offset for segment in planned.work.segments[group.first : group.last]]
-        names = self._link(planned.state, sources)
+        names = self._link(planned.state, sources, staying=new.inode)
         log.groups.append(
-            KeptGroup(base_offset=group.base_offset, size=new_size, originals=sources, names=names)
+            KeptGroup(base_offset=group.base_offset, size=new.size, originals=sources, names=names)
         )
         self._write(planned.state, log)
 
@@ -104,12 +105,13 @@ class Originals:
             )
         return self._logs[str(state.where)]
 
-    def _link(self, state: LogState, bases: Sequence[int]) -> list[str]:
-        """Link all files of these segments; their names."""
+    def _link(self, state: LogState, bases: Sequence[int], staying: int | None = None) -> list[str]:
+        """Link all files of these segments, and copy the one with the inode ``staying``; their names."""
         names = [segment_file(base, kind) for base in bases for kind in (*SEGMENT_KINDS, SNAPSHOT)]
         there = [name for name in names if files.exists(state.path / name)]
         for name in there:
-            files.link(state.path / name, self.folder / str(state.where) / name)
+            path, kept = state.path / name, self.folder / str(state.where) / name
+            (files.copy if files.stat(path).inode == staying else files.link)(path, kept)
         return there
 
     def _write(self, state: LogState, log: KeptLog) -> None:
