@@ -18,7 +18,7 @@ from siltstone.log.producers import ProducerStates
 from siltstone.log.recovery.partition import Recovered, recover_partition
 from siltstone.log.recovery.producers import fold, rows_that_matter
 from siltstone.log.segments import list_segments
-from siltstone.log.snapshots import read_snapshot
+from siltstone.log.snapshots import read_snapshot, write_snapshot
 from siltstone.records.control import end_transaction_marker
 from siltstone.records.layout import HEADER
 from siltstone.records.scan import scan_batches
@@ -406,3 +406,24 @@ def test_rows_that_do_not_matter_change_nothing() -> None:
     assert fold(fewer, batches, array) == aborted
     assert fewer.snapshot() == whole.snapshot()
     assert len(rows_that_matter(batches)) < len(batches)
+
+
+@pytest.mark.parametrize(("start", "known"), [(0, {7, 8}), (3, {7, 8}), (5, {7, 8}), (6, {8}), (9, {8})])
+def test_a_producer_is_known_by_a_batch_in_which_the_log_starts(
+    tmp_path: Path, start: int, known: set[int]
+) -> None:
+    """As where a broker reads the segment from the log start on (``UnifiedLog.rebuildProducerState``). The
+    snapshot of a clean stop is beyond the end: the log was cut into a batch before."""
+    batches = [
+        batch(
+            [Rec(offset=base + i, key=b"k", value=b"v", timestamp=NOW) for i in range(6)],
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=0,
+        )
+        for base, producer_id in ((0, 7), (6, 8))
+    ]
+    partition = write_log(tmp_path, {0: batches})
+    (partition / name(14, "snapshot")).write_bytes(write_snapshot([]))
+    found = recover(partition, clean=True, point=12, start=start)
+    assert {entry.producer_id for entry in found.producers} == known

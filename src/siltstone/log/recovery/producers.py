@@ -111,7 +111,9 @@ class ProducerHistory:
             try:
                 for window in windows(reader, verify=False):
                     bases = window.batches["base_offset"]
-                    fold(states, window.batches[(bases >= start) & (bases < end)], window.data)
+                    # A batch in which the log starts counts whole, as where a broker reads from its start.
+                    mine = (window.batches["last_offset"] >= start) & (bases < end)
+                    fold(states, window.batches[mine], window.data)
                     if int(bases[-1]) >= end:
                         return
             except CorruptRecordError:
