@@ -58,8 +58,8 @@ class Model:
     """A log: ``start`` and ``end``, ``batches`` as they were appended, ``gone`` the offsets cleaned away.
 
     ``checkpoint`` is the cleaner's; ``horizons`` are when a batch's tombstones may go, by its base offset.
-    ``unsure``: producers that had a transaction open and that the log may have forgotten; nobody is to send
-    anything as one of them.
+    Of what lies below ``known_from`` a log that was cut or opened need not know the producers. ``unsure``:
+    those of them that had a transaction open; nobody is to send anything as one of them.
     """
 
     def __init__(self) -> None:
@@ -71,6 +71,7 @@ class Model:
         self.checkpoint: int | None = None
         self.horizons: dict[int, int] = {}
         self.high_watermark: int | None = None
+        self.known_from = 0
         self.unsure: set[int] = set()
 
     # What is there
@@ -155,6 +156,7 @@ class Model:
     def restart(self, end: int, kept: Sequence[Batch] = ()) -> None:
         """The log ends at ``end`` now and has only ``kept``."""
         self.batches = list(kept)
+        self.known_from = max(self.known_from, self.start)
         self.end, self.start = end, min(self.start, end)
         self.gone = {offset for offset in self.gone if offset < end}
         bases = {batch.base for batch in self.batches}
@@ -165,9 +167,9 @@ class Model:
             self.checkpoint = min(self.checkpoint, end)
         self.producers = {}
         for batch in self.batches:
-            if batch.producer_id not in self.unsure:
-                self._meet(batch)
+            self._meet(batch)
         self._forget()
+        self._forget_below()
         self._keep_producers(lambda last: any(record.offset not in self.gone for record in last.records))
 
     def lose_tail(self, end: int) -> None:
@@ -194,22 +196,23 @@ class Model:
         self.end, self.high_watermark = end, None
         self._forget()
         if not is_sure:
-            self._forget_below_start()
+            self.known_from = self.start
+            self._forget_below()
 
-    def _forget_below_start(self) -> None:
-        above = [batch for batch in self.batches if batch.last >= self.start]
+    def _forget_below(self) -> None:
+        """Nobody is sure to be known who sent nothing from ``known_from`` on."""
+        above = [batch for batch in self.batches if batch.last >= self.known_from]
         for who, known in self.producers.items():
-            opened = [each.base for each in above if each.producer_id == who and each.transactional]
-            if known.opened is not None and known.opened < self.start:
-                known.opened = next((base for base in opened if base > known.opened), None)
+            if known.opened is not None and known.opened < self.known_from:
+                mine = (each.base for each in above if each.producer_id == who and each.transactional)
+                known.opened = next((base for base in mine if base > known.opened), None)
                 if known.opened is None:
                     self.unsure.add(who)
         self.producers = {
             who: known
             for who, known in self.producers.items()
-            if who not in self.unsure and known.sent and known.sent[-1].last >= self.start
+            if who not in self.unsure and known.sent and known.sent[-1].last >= self.known_from
         }
-        self.batches = above
 
     def _forget(self) -> None:
         """Of each producer only the last batch is sure to be known."""
@@ -231,24 +234,28 @@ class Model:
         """The log starts at ``offset`` or above."""
         self.start = max(self.start, offset)
 
+    @property
+    def first_dirty(self) -> int:
+        """Up to where the log is clean."""
+        known = self.checkpoint is not None and self.start <= self.checkpoint <= self.end
+        return self.checkpoint if known and self.checkpoint is not None else self.start
+
     def dirty(self, end: int) -> list[Stored]:
         """The records below ``end`` that no cleaning has seen."""
-        known = self.checkpoint is not None and self.start <= self.checkpoint <= self.end
-        first = self.checkpoint if known and self.checkpoint is not None else self.start
         return [
             record
             for batch in self.batches
             for record in batch.records
-            if first <= record.offset < end and record.offset not in self.gone
+            if self.first_dirty <= record.offset < end and record.offset not in self.gone
         ]
 
     def clean(self, end: int, now_ms: int, delete_retention_ms: int) -> None:
-        """Clean up to ``end``, which no batch straddles."""
+        """Clean up to ``end``, which no batch straddles; the checkpoint does not go back."""
         latest = {record.key: record.offset for record in self.dirty(end) if record.key is not None}
         for batch in self.batches:
             if batch.base < end:
                 self._clean_batch(batch, latest, now_ms, delete_retention_ms)
-        self.checkpoint = end
+        self.checkpoint = max(end, self.first_dirty)
 
     def _clean_batch(
         self, batch: Batch, latest: dict[bytes | None, int], now_ms: int, delete_retention_ms: int

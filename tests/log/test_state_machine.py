@@ -71,7 +71,7 @@ class LogMachine(LogRules):
         if cleaned is None:
             assert not self.model.dirty(limit)
             return
-        assert cleaned == limit
+        assert cleaned == max(limit, self.model.first_dirty)
         self.model.clean(limit, self.clock.now_ms(), retention)
 
     # Opening again
