@@ -4,21 +4,24 @@
 
     python -m bench.beside_kafka.session ENGINE SPILL MASTER
     ◄── {"ready": true}
-    ──► {"directory": …, "config_file": …}
+    ──► {"directory": …, "config_file": …, "spread": false}
     ◄── {"seconds": …, "logs": [[topic, partition, status, reason], …]}
 
 It cleans as ``siltstone clean DIR --in-place --config-file FILE`` does, with all its checks, but for the
 start of the engine: ``spark`` (as the command sets Spark up), ``untuned`` (Spark's own settings), or
-``in-process``.
+``in-process``. ``spread``: even a small log goes over all workers, so that a small one can warm a session up
+for a large one.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 from siltstone import app
 from siltstone.cleaner.engine import Engine, InProcessEngine
@@ -47,11 +50,13 @@ def _engine(name: str, spill: str, master: str) -> Engine:
     return SparkEngine(session)
 
 
-def _clean(engine: Engine, directory: str, config_file: str) -> dict[str, object]:
+def _clean(engine: Engine, directory: str, config_file: str, spread: bool) -> dict[str, object]:
     request = app.CleanRequest(directories=[Path(directory)], in_place=True, config_file=Path(config_file))
-    began = time.perf_counter()
-    report = app.clean(request, engine=lambda request, progress: engine)
-    seconds = time.perf_counter() - began
+    limits = functools.partial(app.RunLimits, whole_log_bytes=0) if spread else app.RunLimits
+    with mock.patch.object(app, "RunLimits", limits):
+        began = time.perf_counter()
+        report = app.clean(request, engine=lambda request, progress: engine)
+        seconds = time.perf_counter() - began
     logs = [[each.topic, each.partition, each.status, each.reason] for each in report.results]
     return {"seconds": seconds, "logs": logs}
 

@@ -38,8 +38,8 @@ class Session:
         self._process.communicate(timeout=END_TIMEOUT_S)
 
     def warm_up(self, twin: Path) -> None:
-        """Clean the twin's warm-up topic."""
-        self._clean(twin, [WARM_UP])
+        """Clean the twin's warm-up topic, in the way that the workload's own logs go."""
+        self._clean(twin, [WARM_UP], spread=self._workload.partitions == 1)
 
     def clean(self, twin: Path) -> tuple[Observed, float]:
         """Clean the twin's ``bench``: what it took from outside, and its own seconds."""
@@ -49,10 +49,11 @@ class Session:
             observed.wall = time.perf_counter() - began
         return observed, seconds
 
-    def _clean(self, twin: Path, topics: Sequence[str]) -> float:
+    def _clean(self, twin: Path, topics: Sequence[str], *, spread: bool = False) -> float:
         config = config_file(twin, self._workload, topics)
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"directory": str(twin), "config_file": str(config)}) + "\n")
+        asked = {"directory": str(twin), "config_file": str(config), "spread": spread}
+        self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
         answer = self._answer()
         refuse_uncleaned([each for each in answer["logs"] if each[0] in topics])
