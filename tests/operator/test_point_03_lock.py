@@ -4,6 +4,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,18 +35,20 @@ for line in sys.stdin:
 
 
 class Asker:
-    """Another process that says whether it could lock a file."""
+    """Another process that says whether it could lock a file; threads ask one after another."""
 
     def __init__(self) -> None:
+        self.asking = threading.Lock()
         self.process = subprocess.Popen(
             [sys.executable, "-c", ASKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     def __call__(self, lock: Path) -> str:
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(f"{lock}\n")
-        self.process.stdin.flush()
-        return self.process.stdout.readline().strip()
+        with self.asking:
+            self.process.stdin.write(f"{lock}\n")
+            self.process.stdin.flush()
+            return self.process.stdout.readline().strip()
 
 
 @pytest.fixture

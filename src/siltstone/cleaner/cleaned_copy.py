@@ -25,6 +25,8 @@ class CleanedCopy:
     Everything of the source is copied but its lock: cleaned logs as cleaned, all others as they are.
     """
 
+    at_once = 1
+
     def __init__(self, run: str, source: LogDirectory, target: Path) -> None:
         self._run = run
         self._source = source

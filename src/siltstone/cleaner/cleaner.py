@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from siltstone.cleaner.outcome import (
 )
 from siltstone.cleaner.report import LogResult
 from siltstone.cleaner.resume import checked_group
+from siltstone.cleaner.side_by_side import Critical, side_by_side
 from siltstone.cleaner.waves import Budget, Way, budget, extra, groups_left, waves
 from siltstone.cleaner.work import Trouble, trouble_of
 from siltstone.errors import EngineError, InvalidConfigError, LedgerError, SiltstoneError
@@ -43,8 +45,6 @@ _TIMES_AS_LARGE = 4
 """So much larger may such a log be where all workers have one."""
 WAVE_BYTES = 1 << 30
 """Sources that a wave takes, so much may have to be done again; larger logs are gone on with by a journal."""
-
-Critical = Callable[[], contextlib.AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +80,7 @@ class Cleaner:
         self._progress = progress or (lambda log, stage, done, total: None)
         self._choices: Choices
         self._total, self._done = 0, 0
+        self._telling = threading.Lock()
         self._whole_log_bytes: int
         self._deadline = (
             None if limits.stop_after_seconds is None else time.monotonic() + limits.stop_after_seconds
@@ -210,9 +211,10 @@ class Cleaner:
             return
         try:
             works = [progressing.planned.work for progressing in left.values()]
-            for done in self._engine().clean_whole(works):
-                left[done.name].began = time.perf_counter() - done.seconds
-                self._settle(left.pop(done.name), done, last=True)
+            with side_by_side(self._destination.at_once, self._critical) as go:
+                for done in self._engine().clean_whole(works):
+                    left[done.name].began = time.perf_counter() - done.seconds
+                    go(functools.partial(self._settle, left.pop(done.name), done, last=True))
         except (SiltstoneError, OSError) as error:
             for progressing in left.values():
                 self._fail(progressing, trouble_of(error))
@@ -354,8 +356,9 @@ class Cleaner:
         self._tell()
 
     def _tell(self) -> None:
-        self._done += 1
-        self._progress("logs", "done", self._done, self._total)
+        with self._telling:
+            self._done += 1
+            self._progress("logs", "done", self._done, self._total)
 
 
 def _blank(state: LogState) -> LogResult:

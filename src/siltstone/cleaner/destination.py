@@ -23,6 +23,7 @@ from siltstone.log.names import STAGING
 from siltstone.log.overflow import overflowed, split_overflowed
 from siltstone.log.replacement import adopt, delete_oldest, finish_replacement, replace_segments
 
+_AT_ONCE = 4
 INDEX_SETTINGS = ("index.interval.bytes", "segment.index.bytes")
 
 
@@ -41,6 +42,11 @@ class Room:
 
 class Destination(Protocol):
     """What the cleaner asks of the place where results go."""
+
+    @property
+    def at_once(self) -> int:
+        """So many logs may be taken over at one time, each by a thread."""
+        ...
 
     def tidy(self, state: LogState) -> list[str]:
         """Before planning: finish what an earlier run or broker left; what was done, a line each."""
@@ -118,6 +124,8 @@ def cleaned_up_to(planned: Planned) -> int:
 class Nowhere:
     """A dry run: everything is computed, nothing is written."""
 
+    at_once = 1
+
     def tidy(self, state: LogState) -> list[str]:
         """Nothing is finished in a dry run; such a log is reported as skipped."""
         return []
@@ -175,6 +183,11 @@ class InPlace:
         self._run = run
         self._originals = originals
         self._kept_bytes = 0
+
+    @property
+    def at_once(self) -> int:
+        """Several, unless originals are kept: those go into one manifest."""
+        return _AT_ONCE if self._originals is None else 1
 
     def tidy(self, state: LogState) -> list[str]:
         """Finish an interrupted swap or deletion as a broker would, and drop an earlier run's staged files,
@@ -234,7 +247,7 @@ class InPlace:
         plan = planned.work.groups[group.group]
         sources = planned.work.segments[plan.first : plan.last]
         if self._originals is not None:
-            self._originals.keep(planned, plan, group.size)
+            self._originals.keep(planned, plan, group.staged["log"])
             self._kept_bytes += group.size
         adopt(
             planned.state.path, {plan.base_offset: {kind: Path(path) for kind, path in group.staged.items()}}

@@ -235,8 +235,8 @@ def partition_entries(entries: Words, partitions: int) -> tuple[Words, Int64]:
 
 
 def merge_bucket(blobs: list[EntryBlob], bucket: int, buckets: int) -> Winners:
-    """Merge all blobs of one of ``buckets`` buckets; the same winners in the same order, in whatever order the
-    blobs come. Memory: about 56 bytes an entry."""
+    """Merge all blobs of one of ``buckets`` buckets: the same winners in the same order, in whatever order
+    the blobs come. Memory: about 56 bytes an entry."""
     blobs = sorted((blob for blob in blobs if len(blob.entries)), key=EntryBlob.place)
     each = max(1, min(8 * RADIX, sum(len(blob.entries) for blob in blobs) // _PARTITION_ENTRIES))
     words, offsets, bounds = _brought_together([blob for blob in blobs if blob.dirty], bucket, buckets, each)

@@ -9,6 +9,7 @@ Everything that is no legal ``topic-N`` directory, and every symbolic link, is p
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,8 @@ class LogDirectory:
         self.is_single_partition = False
         self._lock: files.Lock | None = None
         self._known: dict[str, tuple[files.FileStat, Mapping[TopicPartition, int]]] = {}
+        self._entries: dict[TopicPartition, int | None] = {}
+        self._to_write, self._writing = threading.Lock(), threading.Lock()
 
     @classmethod
     def open(cls, path: Path, *, lock: bool = True) -> LogDirectory:
@@ -167,12 +170,29 @@ class LogDirectory:
         return known[1]
 
     def write_cleaner_checkpoint(self, where: TopicPartition, offset: int | None) -> None:
-        """Set one partition's entry (None removes it), durably."""
-        offsets = dict(self._offsets(names.CLEANER_CHECKPOINT))
-        if offset is None:
+        """Set one partition's entry (None removes it), durably. Entries of threads that wait for one another
+        are written together. Raises OSError."""
+        with self._to_write:
+            self._entries[where] = offset
+        with self._writing:
+            with self._to_write:
+                if where not in self._entries:
+                    return
+                entries, self._entries = self._entries, {}
+            try:
+                self._write_cleaner_checkpoint(entries)
+            except BaseException:
+                del entries[where]
+                with self._to_write:
+                    self._entries = entries | self._entries
+                raise
+
+    def _write_cleaner_checkpoint(self, entries: Mapping[TopicPartition, int | None]) -> None:
+        offsets = {**self._offsets(names.CLEANER_CHECKPOINT)}
+        for where, offset in entries.items():
             offsets.pop(where, None)
-        else:
-            offsets[where] = offset
+            if offset is not None:
+                offsets[where] = offset
         self._known.pop(names.CLEANER_CHECKPOINT, None)
         path = self.path / names.CLEANER_CHECKPOINT
         write_checkpoint(path, offsets)

@@ -95,6 +95,8 @@ def finish_replacement(directory: Path) -> list[str]:
 
     Raises CorruptRecordError when a ``.swap`` does not read back and its originals are not all there.
     """
+    if not any(name.suffix for _, name in _files(directory)):
+        return []
     done = _drop_cleaned(directory)
     swapped = sorted({name.base_offset for _, name in _files(directory) if name.suffix == SWAP})
     logs = [base for base in swapped if files.exists(directory / segment_file(base, "log", SWAP))]

@@ -41,6 +41,11 @@ class IntoOpenLogs(InPlace):
         self._logs = logs
         self._upkeep = upkeep
 
+    @property
+    def at_once(self) -> int:
+        """One: appends wait for no more than one swap."""
+        return 1
+
     @contextlib.contextmanager
     def _changing(self, state: LogState) -> Iterator[Candidate]:
         candidate, claim = self._logs[state.where]

@@ -1,0 +1,136 @@
+"""Several logs are taken over at one time: all of them; an interrupt leaves out what is not begun."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from siltstone import files
+from siltstone.cleaner.side_by_side import side_by_side
+from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
+from siltstone.log.directory import LogDirectory
+from siltstone.log.names import CLEANER_CHECKPOINT, TopicPartition
+
+WHERE = [TopicPartition("topic", number) for number in range(40)]
+
+
+class Guard:
+    """Counts its entries; ``inside`` says whether one is open."""
+
+    def __init__(self) -> None:
+        self.entries, self.inside = 0, False
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        self.entries, self.inside = self.entries + 1, True
+        yield
+        self.inside = False
+
+
+def test_one_at_a_time_is_this_thread() -> None:
+    seen: list[int] = []
+    guard = Guard()
+    with side_by_side(1, guard) as go:
+        go(lambda: seen.append(threading.get_ident()))
+        assert seen == [threading.get_ident()]
+    assert guard.entries == 0
+
+
+def test_all_is_done_at_the_end_several_at_a_time() -> None:
+    together, done = threading.Barrier(3), []
+
+    def call(number: int) -> None:
+        together.wait(20)
+        done.append(number)
+
+    guard = Guard()
+    with side_by_side(3, guard) as go:
+        for number in range(9):
+            go(functools.partial(call, number))
+    assert sorted(done) == list(range(9)) and guard.entries == 1
+
+
+@pytest.mark.parametrize("in_body", [False, True])
+def test_an_error_is_told_when_the_others_are_done(in_body: bool) -> None:
+    done: list[int] = []
+
+    def call(number: int) -> None:
+        if number == 2:
+            raise ValueError("a call's")
+        done.append(number)
+
+    told = pytest.raises(ValueError, match="the body's" if in_body else "a call's")
+    with told, side_by_side(2, contextlib.nullcontext) as go:
+        for number in range(8):
+            go(functools.partial(call, number))
+        if in_body:
+            raise ValueError("the body's")
+    assert sorted(done) == [0, 1, 3, 4, 5, 6, 7]
+
+
+def test_an_interrupt_waits_for_what_is_begun_and_leaves_out_the_rest() -> None:
+    begun, may_end, done = threading.Event(), threading.Event(), []
+    guard = Guard()
+
+    def call(number: int) -> None:
+        begun.set()
+        assert may_end.wait(20)
+        done.append((number, guard.inside))
+
+    with pytest.raises(KeyboardInterrupt), side_by_side(2, guard) as go:
+        for number in range(8):
+            go(functools.partial(call, number))
+        assert begun.wait(20)
+        threading.Timer(0.2, may_end.set).start()
+        raise KeyboardInterrupt
+    assert 1 <= len(done) <= 2 and all(inside for _, inside in done)
+
+
+def in_threads(directory: LogDirectory, errors: list[OSError]) -> None:
+    """Each partition's offset is its number and 100, all at one time."""
+    together = threading.Barrier(len(WHERE))
+
+    def write(where: TopicPartition) -> None:
+        together.wait(20)
+        try:
+            directory.write_cleaner_checkpoint(where, 100 + where.partition)
+        except OSError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=(where,)) for where in WHERE]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+
+
+def test_checkpoints_of_several_threads_are_written_together(tmp_path: Path) -> None:
+    other = TopicPartition("other", 0)
+    write_checkpoint(tmp_path / CLEANER_CHECKPOINT, {other: 7, WHERE[0]: 1})
+    seen: list[files.Operation] = []
+    errors: list[OSError] = []
+    with files.observe(seen.append):
+        in_threads(LogDirectory(tmp_path, {}, []), errors)
+    found = read_checkpoint(tmp_path / CLEANER_CHECKPOINT)
+    assert found == {other: 7} | {where: 100 + where.partition for where in WHERE}
+    assert errors == []
+    assert sum(verb == "rename" for verb, *_ in seen) < len(WHERE)
+
+
+def test_a_checkpoint_that_could_not_be_written_is_its_own_logs_trouble(tmp_path: Path) -> None:
+    failing = [OSError(28, "No space left on device")] * 2
+
+    def full(operation: files.Operation) -> None:
+        if operation[0] == "rename" and failing:
+            raise failing.pop()
+
+    errors: list[OSError] = []
+    with files.observe(full):
+        in_threads(LogDirectory(tmp_path, {}, []), errors)
+    assert len(errors) == 2
+    assert len(read_checkpoint(tmp_path / CLEANER_CHECKPOINT)) == len(WHERE) - 2
