@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from siltstone.cleaner.destination import cleaned_up_to
 from siltstone.cleaner.engine import clean_in_one_go
 from siltstone.cleaner.facts import Choices, LogState, Planned, plan_log
 from siltstone.clock import Clock
@@ -134,7 +135,7 @@ def consumed(read: Fetched, batches: Directory) -> np.ndarray[tuple[int], np.dty
 def clean_open_log(
     log: PartitionLog, given: Mapping[str, object], *, now_ms: int, checkpoint: int | None
 ) -> int | None:
-    """Clean a log that is open, group by group, as the embedded cleaner does; the end of the cleaned range.
+    """Clean a log that is open, group by group, as the embedded cleaner does; the checkpoint afterwards.
 
     None when there was nothing to clean. Staged files are made below the partition's own folder.
     """
@@ -153,7 +154,7 @@ def clean_open_log(
         sources = [each.base_offset for each in found.work.segments[group.first : group.last]]
         adopt(log.directory, {group.base_offset: {kind: Path(path) for kind, path in report.staged.items()}})
         log.replace([group.base_offset], sources)
-    return found.work.end
+    return cleaned_up_to(found)
 
 
 def make_folder(staging: Path) -> None:

@@ -250,12 +250,12 @@ class Model:
         ]
 
     def clean(self, end: int, now_ms: int, delete_retention_ms: int) -> None:
-        """Clean up to ``end``, which no batch straddles; the checkpoint does not go back."""
+        """Clean up to ``end``, which no batch straddles."""
         latest = {record.key: record.offset for record in self.dirty(end) if record.key is not None}
         for batch in self.batches:
             if batch.base < end:
                 self._clean_batch(batch, latest, now_ms, delete_retention_ms)
-        self.checkpoint = max(end, self.first_dirty)
+        self.checkpoint = end
 
     def _clean_batch(
         self, batch: Batch, latest: dict[bytes | None, int], now_ms: int, delete_retention_ms: int

@@ -66,13 +66,14 @@ class LogMachine(LogRules):
         self._open(clean=True)
 
     def _cleaned(self, cleaned: int | None, limit: int) -> None:
-        """The end of the cleaned range, None where there was nothing to clean."""
+        """The checkpoint, which may lie beyond the active segment; None where nothing was to be cleaned."""
         retention = int(str(self.settings["delete.retention.ms"]))
         if cleaned is None:
             assert not self.model.dirty(limit)
             return
-        assert cleaned == max(limit, self.model.first_dirty)
+        assert limit <= cleaned <= max(limit, self.model.first_dirty)
         self.model.clean(limit, self.clock.now_ms(), retention)
+        self.model.checkpoint = cleaned
 
     # Opening again
 
