@@ -67,8 +67,8 @@ class Originals:
         self._logs: dict[str, KeptLog] = {}
 
     def keep(self, planned: Planned, group: Group, new_log: str) -> None:
-        """Keep a group's files before its swap, durably: linked, but for one of which ``new_log``, which takes
-        its place, is a second name. Who cuts the log later shall not cut what is kept."""
+        """Keep a group's files before its swap, durably: linked, but for one of which ``new_log``, its
+        successor, is a second name. Who cuts the log later shall not cut what is kept."""
         log, new = self._log(planned.state), files.stat(new_log)
         sources = [segment.base_offset for segment in planned.work.segments[group.first : group.last]]
         names = self._link(planned.state, sources, staying=new.inode)
