@@ -115,9 +115,8 @@ def test_kept_originals_share_no_file_with_the_log(tmp_path: Path) -> None:
     add_an_update(partition)
     before = logs.tree(partition)
     destination = InPlace("run", Originals(tmp_path / "keep" / "run"))
-    assert (
-        logs.run(tmp_path / "log", config={"segment.bytes": 800}, destination=destination).status == CLEANED
-    )
+    result = logs.run(tmp_path / "log", config={"segment.bytes": 800}, destination=destination)
+    assert result.status == CLEANED
     kept = tmp_path / "keep" / "run" / partition.name
     for base in (WHOLE, CHANGED):
         assert inode(kept, base) != inode(partition, base)

@@ -208,11 +208,9 @@ class Model:
                 known.opened = next((base for base in mine if base > known.opened), None)
                 if known.opened is None:
                     self.unsure.add(who)
-        self.producers = {
-            who: known
-            for who, known in self.producers.items()
-            if who not in self.unsure and known.sent and known.sent[-1].last >= self.known_from
-        }
+        for who in self.unsure:
+            self.producers.pop(who, None)
+        self._keep_producers(lambda last: last.last >= self.known_from)
 
     def _forget(self) -> None:
         """Of each producer only the last batch is sure to be known."""
@@ -250,12 +248,11 @@ class Model:
         ]
 
     def clean(self, end: int, now_ms: int, delete_retention_ms: int) -> None:
-        """Clean up to ``end``, which no batch straddles."""
+        """Clean up to ``end``, which no batch straddles; the checkpoint is the caller's to move."""
         latest = {record.key: record.offset for record in self.dirty(end) if record.key is not None}
         for batch in self.batches:
             if batch.base < end:
                 self._clean_batch(batch, latest, now_ms, delete_retention_ms)
-        self.checkpoint = end
 
     def _clean_batch(
         self, batch: Batch, latest: dict[bytes | None, int], now_ms: int, delete_retention_ms: int

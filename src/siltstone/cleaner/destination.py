@@ -24,6 +24,7 @@ from siltstone.log.overflow import overflowed, split_overflowed
 from siltstone.log.replacement import adopt, delete_oldest, finish_replacement, replace_segments
 
 _AT_ONCE = 4
+"""Swaps that wait for the disk at one time."""
 INDEX_SETTINGS = ("index.interval.bytes", "segment.index.bytes")
 
 

@@ -189,9 +189,9 @@ class EntryBlob:
     base_offset: int
     entries: Words
 
-    def place(self) -> tuple[int, int, int]:
-        """Orders blobs that are not empty: no two have their first entry's offset and hash."""
-        return self.base_offset, self.entries[0, 1].item(), self.entries[0, 0].item()
+    def place(self) -> list[int]:
+        """Orders blobs that are not empty: no two have the same base and first entry."""
+        return [self.base_offset, *self.entries[0].tolist()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,14 +10,14 @@ Critical = Callable[[], contextlib.AbstractContextManager[object]]
 
 
 @contextlib.contextmanager
-def side_by_side(at_once: int, critical: Critical) -> Iterator[Callable[[Callable[[], object]], None]]:
+def side_by_side(at_once: int, critical: Critical) -> Iterator[Callable[[Callable[[], object]], object]]:
     """What the body hands over is called in one of ``at_once`` threads, in this one where that is 1. All is
     done when the block is left; ``critical`` guards the wait.
 
     Interrupted, it leaves out what is not begun. Raises what a call raised.
     """
     if at_once == 1:
-        yield _call
+        yield lambda call: call()
         return
     calls: list[Future[object]] = []
     pool, is_interrupted = ThreadPoolExecutor(at_once, "swap"), True
@@ -32,7 +32,3 @@ def side_by_side(at_once: int, critical: Critical) -> Iterator[Callable[[Callabl
             pool.shutdown(wait=True, cancel_futures=is_interrupted)
     for each in calls:
         each.result()
-
-
-def _call(call: Callable[[], object]) -> None:
-    call()

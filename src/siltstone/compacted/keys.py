@@ -219,5 +219,4 @@ class EntryBlob:
 
     def place(self) -> list[int]:
         """Orders blobs that are not empty: no two have the same first entry."""
-        first: list[int] = self.entries[0].tolist()
-        return first
+        return [*self.entries[0].tolist()]

@@ -354,12 +354,13 @@ def keep_part(
     does not depend on its attempt, or Spark would not take it from another one.
     """
     counts: Int64 = np.concatenate((np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)))
-    path = Path(output.staging) / f"{first:04d}.keys"
-    own = path.with_name(f"{first:04d}.{attempt}.keys")
+    own = Path(output.staging) / f"{first:04d}.{attempt}.keys"
     part = write_part(own, entries if kept.all() else entries[kept], counts[bounds], first)
-    if part.path:
-        files.rename(own, path)
-    return replace(part, path=part.path and str(path))
+    if not part.path:
+        return part
+    path = own.with_name(f"{first:04d}.keys")
+    files.rename(own, path)
+    return replace(part, path=str(path))
 
 
 def by_group(groups: Sequence[Group], offsets: Int64) -> Iterator[tuple[int, Int64]]:

@@ -242,7 +242,7 @@ def replace(path: str | os.PathLike[str], data: bytes) -> None:
 def rename(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """Rename, replacing ``target``. Two names of one file become one: ``rename(2)`` would leave both."""
     with contextlib.suppress(FileNotFoundError):
-        if os.path.samestat(os.lstat(source), os.lstat(target)):
+        if os.path.samestat(os.lstat(target), os.lstat(source)):
             return unlink(source)
     about_to("rename", source, target)
     os.rename(source, target)

@@ -61,8 +61,8 @@ class LogDirectory:
         self.is_single_partition = False
         self._lock: files.Lock | None = None
         self._known: dict[str, tuple[files.FileStat, Mapping[TopicPartition, int]]] = {}
-        self._entries: dict[TopicPartition, int | None] = {}
-        self._to_write, self._writing = threading.Lock(), threading.Lock()
+        self._unwritten: dict[TopicPartition, int | None] = {}
+        self._noting, self._writing = threading.Lock(), threading.Lock()
 
     @classmethod
     def open(cls, path: Path, *, lock: bool = True) -> LogDirectory:
@@ -172,19 +172,19 @@ class LogDirectory:
     def write_cleaner_checkpoint(self, where: TopicPartition, offset: int | None) -> None:
         """Set one partition's entry (None removes it), durably. Entries of threads that wait for one another
         are written together. Raises OSError."""
-        with self._to_write:
-            self._entries[where] = offset
+        with self._noting:
+            self._unwritten[where] = offset
         with self._writing:
-            with self._to_write:
-                if where not in self._entries:
-                    return
-                entries, self._entries = self._entries, {}
+            with self._noting:
+                if where not in self._unwritten:
+                    return  # the one before wrote it, too
+                entries, self._unwritten = self._unwritten, {}
             try:
                 self._write_cleaner_checkpoint(entries)
             except BaseException:
                 del entries[where]
-                with self._to_write:
-                    self._entries = entries | self._entries
+                with self._noting:
+                    self._unwritten = entries | self._unwritten
                 raise
 
     def _write_cleaner_checkpoint(self, entries: Mapping[TopicPartition, int | None]) -> None:
