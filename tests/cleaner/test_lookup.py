@@ -15,11 +15,11 @@ from siltstone.cleaner import lookup
 from siltstone.cleaner.cleaner import RunLimits
 from siltstone.cleaner.engine import InProcessEngine
 from siltstone.cleaner.keys import EntryBlob
+from siltstone.cleaner.rehearsal import small_work
 from siltstone.cleaner.report import CLEANED, FAILED, SKIPPED, LogResult
 from siltstone.cleaner.work import LogWork
 from siltstone.log.segments import list_segments
 from siltstone.records.control import end_transaction_marker
-from siltstone.warmup import small_work
 from tests.cleaner import logs
 from tests.cleaner.logs import one
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from siltstone.cleaner.rehearsal import small_work
 from siltstone.cleaner.work import LogWork
 from siltstone.spark.clean import dealt
 from siltstone.spark.tasks import merging, why_failed
-from siltstone.warmup import small_work
 
 MIB = 1 << 20
 

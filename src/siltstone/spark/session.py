@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 import siltstone
 from siltstone import files
 from siltstone.errors import EngineError
-from siltstone.spark import class_archive
+from siltstone.spark import class_archive, daemon
 
 OLDEST_JAVA = 17
 TASK_ATTEMPTS = 3
@@ -182,6 +182,8 @@ def _settings(master: str, spill_folder: str | None, java_options: str) -> dict[
             "spark.authenticate.secret": secrets.token_hex(32),
         }
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if is_local(master):
+        settings["spark.python.daemon.module"] = daemon.__name__
     if "NUMBA_CACHE_DIR" in os.environ:
         settings["spark.executorEnv.NUMBA_CACHE_DIR"] = os.environ["NUMBA_CACHE_DIR"]
     if spill_folder is not None:

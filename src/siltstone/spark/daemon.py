@@ -1,0 +1,56 @@
+"""PySpark's daemon for Python workers, which has imported what our tasks need before it forks them.
+
+Spark ends a Python worker that had nothing to do for a minute. The next one, forked by PySpark's own daemon,
+imports everything anew, which takes longer than cleaning a gigabyte; one that is forked here has it already,
+and all share that memory.
+
+A fork takes over one thread, and the locks of all others as they are: PySpark's daemon imports nothing for
+that reason. So this one sees to it that no library starts a thread, counts them, and where there is another
+one after all (or nobody can tell) PySpark's own takes its place. Local masters only: an executor elsewhere
+may have another Siltstone, or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import sys
+
+from pyspark import daemon
+
+WORKER = "pyspark.worker"
+"""Who runs tasks. PySpark's other modules for workers plan reads; they are forked with nothing imported."""
+THREADLESS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""What keeps the libraries of numpy and Arrow from starting threads as they are loaded."""
+
+
+def get_ready() -> bool:
+    """Import and load what tasks need; False when this process must not be forked."""
+    before = dict(os.environ)
+    os.environ.update(THREADLESS)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # the other one is Spark's
+            ahead = importlib.import_module("siltstone.spark.ahead")  # here: libraries look at THREADLESS
+            return bool(ahead.rehearse() == 1)
+    except Exception:
+        return False
+    finally:
+        for name in THREADLESS:
+            os.environ.pop(name)
+        os.environ.update(before)
+
+
+def main() -> None:
+    """Be the daemon, with the arguments that Spark gives PySpark's."""
+    if sys.argv[1:] == [WORKER]:
+        if not get_ready():
+            os.execv(sys.executable, [sys.executable, "-m", daemon.__name__, *sys.argv[1:]])
+        gc.collect()
+        gc.freeze()
+    daemon.manager()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""The process that Python workers are forked from: imports first, one thread, or PySpark's own instead."""
+
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from siltstone.spark import daemon
+
+STARTS_A_THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=[9], daemon=True).start()"
+NO_PLACE = "import tempfile\ntempfile.tempdir = '/proc/no/such/place'"
+TIMEOUT_S = 60
+
+
+def start(worker: str, **environment: str) -> subprocess.Popen[bytes]:
+    """Start the daemon as Spark does."""
+    command = [sys.executable, "-m", daemon.__name__, worker]
+    environment = {**os.environ, **environment}
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+
+
+def module_that_serves(process: subprocess.Popen[bytes]) -> str:
+    """Which module waits for Spark; it ends when Spark closes its input."""
+    assert process.stdout is not None
+    (port,) = struct.unpack("!i", process.stdout.read(4))
+    assert 0 < port < 1 << 16
+    words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+    process.communicate(timeout=TIMEOUT_S)
+    return words[words.index(b"-m") + 1].decode()
+
+
+def test_it_serves() -> None:
+    assert module_that_serves(start(daemon.WORKER)) == "siltstone.spark.daemon"
+
+
+def test_planners_are_forked_from_a_process_that_has_imported_nothing() -> None:
+    process = start("pyspark.sql.worker.plan_data_source_read")
+    assert process.stdout is not None
+    process.stdout.read(4)
+    libraries = Path(f"/proc/{process.pid}/maps").read_text()
+    process.communicate(timeout=TIMEOUT_S)
+    assert "numpy" not in libraries
+    assert "pyarrow" not in libraries
+
+
+@pytest.mark.parametrize("hindrance", [STARTS_A_THREAD, NO_PLACE])
+def test_pysparks_own_takes_its_place(tmp_path: Path, hindrance: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(hindrance + "\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    assert module_that_serves(start(daemon.WORKER, PYTHONPATH=path)) == "pyspark.daemon"
+
+
+def test_libraries_are_told_to_start_no_thread_only_while_they_are_loaded() -> None:
+    code = (
+        "import os, sys\n"
+        "os.environ['OPENBLAS_NUM_THREADS'] = '3'\n"
+        "from siltstone.spark import daemon\n"
+        "assert 'numpy' not in sys.modules and 'pyarrow' not in sys.modules\n"
+        "assert daemon.get_ready()\n"
+        "assert len(os.listdir('/proc/self/task')) == 1\n"
+        "assert os.environ['OPENBLAS_NUM_THREADS'] == '3'\n"
+        "assert 'JE_ARROW_MALLOC_CONF' not in os.environ\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_workers_have_it_all(session: SparkSession) -> None:
+    frame = session.range(0, 2, 1, 2).mapInArrow(what_a_worker_has, "found string")
+    for row in frame.collect():
+        assert row.found == "siltstone.spark.daemon: siltstone.cleaner.rewrite, pandas"
+
+
+def what_a_worker_has(batches: object) -> object:
+    """Its daemon's name, and which of two modules it has."""
+    words = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().split(b"\0")
+    parent = words[words.index(b"-m") + 1].decode()
+    names = ", ".join(name for name in ("siltstone.cleaner.rewrite", "pandas") if name in sys.modules)
+    for batch in batches:  # type: ignore[attr-defined]
+        yield pa.RecordBatch.from_pydict({"found": [f"{parent}: {names}"] * batch.num_rows})
