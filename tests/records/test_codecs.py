@@ -6,13 +6,15 @@ import gzip
 import random
 import struct
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import cramjam
 import numpy as np
 import pytest
+import zstandard
 
-from siltstone.records import codecs
-from siltstone.records.codecs import DecompressionError, Scratch, compress
+from siltstone.records.codecs import DecompressionError, Scratch, compress, decompress, snappy
+from siltstone.records.layout import CODECS
 from tests.records import twin
 from tests.records.arrays import array
 
@@ -36,10 +38,10 @@ def texts() -> dict[str, bytes]:
 def unpacked(
     codec: int, data: bytes, limit: int = MEBIBYTE, magic: int = 2, scratch: Scratch | None = None
 ) -> bytes:
-    """What ``fill`` appends."""
+    """What ``decompress`` appends."""
     scratch = scratch or Scratch(64)
     before = scratch.used
-    size = scratch.fill(codec, array(data), limit, magic)
+    size = decompress(codec, array(data), scratch, limit, magic)
     assert scratch.used == before + size
     return scratch.array()[before:].tobytes()
 
@@ -81,7 +83,7 @@ def test_xerial_frames_are_kafkas() -> None:
     data = texts()["over a block"]
     packed = bytes(compress(twin.SNAPPY, array(data)))
     assert packed == twin.compress(twin.SNAPPY, data)
-    assert len(data) > 2 * codecs.XERIAL_BLOCK_SIZE
+    assert len(data) > 2 * snappy.XERIAL_BLOCK_SIZE
 
 
 def test_raw_snappy_without_a_frame() -> None:
@@ -100,7 +102,7 @@ def test_a_scratch_that_grows_in_mid_stream_keeps_everything(codec: int) -> None
     scratch, data = Scratch(16), texts()
     for name in data:
         unpacked(codec, twin.compress(codec, data[name]), scratch=scratch)
-    scratch.append(array(b"plain"))
+    scratch.append(b"plain")
     assert scratch.array().tobytes() == b"".join(data.values()) + b"plain"
     scratch.clear()
     assert len(scratch.array()) == 0
@@ -132,7 +134,7 @@ def test_every_cut_is_refused_and_leaves_nothing_behind(codec: int) -> None:
             continue  # a frame without blocks is whole
         for magic in (0, 2):
             with pytest.raises(DecompressionError):
-                scratch.fill(codec, array(packed[:cut]), MEBIBYTE, magic)
+                decompress(codec, array(packed[:cut]), scratch, MEBIBYTE, magic)
     assert scratch.used == 0
 
 
@@ -176,7 +178,7 @@ def test_a_bomb_stops_at_the_limit(codec: int) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(DecompressionError, match="more than 1048576 bytes"):
-            Scratch(64).fill(codec, packed, MEBIBYTE)
+            decompress(codec, packed, Scratch(64), MEBIBYTE)
         assert tracemalloc.get_traced_memory()[1] < 6 * MEBIBYTE
     finally:
         tracemalloc.stop()
@@ -197,3 +199,58 @@ def test_what_is_in_the_scratch_does_not_count_for_the_limit(codec: int) -> None
     for _ in range(3):
         unpacked(codec, twin.compress(codec, bytes(1000)), limit=1000, scratch=scratch)
     assert scratch.used == 3000
+
+
+@pytest.mark.parametrize("codec", [twin.GZIP, twin.ZSTD])
+def test_streams_of_several_parts(codec: int) -> None:
+    parts = [texts()["short"], b"", bytes(200_000), b"x"]
+    packed = b"".join(twin.compress(codec, part) for part in parts)
+    assert unpacked(codec, packed) == b"".join(parts)
+    with pytest.raises(DecompressionError, match="more than 200000 bytes"):
+        unpacked(codec, packed, limit=200_000)
+    for damaged in (packed[:-1], packed + b"\1", packed + packed[:7]):
+        with pytest.raises(DecompressionError):
+            unpacked(codec, damaged)
+
+
+@pytest.mark.parametrize("codec", ALL)
+def test_any_changed_byte_is_refused_or_gives_other_records_of_a_bounded_size(codec: int) -> None:
+    data = texts()["over a block"][:3000]
+    packed = bytes(compress(codec, array(data)))
+    for place in range(len(packed)):
+        damaged = bytearray(packed)
+        damaged[place] ^= 0x55
+        try:
+            assert len(unpacked(codec, bytes(damaged), limit=10_000)) <= 10_000
+        except DecompressionError as error:
+            assert CODECS[codec] in str(error)
+
+
+@pytest.mark.parametrize("with_size", [False, True])
+@pytest.mark.parametrize("size", [0, 1, 65_536, 65_537, 500_000])
+def test_zstd_frames_with_and_without_their_size(with_size: bool, size: int) -> None:
+    packed = zstandard.ZstdCompressor(write_content_size=with_size).compress(bytes(size))
+    assert unpacked(twin.ZSTD, packed) == bytes(size)
+    if size:
+        with pytest.raises(DecompressionError, match=f"more than {size - 1} bytes"):
+            unpacked(twin.ZSTD, packed, limit=size - 1)
+
+
+def test_zstd_frames_that_lie_about_their_size() -> None:
+    packed = bytearray(zstandard.ZstdCompressor().compress(b"some records " * 30))
+    assert zstandard.frame_content_size(bytes(packed)) == 390
+    for size in (0, 1, 133, 135, 65_535):  # two bytes, of which 256 are taken off
+        packed[5:7] = struct.pack("<H", size)
+        with pytest.raises(DecompressionError, match="zstd"):
+            unpacked(twin.ZSTD, bytes(packed))
+
+
+def test_threads_have_contexts_of_their_own() -> None:
+    data = [texts()["over a block"][start : start + 20_000] for start in range(0, 40_000, 500)]
+
+    def there_and_back(part: bytes) -> bool:
+        packed = bytes(compress(twin.ZSTD, array(part)))
+        return all(unpacked(twin.ZSTD, packed) == part for _ in range(20))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(there_and_back, data))

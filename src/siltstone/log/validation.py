@@ -52,7 +52,7 @@ from siltstone.records.check import (
     summarize,
 )
 from siltstone.records.checksum import first_bad_checksum, patch_checksums
-from siltstone.records.codecs import DecompressedTooLargeError, DecompressionError, Scratch
+from siltstone.records.codecs import DecompressedTooLargeError, DecompressionError, Scratch, decompress
 from siltstone.records.layout import (
     BATCH,
     BATCH_OVERHEAD,
@@ -301,9 +301,8 @@ def _check_compressed(
         codec = int(rows["attributes"][row]) & CODEC_MASK
         scratch.clear()
         try:
-            scratch.fill(
-                codec, data[start + BATCH_OVERHEAD : start + size], config.max_decompressed_message_bytes
-            )
+            body = data[start + BATCH_OVERHEAD : start + size]
+            decompress(codec, body, scratch, config.max_decompressed_message_bytes)
         except DecompressedTooLargeError as error:
             raise MessageTooLargeError(
                 _at(start, f"{error}: send smaller batches, or raise max.decompressed.message.bytes")

@@ -295,18 +295,17 @@ def compress_batches(
     a batch is copied. The bytes are ``packed``'s.
     """
     packed.clear()
-    new_starts, new_sizes = np.empty_like(starts), np.empty_like(sizes)
-    for row, (start, size, codec) in enumerate(
-        zip(starts.tolist(), sizes.tolist(), codecs.tolist(), strict=True)
-    ):
-        new_starts[row] = packed.used
+    view, filled = data.data, [0]
+    for start, size, codec in zip(starts.tolist(), sizes.tolist(), codecs.tolist(), strict=True):
         if codec and size:
-            body = np.frombuffer(compress(codec, data[start + BATCH_OVERHEAD : start + size]), np.uint8)
-            packed.append(data[start : start + BATCH_OVERHEAD])
-            packed.append(body)
-            length = (BATCH_OVERHEAD + len(body) - LOG_OVERHEAD).to_bytes(4, "big")
-            packed.array()[new_starts[row] + 8 : new_starts[row] + 12] = np.frombuffer(length, np.uint8)
+            packed.append(view[start : start + BATCH_OVERHEAD])
+            packed.append(memoryview(compress(codec, view[start + BATCH_OVERHEAD : start + size])))
         else:
-            packed.append(data[start : start + size])
-        new_sizes[row] = packed.used - new_starts[row]
+            packed.append(view[start : start + size])
+        filled.append(packed.used)
+    ends = np.array(filled, np.int64)
+    new_starts, new_sizes = ends[:-1], np.diff(ends)
+    some = new_sizes > 0
+    lengths = (new_sizes[some] - LOG_OVERHEAD).astype(">i4").view(np.uint8).reshape(-1, 4)
+    packed.array()[new_starts[some, None] + np.arange(8, 12)] = lengths
     return packed.array(), new_starts, new_sizes

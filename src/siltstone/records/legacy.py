@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from siltstone.errors import CorruptRecordError
 from siltstone.records.checksum import message_checksums
-from siltstone.records.codecs import DEFAULT_LIMIT, DecompressionError, Scratch
+from siltstone.records.codecs import DEFAULT_LIMIT, DecompressionError, Scratch, decompress
 from siltstone.records.columns import RecordColumns, empty_columns
 from siltstone.records.integers import read_int32, read_int64
 from siltstone.records.kernel import kernel
@@ -287,7 +287,7 @@ def _copy_plain(window: Bytes, batches: Directory, wrapped: Mask, scratch: Scrat
         return 0
     first, last = batches[plain[0]], batches[plain[-1]]
     start = int(first["position"])
-    scratch.append(window[start : int(last["position"]) + int(last["size"])])
+    scratch.append(window[start : int(last["position"]) + int(last["size"])].data)
     return -start
 
 
@@ -320,7 +320,7 @@ def _inflate_sets(
                 raise DecompressionError(NULL_SET)
             if codec >= len(CODECS) or CODECS[codec] == "zstd":
                 raise DecompressionError(f"no message set codec has the number {codec}")
-            scratch.fill(codec, window[start : start + size], limit, magic)
+            decompress(codec, window[start : start + size], scratch, limit, magic)
         except DecompressionError as error:
             raise CorruptRecordError(path, origin + position, str(error)) from None
         if scratch.used > DEFAULT_LIMIT:

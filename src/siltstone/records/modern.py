@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone.errors import CheckFailedError, CorruptRecordError
-from siltstone.records.codecs import DEFAULT_LIMIT, DecompressionError, Scratch
+from siltstone.records.codecs import DEFAULT_LIMIT, DecompressionError, Scratch, decompress
 from siltstone.records.columns import (
     KEY_COLUMNS,
     OTHER_COLUMNS,
@@ -136,20 +136,20 @@ def inflate(
     if not codecs.any():
         return window, batches["position"] + BATCH_OVERHEAD, batches["position"] + sizes
     scratch.clear()
-    ends = np.empty(len(batches), np.int64)
-    for row, (position, size, codec) in enumerate(
-        zip(batches["position"].tolist(), sizes.tolist(), codecs.tolist(), strict=True)
+    data, filled = window.data, [0]
+    for position, size, codec in zip(
+        batches["position"].tolist(), sizes.tolist(), codecs.tolist(), strict=True
     ):
-        body = window[position + BATCH_OVERHEAD : position + size]
+        body = data[position + BATCH_OVERHEAD : position + size]
         try:
-            scratch.fill(codec, body, limit) if codec else scratch.append(body)
+            decompress(codec, body, scratch, limit) if codec else scratch.append(body)
         except DecompressionError as error:
             raise CorruptRecordError(path, origin + position, str(error)) from None
         if scratch.used > DEFAULT_LIMIT:
             raise CorruptRecordError(path, origin + position, "more than 2 GiB of records in one window")
-        ends[row] = scratch.used
-    starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
-    return scratch.array(), starts, ends
+        filled.append(scratch.used)
+    ends = np.array(filled, np.int64)
+    return scratch.array(), ends[:-1], ends[1:]
 
 
 def decode(

@@ -1,0 +1,60 @@
+"""The buffer that decompressed records go to, and what can be wrong with compressed ones."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from siltstone.records.layout import Bytes
+
+DEFAULT_LIMIT = (1 << 31) - 1
+
+
+class DecompressionError(ValueError):
+    """Compressed bytes that make no sense, or that grow past the limit: says which."""
+
+
+class DecompressedTooLargeError(DecompressionError):
+    """Compressed bytes that grow past the limit."""
+
+    def __init__(self, codec: str, limit: int) -> None:
+        super().__init__(f"{codec}: decompresses to more than {limit} bytes")
+
+
+class Scratch:
+    """A buffer that is used again and grows: where decompressed records go.
+
+    The array may move when it grows, so take ``array()`` only when all of a window is in.
+    """
+
+    def __init__(self, capacity: int = 1 << 20) -> None:
+        self._array: Bytes = np.empty(capacity, np.uint8)
+        self._view = self._array.data
+        self.used = 0
+
+    def clear(self) -> None:
+        """Forget the contents, keep the memory."""
+        self.used = 0
+
+    def array(self) -> Bytes:
+        """The bytes in use: uint8, a view."""
+        return self._array[: self.used]
+
+    def reserve(self, size: int) -> Bytes:
+        """At least ``size`` free bytes behind what is in use: uint8, a view."""
+        self._grow(size)
+        return self._array[self.used :]
+
+    def append(self, data: memoryview | bytes) -> int:
+        """Copy ``data`` in as it is; returns its size."""
+        size, used = len(data), self.used
+        self._grow(size)
+        self._view[used : used + size] = data
+        self.used = used + size
+        return size
+
+    def _grow(self, size: int) -> None:
+        if len(self._view) - self.used >= size:
+            return
+        grown = np.empty(max(self.used + size, 2 * len(self._array)), np.uint8)
+        grown[: len(self._array)] = self._array  # blocks of a frame may lie behind ``used``
+        self._array, self._view = grown, grown.data

@@ -1,0 +1,56 @@
+"""zstd, by ``zstandard``, whose contexts are used again: for a batch of 16 KB a third of the time.
+
+It takes one frame whose size it can guess, as clients write it; ``cramjam`` reads whatever else there is, and
+says what is wrong with what nobody reads.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import cramjam
+import zstandard
+
+from siltstone.records.codecs.guessed import decompress_into
+from siltstone.records.codecs.scratch import Scratch
+
+_DEFAULT_LEVEL = 3
+_ROOM_MIN, _TIMES_MAX = 1 << 16, 16
+
+
+class _Contexts(threading.local):
+    """One thread's: they must not be used by two."""
+
+    def __init__(self) -> None:
+        self.decompressor = zstandard.ZstdDecompressor()
+        self.compressors: dict[int, zstandard.ZstdCompressor] = {}
+
+
+_contexts = _Contexts()
+
+
+def decompress(data: memoryview, scratch: Scratch, limit: int) -> int:
+    """Decompress behind what is in use; returns the size. Raises DecompressionError."""
+    plain = _one_frame(data, min(max(_TIMES_MAX * len(data), _ROOM_MIN), limit))
+    if plain is None:
+        return decompress_into(cramjam.zstd.decompress_into, "zstd", data, scratch, limit)
+    return scratch.append(plain)
+
+
+def _one_frame(data: memoryview, size_max: int) -> bytes | None:
+    """None for anything but one frame of 1 to ``size_max`` bytes, damaged or not."""
+    try:
+        if zstandard.frame_content_size(data) > size_max:
+            return None
+        plain = _contexts.decompressor.decompress(data, max_output_size=size_max, allow_extra_data=False)
+    except zstandard.ZstdError:
+        return None
+    return plain or None  # of a frame that says it is empty it looks at nothing else
+
+
+def compress(data: memoryview, level: int | None) -> bytes:
+    """One frame, which says how much is in it."""
+    level = _DEFAULT_LEVEL if level is None else level
+    if level not in _contexts.compressors:
+        _contexts.compressors[level] = zstandard.ZstdCompressor(level=level)
+    return _contexts.compressors[level].compress(data)
