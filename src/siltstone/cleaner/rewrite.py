@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from siltstone.cleaner.contest import Contest, Contested
 from siltstone.cleaner.judging import (
@@ -101,6 +102,37 @@ class Output:
     unchanged: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """Batches of one window before they are compressed and their checksums computed.
+
+    ``starts`` and ``sizes`` (int64) are their places in ``data``, a size of 0 for none; ``codecs`` (int16):
+    how to compress each, 0 for not; ``new``: whose checksum is to be computed.
+    """
+
+    data: Bytes
+    starts: Int64
+    sizes: Int64
+    codecs: npt.NDArray[np.int16]
+    new: Flags
+    last_offset: Int64
+    max_timestamp: Int64
+
+    def finished(self, packed: Scratch) -> Output:
+        """The output; compressed batches are in ``packed``."""
+        data, starts, sizes = self.data, self.starts, self.sizes
+        if self.codecs.any():
+            data, starts, sizes = compress_batches(data, starts, sizes, self.codecs, packed)
+        patch_checksums(data, starts[self.new], sizes[self.new])
+        rows = sizes > 0
+        return Output(
+            data=data,
+            last_offset=self.last_offset[rows],
+            max_timestamp=self.max_timestamp[rows],
+            size=sizes[rows],
+        )
+
+
 class Rewriter:
     """Turns the windows of a group, in order, into output. One for each group."""
 
@@ -109,8 +141,7 @@ class Rewriter:
         self._contest = contest
         self._transactions = transactions
         self._scratch = Scratch()
-        self._out = Scratch()
-        self._packed = Scratch()
+        self._out, self._other_out = Scratch(), Scratch()
         self.tally = Tally()
 
     def rewrite(
@@ -121,8 +152,11 @@ class Rewriter:
         keeps_legacy_tombstones: bool = True,
         path: str = "",
         origin: int = 0,
-    ) -> Output:
-        """The output for these batches.
+    ) -> Output | Draft:
+        """The output for these batches; a draft where some are to be compressed.
+
+        A draft's bytes stay as they are until two more were made; an output's may be a part of ``window``, or
+        change with the next one.
 
         They are all of magic 2, or all older; of those tombstones stay where ``keeps_legacy_tombstones`` says
         so. ``path`` and ``origin`` are for messages. Raises CorruptRecordError for a checksum that does not
@@ -167,11 +201,11 @@ class Rewriter:
 
     def _write(
         self, window: Bytes, batches: Directory, columns: RecordColumns, judged: _Judged, plan: _Plan
-    ) -> Output:
+    ) -> Output | Draft:
         if (plan.action == COPIED).all():
             return _as_they_are(window, batches)
         room = len(columns.data) + len(window) + RECODE_ROOM * len(columns) + BATCH_OVERHEAD * len(batches)
-        self._out.clear()
+        self._out, self._other_out = self._other_out, self._out
         out = self._out.reserve(room)
         starts, sizes = np.empty((2, len(batches)), np.int64)
         records: tuple[Any, ...] = (
@@ -185,18 +219,14 @@ class Rewriter:
         headers = (plan.action, plan.attributes, plan.base_time, plan.max_time, judged.kept)
         arguments: list[Any] = [window, batches, *headers, *records, out, starts, sizes]
         end = emit(*arguments)
-        data = out[:end]
-        codecs = np.where(plan.action == REBUILT, codec_of(batches), 0)
-        if codecs.any():
-            data, starts, sizes = compress_batches(data, starts, sizes, codecs, self._packed)
-        new = plan.action >= REBUILT
-        patch_checksums(data, starts[new], sizes[new])
-        rows = sizes > 0
-        return Output(
-            data=data,
-            last_offset=batches["last_offset"][rows],
-            max_timestamp=plan.max_time[rows],
-            size=sizes[rows],
+        return Draft(
+            data=out[:end],
+            starts=starts,
+            sizes=sizes,
+            codecs=np.where(plan.action == REBUILT, codec_of(batches), 0),
+            new=plan.action >= REBUILT,
+            last_offset=batches["last_offset"],
+            max_timestamp=plan.max_time,
         )
 
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from siltstone import files
+from siltstone.cleaner.behind import OneBehind
 from siltstone.cleaner.contest import ByWinners, Contest
 from siltstone.cleaner.judging import Offsets, meet_winners
 from siltstone.cleaner.pacing import Pacer, paced_windows
-from siltstone.cleaner.rewrite import Output, Rewriter, pieces
+from siltstone.cleaner.rewrite import Draft, Output, Rewriter, pieces
 from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.work import Group, LogWork, Trouble, refuse_disorder, trouble_of
 from siltstone.config import INT_MAX
@@ -214,8 +216,9 @@ def _fill(
     """Rewrite the group's segments into ``sink``; returns the new transaction index."""
     transactions = work.transactions(carried)
     rewriter = Rewriter(work.rules(), contest, transactions)
-    for number in range(group.first, group.last):
-        _fill_from(work, number, rewriter, sink)
+    with OneBehind() as behind:
+        for number in range(group.first, group.last):
+            _fill_from(work, number, rewriter, sink, behind)
     tally = rewriter.tally
     report.records, report.kept, report.size = tally.records, tally.kept, sink.size
     report.largest_timestamp = sink.largest_timestamp
@@ -229,8 +232,9 @@ def _fill(
     return transactions.ended_transactions()
 
 
-def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink) -> None:
+def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink, behind: OneBehind) -> None:
     segment, pacer = work.segments[number], Pacer(work.io_bytes_per_second)
+    packed = Scratch()
     following, end = work.offsets_of(number)
     keeps = work.keeps_legacy_tombstones(number)
     with unchanged(segment) as reader:
@@ -238,15 +242,26 @@ def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink) -> N
         for window in paced_windows(reader, work.window_size, pacer, verify=False):
             following = refuse_disorder(segment.path, window, following, end)
             for part in pieces(window.batches):
-                output = rewriter.rewrite(
+                found = rewriter.rewrite(
                     window.data,
                     window.batches[part],
                     keeps_legacy_tombstones=keeps,
                     path=segment.path,
                     origin=window.origin,
                 )
-                sink.put(output)
-                pacer.done(len(output.data))
+                put = functools.partial(_put, found, sink, packed)
+                if isinstance(found, Draft) and found.codecs.any():
+                    pacer.done(behind.give(put))
+                else:  # it may lie in the window, which the next one takes the place of
+                    pacer.done(behind.wait() + put())
+    pacer.done(behind.wait())
+
+
+def _put(found: Output | Draft, sink: _Sink, packed: Scratch) -> int:
+    """Write it, finished where it is not; returns the bytes."""
+    output = found.finished(packed) if isinstance(found, Draft) else found
+    sink.put(output)
+    return len(output.data)
 
 
 def read_back(
