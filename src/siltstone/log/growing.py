@@ -73,7 +73,7 @@ class GrowingLog(ViewedLog):
         self._list = SegmentList(
             found.directory, found.segments, found.log_end_offset, config, clock, random or Random()
         )
-        self.log_start_offset, self.log_end_offset = found.log_start_offset, found.log_end_offset
+        self._log_start, self._log_end = found.log_start_offset, found.log_end_offset
         self.view = self._publish()
 
     @property
@@ -82,15 +82,15 @@ class GrowingLog(ViewedLog):
         return sum(segment.size for segment in self.view.segments)
 
     def _publish(self) -> LogView:
-        mark = self.log_end_offset
+        mark = self._log_end
         if self._high_watermark is not None:
-            mark = self._high_watermark = min(max(self._high_watermark, self.log_start_offset), mark)
+            mark = self._high_watermark = min(max(self._high_watermark, self._log_start), mark)
         view = LogView(
             self._list.segments,
-            self.log_start_offset,
-            self.log_end_offset,
+            self._log_start,
+            self._log_end,
             mark,
-            self._producers.last_stable_offset(mark, self.log_start_offset),
+            self._producers.last_stable_offset(mark, self._log_start),
             self._list.active.size,
         )
         self.view = view
@@ -149,7 +149,7 @@ class GrowingLog(ViewedLog):
         validated = validate_and_assign(
             buffer,
             config=self.config,
-            next_offset=self.log_end_offset,
+            next_offset=self._log_end,
             now_ms=now_ms,
             leader_epoch=(self._epochs.latest_epoch or 0) if leader_epoch is None else leader_epoch,
             origin=origin,
@@ -178,7 +178,7 @@ class GrowingLog(ViewedLog):
         aborted = self._producers.update(validated.batches, validated.data)
         if aborted:
             active.add_aborted(aborted)
-        self.log_end_offset = validated.last_offset + 1
+        self._log_end = validated.last_offset + 1
         self._publish()
 
     def _segment_for(self, validated: Validated, now_ms: int) -> LiveSegment:
@@ -191,13 +191,13 @@ class GrowingLog(ViewedLog):
         return active
 
     def _flush_is_due(self, now_ms: int) -> bool:
-        unflushed = self.log_end_offset - self.recovery_point
+        unflushed = self._log_end - self.recovery_point
         return unflushed >= self.config.flush_messages or now_ms - self.flushed_ms >= self.config.flush_ms
 
     def roll(self, base_offset: int | None = None) -> None:
         """Begin a new active segment, at the end unless told."""
         with self._changing():
-            self._roll(self.log_end_offset if base_offset is None else base_offset)
+            self._roll(self._log_end if base_offset is None else base_offset)
             self._publish()
 
     def _roll(self, base_offset: int) -> LiveSegment:
@@ -226,7 +226,7 @@ class GrowingLog(ViewedLog):
         with self._lock:
             if self._closed or self.offline is not None:
                 return
-            upto = self.log_end_offset if including_active else self._list.active.base_offset
+            upto = self._log_end if including_active else self._list.active.base_offset
             cuts, segments = self._cuts, self._list.segments[: None if including_active else -1]
             unsynced = [segment for segment in segments if segment.is_unsynced]
             try:
@@ -242,7 +242,7 @@ class GrowingLog(ViewedLog):
             raise self._go_offline(error) from error
         with self._lock:
             if cuts == self._cuts:
-                self.recovery_point = max(self.recovery_point, min(upto, self.log_end_offset))
+                self.recovery_point = max(self.recovery_point, min(upto, self._log_end))
             if including_active:
                 self.flushed_ms = self._clock.now_ms()
 

@@ -57,12 +57,12 @@ class PartitionLog(GrowingLog):
                     f"{self.high_watermark}; give an offset up to it, or -1"
                 )
             self._raise_start(target)
-            return self.log_start_offset
+            return self._log_start
 
     def _raise_start(self, offset: int) -> None:
-        if offset <= self.log_start_offset:
+        if offset <= self._log_start:
             return
-        self.log_start_offset = offset
+        self._log_start = offset
         self.recovery_point = max(self.recovery_point, offset)
         self._epochs.truncate_from_start(offset)
         self._publish()
@@ -76,9 +76,9 @@ class PartitionLog(GrowingLog):
         with self._reshaping, self._changing():
             going = count(self.view) if callable(count) else count
             if going >= len(self._list.segments) and self._list.active.size:
-                self._roll(self.log_end_offset)
+                self._roll(self._log_end)
             renamed = self._list.drop_prefix(going)
-            self._raise_start(max(self.log_start_offset, self._list.segments[0].base_offset))
+            self._raise_start(max(self._log_start, self._list.segments[0].base_offset))
             self._publish()
             return renamed
 
@@ -88,11 +88,11 @@ class PartitionLog(GrowingLog):
         A compacted ledger that covers some of it is forgotten.
         """
         with self._reshaping, self._changing():
-            if offset >= self.log_end_offset:
+            if offset >= self._log_end:
                 return False
             forget_behind(self.directory, offset)
             finish = self._list.truncate(offset)
-            self._end_at(offset, min(self.log_start_offset, offset))
+            self._end_at(offset, min(self._log_start, offset))
             finish()
             self._forget_behind(offset)
             return True
@@ -111,7 +111,7 @@ class PartitionLog(GrowingLog):
 
     def _end_at(self, end: int, start: int) -> None:
         """Readers are told before the files are cut: who asks now is not sent behind the new end."""
-        self.log_start_offset, self.log_end_offset = start, end
+        self._log_start, self._log_end = start, end
         self.recovery_point = min(self.recovery_point, end)
         self._cuts += 1
         self._publish()
@@ -152,7 +152,7 @@ class PartitionLog(GrowingLog):
         """The view and the producers that belong to it, up to the log's end."""
         with self._lock:
             entries = {entry.producer_id: entry for entry in self._producers.entries()}
-            return self.view, ProducerState(producers=entries, end_offset=self.log_end_offset)
+            return self.view, ProducerState(producers=entries, end_offset=self._log_end)
 
     def update_config(self, config: LogConfig) -> None:
         """Settings that hold from now on: sizes at the next roll, policies at once."""
@@ -172,7 +172,7 @@ class PartitionLog(GrowingLog):
             if self.offline is None:
                 with self._changing():
                     self._list.active.save_indexes(closing=True)
-                    self._snapshot(self.log_end_offset)
+                    self._snapshot(self._log_end)
                 self.flush()
             self._closed = True
             for segment in self._list.segments:

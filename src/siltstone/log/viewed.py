@@ -21,6 +21,16 @@ class ViewedLog:
     view: LogView
 
     @property
+    def log_start_offset(self) -> int:
+        """The first offset that may be read."""
+        return self.view.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset behind the last record."""
+        return self.view.log_end_offset
+
+    @property
     def high_watermark(self) -> int:
         """Up to where records may be read: the end, unless somebody who replicates says otherwise."""
         return self.view.high_watermark

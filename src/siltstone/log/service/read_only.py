@@ -46,16 +46,6 @@ class ReadOnlyLog(ViewedLog):
         self.not_shown = not_shown
         self.first_dirty_offset = first_dirty_offset
 
-    @property
-    def log_start_offset(self) -> int:
-        """The first offset that may be read."""
-        return self.view.log_start_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        """The offset behind the last record."""
-        return self.view.log_end_offset
-
 
 class ReadOnlyLogs:
     """The partitions of some log directories, or of one partition directory, by ``[topic, partition]``."""
