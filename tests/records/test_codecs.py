@@ -13,7 +13,14 @@ import numpy as np
 import pytest
 import zstandard
 
-from siltstone.records.codecs import DecompressionError, Scratch, compress, decompress, snappy
+from siltstone.records.codecs import (
+    DecompressionError,
+    Scratch,
+    compress,
+    compress_all,
+    decompress,
+    snappy,
+)
 from siltstone.records.layout import CODECS
 from tests.records import twin
 from tests.records.arrays import array
@@ -254,3 +261,15 @@ def test_threads_have_contexts_of_their_own() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(there_and_back, data))
+
+
+@pytest.mark.parametrize("codec", ALL)
+@pytest.mark.parametrize("count", [0, 1, 700])
+def test_many_at_one_time_are_what_each_would_be(codec: int, count: int) -> None:
+    data = texts()["over a block"]
+    parts = [data[start : start + start % 3000] for start in range(1, count + 1)]
+    packed = [bytes(each) for each in compress_all(codec, [memoryview(part) for part in parts])]
+    assert packed == [bytes(compress(codec, memoryview(part))) for part in parts]
+    assert [bytes(each) for each in compress_all(codec, [memoryview(b"")])] == [
+        bytes(compress(codec, memoryview(b"")))
+    ]

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone.records.checksum import patch_checksums
-from siltstone.records.codecs import Scratch, compress
+from siltstone.records.codecs import Scratch, compress, compress_all
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import (
     BATCH_OVERHEAD,
@@ -294,14 +294,19 @@ def compress_batches(
     ``starts`` and ``sizes`` (int64) are their places in ``data``, a size of 0 for none; where ``codecs`` is 0
     a batch is copied. The bytes are ``packed``'s.
     """
+    view, places = data.data, list(zip(starts.tolist(), sizes.tolist(), strict=True))
+    bodies: list[Any] = [None] * len(places)
+    for codec in np.unique(codecs[codecs > 0]).tolist():
+        rows = np.flatnonzero((codecs == codec) & (sizes > 0)).tolist()
+        plain = [view[places[row][0] + BATCH_OVERHEAD : sum(places[row])] for row in rows]
+        for row, body in zip(rows, compress_all(codec, plain), strict=True):
+            bodies[row] = body
     packed.clear()
-    view, filled = data.data, [0]
-    for start, size, codec in zip(starts.tolist(), sizes.tolist(), codecs.tolist(), strict=True):
-        if codec and size:
-            packed.append(view[start : start + BATCH_OVERHEAD])
-            packed.append(memoryview(compress(codec, view[start + BATCH_OVERHEAD : start + size])))
-        else:
-            packed.append(view[start : start + size])
+    filled = [0]
+    for (start, size), body in zip(places, bodies, strict=True):
+        packed.append(view[start : start + (size if body is None else BATCH_OVERHEAD)])
+        if body is not None:
+            packed.append(memoryview(body))
         filled.append(packed.used)
     ends = np.array(filled, np.int64)
     new_starts, new_sizes = ends[:-1], np.diff(ends)

@@ -6,6 +6,7 @@ far over what the data turns out to be, and stops at ``limit``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from siltstone.records.codecs import gzip, lz4, snappy, zstd
@@ -23,11 +24,12 @@ __all__ = [
     "DecompressionError",
     "Scratch",
     "compress",
+    "compress_all",
     "decompress",
 ]
 
-_LZ4 = 3
-_MODULES = {1: gzip, 2: snappy, _LZ4: lz4, 4: zstd}
+_LZ4, _ZSTD = 3, 4
+_MODULES = {1: gzip, 2: snappy, _LZ4: lz4, _ZSTD: zstd}
 """By the codec's number in a batch's attributes."""
 
 
@@ -57,6 +59,13 @@ def compress(codec: int, data: Bytes | memoryview, level: int | None = None) -> 
     if module is None:
         raise ValueError(f"no codec has the number {codec}")
     return module.compress(_view(data), level)
+
+
+def compress_all(codec: int, parts: Sequence[memoryview]) -> Sequence[Any]:
+    """``compress`` for each of many batches' records, at the codec's own level."""
+    if codec == _ZSTD:
+        return zstd.compress_all(parts)
+    return [compress(codec, part) for part in parts]
 
 
 def _view(data: Bytes | memoryview) -> memoryview:
