@@ -1,0 +1,98 @@
+"""One step behind: the order, what is raised where, and bytes that nobody writes over too early."""
+
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from siltstone import files
+from siltstone.cleaner import staging
+from siltstone.cleaner.behind import OneBehind
+from siltstone.cleaner.engine import InProcessEngine
+from siltstone.cleaner.rehearsal import small_batches, small_work
+from siltstone.log.names import segment_file
+
+
+def fail() -> int:
+    raise ValueError("the disk is full")
+
+
+def test_each_call_ends_before_the_next_begins() -> None:
+    said: list[int] = []
+
+    def say(number: int) -> int:
+        time.sleep(0.01 * (number % 2))
+        said.append(number)
+        return number
+
+    with OneBehind() as behind:
+        before = threading.active_count()
+        assert behind.wait() == 0
+        assert [behind.give(lambda number=number: say(number)) for number in range(1, 9)] == [0, *range(1, 8)]
+        assert threading.active_count() == before + 1
+        assert behind.wait() == 8
+        assert behind.wait() == 0
+    assert said == list(range(1, 9))
+    assert threading.active_count() == before
+
+
+def test_what_a_call_raised_is_raised_once_where_the_next_is_given() -> None:
+    with OneBehind() as behind:
+        behind.give(fail)
+        with pytest.raises(ValueError, match="disk is full"):
+            behind.give(lambda: 5)
+        assert behind.wait() == 0  # and that one was never begun
+        behind.give(fail)
+        with pytest.raises(ValueError, match="disk is full"):
+            behind.wait()
+
+
+def test_an_error_in_the_block_waits_for_the_call_and_wins() -> None:
+    done = threading.Event()
+
+    def late() -> int:
+        time.sleep(0.05)
+        done.set()
+        return fail()
+
+    with pytest.raises(KeyError), OneBehind() as behind:
+        behind.give(late)
+        raise KeyError
+    assert done.is_set()
+
+
+def staged(directory: Path, name: str) -> bytes:
+    """The log that a cleaning in windows of a batch or two stages."""
+    work = replace(small_work(directory, name), window_size=400)
+    (done,) = InProcessEngine().clean_whole([work])
+    assert done.found.trouble is None
+    assert done.groups[0].trouble is None
+    return Path(done.groups[0].staged["log"]).read_bytes()
+
+
+def test_a_slow_writer_gets_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.write_new(tmp_path / segment_file(0, "log"), b"".join(small_batches()))
+    expected, put, threads = staged(tmp_path, "quick"), staging._put, set[str]()
+
+    def slow(*given: object) -> int:
+        threads.add(threading.current_thread().name)
+        time.sleep(0.02)
+        return put(*given)
+
+    monkeypatch.setattr(staging, "_put", slow)
+    assert staged(tmp_path, "slow") == expected
+    assert any(name.startswith("behind") for name in threads)
+
+
+def test_a_writer_that_fails_is_told_of_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.write_new(tmp_path / segment_file(0, "log"), b"".join(small_batches()))
+    monkeypatch.setattr(staging, "_put", lambda *given: fail())
+    work = replace(small_work(tmp_path, "failing"), window_size=400)
+    (done,) = InProcessEngine().clean_whole([work])
+    assert done.groups[0].trouble is not None
+    assert "disk is full" in done.groups[0].trouble.reason
+    assert files.list_files(tmp_path / "failing") == {}
