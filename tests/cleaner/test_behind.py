@@ -74,14 +74,14 @@ def staged(directory: Path, name: str) -> bytes:
 
 def test_a_slow_writer_gets_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files.write_new(tmp_path / segment_file(0, "log"), b"".join(small_batches()))
-    expected, put, threads = staged(tmp_path, "quick"), staging._put, set[str]()
+    expected, put, threads = staged(tmp_path, "quick"), staging._Sink.put, set[str]()
 
     def slow(*given: object) -> int:
         threads.add(threading.current_thread().name)
         time.sleep(0.02)
         return put(*given)
 
-    monkeypatch.setattr(staging, "_put", slow)
+    monkeypatch.setattr(staging._Sink, "put", slow)
     assert staged(tmp_path, "slow") == expected
     assert any(name.startswith("behind") for name in threads)
 
@@ -90,7 +90,7 @@ def test_a_writer_that_fails_is_told_of_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files.write_new(tmp_path / segment_file(0, "log"), b"".join(small_batches()))
-    monkeypatch.setattr(staging, "_put", lambda *given: fail())
+    monkeypatch.setattr(staging._Sink, "put", lambda *given: fail())
     work = replace(small_work(tmp_path, "failing"), window_size=400)
     (done,) = InProcessEngine().clean_whole([work])
     assert done.groups[0].trouble is not None

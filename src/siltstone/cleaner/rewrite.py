@@ -153,7 +153,7 @@ class Rewriter:
         path: str = "",
         origin: int = 0,
     ) -> Output | Draft:
-        """The output for these batches; a draft where some are to be compressed.
+        """The output for these batches; a draft of it where some do not stay as they are.
 
         A draft's bytes stay as they are until two more were made; an output's may be a part of ``window``, or
         change with the next one.

@@ -73,9 +73,12 @@ class _Sink:
         if path is not None and not self._unchanged:
             self._writer = files.Writer(path)
         self._indexes = IndexBuilder(group.base_offset, work.index_interval, work.index_bytes)
+        self._packed = Scratch()
         self.size = 0
 
-    def put(self, output: Output) -> None:
+    def put(self, found: Output | Draft) -> int:
+        """Write it, finished where it is not; returns the bytes."""
+        output = found.finished(self._packed) if isinstance(found, Draft) else found
         if self.size + len(output.data) > INT_MAX:
             raise CheckFailedError(
                 f"{self._source.path}: its new segment would grow beyond 2 GiB, which no index can tell; "
@@ -87,6 +90,7 @@ class _Sink:
             self._writer.write(output.data)
         self.size += len(output.data)
         self._indexes.add(output.last_offset, output.max_timestamp, output.size)
+        return len(output.data)
 
     def _write_what_was_kept(self) -> None:
         """So far the new segment is the old one: copy as much of it."""
@@ -234,7 +238,6 @@ def _fill(
 
 def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink, behind: OneBehind) -> None:
     segment, pacer = work.segments[number], Pacer(work.io_bytes_per_second)
-    packed = Scratch()
     following, end = work.offsets_of(number)
     keeps = work.keeps_legacy_tombstones(number)
     with unchanged(segment) as reader:
@@ -249,19 +252,12 @@ def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink, behi
                     path=segment.path,
                     origin=window.origin,
                 )
-                put = functools.partial(_put, found, sink, packed)
+                put = functools.partial(sink.put, found)
                 if isinstance(found, Draft) and found.codecs.any():
                     pacer.done(behind.give(put))
                 else:  # it may lie in the window, which the next one takes the place of
                     pacer.done(behind.wait() + put())
     pacer.done(behind.wait())
-
-
-def _put(found: Output | Draft, sink: _Sink, packed: Scratch) -> int:
-    """Write it, finished where it is not; returns the bytes."""
-    output = found.finished(packed) if isinstance(found, Draft) else found
-    sink.put(output)
-    return len(output.data)
 
 
 def read_back(
