@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from siltstone.cleaner import staging
 from siltstone.cleaner.engine import InProcessEngine
+from siltstone.cleaner.reading_back import ReadBack
 from siltstone.cleaner.report import CLEANED, FAILED, SKIPPED, UNCLEANABLE
 from siltstone.cleaner.rewrite import pieces
 from siltstone.records.layout import BATCH
@@ -239,16 +239,16 @@ def test_a_written_segment_that_does_not_read_back_is_not_swapped(
     path = tmp_path / "log"
     partition = logs.write_log(path, {0: [one(0, "a"), one(1, "a")], 2: [one(2, "b")]})
     before = logs.tree(path)
-    read_back = staging.read_back
+    finish = ReadBack.finish
 
-    def spoilt(work, group, winners, report, indexes):
-        target = Path(report.staged["index" if flaw == "index" else "log"])
+    def spoilt(self, size, kept, staged):
+        (target,) = partition.glob(f".siltstone/*/*.{'index' if flaw == 'index' else 'log'}")
         data = target.read_bytes()
         spoilt_data = {"byte": data[:-1] + b"!", "short": data[:-1], "index": data + bytes(8)}
         target.write_bytes(spoilt_data[flaw])
-        read_back(work, group, winners, report, indexes)
+        return finish(self, size, kept, staged)
 
-    monkeypatch.setattr(staging, "read_back", spoilt)
+    monkeypatch.setattr(ReadBack, "finish", spoilt)
     result = logs.run(path)
     assert result.status in (FAILED, UNCLEANABLE)
     shutil.rmtree(partition / ".siltstone", ignore_errors=True)

@@ -253,7 +253,8 @@ class InPlace:
         adopt(
             planned.state.path, {plan.base_offset: {kind: Path(path) for kind, path in group.staged.items()}}
         )
-        replace_segments(planned.state.path, [plan.base_offset], [source.base_offset for source in sources])
+        old, known = [source.base_offset for source in sources], {plan.base_offset: group.identity}
+        replace_segments(planned.state.path, [plan.base_offset], old, known)
 
     def finish(self, planned: Planned) -> None:
         """Move the cleaner checkpoint to the end of the cleaned range."""

@@ -1,4 +1,4 @@
-"""A group's new segment: rewritten, written to a file of its own, read back and checked.
+"""A group's new segment: rewritten, written to a file of its own, read back and checked on the way.
 
 A task writes only to files that carry its attempt's name, made with O_EXCL, under
 ``topic-N/.siltstone/RUN/``, and makes them durable itself; an attempt that wakes up late can touch only
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,8 +19,9 @@ import numpy as np
 from siltstone import files
 from siltstone.cleaner.behind import OneBehind
 from siltstone.cleaner.contest import ByWinners, Contest
-from siltstone.cleaner.judging import Offsets, meet_winners
+from siltstone.cleaner.judging import Offsets
 from siltstone.cleaner.pacing import Pacer, paced_windows
+from siltstone.cleaner.reading_back import ReadBack
 from siltstone.cleaner.rewrite import Draft, Output, Rewriter, pieces
 from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.work import Group, LogWork, Trouble, refuse_disorder, trouble_of
@@ -28,11 +30,10 @@ from siltstone.errors import CheckFailedError, SourceChangedError
 from siltstone.log.indexes import IndexBuilder, Indexes
 from siltstone.log.segments import Segment, unchanged
 from siltstone.records.codecs import Scratch
-from siltstone.records.decode import decode_record_keys
-from siltstone.records.layout import CONTROL_BIT
 
 _COPY_BYTES = 4 << 20
-_WRONG = ("an offset is there twice or out of order", "a record is there that is no winner")
+_READ_BACK_BYTES = 8 << 20
+"""So much is written before it is read back."""
 _NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP)
 """What file systems say that have no second names, or no more of them."""
 
@@ -41,7 +42,8 @@ _NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.EOPNOTS
 class Rewritten:
     """What became of one group: counts of records, bytes, and the staged files by kind.
 
-    ``largest_timestamp``: of its records, in ms, -1 without any; None before it was written.
+    ``largest_timestamp``: of its records, in ms, -1 without any; None before it was written. ``identity``:
+    the staged log's as it was read back, empty before.
     """
 
     group: int
@@ -56,6 +58,7 @@ class Rewritten:
     size: int = 0
     largest_timestamp: int | None = None
     staged: dict[str, str] = field(default_factory=dict)
+    identity: Sequence[int] = ()
     trouble: Trouble | None = None
 
 
@@ -63,10 +66,13 @@ class _Sink:
     """Where output goes: a new file, or nowhere (a dry run); indexes are built on the way.
 
     As long as a group of one segment keeps its batches as they are, nothing is written: at the first change
-    what came before is copied, and a segment that keeps all of them gets a second name instead.
+    what came before is copied, and a segment that keeps all of them gets a second name instead. What was
+    written is read back some way behind.
     """
 
-    def __init__(self, work: LogWork, group: Group, path: str | None) -> None:
+    def __init__(
+        self, work: LogWork, group: Group, path: str | None, read_back: ReadBack | None = None
+    ) -> None:
         self._source, self._path = work.segments[group.first], path
         self._unchanged = path is not None and _may_link(path, self._source) and group.last == group.first + 1
         self._writer: files.Writer | None = None
@@ -74,10 +80,11 @@ class _Sink:
             self._writer = files.Writer(path)
         self._indexes = IndexBuilder(group.base_offset, work.index_interval, work.index_bytes)
         self._packed = Scratch()
+        self._read_back = read_back
         self.size = 0
 
     def put(self, found: Output | Draft) -> int:
-        """Write it, finished where it is not; returns the bytes."""
+        """Write it, finished where it is not; returns the bytes, those that were read back as well."""
         output = found.finished(self._packed) if isinstance(found, Draft) else found
         if self.size + len(output.data) > INT_MAX:
             raise CheckFailedError(
@@ -90,7 +97,16 @@ class _Sink:
             self._writer.write(output.data)
         self.size += len(output.data)
         self._indexes.add(output.last_offset, output.max_timestamp, output.size)
-        return len(output.data)
+        return len(output.data) + self._follow()
+
+    def _follow(self) -> int:
+        """Read back what was written, when there is enough of it; returns the bytes."""
+        writer, read_back = self._writer, self._read_back
+        if writer is None or read_back is None or writer.size - read_back.size < _READ_BACK_BYTES:
+            return 0
+        done = read_back.follow(writer.size)
+        writer.let_go(read_back.size)
+        return done
 
     def _write_what_was_kept(self) -> None:
         """So far the new segment is the old one: copy as much of it."""
@@ -191,7 +207,8 @@ def _stage(
 ) -> None:
     log = f"{stem}.log"
     report.staged["log"] = log
-    with _Sink(work, group, log) as sink:
+    read_back = ReadBack(work, group, log, lambda: contest.winners)
+    with _Sink(work, group, log, read_back) as sink:
         transactions = _fill(work, group, contest, carried, sink, report)
         indexes, linked = sink.finish(), sink.linked()
         staged = {"index": indexes.offset_index, "timeindex": indexes.time_index}
@@ -208,10 +225,10 @@ def _stage(
         sink.sync()
     for kind in staged:
         files.sync_file(report.staged[kind])
-    if linked:
-        _check_indexes(report, staged)
-    else:
-        read_back(work, group, contest.winners, report, staged)
+    if not linked:
+        Pacer(work.io_bytes_per_second).done(read_back.finish(report.size, report.kept, staged))
+    _check_indexes(report, staged)
+    report.identity = files.stat(log).identity
 
 
 def _fill(
@@ -258,44 +275,6 @@ def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink, behi
                 else:  # it may lie in the window, which the next one takes the place of
                     pacer.done(behind.wait() + put())
     pacer.done(behind.wait())
-
-
-def read_back(
-    work: LogWork, group: Group, winners: Offsets, report: Rewritten, staged: dict[str, bytes]
-) -> None:
-    """Scan the staged segment from disk: checksums, order, offsets among the winners, none twice, counts.
-
-    ``staged``: the indexes that were written, by kind; offset and time index are built again. Raises
-    CheckFailedError or CorruptFileError.
-    """
-    path, following, kept, scratch = report.staged["log"], group.base_offset, 0, Scratch()
-    again = IndexBuilder(group.base_offset, work.index_interval, work.index_bytes)
-    last, met = group.base_offset - 1, 0
-    pacer = Pacer(work.io_bytes_per_second)
-    with files.Reader(path) as reader:
-        if reader.stat.size != report.size:
-            raise CheckFailedError(
-                f"{path}: {reader.stat.size} bytes on disk, but {report.size} were written"
-            )
-        for window in paced_windows(reader, work.window_size, pacer):
-            following = refuse_disorder(path, window, following, group.end_offset)
-            again.add_directory(window.batches)
-            for part in pieces(window.batches):
-                columns = decode_record_keys(
-                    window.data, window.batches[part], scratch, path=path, origin=window.origin
-                )
-                control = (window.batches[part]["attributes"] & CONTROL_BIT) != 0
-                spans = (columns.offset, columns.batch, control, group.base_offset, work.map_end)
-                last, met, wrong = meet_winners(*spans, winners, last, met)
-                if wrong:
-                    raise CheckFailedError(f"{path}: {_WRONG[wrong - 1]}")
-                kept += len(columns)
-    if kept != report.kept:
-        raise CheckFailedError(f"{path}: {kept} records on disk, but {report.kept} were kept")
-    built = again.finish()
-    if (built.offset_index, built.time_index) != (staged["index"], staged["timeindex"]):
-        raise CheckFailedError(f"{path}: its indexes are not those of what was written")
-    _check_indexes(report, staged)
 
 
 def _check_indexes(report: Rewritten, staged: dict[str, bytes]) -> None:

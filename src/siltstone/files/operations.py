@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from siltstone.files.behind import start_writing
+from siltstone.files.behind import let_go, start_writing
 
 _BEGUN_AT_ONCE = 8 << 20
+_KEPT_BEHIND = 24 << 20
+"""What is so near to a file's end is hardly on disk yet: nobody waits for it."""
 _REMOVED_AGAIN = 100
 """A tree into which somebody still puts files is looked through so many times."""
 Operation = tuple[str, str, str]
@@ -54,6 +56,12 @@ class FileStat:
     group: int
     mode: int
     links: int
+
+    @property
+    def identity(self) -> tuple[int, int, int, int]:
+        """What a file is known by as long as nobody writes to it: device, inode, size, time of its last
+        change; a rename does not change it."""
+        return self.device, self.inode, self.size, self.modified_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +183,7 @@ class Writer:
         self.path = os.fspath(path)
         about_to("create", path)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self.size = self._begun = 0
+        self.size = self._begun = self._gone = 0
 
     def write(self, data: Any) -> None:
         """Append bytes; a partial write is gone on with. Raises OSError (the disk is full, …)."""
@@ -188,6 +196,14 @@ class Writer:
         if self.size - self._begun >= _BEGUN_AT_ONCE:
             start_writing(self._descriptor, self._begun, self.size - self._begun)
             self._begun = self.size
+
+    def let_go(self, position: int) -> None:
+        """Nobody here wants the bytes before ``position`` any more: those that are on disk, or nearly, give
+        the system its memory back. Raises OSError when one could not be written."""
+        end = min(position, self._begun, self.size - _KEPT_BEHIND)
+        if end - self._gone >= _BEGUN_AT_ONCE:
+            let_go(self._descriptor, self._gone, end - self._gone)
+            self._gone = end
 
     def sync(self) -> None:
         """Make the contents durable."""

@@ -23,6 +23,7 @@ from siltstone.log.growing import GrowingLog
 from siltstone.log.ledger.keeping import forget_behind
 from siltstone.log.names import SNAPSHOT, parse_segment_file
 from siltstone.log.producers import ProducerState, load_producers
+from siltstone.log.replacement import NOTHING_KNOWN, Known
 from siltstone.log.segments import list_segments
 
 
@@ -126,7 +127,7 @@ class PartitionLog(GrowingLog):
         self._producers = load_producers(self.directory, list_segments(self.directory), end)
         self._publish()
 
-    def replace(self, new: Sequence[int], old: Sequence[int]) -> list[Path]:
+    def replace(self, new: Sequence[int], old: Sequence[int], known: Known = NOTHING_KNOWN) -> list[Path]:
         """Swap ``.cleaned`` segments in for closed, flushed ones (base offsets; see ``log.replacement``).
 
         Appends wait only while the list of segments is exchanged: closed segments' names are nobody's
@@ -140,7 +141,7 @@ class PartitionLog(GrowingLog):
                 self._refuse_unusable()
                 going = self._list.closed(old)
             try:
-                fresh, retired = self._list.swap_files(new, going)
+                fresh, retired = self._list.swap_files(new, going, known)
             except OSError as error:
                 raise self._go_offline(error) from error
             with self._lock:

@@ -6,7 +6,8 @@ interrupted directory finishes or drops the swap as we would::
     staged files ── rename ──► BASE.*.cleaned      sync; until here a start drops them
     .cleaned     ── rename ──► BASE.*.swap         descending bases, each synced before the next: a start
                                                    finishes only what has no ``.cleaned`` above it
-    (each .swap log's checksums are read back before any original goes)
+    (each .swap log's checksums are read back before any original goes, unless it is
+     known to be the very file that was read back when it was written)
     originals    ── rename ──► OLD.*.deleted       ascending, each log after its indexes; sync
     .swap        ── rename ──► BASE.*              ascending, each synced before the next: a start takes what
                                                    lies between two ``.swap`` for something to be replaced
@@ -36,6 +37,10 @@ from siltstone.log.names import (
 )
 from siltstone.log.segments import windows
 
+Known = Mapping[int, Sequence[int]]
+"""Identities (``files.FileStat.identity``) of new logs that were read back already, by base offset."""
+NOTHING_KNOWN: Known = {}
+
 
 def adopt(directory: Path, staged: Mapping[int, Mapping[str, Path]]) -> None:
     """Rename staged files (by base offset and kind) to ``.cleaned``; the directory is synced."""
@@ -45,16 +50,20 @@ def adopt(directory: Path, staged: Mapping[int, Mapping[str, Path]]) -> None:
     files.sync_directory(directory)
 
 
-def replace_segments(directory: Path, new: Sequence[int], old: Sequence[int]) -> None:
+def replace_segments(
+    directory: Path, new: Sequence[int], old: Sequence[int], known: Known = NOTHING_KNOWN
+) -> None:
     """Swap the ``.cleaned`` segments with base offsets ``new`` in for the segments ``old``.
 
     Raises CorruptRecordError when a new segment does not read back; nothing old is gone then.
     """
-    swap_in(directory, new, old)
+    swap_in(directory, new, old, known)
     remove_deleted(directory)
 
 
-def swap_in(directory: Path, new: Sequence[int], old: Sequence[int]) -> list[Path]:
+def swap_in(
+    directory: Path, new: Sequence[int], old: Sequence[int], known: Known = NOTHING_KNOWN
+) -> list[Path]:
     """The same, but what was old stays as ``.deleted``: these files.
 
     What an earlier swap left so at or above the first new segment goes before: a start takes a ``.deleted``
@@ -66,7 +75,9 @@ def swap_in(directory: Path, new: Sequence[int], old: Sequence[int]) -> list[Pat
         files.sync_directory(directory)
     try:
         for base_offset in new:
-            _check(directory / segment_file(base_offset, "log", SWAP))
+            path = directory / segment_file(base_offset, "log", SWAP)
+            if tuple(known.get(base_offset, ())) != files.stat(path).identity:
+                _check(path)
     except CorruptRecordError:
         for base_offset in new:
             _remove(directory, base_offset, SWAP)

@@ -15,7 +15,7 @@ from siltstone.clock import Clock
 from siltstone.config import LogConfig
 from siltstone.errors import SourceChangedError
 from siltstone.log.live_segment import LiveSegment
-from siltstone.log.replacement import swap_in
+from siltstone.log.replacement import Known, swap_in
 from siltstone.log.segments import Segment, find_segment
 
 
@@ -130,7 +130,7 @@ class SegmentList:
         return found
 
     def swap_files(
-        self, new: Sequence[int], going: Sequence[LiveSegment]
+        self, new: Sequence[int], going: Sequence[LiveSegment], known: Known
     ) -> tuple[list[LiveSegment], list[Path]]:
         """Swap ``.cleaned`` segments with bases ``new`` in for closed ones, on the disk only.
 
@@ -140,7 +140,7 @@ class SegmentList:
         """
         for segment in going:
             segment.hold()
-        retired = swap_in(self.directory, new, [segment.base_offset for segment in going])
+        retired = swap_in(self.directory, new, [segment.base_offset for segment in going], known)
         return [self._live(find_segment(self.directory, base)) for base in sorted(new)], retired
 
     def exchange(self, going: Sequence[LiveSegment], fresh: Sequence[LiveSegment]) -> None:

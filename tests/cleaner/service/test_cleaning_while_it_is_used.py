@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -207,8 +208,8 @@ def test_a_truncation_amid_the_swaps_waits_for_the_one_that_is_under_way(
         write(log, 90, keys=90)
         replace = PartitionLog.replace
 
-        def slow(self: PartitionLog, new: list[int], old: list[int]) -> list[Path]:
-            done = replace(self, new, old)
+        def slow(self: PartitionLog, *given: Any) -> list[Path]:
+            done = replace(self, *given)
             if not swapped.is_set():
                 swapped.set()
                 with manager.cleaning._changed:

@@ -93,7 +93,8 @@ class IntoOpenLogs(InPlace):
             try:
                 adopt(directory, {plan.base_offset: staged})
                 bases = [source.base_offset for source in sources]
-                retired = candidate.log.replace([plan.base_offset], bases)
+                known = {plan.base_offset: group.identity}
+                retired = candidate.log.replace([plan.base_offset], bases, known)
             except (SiltstoneError, OSError):
                 with contextlib.suppress(OSError):
                     drop_cleaned(directory, plan.base_offset)
