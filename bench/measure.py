@@ -166,7 +166,8 @@ def pieces(folder: Path, made: Generated) -> dict[str, Times]:
         numbers = range(len(work.segments))
         buckets = bucket_count(work, 2)
         blobs: list[EntryBlob] = timed(
-            "extract", lambda: list(extract(work, numbers, buckets, entry_capacity(work), found))
+            "extract",
+            lambda: [blob.kept() for blob in extract(work, numbers, buckets, entry_capacity(work), found)],
         )
         merged = timed("merge", lambda: [_merge(blobs, bucket, buckets) for bucket in range(buckets)])
         winners: dict[int, list[np.ndarray[tuple[int], np.dtype[np.uint32]]]] = {}
@@ -227,7 +228,7 @@ def _kernels(planned: Planned, times: dict[str, Times]) -> None:
             began = hashed
     for name, seconds in spent.items():
         times[f"one segment: {name}"] = Times(size=segment.size, seconds=[seconds])
-    entries = np.concatenate([blob.entries for blob in collector.finish()])
+    entries = np.concatenate([blob.entries.copy() for blob in collector.finish()])
     began = time.perf_counter()
     last_of_each_key(entries, radix_partitions(2))
     times["one segment: de-duplicate entries"] = Times(

@@ -32,6 +32,6 @@ def latest_offsets(reader: LogReader, collected_bytes: int = COLLECTED_BYTES) ->
     )
     blobs: list[EntryBlob] = []
     for polled in reader:
-        blobs += collector.add(polled.columns, polled.columns.key_size >= 0)
-    blobs += collector.finish()
+        blobs += (blob.kept() for blob in collector.add(polled.columns, polled.columns.key_size >= 0))
+    blobs += (blob.kept() for blob in collector.finish())
     return np.sort(merge_bucket(blobs, 0, 1).offsets)

@@ -20,6 +20,9 @@ from siltstone.records.decode import decode_chosen_records
 from siltstone.records.layout import CONTROL_BIT, Bytes, Directory
 from siltstone.records.modern import Choice
 
+_SPARSE = 16
+"""Where no more than one offset in so many is a winner's, winners are sorted."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contested:
@@ -57,6 +60,21 @@ class Contest(Protocol):
     def refuse_unmet(self, name: str) -> None:
         """The group is through. Raises CheckFailedError when not every winner of log ``name`` was met."""
         ...
+
+
+def in_order(winners: Offsets, span: int) -> Offsets:
+    """Offsets (uint32, less their base) ascending; ``span`` is what they are to be below.
+
+    Where they are many they are marked and read off, which takes a fifth of the time of sorting them. What
+    ought not to be, offsets beyond or twice, stays, to be found by those who check.
+    """
+    if len(winners) and span <= _SPARSE * len(winners) and int(winners.max()) < span:
+        is_winner = np.zeros(span, np.bool_)
+        is_winner[winners] = True
+        found = np.flatnonzero(is_winner)
+        if len(found) == len(winners):
+            return found.astype(np.uint32)
+    return np.sort(winners)
 
 
 class ByWinners:

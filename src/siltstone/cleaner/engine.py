@@ -103,7 +103,8 @@ def offset_span(work: LogWork) -> int:
 
 
 def entry_capacity(work: LogWork) -> int:
-    """Entries that an extracting task may keep: it takes them three times while it de-duplicates."""
+    """Entries that an extracting task may keep: it takes them twice while it de-duplicates, and what is on
+    its way once more."""
     return max(1024, work.memory_bytes // (3 * 16))
 
 
@@ -122,7 +123,8 @@ def clean_in_one_go(work: LogWork, attempt: str) -> LogDone:
 
 def _extract_and_rewrite(work: LogWork, attempt: str) -> LogDone:
     done = LogDone(name=work.name, found=Extracted())
-    blobs = list(extract(work, range(len(work.segments)), 1, entry_capacity(work), done.found))
+    extracted = extract(work, range(len(work.segments)), 1, entry_capacity(work), done.found)
+    blobs = [blob.kept() for blob in extracted]
     carried = carried_between(work, done.found)
     done.found.trouble = done.found.trouble or check_keyless(work, done.found)
     if done.found.trouble is None:
@@ -234,7 +236,7 @@ class InProcessEngine:
         blobs: dict[int, list[EntryBlob]] = {}
         for number in range(len(work.segments)):
             for blob in extract(work, [number], buckets, entry_capacity(work), found):
-                blobs.setdefault(blob.bucket, []).append(blob)
+                blobs.setdefault(blob.bucket, []).append(blob.kept())
         carried = carried_between(work, found)
         merged = [merge_bucket(mine, bucket, buckets) for bucket, mine in blobs.items()]
         found.trouble = found.trouble or check_keyless(work, found)

@@ -17,7 +17,7 @@ record stays unless a dirty record has its key.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,10 @@ _PARTITION_ENTRIES = 4096
 _HINT_BITS = 12
 _FEW_SPARED, _PASSED_OVER = 7 / 8, 3
 """Where so many of a task's entries are of keys of their own, so many blobs go without a look for others."""
+_FIRST_ENTRIES = 4 << 20
+"""A collector's room at first: it grows where that spares entries."""
+_SOME_SPARED = 3 / 4
+"""Where no more of the entries are of keys of their own, a collector grows before it hands them on."""
 RELATIVE_LIMIT = 1 << 32
 
 
@@ -85,7 +89,7 @@ def _last_of_each(entries: Words, bounds: Int64, table: Int32, out: Words, kept:
     """In each partition keep the entry with the largest offset of each key, in order of first meeting.
 
     ``table`` holds at least twice the largest partition, a power of two. ``kept[p]:kept[p + 1]`` of
-    ``out`` is partition p then. Offsets are compared as the low half of word 1.
+    ``out``, which may be ``entries``, is partition p then. Offsets are compared as the low half of word 1.
     """
     used = 0
     low = np.uint64(0xFFFFFFFF)
@@ -182,12 +186,19 @@ def _merge(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryBlob:
-    """Entries of one bucket on their way: ``entries`` uint64[n, 2], offsets relative to ``base_offset``."""
+    """Entries of one bucket on their way: ``entries`` uint64[n, 2], offsets relative to ``base_offset``.
+
+    Those of a collector stay as they are until its next blob is asked for: who keeps one keeps ``kept()``.
+    """
 
     bucket: int
     dirty: bool
     base_offset: int
     entries: Words
+
+    def kept(self) -> EntryBlob:
+        """The same with entries of its own."""
+        return replace(self, entries=self.entries.copy())
 
     def place(self) -> list[int]:
         """Orders blobs that are not empty: no two have the same base and first entry."""
@@ -216,20 +227,22 @@ def radix_partitions(buckets: int) -> int:
     return buckets * max(1, RADIX // buckets)
 
 
-def last_of_each_key(entries: Words, partitions: int) -> tuple[Words, Int64]:
+def last_of_each_key(entries: Words, partitions: int, out: Words | None = None) -> tuple[Words, Int64]:
     """De-duplicate dirty entries: (entries in order of partition, bounds of the partitions).
 
-    Memory: as many bytes again as ``entries`` takes, twice.
+    They are in ``out`` if given, which has room for as many as ``entries``.
     """
-    spread, bounds = partition_entries(entries, partitions)
-    out, kept = np.empty_like(spread), np.empty_like(bounds)
-    _last_of_each(spread, bounds, _table(bounds), out, kept)
-    return out[: kept[-1]], kept
+    spread, bounds = partition_entries(entries, partitions, out)
+    kept = np.empty_like(bounds)
+    _last_of_each(spread, bounds, _table(bounds), spread, kept)
+    return spread[: kept[-1]], kept
 
 
-def partition_entries(entries: Words, partitions: int) -> tuple[Words, Int64]:
-    """Entries in order of partition and the partitions' bounds (int64, one more than partitions)."""
-    out, bounds = np.empty_like(entries), np.empty(partitions + 1, np.int64)
+def partition_entries(entries: Words, partitions: int, out: Words | None = None) -> tuple[Words, Int64]:
+    """Entries in order of partition, in ``out`` if given, and the partitions' bounds (int64, one more than
+    partitions)."""
+    out = np.empty_like(entries) if out is None else out[: len(entries)]
+    bounds = np.empty(partitions + 1, np.int64)
     _radix(entries, partitions, out, bounds)
     return out, bounds
 
@@ -307,8 +320,9 @@ def by_base(offsets: Int64, bases: Int64) -> tuple[npt.NDArray[np.uint32], Int64
 class KeyCollector:
     """Collects entries of records in log order and hands them on as blobs, within a bound of memory.
 
-    ``capacity`` entries of each kind are kept; a full buffer of dirty ones is de-duplicated and handed on
-    only when that freed less than half of it. Merging sees to keys that come in several blobs, or again.
+    Up to ``capacity`` entries of each kind are kept; a full buffer of dirty ones is de-duplicated, and handed
+    on only when that freed less than half of it and a larger one would not spare more, or may not be.
+    Merging sees to keys that come in several blobs, or again. Memory: 32 bytes an entry that is kept.
     """
 
     def __init__(self, *, hash_key: tuple[int, int], first_dirty: int, buckets: int, capacity: int) -> None:
@@ -317,7 +331,9 @@ class KeyCollector:
         self._buckets = buckets
         self._capacity = capacity
         self._entries = {True: np.empty((0, 2), np.uint64), False: np.empty((0, 2), np.uint64)}
+        self._spread = np.empty((0, 2), np.uint64)
         self._used = {True: 0, False: 0}
+        self._room = {True: min(capacity, _FIRST_ENTRIES), False: min(capacity, _FIRST_ENTRIES)}
         self._base: int | None = None
         self._distinct_ahead = 0
 
@@ -347,9 +363,9 @@ class KeyCollector:
         used = self._used[dirty]
         if used + count <= len(self._entries[dirty]):
             return
-        if used + count > self._capacity:
+        if used + count > self._room[dirty]:
             out, bounds = self._in_order(dirty)
-            if dirty and len(out) <= self._capacity // 2 and len(out) + count <= self._capacity:
+            if dirty and self._is_worth_keeping(len(out), used, count):
                 self._entries[dirty][: len(out)] = out
                 self._used[dirty] = len(out)
             else:
@@ -357,18 +373,27 @@ class KeyCollector:
         needed = self._used[dirty] + count
         if needed > len(self._entries[dirty]):
             # All at once: what is not written to takes no memory, and nothing has to be copied later.
-            grown = np.empty((max(needed, self._capacity), 2), np.uint64)
+            grown = np.empty((max(needed, self._room[dirty]), 2), np.uint64)
             grown[: self._used[dirty]] = self._entries[dirty][: self._used[dirty]]
             self._entries[dirty] = grown
+
+    def _is_worth_keeping(self, kept: int, of: int, more: int) -> bool:
+        """Is the buffer half empty again with ``kept`` dirty entries of so many, or may it grow?"""
+        room = self._room[True]
+        if kept > room // 2 and kept <= _SOME_SPARED * of:
+            room = self._room[True] = min(2 * room, self._capacity)
+        return kept <= room // 2 and kept + more <= room
 
     def _in_order(self, dirty: bool) -> tuple[Words, Int64]:
         """What is kept in order of partition, and the partitions' bounds; of dirty ones one a key, but for a
         while after there were few to be spared."""
         entries, partitions = self._entries[dirty][: self._used[dirty]], radix_partitions(self._buckets)
+        if len(self._spread) < len(entries):
+            self._spread = np.empty((max(len(entries), self._room[dirty]), 2), np.uint64)
         if not dirty or self._distinct_ahead > 0:
             self._distinct_ahead -= dirty
-            return partition_entries(entries, partitions)
-        out, bounds = last_of_each_key(entries, partitions)
+            return partition_entries(entries, partitions, self._spread)
+        out, bounds = last_of_each_key(entries, partitions, self._spread)
         if len(out) > _FEW_SPARED * len(entries):
             self._distinct_ahead = _PASSED_OVER
         return out, bounds

@@ -18,7 +18,7 @@ import numpy as np
 
 from siltstone import files
 from siltstone.cleaner.behind import OneBehind
-from siltstone.cleaner.contest import ByWinners, Contest
+from siltstone.cleaner.contest import ByWinners, Contest, in_order
 from siltstone.cleaner.judging import Offsets
 from siltstone.cleaner.pacing import Pacer, paced_windows
 from siltstone.cleaner.reading_back import ReadBack
@@ -170,9 +170,8 @@ def rewrite_group(
     attempt are gone then.
     """
     counts_keyless = work.drop_keyless  # else there are none, or the log is not cleaned
-    contest = ByWinners(
-        np.sort(winners), group.base_offset, map_end=work.map_end, counts_keyless=counts_keyless
-    )
+    ascending = in_order(winners, group.end_offset - group.base_offset)
+    contest = ByWinners(ascending, group.base_offset, map_end=work.map_end, counts_keyless=counts_keyless)
     return rewrite_by(work, group, contest, attempt, carried)
 
 

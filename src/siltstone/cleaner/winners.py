@@ -18,6 +18,7 @@ import numpy as np
 from crc32c import crc32c
 
 from siltstone import files
+from siltstone.cleaner.contest import in_order
 from siltstone.cleaner.judging import Offsets
 from siltstone.cleaner.staging import Rewritten, rewrite_group
 from siltstone.cleaner.transactions import NOTHING, Carried
@@ -53,7 +54,12 @@ def write_winners(
     name = f"{group.base_offset:020d}.{attempt}.winners"
     path = Path(work.staging) / name
     try:
-        data = np.sort(winners).astype("<u4", copy=False).view(np.uint8).data
+        data = (
+            in_order(winners, group.end_offset - group.base_offset)
+            .astype("<u4", copy=False)
+            .view(np.uint8)
+            .data
+        )
         with files.Writer(path) as writer:
             writer.write(data)
             files.inherit_owner(path)

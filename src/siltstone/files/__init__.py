@@ -12,7 +12,7 @@ it points to is durable. A failed fsync is never tried again.
 from __future__ import annotations
 
 from siltstone.files.appending import Appender, FileSlice
-from siltstone.files.listing import list_files, read_slice
+from siltstone.files.listing import list_files, mapped, read_slice
 from siltstone.files.locking import (
     Claim,
     Lock,
@@ -85,6 +85,7 @@ __all__ = [
     "link",
     "list_files",
     "make_directory",
+    "mapped",
     "observe",
     "read_bytes",
     "read_slice",

@@ -1,9 +1,14 @@
-"""A directory's files with their sizes, by one scan of its names: what opening a log begins with."""
+"""A directory's files with their sizes, by one scan of its names: what opening a log begins with; and files'
+bytes, a part of them or all."""
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
+
+import numpy as np
+import numpy.typing as npt
 
 from siltstone.files.operations import FileStat
 
@@ -33,5 +38,20 @@ def read_slice(path: str | os.PathLike[str], position: int, size: int) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.pread(descriptor, size, position)
+    finally:
+        os.close(descriptor)
+
+
+def mapped(path: str | os.PathLike[str]) -> npt.NDArray[np.uint8]:
+    """A file's bytes, read-only and not copied: for files that nobody cuts off. Raises OSError.
+
+    They stay as long as the array does, whatever becomes of the name.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if os.fstat(descriptor).st_size == 0:
+            return np.empty(0, np.uint8)
+        flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+        return np.frombuffer(mmap.mmap(descriptor, 0, flags=flags, prot=mmap.PROT_READ), np.uint8)
     finally:
         os.close(descriptor)

@@ -176,13 +176,14 @@ class Reader:
 class Writer:
     """A new file, made with O_EXCL; ``size`` is what was written so far.
 
-    The system begins to bring large ones to disk before they are synced.
+    The system begins to bring large ones to disk before they are synced, unless they are not ``lasting``.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, lasting: bool = True) -> None:
         self.path = os.fspath(path)
         about_to("create", path)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._lasting = lasting
         self.size = self._begun = self._gone = 0
 
     def write(self, data: Any) -> None:
@@ -193,7 +194,7 @@ class Writer:
             done = os.write(self._descriptor, view)
             self.size += done
             view = view[done:]
-        if self.size - self._begun >= _BEGUN_AT_ONCE:
+        if self._lasting and self.size - self._begun >= _BEGUN_AT_ONCE:
             start_writing(self._descriptor, self._begun, self.size - self._begun)
             self._begun = self.size
 

@@ -64,7 +64,7 @@ from siltstone.spark.jobs import (
 )
 from siltstone.spark.rows import Row, rows_of
 from siltstone.spark.second_pass import clean_by_lookup
-from siltstone.spark.tasks import Batches, merging, runs_of, task_numbers
+from siltstone.spark.tasks import Batches, finer, merging, runs_of, task_numbers
 from siltstone.spark.together import Stage
 
 _TASK_BYTES = 1 << 30
@@ -115,10 +115,8 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
     The first bucket puts together as well what each group starts with, of transactions.
     """
     blobs: dict[int, list[EntryBlob]] = {}
-    kept: list[pa.RecordBatch] = []
     transactions = Extracted()
     for batch in batches:
-        kept.append(batch)
         for row in rows_of(batch):
             if row.kind == rows.HEADS:
                 yield from (Row(target=group.index, kind=rows.WINNERS).batch() for group in work.groups)
@@ -274,6 +272,7 @@ class SparkEngine:
         enough = bucket_count(work, max(self._least_buckets, self._parallelism))
         held = offset_span(work) * ENTRY_BYTES
         buckets, tasks = merging(enough, self._parallelism, held, work.memory_bytes)
+        buckets = finer(buckets, tasks, held)
         parts = self._parts(work)
         stages = (
             Stage(function=extract_task, given=(work, parts, buckets), tasks=len(parts)),

@@ -78,7 +78,7 @@ class Row:
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
-    """The rows of an Arrow batch; blobs are views that live as long as the batch."""
+    """The rows of an Arrow batch; blobs are views that keep its memory."""
     columns = [batch.column(name) for name in ("target", "kind", "base_offset", "count", "blob", "report")]
     for i in range(batch.num_rows):
         target, kind, base_offset, count, blob, report = (column[i] for column in columns)

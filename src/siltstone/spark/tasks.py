@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from siltstone.errors import EngineError
 
 Batches = Iterable[pa.RecordBatch]
+_BUCKET_BYTES = 32 << 20
 
 
 def task_numbers(batches: Batches) -> Iterator[int]:
@@ -46,6 +47,12 @@ def merging(buckets: int, workers: int, entry_bytes: int, memory_bytes: int) -> 
     if buckets <= workers:
         return buckets, buckets
     return 2 * buckets, min(2 * buckets, max(workers, math.ceil(2 * entry_bytes / memory_bytes)))
+
+
+def finer(buckets: int, tasks: int, entry_bytes: int) -> int:
+    """More buckets, so that each has about 32 MiB of entries: a merge takes three and a half times as much,
+    and a task that has several merges them one after another. A multiple of ``tasks``."""
+    return max(buckets, tasks * math.ceil(entry_bytes / (tasks * _BUCKET_BYTES)))
 
 
 def by_number(frame: DataFrame, tasks: int) -> DataFrame:

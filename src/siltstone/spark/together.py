@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
@@ -98,10 +97,12 @@ class _Post:
     def _send(self, stage: int, task: int, row: pa.RecordBatch) -> None:
         if task % self._workers == self._number and row.nbytes <= self._room:
             self._room -= row.nbytes
-            self._kept.setdefault((stage, task), []).append(row)
+            # A copy, as the row may be a part of something larger.
+            kept = pa.ipc.read_record_batch(row.serialize(), ARROW_SCHEMA)
+            self._kept.setdefault((stage, task), []).append(kept)
             return
         if task not in self._open:
-            self._open[task] = files.Writer(self._folder / f"{stage}.{self._number}.{task}")
+            self._open[task] = files.Writer(self._folder / f"{stage}.{self._number}.{task}", lasting=False)
         data = row.serialize()
         self._open[task].write(_HEAD.pack(data.size, crc32c(data), 0))
         self._open[task].write(data)
@@ -142,16 +143,15 @@ def _remove(path: Path) -> None:
 
 
 def _rows_in(path: Path) -> Iterator[pa.RecordBatch]:
-    with files.Reader(path) as reader:
-        position, end = 0, reader.stat.size
-        while position < end:
-            size, checksum, _ = _HEAD.unpack(reader.read(position, _HEAD.size))
-            data = np.empty(size, np.uint8)
-            got = reader.read_into(data, position + _HEAD.size)
-            if got != size or crc32c(data.data) != checksum:
-                raise ValueError(f"{path}: not the rows that were sent")
-            yield pa.ipc.read_record_batch(pa.py_buffer(data.data), ARROW_SCHEMA)
-            position += _HEAD.size + size
+    everything, position = files.mapped(path), 0
+    while position < len(everything):
+        size, checksum, _ = _HEAD.unpack_from(everything.data, position)
+        position += _HEAD.size
+        data = everything[position : position + size]
+        if len(data) != size or crc32c(data.data) != checksum:
+            raise ValueError(f"{path}: not the rows that were sent")
+        yield pa.ipc.read_record_batch(pa.py_buffer(data.data), ARROW_SCHEMA)
+        position += size
 
 
 def together_task(

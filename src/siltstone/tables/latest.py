@@ -71,9 +71,7 @@ class _Entries:
                 if self._size + blob.entries.nbytes > self.memory_bytes:
                     self._store(blob)
                 else:
-                    # A slice would hold on to what the collector uses again.
-                    copied = dataclasses.replace(blob, entries=blob.entries.copy())
-                    self._held.setdefault(blob.bucket, []).append(copied)
+                    self._held.setdefault(blob.bucket, []).append(blob.kept())
                     self._size += blob.entries.nbytes
 
     def _store(self, blob: EntryBlob) -> None:
