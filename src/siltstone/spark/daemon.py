@@ -13,6 +13,7 @@ may have another Siltstone, or none.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import os
@@ -24,6 +25,19 @@ WORKER = "pyspark.worker"
 """Who runs tasks. PySpark's other modules for workers plan reads; they are forked with nothing imported."""
 THREADLESS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """What keeps the libraries of numpy and Arrow from starting threads as they are loaded."""
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""``M_TRIM_THRESHOLD`` and ``M_MMAP_THRESHOLD`` of glibc's ``mallopt``."""
+KEPT_BYTES = 128 << 20
+
+
+def keep_memory() -> None:
+    """Let this process, and those forked from it, keep up to 128 MiB that they have freed: a window's
+    arrays come and go hundreds of times, and are not given back to the system each time."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, 32 << 20)
+        mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def get_ready() -> bool:
@@ -47,6 +61,7 @@ def main() -> None:
     if sys.argv[1:] == [WORKER]:
         if not get_ready():
             os.execv(sys.executable, [sys.executable, "-m", daemon.__name__, *sys.argv[1:]])
+        keep_memory()
         gc.collect()
         gc.freeze()
     daemon.manager()
