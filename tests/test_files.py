@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from pathlib import Path
@@ -430,3 +431,78 @@ def test_where_the_system_cannot_begin_to_write_nothing_happens(
     with files.Writer(tmp_path / "large") as writer:
         writer.write(bytes(9 << 20))
     assert (tmp_path / "large").stat().st_size == 9 << 20
+
+
+def test_what_is_written_and_not_wanted_any_more_lets_go_of_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone: list[tuple[int, int]] = []
+    real = operations.let_go
+
+    def letting_go(descriptor: int, position: int, size: int) -> None:
+        gone.append((position, position + size))
+        real(descriptor, position, size)
+
+    monkeypatch.setattr(operations, "let_go", letting_go)
+    part = os.urandom(4 << 20)
+    with files.Writer(tmp_path / "large") as writer:
+        for number in range(1, 16):
+            writer.write(part)
+            writer.let_go(writer.size - (number % 3 << 20))
+        writer.let_go(0)
+        writer.sync()
+    starts, ends = zip(*gone, strict=True)
+    assert starts == (0, *ends[:-1])
+    assert (60 - 24 - 8) << 20 <= ends[-1] <= (60 - 24) << 20
+    assert (tmp_path / "large").read_bytes() == 15 * part
+
+
+@pytest.mark.parametrize(("number", "told"), [(errno.EIO, True), (errno.ENOSPC, True), (errno.ENOSYS, False)])
+def test_a_write_that_failed_is_told_of_when_its_memory_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, told: bool
+) -> None:
+    def fails(*given: object) -> int:
+        ctypes.set_errno(number)
+        return -1
+
+    monkeypatch.setattr(behind, "_sync_file_range", fails)
+    with files.Writer(tmp_path / "large") as writer:
+        for _ in range(12):
+            writer.write(bytes(4 << 20))
+        if not told:
+            writer.let_go(writer.size)
+            return
+        with pytest.raises(OSError) as caught:
+            writer.let_go(writer.size)
+        assert caught.value.errno == number
+
+
+def test_a_file_that_does_not_last_is_not_brought_to_disk_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations, "start_writing", None)
+    with files.Writer(tmp_path / "short-lived", lasting=False) as writer:
+        writer.write(bytes(20 << 20))
+
+
+def test_a_mapped_file_stays_when_its_name_goes(tmp_path: Path) -> None:
+    data = os.urandom(100_000)
+    for name, wanted in (("some", data), ("none", b"")):
+        (tmp_path / name).write_bytes(wanted)
+        found = files.mapped(tmp_path / name)
+        (tmp_path / name).unlink()
+        assert found.tobytes() == wanted
+        assert not found.flags.writeable or not len(found)
+    with pytest.raises(FileNotFoundError):
+        files.mapped(tmp_path / "none")
+
+
+def test_a_file_is_known_after_a_rename_and_not_after_a_write(tmp_path: Path) -> None:
+    path = tmp_path / "one"
+    path.write_bytes(b"bytes")
+    os.utime(path, ns=(1, 1))
+    known = files.stat(path).identity
+    path.rename(tmp_path / "other")
+    assert files.stat(tmp_path / "other").identity == known
+    (tmp_path / "other").write_bytes(b"BYTES")
+    assert files.stat(tmp_path / "other").identity != known

@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from siltstone.cleaner import keys
 from siltstone.cleaner.engine import bucket_count, entry_capacity
 from siltstone.cleaner.facts import Choices, LogState, Planned, plan_log
 from siltstone.cleaner.hashing import LANES, siphash128, siphash128_each
@@ -293,6 +295,36 @@ def test_hot_keys_are_deduplicated_before_they_are_handed_on() -> None:
     runs = [[Rec(offset=10 * i + j, key=b"hot%d" % (j % 3)) for j in range(10)] for i in range(100)]
     blobs = collect(runs, first_dirty=0, capacity=40)
     assert sum(len(blob.entries) for blob in blobs) == 3
+
+
+def test_a_collector_grows_where_that_spares_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "_FIRST_ENTRIES", 40)
+
+    def handed_on(distinct: int, capacity: int = 1 << 20) -> int:
+        runs = [
+            [Rec(offset=10 * i + j, key=b"k%d" % ((10 * i + j) % distinct)) for j in range(10)]
+            for i in range(40)
+        ]
+        blobs = collect(runs, first_dirty=0, capacity=capacity)
+        assert winners_of(blobs, 1) == expected_of(runs, 0)
+        return sum(len(blob.entries) for blob in blobs)
+
+    assert handed_on(20) == 20  # half of the first room
+    assert handed_on(28) == 28  # it grew once
+    assert handed_on(28, capacity=40) > 28  # it may not
+    assert handed_on(39) > 300  # hardly any are spared: it need not
+
+
+def test_a_blob_that_is_kept_stays_as_it_is() -> None:
+    collector = KeyCollector(hash_key=WORDS, first_dirty=0, buckets=1, capacity=20)
+    kept, copies = [], []
+    for i in range(12):
+        columns = columns_of([Rec(offset=10 * i + j, key=b"k%d" % (10 * i + j)) for j in range(10)])
+        for blob in collector.add(columns, columns.key_size >= 0):
+            kept.append(blob.kept())
+            copies.append(blob.entries.tolist())
+    assert len(kept) > 2
+    assert [blob.entries.tolist() for blob in kept] == copies
 
 
 def test_clean_entries_all_arrive() -> None:

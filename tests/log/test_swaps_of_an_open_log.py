@@ -10,6 +10,7 @@ import pytest
 
 from siltstone import files
 from siltstone.errors import CorruptRecordError, SourceChangedError, StorageError
+from siltstone.log import replacement
 from siltstone.log.names import CLEANED, segment_file
 from siltstone.log.opening import open_partition
 from siltstone.log.partition import PartitionLog
@@ -117,6 +118,38 @@ def test_a_segment_that_does_not_read_back_is_dropped(log: PartitionLog) -> None
     assert names(log, ".swap") == names(log, ".cleaned") == names(log, ".deleted") == []
     assert read_all(log) == before
     changing.clean_two(log, 0)
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_only_the_very_file_that_was_read_back_is_not_read_again(
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch, touched: bool
+) -> None:
+    read: list[Path] = []
+    check = replacement._check
+    monkeypatch.setattr(replacement, "_check", lambda path: (read.append(path), check(path))[1])
+    base = log.view.segments[0].base_offset
+    for kind in ("log", "index", "timeindex"):
+        new = log.directory / segment_file(base, kind, CLEANED)
+        new.write_bytes((log.directory / segment_file(base, kind)).read_bytes())
+    path, before = log.directory / segment_file(base, "log", CLEANED), read_all(log)
+    known = {base: files.stat(path).identity}
+    if touched:
+        os.utime(path, ns=(5, 5))
+    log.replace([base], [base], known)
+    assert len(read) == touched
+    assert read_all(log) == before
+
+
+def test_a_changed_file_is_read_again_and_dropped(log: PartitionLog) -> None:
+    before, base = read_all(log), log.view.segments[0].base_offset
+    path = log.directory / segment_file(base, "log", CLEANED)
+    data = (log.directory / segment_file(base, "log")).read_bytes()
+    path.write_bytes(data)
+    known = {base: files.stat(path).identity}
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(CorruptRecordError):
+        log.replace([base], [base], known)
+    assert read_all(log) == before
 
 
 def test_segments_that_went_meanwhile_are_not_replaced(log: PartitionLog) -> None:

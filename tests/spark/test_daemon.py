@@ -55,6 +55,25 @@ def test_pysparks_own_takes_its_place(tmp_path: Path, hindrance: str) -> None:
     assert module_that_serves(start(daemon.WORKER, PYTHONPATH=path)) == "pyspark.daemon"
 
 
+def test_freed_memory_is_kept_for_the_next_window() -> None:
+    """Arrays of a window's size that come and go cost page faults once."""
+    code = (
+        "import resource, sys, numpy as np\n"
+        "from siltstone.spark import daemon\n"
+        "sys.argv[1] == 'keep' and daemon.keep_memory()\n"
+        "def go(): [np.ones(1 << 20, np.uint8) for _ in range(20)]\n"
+        "go()\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "for _ in range(20): go()\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)"
+    )
+    faults = [
+        int(subprocess.run([sys.executable, "-c", code, how], capture_output=True, check=True).stdout)
+        for how in ("keep", "not")
+    ]
+    assert faults[0] < faults[1] / 10
+
+
 def test_libraries_are_told_to_start_no_thread_only_while_they_are_loaded() -> None:
     code = (
         "import os, sys\n"

@@ -11,7 +11,7 @@ import pytest
 from siltstone.cleaner.rehearsal import small_work
 from siltstone.cleaner.work import LogWork
 from siltstone.spark.clean import dealt
-from siltstone.spark.tasks import merging, why_failed
+from siltstone.spark.tasks import finer, merging, why_failed
 
 MIB = 1 << 20
 
@@ -65,6 +65,18 @@ def test_merging_tasks_are_few_and_hold_what_they_may(workers: int, entries_mib:
     assert tasks == workers or entries / (tasks - 1) > memory / 2
     held = entries / tasks if buckets > tasks else 0
     assert held + 3.5 * entries / buckets <= memory
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7])
+@pytest.mark.parametrize("entries_mib", [0, 1, 31, 32, 100, 511, 5000])
+def test_buckets_are_small_and_dealt_evenly(workers: int, entries_mib: int) -> None:
+    memory, entries = 512 * MIB, entries_mib * MIB
+    enough = max(workers, math.ceil(3.5 * entries / memory))
+    buckets, tasks = merging(enough, workers, entries, memory)
+    more = finer(buckets, tasks, entries)
+    assert more == buckets or more % tasks == 0
+    assert more >= buckets and entries <= more * 32 * MIB
+    assert entries / tasks + 3.5 * entries / more <= memory
 
 
 def test_a_failed_job_is_told_by_its_cause_not_by_a_line_of_its_trace() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -20,7 +21,7 @@ from siltstone import files
 from siltstone.spark import jobs
 from siltstone.spark.jobs import TOGETHER_BYTES, Job, can_go_together, run, run_apart, run_together
 from siltstone.spark.rows import Row, rows_of
-from siltstone.spark.together import ALL, FAILED, Stage, progress_of, together_task
+from siltstone.spark.together import ALL, FAILED, Stage, _Post, progress_of, together_task
 from tests.spark.jobs_on_spark import HOLD, hold
 
 pytestmark = pytest.mark.spark
@@ -35,6 +36,16 @@ def deal_task(each: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
                 for place in range(each):
                     yield Row(target=target, kind="dealt", count=number, blob=bytes([place]) * 1000).batch()
             yield Row(target=ALL, kind="told", count=number).batch()
+
+
+def test_rows_for_oneself_are_copies(tmp_path: Path) -> None:
+    """A row may be a part of what its stage writes over."""
+    data = np.zeros(100, np.uint8)
+    post = _Post(tmp_path, 0, 1, 1 << 20)
+    post.send(0, Row(target=0, kind="mine", blob=data.data).batch(), 1)
+    data[:] = 7
+    (batch,) = post.received(1, 0)
+    assert [bytes(row.blob) for row in rows_of(batch)] == [bytes(100)]
 
 
 def pass_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

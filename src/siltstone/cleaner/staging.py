@@ -81,10 +81,11 @@ class _Sink:
         self._indexes = IndexBuilder(group.base_offset, work.index_interval, work.index_bytes)
         self._packed = Scratch()
         self._read_back = read_back
+        self._whole = 0
         self.size = 0
 
     def put(self, found: Output | Draft) -> int:
-        """Write it, finished where it is not; returns the bytes, those that were read back as well."""
+        """Write it, finished where it is not; returns the bytes."""
         output = found.finished(self._packed) if isinstance(found, Draft) else found
         if self.size + len(output.data) > INT_MAX:
             raise CheckFailedError(
@@ -95,16 +96,17 @@ class _Sink:
             self._write_what_was_kept()
         if self._writer is not None and len(output.data):
             self._writer.write(output.data)
+            self._whole = self._writer.size
         self.size += len(output.data)
         self._indexes.add(output.last_offset, output.max_timestamp, output.size)
-        return len(output.data) + self._follow()
+        return len(output.data)
 
-    def _follow(self) -> int:
-        """Read back what was written, when there is enough of it; returns the bytes."""
-        writer, read_back = self._writer, self._read_back
-        if writer is None or read_back is None or writer.size - read_back.size < _READ_BACK_BYTES:
+    def follow(self) -> int:
+        """Read back what was put, when there is enough of it, also while more is; returns the bytes."""
+        writer, read_back, whole = self._writer, self._read_back, self._whole
+        if writer is None or read_back is None or whole - read_back.size < _READ_BACK_BYTES:
             return 0
-        done = read_back.follow(writer.size)
+        done = read_back.follow(whole)
         writer.let_go(read_back.size)
         return done
 
@@ -273,6 +275,8 @@ def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink, behi
                     pacer.done(behind.give(put))
                 else:  # it may lie in the window, which the next one takes the place of
                     pacer.done(behind.wait() + put())
+                # Not in that thread: both would ask for the interpreter at each batch that they decompress.
+                pacer.done(sink.follow())
     pacer.done(behind.wait())
 
 
