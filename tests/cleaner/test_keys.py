@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siltstone.cleaner import keys
+from siltstone.cleaner.dealing import by_base
 from siltstone.cleaner.engine import bucket_count, entry_capacity
 from siltstone.cleaner.facts import Choices, LogState, Planned, plan_log
 from siltstone.cleaner.hashing import LANES, siphash128, siphash128_each
@@ -19,7 +20,6 @@ from siltstone.cleaner.keys import (
     MERGE_BYTES,
     EntryBlob,
     KeyCollector,
-    by_base,
     last_of_each_key,
     merge_bucket,
     partition_entries,

@@ -65,7 +65,7 @@ def test_every_byte_is_read_once_and_in_order(log: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(staging, "_READ_BACK_BYTES", step)
     monkeypatch.setattr(ReadBack, "follow", noted)
     assert bytes_of(staged(log, "on-the-way")) == expected
-    assert len(spans) > 2
+    assert len(spans) >= 2
     assert [start for start, _ in spans] == [0, *(end for _, end in spans[:-1])]
     assert spans[-1][1] == len(expected)
     assert all(end - start >= step for start, end in spans[:-1])
@@ -74,9 +74,12 @@ def test_every_byte_is_read_once_and_in_order(log: Path, monkeypatch: pytest.Mon
 def test_a_byte_that_changes_before_it_is_read_back_is_found(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size, follow = len(bytes_of(staged(log, "sound"))), ReadBack.follow
+    data, follow = bytes_of(staged(log, "sound")), ReadBack.follow
     monkeypatch.setattr(staging, "_READ_BACK_BYTES", 1)
-    for position in range(0, size, 97):
+    start = 0
+    for header, batch in logs.headers_of(data):
+        position = start + 23 + header.base_offset % (len(batch) - 23)  # what its checksum covers
+        start += len(batch)
         name = f"spoilt-{position}"
 
         def spoil(self: ReadBack, size: int, position: int = position, name: str = name) -> int:

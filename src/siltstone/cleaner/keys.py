@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from siltstone.cleaner.hashing import siphash128_each
 from siltstone.records.columns import KeyColumns
-from siltstone.records.kernel import inlined, kernel
+from siltstone.records.kernel import kernel
 from siltstone.records.layout import Int32, Int64
 
 Words = npt.NDArray[np.uint64]
@@ -37,7 +37,6 @@ ENTRY_BYTES = 16
 MERGE_BYTES = 56
 """What a merge takes for an entry at its peak."""
 _PARTITION_ENTRIES = 4096
-_HINT_BITS = 12
 _FEW_SPARED, _PASSED_OVER = 7 / 8, 3
 """Where so many of a task's entries are of keys of their own, so many blobs go without a look for others."""
 _FIRST_ENTRIES = 4 << 20
@@ -272,49 +271,6 @@ def _brought_together(
     for blob in blobs:
         _place(blob.entries, blob.base_offset, *where, cursor, words, offsets)
     return words, offsets, bounds
-
-
-@inlined
-def _base_of(offset: int, bases: Int64, hints: Int32, shift: int) -> int:
-    """The number of the last base at or below an offset."""
-    number = int(hints[np.uint64((offset - bases[0]) >> shift)])
-    while number + 1 < len(bases) and offset >= bases[number + 1]:
-        number += 1
-    return number
-
-
-@kernel
-def _deal(
-    offsets: Int64, bases: Int64, hints: Int32, shift: int, out: npt.NDArray[np.uint32], bounds: Int64
-) -> None:
-    """Offsets by the last base at or below them, less it: ``bounds[g]:bounds[g + 1]`` of ``out`` are g's.
-
-    ``hints``: for each run of 2 ** ``shift`` offsets the base that its first one has.
-    """
-    bounds[:] = 0
-    for i in range(len(offsets)):
-        bounds[_base_of(offsets[i], bases, hints, shift) + 1] += 1
-    for group in range(len(bases)):
-        bounds[group + 1] += bounds[group]
-    cursor = bounds[:-1].copy()
-    for i in range(len(offsets)):
-        group = _base_of(offsets[i], bases, hints, shift)
-        out[np.uint64(cursor[group])] = offsets[i] - bases[group]
-        cursor[group] += 1
-
-
-def by_base(offsets: Int64, bases: Int64) -> tuple[npt.NDArray[np.uint32], Int64]:
-    """Offsets (int64, in any order, none below the first base) by the last of the ``bases`` (ascending) at or
-    below them: (less that base: uint32, where each base's begin: int64, one more than bases)."""
-    out, bounds = np.empty(len(offsets), np.uint32), np.zeros(len(bases) + 1, np.int64)
-    if len(offsets):
-        assert int(offsets.min()) >= bases[0]
-        span = int(offsets.max() - bases[0])
-        shift = max(0, span.bit_length() - _HINT_BITS)
-        starts = bases[0] + (np.arange((span >> shift) + 1) << shift)
-        hints = (np.searchsorted(bases, starts, side="right") - 1).astype(np.int32)
-        _deal(offsets, bases, hints, shift, out, bounds)
-    return out, bounds
 
 
 class KeyCollector:

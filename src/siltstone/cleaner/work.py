@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from siltstone.cleaner.dealing import by_base
 from siltstone.cleaner.judging import Flags
-from siltstone.cleaner.keys import EntryBlob, KeyCollector, Winners, by_base
+from siltstone.cleaner.keys import EntryBlob, KeyCollector, Winners
 from siltstone.cleaner.pacing import UNLIMITED, Pacer, paced_windows
 from siltstone.cleaner.rewrite import Rules, pieces
 from siltstone.cleaner.transactions import NOTHING, Aborted, Carried, TransactionScan, carried_by_group
