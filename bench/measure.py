@@ -23,10 +23,11 @@ import numpy as np
 from bench.generate import SEGMENT_BYTES, WHERE, Generated
 from siltstone import files
 from siltstone.cleaner.cleaner import Cleaner, RunLimits
+from siltstone.cleaner.collecting import KeyCollector
 from siltstone.cleaner.destination import InPlace
 from siltstone.cleaner.engine import Engine, bucket_count, entry_capacity
 from siltstone.cleaner.facts import Choices, LogState, Planned, plan_log, staging_folder
-from siltstone.cleaner.keys import EntryBlob, KeyCollector, last_of_each_key, merge_bucket, radix_partitions
+from siltstone.cleaner.keys import EntryBlob, merge_bucket
 from siltstone.cleaner.staging import Rewritten, rewrite_group
 from siltstone.cleaner.work import Extracted, extract, winners_by_group
 from siltstone.config import Config, parse_assignments
@@ -228,11 +229,10 @@ def _kernels(planned: Planned, times: dict[str, Times]) -> None:
             began = hashed
     for name, seconds in spent.items():
         times[f"one segment: {name}"] = Times(size=segment.size, seconds=[seconds])
-    entries = np.concatenate([blob.entries.copy() for blob in collector.finish()])
     began = time.perf_counter()
-    last_of_each_key(entries, radix_partitions(2))
-    times["one segment: de-duplicate entries"] = Times(
-        size=entries.nbytes, seconds=[time.perf_counter() - began]
+    list(collector.finish())
+    times["one segment: the rest of de-duplicating"] = Times(
+        size=segment.size, seconds=[time.perf_counter() - began]
     )
 
 

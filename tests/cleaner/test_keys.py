@@ -7,11 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.cleaner import keys
 from siltstone.cleaner.dealing import by_base
 from siltstone.cleaner.engine import bucket_count, entry_capacity
 from siltstone.cleaner.facts import Choices, LogState, Planned, plan_log
@@ -19,20 +17,14 @@ from siltstone.cleaner.hashing import LANES, siphash128, siphash128_each
 from siltstone.cleaner.keys import (
     MERGE_BYTES,
     EntryBlob,
-    KeyCollector,
-    last_of_each_key,
     merge_bucket,
-    partition_entries,
-    radix_partitions,
 )
 from siltstone.cleaner.work import LogWork
 from siltstone.log.directory import LogDirectory
-from siltstone.records.columns import RecordColumns
-from siltstone.records.decode import decode_records
 from tests.cleaner import logs
 from tests.cleaner.logs import Rec
 from tests.golden_sets import DATA
-from tests.records.arrays import array, directory
+from tests.records.arrays import array
 
 MASK = (1 << 64) - 1
 KEY = bytes(range(16))
@@ -139,28 +131,6 @@ def partition_of(first: int, partitions: int) -> int:
     return (first >> 32) * partitions >> 32
 
 
-@given(pairs, st.integers(1, 40))
-@settings(deadline=None, derandomize=True, max_examples=80)
-def test_partitions_are_a_stable_sort(rows: list[tuple[int, int, int]], partitions: int) -> None:
-    entries = words(rows)
-    out, bounds = partition_entries(entries, partitions)
-    expected = sorted(entries.tolist(), key=lambda row: partition_of(row[0], partitions))
-    assert out.tolist() == expected
-    for p in range(partitions):
-        assert {partition_of(row[0], partitions) for row in out[bounds[p] : bounds[p + 1]].tolist()} <= {p}
-
-
-@given(pairs, st.integers(1, 40))
-@settings(deadline=None, derandomize=True, max_examples=80)
-def test_the_last_of_each_key_is_a_dict(rows: list[tuple[int, int, int]], partitions: int) -> None:
-    out, bounds = last_of_each_key(words(rows), partitions)
-    expected: dict[tuple[int, int], int] = {}
-    for first, high, offset in rows:
-        expected[first, high] = max(offset, expected.get((first, high), -1))
-    found = {(first, rest >> 32): rest & LOW for first, rest in out.tolist()}
-    assert found == expected and len(out) == len(expected) == bounds[-1]
-
-
 @given(pairs, pairs, st.integers(1, 5), st.integers(0, 1 << 40))
 @settings(deadline=None, derandomize=True, max_examples=80)
 def test_merging_is_a_dict_and_a_filter(
@@ -214,132 +184,6 @@ def test_offsets_are_dealt_to_the_last_base_below_them(
     out, bounds = by_base(np.array(offsets, np.int64), np.array(bases, np.int64))
     found = {base: out[bounds[base] : bounds[base + 1]].tolist() for base in range(len(bases))}
     assert {base: mine for base, mine in found.items() if mine} == expected
-
-
-def test_a_bucket_is_a_run_of_partitions() -> None:
-    for buckets in (1, 2, 3, 7, 500, 513, 2000):
-        assert radix_partitions(buckets) % buckets == 0
-
-
-# the collector
-
-
-def columns_of(records: list[Rec]) -> RecordColumns:
-    return decode_records(*directory(logs.batch(records)))
-
-
-def collect(
-    runs: list[list[Rec]], *, first_dirty: int, buckets: int = 1, capacity: int = 1 << 20
-) -> list[EntryBlob]:
-    """All blobs, copied when they come, since a collector uses its buffers again."""
-    collector = KeyCollector(hash_key=WORDS, first_dirty=first_dirty, buckets=buckets, capacity=capacity)
-    found = []
-    for records in runs:
-        columns = columns_of(records)
-        for blob in collector.add(columns, columns.key_size >= 0):
-            found.append(replace(blob, entries=blob.entries.copy()))
-    return found + [replace(blob, entries=blob.entries.copy()) for blob in collector.finish()]
-
-
-def winners_of(blobs: list[EntryBlob], buckets: int) -> list[int]:
-    offsets: list[int] = []
-    for bucket in range(buckets):
-        offsets += merge_bucket([b for b in blobs if b.bucket == bucket], bucket, buckets).offsets.tolist()
-    return sorted(offsets)
-
-
-def expected_of(runs: list[list[Rec]], first_dirty: int) -> list[int]:
-    latest = {r.key: r.offset for run in runs for r in run if r.key is not None and r.offset >= first_dirty}
-    clean = [
-        r.offset
-        for run in runs
-        for r in run
-        if r.key is not None and r.offset < first_dirty and r.key not in latest
-    ]
-    return sorted([*clean, *latest.values()])
-
-
-def _runs(seed: int, count: int = 40) -> list[list[Rec]]:
-    rng = np.random.default_rng(seed)
-    offset, found = 0, []
-    for _ in range(count):
-        keys = rng.integers(0, 60, rng.integers(1, 12)).tolist()
-        found.append(
-            [Rec(offset=offset + i, key=b"k%d" % key if key else None) for i, key in enumerate(keys)]
-        )
-        offset += len(keys)
-    return found
-
-
-def test_any_capacity_and_any_number_of_buckets_give_the_same_winners() -> None:
-    for seed in range(4):
-        runs = _runs(seed)
-        for first_dirty in (0, 77, 10_000):
-            wanted = expected_of(runs, first_dirty)
-            for buckets in (1, 2, 5, 700):
-                for capacity in (1, 13, 40, 1 << 20):
-                    blobs = collect(runs, first_dirty=first_dirty, buckets=buckets, capacity=capacity)
-                    assert winners_of(blobs, buckets) == wanted, (seed, first_dirty, buckets, capacity)
-
-
-def test_a_small_capacity_bounds_what_is_kept() -> None:
-    runs = _runs(9)
-    collector = KeyCollector(hash_key=WORDS, first_dirty=50, buckets=3, capacity=16)
-    for records in runs:
-        columns = columns_of(records)
-        list(collector.add(columns, columns.key_size >= 0))
-        assert all(used <= 16 for used in collector._used.values())
-
-
-def test_hot_keys_are_deduplicated_before_they_are_handed_on() -> None:
-    runs = [[Rec(offset=10 * i + j, key=b"hot%d" % (j % 3)) for j in range(10)] for i in range(100)]
-    blobs = collect(runs, first_dirty=0, capacity=40)
-    assert sum(len(blob.entries) for blob in blobs) == 3
-
-
-def test_a_collector_grows_where_that_spares_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "_FIRST_ENTRIES", 40)
-
-    def handed_on(distinct: int, capacity: int = 1 << 20) -> int:
-        runs = [
-            [Rec(offset=10 * i + j, key=b"k%d" % ((10 * i + j) % distinct)) for j in range(10)]
-            for i in range(40)
-        ]
-        blobs = collect(runs, first_dirty=0, capacity=capacity)
-        assert winners_of(blobs, 1) == expected_of(runs, 0)
-        return sum(len(blob.entries) for blob in blobs)
-
-    assert handed_on(20) == 20  # half of the first room
-    assert handed_on(28) == 28  # it grew once
-    assert handed_on(28, capacity=40) > 28  # it may not
-    assert handed_on(39) > 300  # hardly any are spared: it need not
-
-
-def test_a_blob_that_is_kept_stays_as_it_is() -> None:
-    collector = KeyCollector(hash_key=WORDS, first_dirty=0, buckets=1, capacity=20)
-    kept, copies = [], []
-    for i in range(12):
-        columns = columns_of([Rec(offset=10 * i + j, key=b"k%d" % (10 * i + j)) for j in range(10)])
-        for blob in collector.add(columns, columns.key_size >= 0):
-            kept.append(blob.kept())
-            copies.append(blob.entries.tolist())
-    assert len(kept) > 2
-    assert [blob.entries.tolist() for blob in kept] == copies
-
-
-def test_clean_entries_all_arrive() -> None:
-    runs = [[Rec(offset=i, key=b"same") for i in range(20)]]
-    blobs = collect(runs, first_dirty=1000, capacity=8)
-    assert winners_of(blobs, 1) == list(range(20))
-    assert not any(blob.dirty for blob in blobs)
-
-
-def test_offsets_farther_apart_than_32_bits() -> None:
-    far = [0, 5, (1 << 32) - 1, 1 << 32, (1 << 32) + 5, 1 << 45]
-    runs = [[Rec(offset=offset, key=b"k%d" % (i % 4))] for i, offset in enumerate(far)]
-    for first_dirty in (0, 1 << 32, 1 << 50):
-        blobs = collect(runs, first_dirty=first_dirty, buckets=2)
-        assert winners_of(blobs, 2) == expected_of(runs, first_dirty)
 
 
 def test_two_keys_of_one_md5_both_survive(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import secrets
 
 import numpy as np
 
-from siltstone.cleaner.keys import ENTRY_BYTES, EntryBlob, KeyCollector, merge_bucket
+from siltstone.cleaner.collecting import KeyCollector
+from siltstone.cleaner.keys import ENTRY_BYTES, EntryBlob, merge_bucket
 from siltstone.log.reading import LogReader
 from siltstone.records.layout import Int64
 

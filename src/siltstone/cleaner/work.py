@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from siltstone.cleaner.collecting import KeyCollector
 from siltstone.cleaner.dealing import by_base
 from siltstone.cleaner.judging import Flags
-from siltstone.cleaner.keys import EntryBlob, KeyCollector, Winners
+from siltstone.cleaner.keys import EntryBlob, Winners
 from siltstone.cleaner.pacing import UNLIMITED, Pacer, paced_windows
 from siltstone.cleaner.rewrite import Rules, pieces
 from siltstone.cleaner.transactions import NOTHING, Aborted, Carried, TransactionScan, carried_by_group
@@ -170,7 +171,11 @@ def extract(
     the end, the blobs are not to be used.
     """
     collector = KeyCollector(
-        hash_key=work.hash_key, first_dirty=work.first_dirty, buckets=buckets, capacity=capacity
+        hash_key=work.hash_key,
+        first_dirty=work.first_dirty,
+        buckets=buckets,
+        capacity=capacity,
+        expected=sum(end - base for base, end in map(work.offsets_of, segments)),
     )
     try:
         for number in segments:

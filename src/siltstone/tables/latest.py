@@ -25,7 +25,8 @@ from typing import IO
 import numpy as np
 
 from siltstone import files
-from siltstone.cleaner.keys import ENTRY_BYTES, EntryBlob, KeyCollector, Words, merge_bucket
+from siltstone.cleaner.collecting import KeyCollector
+from siltstone.cleaner.keys import ENTRY_BYTES, EntryBlob, Words, merge_bucket
 from siltstone.log.names import TopicPartition
 from siltstone.records.decode import decode_record_keys
 from siltstone.records.layout import Int64
