@@ -189,6 +189,16 @@ def test_one_hot_key_among_many_does_not_empty_the_rest() -> None:
     assert winners_of(blobs, 4) == expected_of(runs, 0)
 
 
+def test_what_is_left_is_handed_on_once() -> None:
+    collector = KeyCollector(hash_key=WORDS, first_dirty=2, buckets=2, capacity=100)
+    assert not list(collector.finish())
+    for start in (0, 1 << 40):
+        columns = columns_of([Rec(offset=start + i, key=b"k%d" % i) for i in range(5)])
+        assert not list(collector.add(columns, columns.key_size >= 0))
+        assert sum(len(blob.entries) for blob in collector.finish()) == 5
+        assert not list(collector.finish())
+
+
 def test_a_blob_that_is_kept_stays_as_it_is() -> None:
     collector = KeyCollector(hash_key=WORDS, first_dirty=0, buckets=1, capacity=20)
     kept, copies = [], []

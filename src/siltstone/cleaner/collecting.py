@@ -210,6 +210,6 @@ class KeyCollector:
     def finish(self) -> Iterator[EntryBlob]:
         """Hand on what is left; the collector can be used again for later offsets."""
         for dirty in (True, False):
-            if dirty in self._kinds:
+            if dirty in self._kinds and self._kinds[dirty].counts.any():
                 yield from self._hand_on(dirty, spares=dirty)
         self._base = None
