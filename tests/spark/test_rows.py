@@ -43,7 +43,10 @@ def test_reports() -> None:
     for report, back in (
         (Extracted(records=3, keyless=1, trouble=trouble), rows.extracted_of),
         (Extracted(records=3), rows.extracted_of),
-        (Rewritten(group=2, records=9, staged={"log": "/x"}, trouble=trouble), rows.rewritten_of),
+        (
+            Rewritten(group=2, records=9, staged={"log": "/x"}, identity=[1, 2, 3], trouble=trouble),
+            rows.rewritten_of,
+        ),
         (Rewritten(group=2), rows.rewritten_of),
     ):
         (row,) = rows.rows_of(rows.report_row(rows.FOUND, report, 7).batch())

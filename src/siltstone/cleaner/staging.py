@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,7 +57,7 @@ class Rewritten:
     size: int = 0
     largest_timestamp: int | None = None
     staged: dict[str, str] = field(default_factory=dict)
-    identity: Sequence[int] = ()
+    identity: list[int] = field(default_factory=list)
     trouble: Trouble | None = None
 
 
@@ -229,7 +228,7 @@ def _stage(
     if not linked:
         Pacer(work.io_bytes_per_second).done(read_back.finish(report.size, report.kept, staged))
     _check_indexes(report, staged)
-    report.identity = files.stat(log).identity
+    report.identity = list(files.stat(log).identity)
 
 
 def _fill(
