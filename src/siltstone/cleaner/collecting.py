@@ -6,7 +6,7 @@
                                                           still more than half full: all are handed on
 
 Partitions are filled side by side, so that each is de-duplicated while it is in the processor's cache, and
-no entry is written twice. Offsets in entries are relative to the first one that was collected.
+nothing has to be spread first. Offsets in entries are relative to the first one that was collected.
 """
 
 from __future__ import annotations

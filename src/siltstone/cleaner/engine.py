@@ -103,8 +103,8 @@ def offset_span(work: LogWork) -> int:
 
 
 def entry_capacity(work: LogWork) -> int:
-    """Entries that an extracting task may keep: it takes them twice while it de-duplicates, and what is on
-    its way once more."""
+    """Entries that an extracting task may keep: it takes them once and, while its room grows, half as much
+    again; what is on its way has the rest of the memory."""
     return max(1024, work.memory_bytes // (3 * 16))
 
 

@@ -182,14 +182,14 @@ class ByLookup:
     def __init__(self, lookup: Lookup, base_offset: int) -> None:
         self._lookup = lookup
         self._base_offset = base_offset
-        self._parts: list[Offsets] = []
+        self._winners, self._found = np.empty(0, np.uint32), 0
         self.transactional = False
         self.met = self.keyless = 0
 
     @property
     def winners(self) -> Offsets:
-        """Those that were found."""
-        return np.concatenate([np.empty(0, np.uint32), *self._parts])
+        """Those that were found; asked for each time that some are read back, so nothing is copied."""
+        return self._winners[: self._found]
 
     def beaten(self, batches: Directory) -> Flags:
         """None: each has to be looked up."""
@@ -207,9 +207,18 @@ class ByLookup:
         self.met += met
         keyless = int(np.count_nonzero(columns.key_size < 0))
         self.keyless += keyless
-        self._parts.append((columns.offset[won] - self._base_offset).astype(np.uint32))
         lost = len(columns) - int(np.count_nonzero(won))
+        self._add(columns.offset[won] - self._base_offset)
         return Contested(columns=columns, won=won, met=len(columns), lost=lost, keyless=keyless)
+
+    def _add(self, winners: Int64) -> None:
+        end = self._found + len(winners)
+        if end > len(self._winners):
+            grown = np.empty(max(end, 2 * len(self._winners)), np.uint32)
+            grown[: self._found] = self.winners
+            self._winners = grown
+        self._winners[self._found : end] = winners
+        self._found = end
 
     def refuse_unmet(self, name: str) -> None:
         """Which keys were met is known when all groups are through: ``check_met``."""

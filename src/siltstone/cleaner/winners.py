@@ -54,12 +54,8 @@ def write_winners(
     name = f"{group.base_offset:020d}.{attempt}.winners"
     path = Path(work.staging) / name
     try:
-        data = (
-            in_order(winners, group.end_offset - group.base_offset)
-            .astype("<u4", copy=False)
-            .view(np.uint8)
-            .data
-        )
+        ascending = in_order(winners, group.end_offset - group.base_offset)
+        data = ascending.astype("<u4", copy=False).view(np.uint8).data
         with files.Writer(path) as writer:
             writer.write(data)
             files.inherit_owner(path)
