@@ -233,6 +233,42 @@ def test_any_changed_byte_is_refused_or_gives_other_records_of_a_bounded_size(co
             assert CODECS[codec] in str(error)
 
 
+def by_the_library(packed: bytes, limit: int) -> bytes | None:
+    """An lz4 frame by the library's own reader of frames; None where it refuses."""
+    room = np.empty(limit, np.uint8)
+    try:
+        return room[: cramjam.lz4.decompress_into(packed, room)].tobytes()
+    except cramjam.DecompressionError:
+        return None
+
+
+@pytest.mark.parametrize("name", ["one", "short", "block", "random"])
+def test_lz4_frames_of_one_block_are_read_as_the_library_reads_frames(name: str) -> None:
+    data = texts()[name][:40_000]
+    packed = bytes(compress(twin.LZ4, array(data)))
+    frames = [packed, packed + b"\0", packed[:-4] + packed[7:], packed[:-1]]
+    for place in {*range(len(packed))[:100], *range(len(packed))[-100:]}:
+        damaged = bytearray(packed)
+        damaged[place] ^= 0x81
+        frames.append(bytes(damaged))
+    for frame in frames:
+        try:
+            read = unpacked(twin.LZ4, frame, limit=100_000)
+        except DecompressionError:
+            read = None
+        assert read == by_the_library(frame, 100_000)
+    assert by_the_library(frames[2], 100_000) == 2 * data
+
+
+def test_lz4_frames_are_headed_as_kafkas_own() -> None:
+    data = texts()["over a block"]
+    for size in (1000, 65_536):
+        packed = bytes(compress(twin.LZ4, array(data[:size])))
+        assert packed[:7] == twin.lz4_frame(data[:size])[:7]
+        assert packed[7:11] == struct.pack("<I", len(packed) - 15)
+        assert packed[-4:] == bytes(4)
+
+
 @pytest.mark.parametrize("with_size", [False, True])
 @pytest.mark.parametrize("size", [0, 1, 65_536, 65_537, 500_000])
 def test_zstd_frames_with_and_without_their_size(with_size: bool, size: int) -> None:

@@ -16,7 +16,7 @@ def decompress_into(
     """``function(data, room)`` decompresses; returns the size. Raises DecompressionError."""
     guess = min(max(4 * len(data), 4096), limit)
     while True:
-        room = scratch.reserve(guess)[:limit]
+        room = scratch.room(guess)
         try:
             size = int(function(data, room))
         except cramjam.DecompressionError as error:

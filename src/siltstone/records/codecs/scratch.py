@@ -44,6 +44,11 @@ class Scratch:
         self._grow(size)
         return self._array[self.used :]
 
+    def room(self, size: int) -> memoryview:
+        """``size`` free bytes behind what is in use, for who writes there and adds to ``used``."""
+        self._grow(size)
+        return self._view[self.used : self.used + size]
+
     def append(self, data: memoryview | bytes) -> int:
         """Copy ``data`` in as it is; returns its size."""
         size, used = len(data), self.used

@@ -23,7 +23,7 @@ def decompress(data: memoryview, scratch: Scratch, limit: int) -> int:
 
 
 def _decompress(data: memoryview, scratch: Scratch, limit: int) -> int:
-    if bytes(data[:8]) != XERIAL_MAGIC:
+    if data[:8] != XERIAL_MAGIC:
         return _block(scratch, data, 0, limit)
     position, used = len(XERIAL_HEADER), 0
     if len(data) < position:
@@ -45,8 +45,7 @@ def _block(scratch: Scratch, data: memoryview, used: int, limit: int) -> int:
             raise DecompressedTooLargeError("snappy", limit)
         if size > 64 * len(data) + 64:
             raise DecompressionError("snappy: impossible block size")
-        room = scratch.reserve(used + size)[used : used + size]
-        written = int(cramjam.snappy.decompress_raw_into(data, room.data))
+        written = int(cramjam.snappy.decompress_raw_into(data, scratch.room(used + size)[used:]))
     except cramjam.DecompressionError as error:
         raise DecompressionError(f"snappy: {error}") from None
     if written != size:
