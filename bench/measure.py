@@ -205,8 +205,7 @@ def _merge(blobs: list[EntryBlob], bucket: int, buckets: int):
 
 
 def _swap(destination: InPlace, planned: Planned, groups: list[Rewritten]) -> None:
-    for group in groups:
-        destination.accept(planned, group)
+    destination.accept(planned, groups)
     destination.finish(planned)
 
 

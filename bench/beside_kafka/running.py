@@ -26,6 +26,8 @@ SESSIONS = (SPARK, "untuned", "in-process")
 COPY = "copy"
 SIDES = (*VARIANTS, *SESSIONS, ONE_SHOT, COPY)
 HOT, COLD = "hot", "cold"
+_PARTITIONS_MANY = 100
+"""Twins with more are put aside, not removed between runs."""
 
 
 class OtherRecordsError(Exception):
@@ -76,12 +78,17 @@ class _Rounds:
         self._stack = stack
         self._sessions: dict[str, Session] = {}
         self._contents: dict[str, list[Contents]] | None = None
+        self._aside: Path | None = None
+        if workload.all_partitions > _PARTITIONS_MANY:
+            self._aside = folder / "aside"
+            shutil.rmtree(self._aside, ignore_errors=True)
+            stack.callback(shutil.rmtree, self._aside, ignore_errors=True)
 
     def run(self, side: str, *, cold: bool) -> Measured:
         """One side on a fresh twin."""
         if side in SESSIONS:
             self._start(side)
-        with twin_of(self._folder / "pristine", real=self._plan.real_copies) as twin:
+        with twin_of(self._folder / "pristine", real=self._plan.real_copies, aside=self._aside) as twin:
             found = self._measure(side, twin, cold=cold)
             if side != COPY:
                 self._check(side, twin)
@@ -122,7 +129,7 @@ class _Rounds:
         session = Session(side, self._workload, self._folder / f"spill-{side}", self._plan.master)
         self._sessions[side] = session
         self._stack.callback(session.close)
-        with twin_of(self._folder / "pristine", real=False) as twin:
+        with twin_of(self._folder / "pristine", real=False, aside=self._aside) as twin:
             session.warm_up(twin)
 
     def _check(self, side: str, twin: Path) -> None:

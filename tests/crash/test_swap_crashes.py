@@ -12,6 +12,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def _batch(base: int, *records: tuple[str, str | None], horizon: int | None = No
 
 
 def write(path: Path) -> Path:
-    """A log of three groups: keys that change, one that goes (its tombstone is due in the second group)."""
+    """A log of four groups: keys that change, two that go (tombstones are due in the third and fourth)."""
     return logs.write_log(
         path,
         {
@@ -52,8 +53,8 @@ def write(path: Path) -> Path:
             3: [_batch(3, ("c", "1"), ("gone", "older still"), ("late", "1"))],
             6: [_batch(6, ("a", "2"), ("d", "1"), ("e", "1"), ("f", "1"), ("g", "1"), ("h", "1"))],
             12: [_batch(12, ("gone", None), horizon=NOW - 5), _batch(13, ("i", "1"))],
-            14: [_batch(14, ("b", "2"), ("late", None))],
-            16: [_batch(16, ("a", "3"), ("c", "2"))],
+            14: [_batch(14, ("b", "2"), ("c", "2"))],
+            16: [_batch(16, ("a", "3"), ("late", None), horizon=NOW - 5)],
             18: [_batch(18, ("a", "4"), ("d", "2"))],
         },
     )
@@ -248,14 +249,17 @@ def _try_images(
     counts: range,
     *,
     again: bool = True,
+    change: Callable[[Disk], None] = lambda disk: None,
 ) -> Iterator[str]:
     """Build every image, start on it and check; the failures, one line each.
 
     Every image is started on; the run is made again on those of KEEP and DROP and on each third other.
+    ``change``: what is done to the model before.
     """
     seen: set[int] = set()
     for count in counts:
         disk = Disk(recording, count)
+        change(disk)
         for variant in variants:
             mixed = variant * 1009 + count if isinstance(variant, int) else variant
             if not disk.build(mixed, seen):
@@ -307,7 +311,7 @@ def _without_swap_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "no fsync of new files": lambda patch: patch.setattr(files.Writer, "sync", lambda self: None),
+    "no fsync of new files": lambda patch: patch.setattr(files, "sync_files", lambda paths: None),
     "no directory sync": lambda patch: patch.setattr(files, "sync_directory", lambda path: None),
     "the rename to .swap unseen": _without_swap_step,
 }
@@ -330,7 +334,31 @@ def _syncs_of_partition(recording: Recording) -> list[int]:
     return [i for i, step in enumerate(recording.steps) if step.operation == ("fsync", partition, "")]
 
 
-@pytest.mark.parametrize(("which", "name"), [(0, "adopted"), (1, "swapped"), (2, "retired")])
+def test_a_new_segment_is_no_swap_before_those_below_it_have_their_names(tmp_path: Path) -> None:
+    """Or the last group would be swapped alone: its tombstone is gone, and what it hid is there again."""
+    doing = DOINGS["clean"]
+    recording, before, ended = record(doing, tmp_path / "log")
+    adopted, swapped = _syncs_of_partition(recording)[:2]
+
+    def only_the_last(disk: Disk) -> None:
+        disk.waiting = [entry for entry in disk.waiting if Path(entry.name).name.startswith(f"{16:020d}")]
+
+    def failures(count: int) -> list[str]:
+        images, counts = [DROP, *range(30)], range(count, count + 1)
+        tried = _try_images(
+            doing, recording, before, ended, images, counts, again=False, change=only_the_last
+        )
+        return list(tried)
+
+    assert not failures(swapped)
+    del recording.steps[adopted]
+    assert failures(swapped - 1)
+
+
+@pytest.mark.parametrize(
+    ("which", "name"),
+    [(4, "swapped"), (5, "retired"), (6, "first promoted"), (7, "second promoted")],
+)
 def test_each_directory_sync_of_the_swap_is_needed(tmp_path: Path, which: int, name: str) -> None:
     doing = DOINGS["clean"]
     recording, before, ended = record(doing, tmp_path / "log")
@@ -357,19 +385,17 @@ def test_the_order_of_operations(tmp_path: Path) -> None:
     finals = _step(recording, "rename", ".log.swap", ".log")
     unlinks = _step(recording, "unlink", ".log.deleted")
     syncs = _syncs_of_partition(recording)
-    assert len(adopts) == len(swaps) == len(finals) >= 3
+    assert len(adopts) == len(swaps) == len(finals) == 4
     assert len(retires) == len(unlinks) == 6
-    for number, adopt in enumerate(adopts):
+    for adopt in adopts:
         staged = recording.steps[adopt].operation[1]
         synced = [i for i, step in enumerate(recording.steps) if step.operation == ("fsync", staged, "")]
         assert synced and synced[-1] < adopt
-        mine = [i for i in retires if swaps[number] < i < finals[number]]
-        gone = [i for i in unlinks if finals[number] < i < [*adopts, len(recording.steps)][number + 1]]
-        assert len(mine) == len(gone) > 0
-        for earlier, later in ((adopt, swaps[number]), (swaps[number], mine[0]), (mine[-1], finals[number])):
-            assert any(earlier < sync < later for sync in syncs)
-        assert any(finals[number] < sync < gone[0] for sync in syncs)
+    parts = [adopts, *([each] for each in swaps), retires, *([each] for each in finals), unlinks]
+    for earlier, later in pairwise(parts):
+        assert any(earlier[-1] < sync < later[0] for sync in syncs)
     (moved,) = _step(recording, "rename", ".tmp", "cleaner-offset-checkpoint")
     assert max(finals) < moved
-    bases = [Path(recording.steps[i].operation[2]).name for i in finals]
-    assert bases == sorted(bases)
+    for steps, is_ascending in ((adopts, True), (swaps, False), (retires, True), (finals, True)):
+        bases = [Path(recording.steps[i].operation[1]).name for i in steps]
+        assert bases == sorted(bases, reverse=not is_ascending)

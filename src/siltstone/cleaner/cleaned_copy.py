@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from siltstone import files
@@ -26,6 +26,7 @@ class CleanedCopy:
     """
 
     at_once = 1
+    takes_together = True
 
     def __init__(self, run: str, source: LogDirectory, target: Path) -> None:
         self._run = run
@@ -80,10 +81,11 @@ class CleanedCopy:
     def remember(self, planned: Planned, journal: Journal) -> None:
         """Nothing to remember: there is one wave."""
 
-    def accept(self, planned: Planned, group: Rewritten) -> None:
-        """Remember the group; it is moved when the log is whole."""
-        check_sizes(group)
-        self._accepted.setdefault(planned.state.where, {})[group.group] = group
+    def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
+        """Remember the groups; they are moved when the log is whole."""
+        for group in groups:
+            check_sizes(group)
+        self._accepted.setdefault(planned.state.where, {}).update({each.group: each for each in groups})
 
     def finish(self, planned: Planned) -> None:
         """Move the new segments to their names in the copy."""

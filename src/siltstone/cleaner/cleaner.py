@@ -35,6 +35,7 @@ from siltstone.cleaner.outcome import (
 from siltstone.cleaner.report import LogResult
 from siltstone.cleaner.resume import checked_group
 from siltstone.cleaner.side_by_side import Critical, side_by_side
+from siltstone.cleaner.staging import Rewritten
 from siltstone.cleaner.waves import Budget, Way, budget, extra, groups_left, waves
 from siltstone.cleaner.work import Trouble, trouble_of
 from siltstone.errors import EngineError, InvalidConfigError, LedgerError, SiltstoneError
@@ -303,10 +304,10 @@ class Cleaner:
                 if last and planned.result.records_before is None:
                     count_all(planned, done)
                 self._remember(progressing, done)
-                for group in done.groups:
+                for groups in self._together(done.groups):
                     with self._critical():
-                        self._destination.accept(planned, group)
-                        progressing.groups.append(group)
+                        self._destination.accept(planned, groups)
+                        progressing.groups.extend(groups)
                 if last:
                     with self._critical():
                         self._destination.finish(planned)
@@ -321,6 +322,10 @@ class Cleaner:
             planned.result.seconds = time.perf_counter() - progressing.began
             self._tell()
         return True
+
+    def _together(self, groups: Sequence[Rewritten]) -> list[Sequence[Rewritten]]:
+        """Groups that are taken over in one go."""
+        return [groups] if groups and self._destination.takes_together else [[each] for each in groups]
 
     def _retain(self, state: LogState, result: LogResult, left: Callable[[], list[Left]]) -> None:
         """Let go of what has expired of a log that is done with; an open log's manager sees to its own."""

@@ -1,12 +1,13 @@
 """Where a cleaning's result goes: into the directory itself, into a copy (``cleaned_copy``), or nowhere.
 
 A destination names the folder that tasks write to, takes over checked groups in ascending order, and
-finishes or gives up a log. In place, each group is fully swapped and synced before the next, so that a
-tombstone never goes before the value it hides, and the checkpoint moves last.
+finishes or gives up a log. In place, groups are swapped in together, or each one fully and synced before the
+next, so that a tombstone never goes before the value it hides, and the checkpoint moves last.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -81,8 +82,13 @@ class Destination(Protocol):
         """Keep the journal, durably, for a run that has to go on with this one."""
         ...
 
-    def accept(self, planned: Planned, group: Rewritten) -> None:
-        """Take over one checked group."""
+    @property
+    def takes_together(self) -> bool:
+        """Is it all groups at hand that are taken over in one go, or one after another?"""
+        ...
+
+    def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
+        """Take over checked groups, in ascending order: all of them, or, where it raises, none."""
         ...
 
     def finish(self, planned: Planned) -> None:
@@ -117,6 +123,26 @@ def check_sizes(group: Rewritten) -> None:
         raise CheckFailedError(f"{group.staged['log']}: {size} bytes, but its task reported {group.size}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swap:
+    """New segments' staged files and identities, by base offset, and base offsets of what they replace."""
+
+    staged: dict[int, dict[str, Path]]
+    known: dict[int, Sequence[int]]
+    old: list[int]
+
+
+def swap_of(planned: Planned, groups: Sequence[Rewritten]) -> Swap:
+    """What is swapped to take over ``groups``."""
+    found = Swap(staged={}, known={}, old=[])
+    for group in groups:
+        plan = planned.work.groups[group.group]
+        found.staged[plan.base_offset] = {kind: Path(path) for kind, path in group.staged.items()}
+        found.known[plan.base_offset] = group.identity
+        found.old.extend(each.base_offset for each in planned.work.segments[plan.first : plan.last])
+    return found
+
+
 def cleaned_up_to(planned: Planned) -> int:
     """The cleaner checkpoint afterwards. It does not go back where only the clean part was cleaned again."""
     return max(min(planned.work.end, planned.work.map_end), planned.result.first_dirty_offset or 0)
@@ -126,6 +152,7 @@ class Nowhere:
     """A dry run: everything is computed, nothing is written."""
 
     at_once = 1
+    takes_together = True
 
     def tidy(self, state: LogState) -> list[str]:
         """Nothing is finished in a dry run; such a log is reported as skipped."""
@@ -155,7 +182,7 @@ class Nowhere:
     def remember(self, planned: Planned, journal: Journal) -> None:
         """Nothing to remember: there is one wave."""
 
-    def accept(self, planned: Planned, group: Rewritten) -> None:
+    def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
         """Nothing to take over."""
 
     def finish(self, planned: Planned) -> None:
@@ -242,19 +269,22 @@ class InPlace:
         assert planned.work.staging is not None
         resume.remember(Path(planned.work.staging), journal)
 
-    def accept(self, planned: Planned, group: Rewritten) -> None:
-        """Swap one group in; its originals are kept first where that was asked for."""
-        check_sizes(group)
-        plan = planned.work.groups[group.group]
-        sources = planned.work.segments[plan.first : plan.last]
-        if self._originals is not None:
-            self._originals.keep(planned, plan, group.staged["log"])
-            self._kept_bytes += group.size
-        adopt(
-            planned.state.path, {plan.base_offset: {kind: Path(path) for kind, path in group.staged.items()}}
-        )
-        old, known = [source.base_offset for source in sources], {plan.base_offset: group.identity}
-        replace_segments(planned.state.path, [plan.base_offset], old, known)
+    @property
+    def takes_together(self) -> bool:
+        """A swap syncs the directory seven times for two groups, ten times for one after another. Kept
+        originals are those of one group each."""
+        return self._originals is None
+
+    def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
+        """Swap groups in; their originals are kept first where that was asked for."""
+        for group in groups:
+            check_sizes(group)
+            if self._originals is not None:
+                self._originals.keep(planned, planned.work.groups[group.group], group.staged["log"])
+                self._kept_bytes += group.size
+        found = swap_of(planned, groups)
+        adopt(planned.state.path, found.staged)
+        replace_segments(planned.state.path, list(found.staged), found.old, found.known)
 
     def finish(self, planned: Planned) -> None:
         """Move the cleaner checkpoint to the end of the cleaned range."""

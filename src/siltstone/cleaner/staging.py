@@ -142,12 +142,6 @@ class _Sink:
     def finish(self) -> Indexes:
         return self._indexes.finish()
 
-    def sync(self) -> None:
-        if self._writer is not None:
-            self._writer.sync()
-        elif self._path is not None:
-            files.sync_file(self._path)
-
     def __enter__(self) -> _Sink:
         return self
 
@@ -216,15 +210,14 @@ def _stage(
             staged["txnindex"] = transactions
         for kind, data in staged.items():
             report.staged[kind] = f"{stem}.{kind}"
-            files.write_new(report.staged[kind], data)
+            with files.Writer(report.staged[kind]) as writer:
+                writer.write(data)
         source = work.segments[group.last - 1]
         for kind, path in report.staged.items():
             if kind != "log" or not linked:
                 files.copy_attributes(work.segments[group.first].path, path)
                 files.set_modified(path, source.modified_ns)
-        sink.sync()
-    for kind in staged:
-        files.sync_file(report.staged[kind])
+        files.sync_files(report.staged.values())
     if not linked:
         Pacer(work.io_bytes_per_second).done(read_back.finish(report.size, report.kept, staged))
     _check_indexes(report, staged)

@@ -28,7 +28,7 @@ _sync_file_range = _find_sync_file_range()
 
 
 def start_writing(descriptor: int, position: int, size: int) -> None:
-    """Begin to write ``size`` bytes from ``position`` on to disk, where the system can."""
+    """Begin to write ``size`` bytes (0: all) from ``position`` on to disk, where the system can."""
     if _sync_file_range is not None:
         _sync_file_range(descriptor, position, size, _WRITE)
 

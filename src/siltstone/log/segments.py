@@ -47,7 +47,7 @@ class Segment:
     @property
     def path(self) -> str:
         """The ``.log`` file."""
-        return str(Path(self.directory) / segment_file(self.base_offset, "log"))
+        return f"{self.directory}/{segment_file(self.base_offset, 'log')}"
 
     @property
     def modified_ms(self) -> int:
@@ -69,7 +69,7 @@ def list_segments(directory: Path) -> list[Segment]:
     """The directory's segments by base offset; files in the middle of a swap are not among them."""
     named = (entry.name for entry in files.entries(directory) if entry.is_file)
     return segments_among(
-        directory, {name: files.stat(directory / name) for name in named if _is_of_a_segment(name)}
+        directory, {name: files.stat(f"{directory}/{name}") for name in named if _is_of_a_segment(name)}
     )
 
 

@@ -323,9 +323,9 @@ def test_swapped_groups_stay_when_the_rest_is_aborted(
         before, size, accept = table(log), log.size, IntoOpenLogs.accept
         accepted: list[int] = []
 
-        def once(self: IntoOpenLogs, planned, group) -> None:  # type: ignore[no-untyped-def]
-            accept(self, planned, group)
-            accepted.append(group.group)
+        def once(self: IntoOpenLogs, planned, groups) -> None:  # type: ignore[no-untyped-def]
+            accept(self, planned, groups)
+            accepted.extend(group.group for group in groups)
             manager.cleaning.abort(USERS)
 
         with monkeypatch.context() as patch:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 
 from siltstone import files
 from siltstone.cleaner import resume
-from siltstone.cleaner.destination import InPlace, check_sizes, cleaned_up_to
+from siltstone.cleaner.destination import InPlace, check_sizes, cleaned_up_to, swap_of
 from siltstone.cleaner.facts import LogState, Planned
 from siltstone.cleaner.journal import Journal
 from siltstone.cleaner.service.open_logs import Candidate
@@ -82,22 +81,25 @@ class IntoOpenLogs(InPlace):
         """Nothing to remember, but a moment to see whether to go on."""
         self._logs[planned.state.where][1].check()
 
-    def accept(self, planned: Planned, group: Rewritten) -> None:
-        """Swap one group in; its sources' files are unlinked after ``file.delete.delay.ms``."""
-        plan = planned.work.groups[group.group]
-        sources = planned.work.segments[plan.first : plan.last]
+    @property
+    def takes_together(self) -> bool:
+        """No: appends wait for no more than one group's swap."""
+        return False
+
+    def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
+        """Swap groups in; their sources' files are unlinked after ``file.delete.delay.ms``."""
+        found = swap_of(planned, groups)
         directory = planned.state.path
         with self._changing(planned.state) as candidate:
-            check_sizes(group)
-            staged = {kind: Path(path) for kind, path in group.staged.items()}
             try:
-                adopt(directory, {plan.base_offset: staged})
-                bases = [source.base_offset for source in sources]
-                known = {plan.base_offset: group.identity}
-                retired = candidate.log.replace([plan.base_offset], bases, known)
+                for group in groups:
+                    check_sizes(group)
+                adopt(directory, found.staged)
+                retired = candidate.log.replace(list(found.staged), found.old, found.known)
             except (SiltstoneError, OSError):
-                with contextlib.suppress(OSError):
-                    drop_cleaned(directory, plan.base_offset)
+                for base_offset in found.staged:
+                    with contextlib.suppress(OSError):
+                        drop_cleaned(directory, base_offset)
                 raise
         delay_ms = candidate.log.config.file_delete_delay_ms
         self._upkeep.unlink_later(candidate.served, retired, delay_ms)
