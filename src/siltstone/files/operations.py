@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,8 +64,7 @@ class FileStat:
         return self.device, self.inode, self.size, self.modified_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(NamedTuple):
     """One name in a directory. A symbolic link is neither ``is_file`` nor ``is_directory``."""
 
     name: str

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -38,6 +39,8 @@ _SEGMENT_FILE = re.compile(
     r"^(\d{20})\.(log|index|timeindex|txnindex|snapshot)(\.cleaned|\.swap|\.deleted)?\Z", re.ASCII
 )
 _LARGEST_OFFSET = (1 << 63) - 1
+_NAMES_KEPT = 1 << 13
+"""Parsed names that are kept: a directory is listed several times, and many partitions have the same."""
 _PARTITION = re.compile(r"^([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})\Z", re.ASCII)
 _LEFTOVER = re.compile(r"-(delete|future|stray)$")
 
@@ -62,6 +65,7 @@ class SegmentFile:
     suffix: str
 
 
+@functools.lru_cache(_NAMES_KEPT)
 def parse_segment_file(name: str) -> SegmentFile | None:
     """The parts of a segment file's name, None for any other name."""
     found = _SEGMENT_FILE.match(name)
