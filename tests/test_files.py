@@ -433,6 +433,41 @@ def test_where_the_system_cannot_begin_to_write_nothing_happens(
     assert (tmp_path / "large").stat().st_size == 9 << 20
 
 
+def test_several_files_are_begun_before_the_first_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [tmp_path / name for name in "cab"]
+    for path in paths:
+        path.write_bytes(b"data")
+    done: list[str] = []
+
+    def name_of(descriptor: int) -> str:
+        return Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
+
+    monkeypatch.setattr(operations, "start_writing", lambda d, at, size: done.append(f"begun {name_of(d)}"))
+    monkeypatch.setattr(os, "fsync", lambda descriptor: done.append(f"synced {name_of(descriptor)}"))
+    seen = operations_of(lambda: files.sync_files(paths))
+    assert done == [f"{what} {path.name}" for what in ("begun", "synced") for path in paths]
+    assert seen == [("fsync", str(path), "") for path in paths]
+
+
+def test_of_several_files_one_that_fails_is_told_of_and_none_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").write_bytes(b"data")
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(FileNotFoundError):
+        files.sync_files([tmp_path / "there", tmp_path / "not"])
+
+    def broken(descriptor: int) -> None:
+        raise OSError(errno.EIO, "the disk is gone")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(OSError, match="the disk is gone"):
+        files.sync_files([tmp_path / "there"])
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_what_is_written_and_not_wanted_any_more_lets_go_of_its_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
