@@ -331,12 +331,7 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
 
 def sync_file(path: str | os.PathLike[str]) -> None:
     """Make an existing file's contents and attributes durable."""
-    about_to("fsync", path)
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_files((path,))
 
 
 def sync_files(paths: Iterable[str | os.PathLike[str]]) -> None:

@@ -153,9 +153,9 @@ def _finish(folder: Path, part: _Part, segment: Segment) -> None:
     for kind, data in built.items():
         if data or kind != "txnindex":
             paths.append(folder / segment_file(part.base_offset, kind))
-            files.write_new(paths[-1], data)
-    part.writer.sync()
+            with files.Writer(paths[-1]) as writer:
+                writer.write(data)
     for path in paths:
         files.copy_attributes(segment.path, path)
         files.set_modified(path, segment.modified_ns)
-        files.sync_file(path)
+    files.sync_files(paths)

@@ -16,7 +16,7 @@ def decompress_into(
     """``function(data, room)`` decompresses; returns the size. Raises DecompressionError."""
     guess = min(max(4 * len(data), 4096), limit)
     while True:
-        room = scratch.room(guess)
+        room = scratch.reserve(guess)[:limit]
         try:
             size = int(function(data, room))
         except cramjam.DecompressionError as error:

@@ -30,9 +30,14 @@ _INDEPENDENT, _LINKED = 0x60, 0x40
 _BLOCK_MAX = {0x40: 1 << 16, 0x50: 1 << 18, 0x60: 1 << 20, 0x70: 1 << 22}
 
 
+def _checksum(descriptor: bytes) -> int:
+    """The last byte of a frame's header."""
+    return (xxhash.xxh32_intdigest(descriptor) >> 8) & 0xFF
+
+
 def _header(flags: int, block_max: int) -> bytes:
     descriptor = bytes((flags, block_max))
-    return MAGIC + descriptor + bytes(((xxhash.xxh32_intdigest(descriptor) >> 8) & 0xFF,))
+    return MAGIC + descriptor + bytes((_checksum(descriptor),))
 
 
 _HEADER = _header(_INDEPENDENT, 0x40)
@@ -75,7 +80,7 @@ def mend(data: Bytes | memoryview) -> Bytes | memoryview:
         return data
     end = 6 + (8 if raw[4] & 0x08 else 0)
     if len(raw) > end:
-        raw[end] = (xxhash.xxh32_intdigest(bytes(raw[4:end])) >> 8) & 0xFF
+        raw[end] = _checksum(bytes(raw[4:end]))
     return np.frombuffer(raw, np.uint8)
 
 
