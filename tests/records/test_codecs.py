@@ -279,6 +279,17 @@ def test_zstd_frames_with_and_without_their_size(with_size: bool, size: int) -> 
             unpacked(twin.ZSTD, packed, limit=size - 1)
 
 
+@pytest.mark.parametrize("checksum", [False, True])
+@pytest.mark.parametrize("first", [b"x", bytes(300_000), random.Random(1).randbytes(200_000)])
+def test_what_is_behind_a_zstd_frame_without_its_size_is_not_lost(first: bytes, checksum: bool) -> None:
+    packed = zstandard.ZstdCompressor(write_content_size=False, write_checksum=checksum).compress(first)
+    assert unpacked(twin.ZSTD, packed) == first
+    assert unpacked(twin.ZSTD, packed + packed) == 2 * first
+    for damaged in (packed + b"\0", packed + packed[:-1], packed[:-1]):
+        with pytest.raises(DecompressionError, match="zstd"):
+            unpacked(twin.ZSTD, damaged)
+
+
 def test_zstd_frames_that_lie_about_their_size() -> None:
     packed = bytearray(zstandard.ZstdCompressor().compress(b"some records " * 30))
     assert zstandard.frame_content_size(bytes(packed)) == 390

@@ -25,9 +25,9 @@ from siltstone.records.checksum import patch_checksums
 from siltstone.records.codecs import Scratch
 from siltstone.records.convert import NO_HORIZON, convert_entries
 from siltstone.records.decode import decode_records
+from siltstone.records.inflate import inflate
 from siltstone.records.kernel import inlined, kernel
 from siltstone.records.layout import BATCH_OVERHEAD, Bytes, Directory, Int64, codec_of
-from siltstone.records.modern import inflate
 from siltstone.records.record import DECODE_REASON, record_head
 from siltstone.records.scan import scan_batches
 from siltstone.records.varint import next_varint, varint_size, write_varint

@@ -301,13 +301,18 @@ def compress_batches(
         plain = [view[places[row][0] + BATCH_OVERHEAD : sum(places[row])] for row in rows]
         for row, body in zip(rows, compress_all(codec, plain), strict=True):
             bodies[row] = body
-    packed.clear()
-    filled = [0]
+    parts: list[Any] = []
+    filled, end = [0], 0
     for (start, size), body in zip(places, bodies, strict=True):
-        packed.append(view[start : start + (size if body is None else BATCH_OVERHEAD)])
-        if body is not None:
-            packed.append(memoryview(body))
-        filled.append(packed.used)
+        if body is None:
+            parts.append(view[start : start + size])
+            end += size
+        else:
+            parts += (view[start : start + BATCH_OVERHEAD], body)
+            end += BATCH_OVERHEAD + len(body)
+        filled.append(end)
+    packed.clear()
+    packed.append(b"".join(parts))
     ends = np.array(filled, np.int64)
     new_starts, new_sizes = ends[:-1], np.diff(ends)
     some = new_sizes > 0

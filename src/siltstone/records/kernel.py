@@ -55,6 +55,19 @@ HAS_CRC32C = bool(dict(get_host_cpu_features()).get("sse4.2")) and not vars(conf
 """Has this processor an instruction for CRC32C? Only x86's is used, and none for ``NUMBA_CPU_NAME``."""
 
 
+def _call_of_five(typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = ir.IntType(64)
+        pointer = builder.inttoptr(arguments[0], ir.FunctionType(word, [word] * 5).as_pointer())
+        return builder.call(pointer, arguments[1:])
+
+    return types.int64(*[types.int64] * 6), code
+
+
+call_of_five: Any = intrinsic(_call_of_five)
+"""A C function called by its address, with five arguments of 64 bits, which returns one (all int64)."""
+
+
 def _crc_of_word_at(typing: Any, crc: Any, address: Any) -> Any:
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word = ir.IntType(64)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone.errors import CheckFailedError, CorruptRecordError
-from siltstone.records.codecs import DEFAULT_LIMIT, DecompressionError, Scratch, decompress
+from siltstone.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.records.columns import (
     KEY_COLUMNS,
     OTHER_COLUMNS,
@@ -21,15 +21,14 @@ from siltstone.records.columns import (
     empty_arrays,
     empty_columns,
 )
+from siltstone.records.inflate import inflate
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import (
-    BATCH_OVERHEAD,
     TIMESTAMP_TYPE_BIT,
     Bytes,
     Directory,
     Int32,
     Int64,
-    codec_of,
 )
 from siltstone.records.record import DECODE_REASON, record_fields, record_head
 from siltstone.records.varint import next_varint
@@ -115,41 +114,6 @@ def _decode_modern(
         if at != batch_end:
             return i, 6, 0, 0, 0, 0
     return -1, 0, count, met, left_out, keyless
-
-
-def inflate(
-    window: Bytes,
-    batches: Directory,
-    scratch: Scratch,
-    *,
-    limit: int = DEFAULT_LIMIT,
-    path: str = "",
-    origin: int = 0,
-) -> tuple[Bytes, Int64, Int64]:
-    """The records of v2 ``batches`` in plain form: (data, starts, ends), int64, one a batch.
-
-    ``data`` is ``window`` itself when no batch with records is compressed, else ``scratch``'s bytes.
-    Raises CorruptRecordError for a compressed batch that cannot be read or passes ``limit`` bytes.
-    """
-    sizes = batches["size"].astype(np.int64)
-    codecs = np.where(batches["count"] > 0, codec_of(batches), 0)
-    if not codecs.any():
-        return window, batches["position"] + BATCH_OVERHEAD, batches["position"] + sizes
-    scratch.clear()
-    data, filled = window.data, [0]
-    for position, size, codec in zip(
-        batches["position"].tolist(), sizes.tolist(), codecs.tolist(), strict=True
-    ):
-        body = data[position + BATCH_OVERHEAD : position + size]
-        try:
-            decompress(codec, body, scratch, limit) if codec else scratch.append(body)
-        except DecompressionError as error:
-            raise CorruptRecordError(path, origin + position, str(error)) from None
-        if scratch.used > DEFAULT_LIMIT:
-            raise CorruptRecordError(path, origin + position, "more than 2 GiB of records in one window")
-        filled.append(scratch.used)
-    ends = np.array(filled, np.int64)
-    return scratch.array(), ends[:-1], ends[1:]
 
 
 def decode(

@@ -12,9 +12,10 @@ import numpy as np
 
 from siltstone.errors import CorruptRecordError
 from siltstone.records.codecs import DEFAULT_LIMIT, Scratch
+from siltstone.records.inflate import inflate
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import Bytes, Directory, Int32, Int64
-from siltstone.records.modern import inflate, refuse_impossible_counts
+from siltstone.records.modern import refuse_impossible_counts
 from siltstone.records.record import DECODE_REASON, record_head
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from siltstone.records.codecs import gzip, lz4, snappy, zstd
+from siltstone.records.codecs import gzip, libzstd, lz4, snappy, zstd
 from siltstone.records.codecs.scratch import (
     DEFAULT_LIMIT,
     DecompressedTooLargeError,
@@ -26,6 +26,7 @@ __all__ = [
     "compress",
     "compress_all",
     "decompress",
+    "libzstd",
 ]
 
 _LZ4, _ZSTD = 3, 4

@@ -18,6 +18,7 @@ from siltstone.records.codecs.scratch import Scratch
 
 _DEFAULT_LEVEL = 3
 _ROOM_MIN, _TIMES_MAX = 1 << 16, 16
+_REPEATED_BYTE, _HAS_CHECKSUM = 1, 4
 
 
 class _Contexts(threading.local):
@@ -42,12 +43,27 @@ def decompress(data: memoryview, scratch: Scratch, limit: int) -> int:
 def _one_frame(data: memoryview, size_max: int) -> bytes | None:
     """None for anything but one frame of 1 to ``size_max`` bytes, damaged or not."""
     try:
-        if zstandard.frame_content_size(data) > size_max:
+        told = zstandard.frame_content_size(data)
+        if told > size_max or (told < 0 and not _ends_with_its_frame(data)):
             return None
         plain = _contexts.decompressor.decompress(data, max_output_size=size_max, allow_extra_data=False)
     except zstandard.ZstdError:
         return None
     return plain or None  # of a frame that says it is empty it looks at nothing else
+
+
+def _ends_with_its_frame(data: memoryview) -> bool:
+    """Is nothing behind the first frame? Where a frame does not tell its size, the library does not look.
+
+    Block by block (RFC 8878, 3.1.1.2): three bytes with a flag for the last one, a type and a size. Raises
+    ZstdError.
+    """
+    at, is_last = zstandard.frame_header_size(data), 0
+    while not is_last and at < len(data):
+        head = int.from_bytes(data[at : at + 3], "little")
+        is_last, kind = head & 1, (head >> 1) & 3
+        at += 3 + (1 if kind == _REPEATED_BYTE else head >> 3)
+    return at + (4 if data[4] & _HAS_CHECKSUM else 0) == len(data)
 
 
 def compress(data: memoryview, level: int | None) -> bytes:
