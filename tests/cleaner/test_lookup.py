@@ -178,9 +178,25 @@ def test_the_map_is_a_dict(dirty: list[tuple[int, int]], asked: list[int]) -> No
     assert {(int(a), int(b)): int(o) for (a, b), o in zip(found.words, found.offsets, strict=True)} == wanted
     low, high = (np.array([words(key)[half] for key in asked], np.uint64) for half in (0, 1))
     offset = np.array([wanted.get(words(key), 0) - key % 2 for key in asked], np.int64)
-    keep = np.empty(len(asked), np.bool_)
-    given = (found.words, found.offsets, *found.tables())
-    met, missing = lookup._look_up(low, high, offset, *given, 1 << 62, keep)
+    keep, met, missing = found.look_up(found.tables(), low, high, offset, 1 << 62)
     stays = [words(key) not in wanted or key % 2 == 0 for key in asked]
     assert keep.tolist() == stays and missing == 0
     assert met == sum(words(key) in wanted and key % 2 == 0 for key in asked)
+    assert found.look_up(found.tables(), low, high, offset, -1)[2] == sum(
+        words(key) not in wanted for key in asked
+    )
+
+
+def test_keys_of_all_bits_in_a_large_map_are_found_and_no_others() -> None:
+    """Most that are not there are told by the bits, some get as far as the table."""
+    dice = np.random.default_rng(4)
+    hashes = dice.integers(0, 1 << 64, (60_000, 2), np.uint64)
+    low, high = hashes.T.copy()
+    entries = np.stack((low, (high << np.uint64(32)) | np.arange(60_000, dtype=np.uint64)), 1)[:20_000]
+    found = lookup.OffsetMap.of([EntryBlob(bucket=0, dirty=True, base_offset=0, entries=entries)])
+    offset = np.arange(60_000)
+    offset[:10_000] -= 1
+    keep, met, missing = found.look_up(found.tables(), low, high, offset, 50_000)
+    assert keep.tolist() == [not i < 10_000 for i in range(60_000)]
+    assert (met, missing) == (10_000, 10_000)
+    assert found.look_up(found.tables(), low, high, offset, 1 << 62)[2] == 0

@@ -40,13 +40,19 @@ _BITS_PER_KEY = 16
 
 
 @kernel
+def _bits_of(word: np.uint64) -> np.uint64:
+    """The two bits that stand for a hash in its word of the bits: two tell eight times as much as one."""
+    one = np.uint64(1)
+    return np.uint64((one << ((word >> np.uint64(52)) & np.uint64(63))) | (one << (word >> np.uint64(58))))
+
+
+@kernel
 def _fill(words: Words, offsets: Int64, table: Int32, bits: Words) -> None:
     """Put entries of distinct keys into a hash table of rows (a power of two long, at most half full), and
-    set a bit for each."""
-    mask, bit_mask = np.uint64(len(table) - 1), np.uint64(64 * len(bits) - 1)
+    set bits for each."""
+    mask, bit_mask = np.uint64(len(table) - 1), np.uint64(len(bits) - 1)
     for i in range(len(offsets)):
-        bit = (words[i, 0] >> np.uint64(20)) & bit_mask
-        bits[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
+        bits[(words[i, 0] >> np.uint64(20)) & bit_mask] |= _bits_of(words[i, 0])
         slot = words[i, 0] & mask
         while table[slot] >= 0:
             slot = (slot + np.uint64(1)) & mask
@@ -74,32 +80,46 @@ def _last_of_each(words: Words, offsets: Int64, table: Int32) -> int:
 
 
 @kernel
+def _suspect(
+    low: Words, offset: Int64, bits: Words, first_dirty: int, keep: Flags, suspects: Int32
+) -> tuple[int, int]:
+    """All records stay but for ``suspects``, whose bits are set (room for one more than there are records):
+    (how many of them there are, dirty records that are none).
+
+    Nothing here depends on what the bits say, so the processor waits for many of them at a time.
+    """
+    bit_mask, count, missing = np.uint64(len(bits) - 1), 0, 0
+    for i in range(len(low)):
+        keep[i] = True
+        mine = _bits_of(low[i])
+        is_suspect = bits[(low[i] >> np.uint64(20)) & bit_mask] & mine == mine
+        suspects[np.uint64(count)] = i
+        count += is_suspect
+        missing += (offset[i] >= first_dirty) & (not is_suspect)
+    return count, missing
+
+
+@kernel
 def _look_up(
+    suspects: Int32,
     low: Words,
     high: Words,
     offset: Int64,
     words: Words,
     offsets: Int64,
     table: Int32,
-    bits: Words,
     first_dirty: int,
     keep: Flags,
 ) -> tuple[int, int]:
-    """Which records stay; (dirty ones that do, dirty ones whose key is not there)."""
-    met = missing = 0
-    mask, bit_mask = np.uint64(len(table) - 1), np.uint64(64 * len(bits) - 1)
-    for i in range(len(low)):
-        keep[i] = True
-        bit = (low[i] >> np.uint64(20)) & bit_mask
-        row = -1
-        if (bits[bit >> np.uint64(6)] >> (bit & np.uint64(63))) & np.uint64(1):
-            slot = low[i] & mask
-            third = high[i] & np.uint64(0xFFFFFFFF)
-            while True:
-                row = table[slot]
-                if row < 0 or (words[row, 0] == low[i] and words[row, 1] == third):
-                    break
-                slot = (slot + np.uint64(1)) & mask
+    """Which of the ``suspects`` stay; (dirty ones that do, dirty ones whose key is not there)."""
+    met, missing, mask = 0, 0, np.uint64(len(table) - 1)
+    for suspect in suspects:
+        i = np.uint64(suspect)
+        slot, third = low[i] & mask, high[i] & np.uint64(0xFFFFFFFF)
+        row = table[slot]
+        while row >= 0 and (words[row, 0] != low[i] or words[row, 1] != third):
+            slot = (slot + np.uint64(1)) & mask
+            row = table[slot]
         if row >= 0:
             keep[i] = offsets[row] == offset[i]
             met += keep[i]
@@ -134,11 +154,23 @@ class OffsetMap:
         return cls(words=words[:used], offsets=offsets[:used])
 
     def tables(self) -> tuple[Int32, Words]:
-        """(a hash table of rows, and bits of which a key's is set: most clean keys are told by these)."""
+        """(a hash table of rows, and bits of which a key's are set: most clean keys are told by these)."""
         table = _empty_table(len(self))
         bits = np.zeros(max(1, (1 << (_BITS_PER_KEY * len(self)).bit_length()) >> 6), np.uint64)
         _fill(self.words, self.offsets, table, bits)
         return table, bits
+
+    def look_up(
+        self, tables: tuple[Int32, Words], low: Words, high: Words, offset: Int64, first_dirty: int
+    ) -> tuple[Flags, int, int]:
+        """Records by the words of their hashes: (which stay: bool, how many of them are the map's, dirty ones
+        whose key is not there)."""
+        (table, bits), keep = tables, np.empty(len(offset), np.bool_)
+        suspects = np.empty(len(offset) + 1, np.int32)
+        count, missing = _suspect(low, offset, bits, first_dirty, keep, suspects)
+        spans = (low, high, offset, self.words, self.offsets, table, first_dirty)
+        met, unknown = _look_up(suspects[:count], *spans, keep)
+        return keep, met, missing + unknown
 
 
 def _empty_table(entries: int) -> Int32:
@@ -164,12 +196,10 @@ class Lookup:
         offset = columns.offset[rows]
         low, high = np.empty((2, len(offset)), np.uint64)
         siphash128_each(columns.data, columns.key_start[rows], columns.key_size[rows], *self._key, low, high)
-        won, keep = np.zeros(len(columns), np.bool_), np.empty(len(offset), np.bool_)
-        given = (self._map.words, self._map.offsets, *self._tables)
-        met, missing = _look_up(low, high, offset, *given, self._first_dirty, keep)
+        won = np.zeros(len(columns), np.bool_)
+        won[rows], met, missing = self._map.look_up(self._tables, low, high, offset, self._first_dirty)
         if missing:
             raise CheckFailedError(f"{missing} records came after their keys had been collected")
-        won[rows] = keep
         return won, met
 
 
