@@ -37,6 +37,8 @@ CLEAN_SHARE = 4
 _ENTRY_BYTES = 48
 """What an entry of the map takes, its part of the tables included."""
 _BITS_PER_KEY = 16
+_WORDS_OF_A_LINE = 8
+"""Words of eight bytes that the processor reads at one time."""
 
 
 @kernel
@@ -166,6 +168,10 @@ class OffsetMap:
         """Records by the words of their hashes: (which stay: bool, how many of them are the map's, dirty ones
         whose key is not there)."""
         (table, bits), keep = tables, np.empty(len(offset), np.bool_)
+        if len(bits) <= _WORDS_OF_A_LINE * len(offset):
+            np.bitwise_or.reduce(
+                bits
+            )  # read in order, they are in the cache when they are asked for at random
         suspects = np.empty(len(offset) + 1, np.int32)
         count, missing = _suspect(low, offset, bits, first_dirty, keep, suspects)
         spans = (low, high, offset, self.words, self.offsets, table, first_dirty)
