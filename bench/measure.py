@@ -164,11 +164,12 @@ def pieces(folder: Path, made: Generated) -> dict[str, Times]:
     timed = _timed(times, made.closed_size)
     with _planned(folder) as (planned, destination):
         work, found = planned.work, Extracted()
-        numbers = range(len(work.segments))
         buckets = bucket_count(work, 2)
         blobs: list[EntryBlob] = timed(
             "extract",
-            lambda: [blob.kept() for blob in extract(work, numbers, buckets, entry_capacity(work), found)],
+            lambda: [
+                blob.kept() for blob in extract(work, work.stretches, buckets, entry_capacity(work), found)
+            ],
         )
         merged = timed("merge", lambda: [_merge(blobs, bucket, buckets) for bucket in range(buckets)])
         winners: dict[int, list[np.ndarray[tuple[int], np.dtype[np.uint32]]]] = {}

@@ -109,8 +109,8 @@ def test_segments_and_groups_see_what_one_pass_sees(
     for segment in range(len(bases)):
         scan = TransactionScan(aborted)
         follow(scan, events, edges[segment], edges[segment + 1])
-        summaries.append(scan.summary(segment))
-    carried = carried_by_group(summaries[::-1], groups, [bases[group] for group in groups])
+        summaries.append(scan.summary(bases[segment]))
+    carried = carried_by_group(summaries[::-1], [bases[group] for group in groups])
     seen: tuple[list[int], list[int], list[int]] = ([], [], [])
     for number, group in enumerate(groups):
         behind = groups[number + 1] if number + 1 < len(groups) else len(bases)
@@ -143,7 +143,7 @@ def test_an_abort_that_no_index_names_is_found_across_segments_too() -> None:
     follow(first, events, 0, 1)
     follow(second, events, 1, 2)
     with pytest.raises(CorruptFileError, match="producer 7"):
-        carried_by_group([first.summary(0), second.summary(1)], [0], [0])
+        carried_by_group([first.summary(0), second.summary(1)], [0])
 
 
 def test_a_control_record_without_a_key_is_damage() -> None:

@@ -17,9 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from siltstone.cleaner.cleaner import RunLimits
 from siltstone.cleaner.engine import InProcessEngine
 from siltstone.cleaner.report import CLEANED, NOTHING_TO_DO, LogResult
+from siltstone.cleaner.stretches import Stretch, shares
+from siltstone.cleaner.work import LogWork
 from tests import in_memory
 from tests.cleaner import judging, logs, oracle
-from tests.cleaner.lives import Life, Living, Round, lives
+from tests.cleaner.lives import Life, Living, Round, lives, stretches_of_any_size
 from tests.log.index_checks import check_indexes
 
 
@@ -45,9 +47,18 @@ def live(life: Life, root: Path) -> None:
         limits = RunLimits(whole_log_bytes=0)
         if life.in_waves:
             limits = logs.one_group_a_wave(copy, living.settings(round_), living.clock.now_ms())
-        spread = clean(living, copy, round_, life.buckets, limits)
+        with pytest.MonkeyPatch.context() as patch:
+            stretches_of_any_size(patch)
+            patch.setattr(LogWork, "stretches", property(cut_up))
+            spread = clean(living, copy, round_, life.buckets, limits)
         assert (spread.status, spread.removed) == (result.status, result.removed)
         assert logs.tree(copy) == logs.tree(living.root)
+
+
+def cut_up(work: LogWork) -> list[Stretch]:
+    """As many tasks would extract it."""
+    runs = shares(work.segments, work.end, 7, may_cut=not work.message_sets)
+    return [stretch for run in runs for stretch in run]
 
 
 def clean(living: Living, root: Path, round_: Round, buckets: int, limits: RunLimits) -> LogResult:

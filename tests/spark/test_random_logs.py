@@ -20,7 +20,7 @@ from siltstone.spark.clean import SparkEngine
 from siltstone.spark.jobs import TOGETHER_BYTES
 from tests import in_memory
 from tests.cleaner import judging, logs, oracle
-from tests.cleaner.lives import Life, Living, Round, lives
+from tests.cleaner.lives import Life, Living, Round, lives, stretches_of_any_size
 
 pytestmark = pytest.mark.spark
 
@@ -55,7 +55,9 @@ def check(life: Life, root: Path, session: SparkSession) -> None:
         clean_share=4 * (life.buckets % 2),
         together_bytes=TOGETHER_BYTES * (life.buckets // 2 % 2),
     )
-    spread = clean(living, copy, last, engine, limits)
+    with pytest.MonkeyPatch.context() as patch:
+        stretches_of_any_size(patch)
+        spread = clean(living, copy, last, engine, limits)
     judging.assert_cleaned(expected, copy / living.partition.name, spread, start)
     assert logs.tree(copy) == logs.tree(living.root)
 

@@ -123,7 +123,7 @@ def clean_in_one_go(work: LogWork, attempt: str) -> LogDone:
 
 def _extract_and_rewrite(work: LogWork, attempt: str) -> LogDone:
     done = LogDone(name=work.name, found=Extracted())
-    extracted = extract(work, range(len(work.segments)), 1, entry_capacity(work), done.found)
+    extracted = extract(work, work.stretches, 1, entry_capacity(work), done.found)
     blobs = [blob.kept() for blob in extracted]
     carried = carried_between(work, done.found)
     done.found.trouble = done.found.trouble or check_keyless(work, done.found)
@@ -234,8 +234,8 @@ class InProcessEngine:
     def _merged(self, work: LogWork) -> tuple[LogDone, dict[int, Offsets], dict[int, Carried]]:
         buckets, found = bucket_count(work, self._buckets), Extracted()
         blobs: dict[int, list[EntryBlob]] = {}
-        for number in range(len(work.segments)):
-            for blob in extract(work, [number], buckets, entry_capacity(work), found):
+        for stretch in work.stretches:
+            for blob in extract(work, [stretch], buckets, entry_capacity(work), found):
                 blobs.setdefault(blob.bucket, []).append(blob.kept())
         carried = carried_between(work, found)
         merged = [merge_bucket(mine, bucket, buckets) for bucket, mine in blobs.items()]

@@ -292,7 +292,8 @@ def dirty_segments(work: LogWork) -> range:
 def dirty_entries(work: LogWork, segments: Sequence[int], found: Extracted) -> list[EntryBlob]:
     """The dirty entries of some segments; not to be used when ``found`` has trouble."""
     capacity = max(1024, work.end - work.first_dirty)
-    return [blob.kept() for blob in extract(work, segments, 1, capacity, found) if blob.dirty]
+    stretches = [work.stretches[number] for number in segments]
+    return [blob.kept() for blob in extract(work, stretches, 1, capacity, found) if blob.dirty]
 
 
 def clean_group(work: LogWork, group: Group, lookup: Lookup, attempt: str) -> GroupDone:

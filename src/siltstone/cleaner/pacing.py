@@ -40,9 +40,16 @@ class Pacer:
 
 
 def paced_windows(
-    reader: files.Reader, window_size: int, pacer: Pacer, *, verify: bool = True
+    reader: files.Reader,
+    window_size: int,
+    pacer: Pacer,
+    *,
+    span: tuple[int, int | None] = (0, None),
+    verify: bool = True,
 ) -> Iterator[Window]:
-    """``windows`` of a whole segment, each handed on when its bytes may have been read."""
-    for window in windows(reader, window_size=window_size, verify=verify):
+    """``windows`` of a ``span`` of a segment (its first byte, and the one behind it), each handed on when its
+    bytes may have been read."""
+    start, behind = span
+    for window in windows(reader, start=start, size=behind, window_size=window_size, verify=verify):
         pacer.done(len(window.data))
         yield window

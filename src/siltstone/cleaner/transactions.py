@@ -5,11 +5,11 @@ and its marker; the ``.txnindex`` files of the whole log name them. A marker's t
 batch of it was read in this pass, not even one that is dropped in it: such a marker is stamped, and goes once
 its horizon has passed.
 
-The state runs over all segments and groups, which different tasks rewrite. So extraction tells, segment by
-segment, how it left each producer, and ``carried_by_group`` puts that together::
+The state runs over all segments and groups, which different tasks rewrite. So extraction tells, stretch by
+stretch, how it left each producer, and ``carried_by_group`` puts that together::
 
-    segments ── TransactionScan ──► summaries ── carried_by_group ──► Carried, one for each group's start
-    a group  ── TransactionScan, from its Carried on ──► aborted batches, empty markers, the new .txnindex
+    stretches ── TransactionScan ──► summaries ── carried_by_group ──► Carried, one for each group's start
+    a group   ── TransactionScan, from its Carried on ──► aborted batches, empty markers, the new .txnindex
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Kinds = npt.NDArray[np.int8]
 DATA, COMMIT, ABORT, OTHER, EMPTY, SENSELESS = range(6)
 """What a batch is to a transaction; EMPTY: a control batch that an earlier cleaning has emptied."""
 CLOSED, OPEN, OBSERVED, UNLISTED = range(4)
-"""What a summary's row says: (segment, this, producer id; for OBSERVED the marker's offset)."""
+"""What a summary's row says: (first offset, this, producer id; for OBSERVED the marker's offset)."""
 NOT_LISTED = (
     "producer {producer} aborted a transaction with data that no .txnindex names; "
     "siltstone recover --check builds the index again"
@@ -165,7 +165,7 @@ def _follow(
 
 
 class TransactionScan:
-    """Goes along with batches in log order, window by window, from a segment's or a group's start on."""
+    """Goes along with batches in log order, window by window, from a stretch's or a group's start on."""
 
     def __init__(self, aborted: Aborted, carried: Carried = NOTHING) -> None:
         self._aborted = aborted
@@ -223,14 +223,14 @@ class TransactionScan:
         right = np.searchsorted(self._aborted.producer_id, table, side="right")
         return np.searchsorted(table, producer_ids), np.column_stack((left, right))
 
-    def summary(self, segment: int) -> Int64:
-        """How a scan from this segment's start left the producers: int64[n, 3], rows as ``OPEN`` says."""
+    def summary(self, first: int) -> Int64:
+        """How a scan from offset ``first`` on left the producers: int64[n, 3], rows as ``OPEN`` says."""
         closed = self._producers[self._touched & ~self._opened]
         opened = self._producers[self._touched & self._opened]
         observed = self._aborted.last_offset[self._observed]
         unlisted = self._producers[self._unlisted]
         parts = ((CLOSED, closed), (OPEN, opened), (OBSERVED, observed), (UNLISTED, unlisted))
-        rows = [np.column_stack((np.full((len(v), 2), (segment, kind)), v)) for kind, v in parts]
+        rows = [np.column_stack((np.full((len(v), 2), (first, kind)), v)) for kind, v in parts]
         return np.concatenate(rows).astype(np.int64)
 
     def ended_transactions(self) -> bytes:
@@ -240,13 +240,12 @@ class TransactionScan:
         return ended[np.argsort(ended["last_offset"], kind="stable")].tobytes()
 
 
-def carried_by_group(
-    summaries: Sequence[Int64], first_segments: Sequence[int], bases: Sequence[int], name: str = ""
-) -> dict[int, Carried]:
+def carried_by_group(summaries: Sequence[Int64], bases: Sequence[int], name: str = "") -> dict[int, Carried]:
     """What each group starts with, groups without anything left out.
 
-    ``summaries``: of every segment, in any order. ``first_segments`` and ``bases`` (offsets) are the groups'.
-    ``name`` is for messages. Raises CorruptFileError for an abort that no index names.
+    ``summaries``: of all stretches of the log, in any order; none of them runs over one of the groups'
+    ``bases`` (offsets, ascending). ``name`` is for messages. Raises CorruptFileError for an abort that no
+    index names.
     """
     if not summaries:
         return {}
@@ -254,25 +253,24 @@ def carried_by_group(
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     values, where = np.unique(rows[:, 2], return_inverse=True)
     opened, observed = np.zeros((2, len(values)), np.bool_)
-    starting = dict(zip(first_segments, enumerate(bases), strict=True))
-    count = max(int(rows[-1, 0]) if len(rows) else 0, *first_segments) + 1
-    edges = np.searchsorted(rows[:, 0], np.arange(count + 1))
+    firsts, begins = np.unique(rows[:, 0], return_index=True)
+    ends, taken = [*begins[1:].tolist(), len(rows)], 0
     found: dict[int, Carried] = {}
-    for segment in range(count):
-        still = opened | observed
-        if segment in starting and still.any():
-            group, base = starting[segment]
-            markers = values[observed & (values >= base)]
+    for group, behind in enumerate([*np.searchsorted(firsts, bases).tolist(), len(firsts)]):
+        for stretch in range(taken, behind):
+            part = slice(begins[stretch], ends[stretch])
+            _add_stretch(rows[part, 1], where[part], values, opened, observed, name)
+        taken = behind
+        if group < len(bases):
+            markers = values[observed & (values >= bases[group])]
             found[group] = Carried(unended=tuple(values[opened].tolist()), observed=tuple(markers.tolist()))
-        part = slice(edges[segment], edges[segment + 1])
-        _add_segment(rows[part, 1], where[part], values, opened, observed, name)
     return {group: carried for group, carried in found.items() if carried != NOTHING}
 
 
-def _add_segment(
+def _add_stretch(
     kinds: Int64, where: Int64, values: Int64, opened: Flags, observed: Flags, name: str
 ) -> None:
-    """Take in one segment's summary; ``opened`` and ``observed`` are columns beside ``values``."""
+    """Take in one stretch's summary; ``opened`` and ``observed`` are columns beside ``values``."""
     unlisted = where[kinds == UNLISTED]
     if opened[unlisted].any():
         producer = int(values[unlisted[np.argmax(opened[unlisted])]])

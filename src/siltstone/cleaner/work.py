@@ -2,7 +2,7 @@
 
 ``LogWork`` is all that a task has to know of one log. The pieces, in the order of the data's way::
 
-    extract        segments        → entries by bucket, and what was seen in them
+    extract        stretches       → entries by bucket, and what was seen in them
     merge          one bucket      → winners by group
     carried        all summaries   → what each group starts with, of transactions
     rewrite_group  one group       → a staged segment, checked (see ``staging``)
@@ -25,6 +25,7 @@ from siltstone.cleaner.judging import Flags
 from siltstone.cleaner.keys import EntryBlob, Winners
 from siltstone.cleaner.pacing import UNLIMITED, Pacer, paced_windows
 from siltstone.cleaner.rewrite import Rules, pieces
+from siltstone.cleaner.stretches import Stretch, whole
 from siltstone.cleaner.transactions import NOTHING, Aborted, Carried, TransactionScan, carried_by_group
 from siltstone.config import LONG_MAX
 from siltstone.errors import CorruptFileError, SiltstoneError
@@ -116,6 +117,11 @@ class LogWork:
         """Do tombstones of v0 and v1 in segment number ``segment`` stay? Equal means they go."""
         return self.segments[segment].modified_ms > self.legacy_horizon_ms
 
+    @property
+    def stretches(self) -> list[Stretch]:
+        """One for each of its segments."""
+        return whole(self.segments, self.end)
+
     def offsets_of(self, segment: int) -> tuple[int, int]:
         """The offsets that segment number ``segment`` may hold: [its base, the next one's base)."""
         following = self.segments[segment + 1].base_offset if segment + 1 < len(self.segments) else self.end
@@ -163,9 +169,9 @@ def trouble_of(error: Exception) -> Trouble:
 
 
 def extract(
-    work: LogWork, segments: Sequence[int], buckets: int, capacity: int, found: Extracted
+    work: LogWork, stretches: Sequence[Stretch], buckets: int, capacity: int, found: Extracted
 ) -> Iterator[EntryBlob]:
-    """The keys of some segments (numbers into ``work.segments``, ascending) as blobs of entries.
+    """The keys of some stretches of the log, ascending, as blobs of entries.
 
     ``capacity`` bounds the entries kept in memory. ``found`` is filled on the way; when it has trouble in
     the end, the blobs are not to be used.
@@ -175,25 +181,24 @@ def extract(
         first_dirty=work.first_dirty,
         buckets=buckets,
         capacity=capacity,
-        expected=sum(end - base for base, end in map(work.offsets_of, segments)),
+        expected=sum(stretch.end - stretch.first for stretch in stretches),
     )
     try:
-        for number in segments:
-            yield from _extract_segment(work, number, collector, found)
+        for stretch in stretches:
+            yield from _extract_stretch(work, stretch, collector, found)
         yield from collector.finish()
     except Exception as error:
         found.trouble = trouble_of(error)
 
 
-def _extract_segment(
-    work: LogWork, number: int, collector: KeyCollector, found: Extracted
+def _extract_stretch(
+    work: LogWork, stretch: Stretch, collector: KeyCollector, found: Extracted
 ) -> Iterator[EntryBlob]:
-    segment, scratch, scan = work.segments[number], Scratch(), work.transactions()
-    pacer = Pacer(work.io_bytes_per_second)
-    following, end = work.offsets_of(number)
+    segment, scratch, scan = work.segments[stretch.segment], Scratch(), work.transactions()
+    pacer, span, following = Pacer(work.io_bytes_per_second), (stretch.start, stretch.behind), stretch.first
     with unchanged(segment) as reader:
-        for window in paced_windows(reader, work.window_size, pacer):
-            before, following = following, refuse_disorder(segment.path, window, following, end)
+        for window in paced_windows(reader, work.window_size, pacer, span=span):
+            before, following = following, refuse_disorder(segment.path, window, following, stretch.end)
             for part in pieces(window.batches):
                 batches = window.batches[part]
                 columns = decode_record_keys(
@@ -205,7 +210,7 @@ def _extract_segment(
                 contested = _contested(work, scan, window, batches, columns, segment.path, found)
                 found.keyless += int(np.count_nonzero(~keyed if contested is None else contested & ~keyed))
                 yield from collector.add(columns, keyed if contested is None else contested & keyed)
-    summary = scan.summary(number)
+    summary = scan.summary(stretch.first)
     if len(summary):
         found.summaries.append(summary)
 
@@ -287,14 +292,14 @@ def check_keyless(work: LogWork, found: Extracted) -> Trouble | None:
 
 
 def carried_between(work: LogWork, found: Extracted) -> dict[int, Carried]:
-    """What each group starts with, of transactions; all segments were extracted.
+    """What each group starts with, of transactions; all of the log was extracted.
 
     Takes the summaries out of ``found``, and puts trouble into it.
     """
     summaries, found.summaries = found.summaries, []
     try:
-        firsts, bases = [group.first for group in work.groups], [group.base_offset for group in work.groups]
-        return carried_by_group(summaries, firsts, bases, work.segments[0].directory)
+        bases = [group.base_offset for group in work.groups]
+        return carried_by_group(summaries, bases, work.segments[0].directory)
     except Exception as error:
         found.trouble = found.trouble or trouble_of(error)
         return {}

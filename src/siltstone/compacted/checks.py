@@ -36,7 +36,7 @@ def refuse_doubts(work: CompactionWork, done: Compacted) -> None:
     aborted transaction that no index names.
     """
     refuse_trouble(work.name, done)
-    carried_by_group(done.found.summaries, [0], [work.first], work.name)
+    carried_by_group(done.found.summaries, [work.first], work.name)
     found, removed = done.found, removed_of(work, done)
     written = {group.group: group.kept for group in done.groups}
     kept = sum(done.winners.values())

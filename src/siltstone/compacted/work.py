@@ -242,7 +242,7 @@ def _extract_source(
                 before = refuse_inner_disorder(source.path, window, batches, columns, before)
                 wanted = _wanted(work, scan, batches, columns, source.path, window, found)
                 yield from _collect(work, columns, wanted, collector, found)
-    summary = scan.summary(number)
+    summary = scan.summary(source.base_offset)
     if len(summary):
         found.summaries.append(summary)
 

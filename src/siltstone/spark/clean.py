@@ -40,6 +40,7 @@ from siltstone.cleaner.judging import Offsets
 from siltstone.cleaner.keys import ENTRY_BYTES, EntryBlob, merge_bucket
 from siltstone.cleaner.lookup import CLEAN_SHARE, pays
 from siltstone.cleaner.staging import Rewritten, rewrite_group
+from siltstone.cleaner.stretches import Stretch, shares
 from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.winners import WINNER_BYTES, WinnersFile, rewrite_from, write_winners
 from siltstone.cleaner.work import (
@@ -64,7 +65,7 @@ from siltstone.spark.jobs import (
 )
 from siltstone.spark.rows import Row, rows_of
 from siltstone.spark.second_pass import clean_by_lookup
-from siltstone.spark.tasks import Batches, finer, merging, runs_of, task_numbers
+from siltstone.spark.tasks import Batches, finer, merging, task_numbers
 from siltstone.spark.together import Stage
 
 _TASK_BYTES = 1 << 30
@@ -94,9 +95,9 @@ def dealt(works: Sequence[LogWork], workers: int) -> list[list[LogWork]]:
 
 
 def extract_task(
-    work: LogWork, parts: Sequence[Sequence[int]], buckets: int, batches: Batches
+    work: LogWork, parts: Sequence[Sequence[Stretch]], buckets: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names a run of segments: their entries, and a report of what was in them."""
+    """Each row names a run of stretches: their entries, and a report of what was in them."""
     for number in task_numbers(batches):
         found = Extracted()
         for blob in extract(work, parts[number], buckets, entry_capacity(work), found):
@@ -282,10 +283,10 @@ class SparkEngine:
         job = Job(stages=stages, title=work.name, staging=work.staging)
         return run(self._session, job, self._progress, together=self._goes_together(work))
 
-    def _parts(self, work: LogWork) -> list[list[int]]:
-        """Runs of neighbouring segments of about the same size, one for each extracting task."""
-        sizes = [segment.size for segment in work.segments]
-        return runs_of(sizes, min(len(sizes), max(self._parallelism, math.ceil(sum(sizes) / _TASK_BYTES))))
+    def _parts(self, work: LogWork) -> list[list[Stretch]]:
+        """What each extracting task reads."""
+        tasks = max(self._parallelism, math.ceil(work.size / _TASK_BYTES))
+        return shares(work.segments, work.end, tasks, may_cut=not work.message_sets)
 
     def _rewriting_tasks(self, work: LogWork, groups: Sequence[Group]) -> int:
         """A task costs Spark some 80 ms: as many as there are cores, unless the winners that each holds
