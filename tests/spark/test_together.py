@@ -259,3 +259,23 @@ def test_when_logs_go_together(session: SparkSession, monkeypatch: pytest.Monkey
     other.join()
     monkeypatch.setattr(jobs, "is_local", lambda master: False)
     assert not can_go_together(session, 100)
+
+
+def claim_task(
+    pieces: int, claim: Callable[[int], bool], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Every piece that nobody has claimed, from a place of one's own on."""
+    numbers = [row.target for batch in batches for row in rows_of(batch) if row.kind == "dealt"]
+    for place in range(pieces):
+        piece = (place + min(numbers)) % pieces
+        if claim(piece):
+            yield Row(target=0, kind="claimed", count=piece).batch()
+            time.sleep(0.002 * min(numbers))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_pieces_are_shared_out_once(tmp_path: Path, workers: int) -> None:
+    given = [stages()[0], Stage(function=claim_task, given=(40,), tasks=workers, claims=True)]
+    found = on_threads(tmp_path, given, workers, 0)
+    assert sorted(row.count for row in found) == list(range(40))
+    assert {row.kind for row in found} == {"claimed"}

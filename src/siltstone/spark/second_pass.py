@@ -5,13 +5,14 @@
     together   dirty segments ─► entries, to every task ─► a map each ─ groups looked up ─► rewrite ─► reports
     apart      dirty segments ─► entries ─► driver: a map, broadcast ─ groups looked up ─► rewrite ─► reports
 
-The pieces are ``cleaner.lookup``'s.
+Together every worker begins with groups of its own and goes on with those that nobody has begun. The pieces
+are ``cleaner.lookup``'s.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 
 import pyarrow as pa
@@ -29,6 +30,8 @@ from siltstone.spark.tasks import Batches, runs_of, task_numbers
 from siltstone.spark.together import ALL, Stage
 
 Runs = Sequence[Sequence[int]]
+Claim = Callable[[int], bool]
+"""Is that group for this worker?"""
 
 
 def dirty_task(work: LogWork, parts: Runs, lookups: int, batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -61,9 +64,10 @@ def shared_lookup_task(
         yield from _looked_up(work, shared.value, parts[number])
 
 
-def lookup_task(work: LogWork, parts: Runs, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """The same by a map of the dirty entries that arrive. Nothing is looked up where those have trouble, or
-    transactions; the first run's task says so."""
+def lookup_task(work: LogWork, parts: Runs, claim: Claim, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """The same by a map of the dirty entries that arrive: its run, then from the end those groups of others
+    that nobody has claimed. Nothing is looked up where the entries have trouble, or transactions; the first
+    run's task says so."""
     arrived = [row for batch in batches for row in rows_of(batch)]
     (mine,) = (row.target for row in arrived if row.kind == rows.HEADS)
     found, entries = _dirty(arrived)
@@ -72,11 +76,12 @@ def lookup_task(work: LogWork, parts: Runs, batches: Batches) -> Iterator[pa.Rec
         return
     offset_map = lookup.OffsetMap.of(entries)
     yield rows.report_row(rows.MERGED, {"dirty_keys": len(offset_map)}).batch()
-    yield from _looked_up(work, offset_map, parts[mine])
+    others = [group for run in parts if run is not parts[mine] for group in run]
+    yield from _looked_up(work, offset_map, filter(claim, [*parts[mine], *reversed(others)]))
 
 
 def _looked_up(
-    work: LogWork, offset_map: lookup.OffsetMap, groups: Sequence[int]
+    work: LogWork, offset_map: lookup.OffsetMap, groups: Iterable[int]
 ) -> Iterator[pa.RecordBatch]:
     ready = lookup.Lookup(work, offset_map)
     for group in groups:
@@ -94,7 +99,7 @@ def clean_by_lookup(
     if together:
         stages = (
             Stage(function=dirty_task, given=(work, runs, len(parts)), tasks=len(runs)),
-            Stage(function=lookup_task, given=(work, parts), tasks=len(parts)),
+            Stage(function=lookup_task, given=(work, parts), tasks=len(parts), claims=True),
         )
         reports = run_together(session, Job(stages=stages, title=work.name, staging=work.staging), progress)
         if reports is not None:

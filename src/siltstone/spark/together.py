@@ -8,6 +8,7 @@
     FOLDER/begun.TASK           made with O_EXCL: a task that goes again finds it, and gives up
     FOLDER/STAGE.FROM.TASK      rows from one worker for one task of the next stage, which removes them
     FOLDER/STAGE.FROM           that worker is through with that stage
+    FOLDER/claimed.STAGE.NUMBER made with O_EXCL: some worker does that piece of the stage
     FOLDER/failed               somebody gave up: nobody waits any longer
 
 Spark's shuffle takes some 80 ms a stage and copies each blob six times; this way takes one stage, in which
@@ -20,6 +21,7 @@ the driver then takes the way that Spark can repeat task by task.
 from __future__ import annotations
 
 import contextlib
+import functools
 import struct
 import threading
 import time
@@ -49,12 +51,15 @@ _SHORT_S, _LONG_S, _PATIENT_AFTER = 0.001, 0.01, 200
 class Stage:
     """``function(*given, batches)`` in so many ``tasks``: rows go to task ``target`` modulo ``tasks``.
 
-    The first stage's tasks are given their number, as a row of ``spark.range``.
+    The first stage's tasks are given their number, as a row of ``spark.range``. One that ``claims`` is given,
+    before the batches, a call that is true for one worker only, for each number that it is asked about: so
+    workers share out pieces that any of them may do.
     """
 
     function: Callable[..., Iterator[pa.RecordBatch]]
     given: tuple[object, ...]
     tasks: int
+    claims: bool = False
 
     @property
     def name(self) -> str:
@@ -86,6 +91,14 @@ class _Post:
         """Let nobody wait for this worker."""
         with contextlib.suppress(OSError):
             self._mark(FAILED)
+
+    def claim(self, stage: int, piece: int) -> bool:
+        """May this worker do that piece of a stage? Nobody else may then."""
+        try:
+            self._mark(f"claimed.{stage}.{piece}")
+        except FileExistsError:
+            return False
+        return True
 
     def send(self, stage: int, batch: pa.RecordBatch, tasks: int) -> None:
         """Hand rows to the ``tasks`` tasks of the stage after ``stage``."""
@@ -173,7 +186,8 @@ def _all_stages(stages: Sequence[Stage], number: int, workers: int, post: _Post)
         is_last = level == len(stages) - 1
         for task in range(number, stage.tasks, workers):
             given: Iterable[pa.RecordBatch] = post.received(level, task) if level else (_numbered(task),)
-            for batch in stage.function(*stage.given, given):
+            claim = (functools.partial(post.claim, level),) if stage.claims else ()
+            for batch in stage.function(*stage.given, *claim, given):
                 if is_last:
                     yield batch
                 else:
