@@ -486,9 +486,16 @@ def test_what_is_written_and_not_wanted_any_more_lets_go_of_its_memory(
             writer.let_go(writer.size - (number % 3 << 20))
         writer.let_go(0)
         writer.sync()
+        assert (60 - 24 - 8) << 20 <= gone[-1][1] <= (60 - 24) << 20
+        writer.let_go_of_the_rest()
     starts, ends = zip(*gone, strict=True)
     assert starts == (0, *ends[:-1])
-    assert (60 - 24 - 8) << 20 <= ends[-1] <= (60 - 24) << 20
+    assert ends[-1] == 60 << 20
+    with files.Writer(tmp_path / "small") as writer:
+        writer.write(part)
+        writer.let_go(len(part))
+        writer.let_go_of_the_rest()
+    assert len(gone) == len(ends)
     assert (tmp_path / "large").read_bytes() == 15 * part
 
 

@@ -109,6 +109,11 @@ class _Sink:
         writer.let_go(read_back.size)
         return done
 
+    def let_go(self) -> None:
+        """All was read back: the system need not keep it in memory."""
+        if self._writer is not None:
+            self._writer.let_go_of_the_rest()
+
     def _write_what_was_kept(self) -> None:
         """So far the new segment is the old one: copy as much of it."""
         assert self._path is not None
@@ -218,8 +223,9 @@ def _stage(
                 files.copy_attributes(work.segments[group.first].path, path)
                 files.set_modified(path, source.modified_ns)
         files.sync_files(report.staged.values())
-    if not linked:
-        Pacer(work.io_bytes_per_second).done(read_back.finish(report.size, report.kept, staged))
+        if not linked:
+            Pacer(work.io_bytes_per_second).done(read_back.finish(report.size, report.kept, staged))
+            sink.let_go()
     _check_indexes(report, staged)
     report.identity = list(files.stat(log).identity)
 

@@ -205,6 +205,11 @@ class Writer:
             let_go(self._descriptor, self._gone, end - self._gone)
             self._gone = end
 
+    def let_go_of_the_rest(self) -> None:
+        """The same of a file all of which was synced, if some of it was let go of. Raises OSError."""
+        if self._gone:
+            let_go(self._descriptor, self._gone, self.size - self._gone)
+
     def sync(self) -> None:
         """Make the contents durable."""
         about_to("fsync", self.path)
