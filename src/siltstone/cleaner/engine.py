@@ -16,6 +16,7 @@ import numpy as np
 from siltstone.cleaner import lookup
 from siltstone.cleaner.judging import Offsets
 from siltstone.cleaner.keys import MERGE_BYTES, EntryBlob, Winners, merge_bucket
+from siltstone.cleaner.rewrite import Buffers
 from siltstone.cleaner.staging import Rewritten, remove_staged, rewrite_group
 from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.winners import WinnersFile, rewrite_from, write_winners
@@ -113,15 +114,16 @@ def fits_one_task(work: LogWork, byte_limit: int) -> bool:
     return work.size <= byte_limit and bucket_count(work) == 1
 
 
-def clean_in_one_go(work: LogWork, attempt: str) -> LogDone:
-    """Extract, merge and rewrite a whole log in this process, or look its keys up where that pays."""
-    began = time.perf_counter()
-    done = clean_by_lookup(work, attempt) or _extract_and_rewrite(work, attempt)
+def clean_in_one_go(work: LogWork, attempt: str, buffers: Buffers | None = None) -> LogDone:
+    """Extract, merge and rewrite a whole log in this process, or look its keys up where that pays. A task
+    that does several logs may give them the same ``buffers``."""
+    began, buffers = time.perf_counter(), buffers or Buffers()
+    done = clean_by_lookup(work, attempt, buffers=buffers) or _extract_and_rewrite(work, attempt, buffers)
     done.seconds = time.perf_counter() - began
     return done
 
 
-def _extract_and_rewrite(work: LogWork, attempt: str) -> LogDone:
+def _extract_and_rewrite(work: LogWork, attempt: str, buffers: Buffers) -> LogDone:
     done = LogDone(name=work.name, found=Extracted())
     extracted = extract(work, work.stretches, 1, entry_capacity(work), done.found)
     blobs = [blob.kept() for blob in extracted]
@@ -132,11 +134,16 @@ def _extract_and_rewrite(work: LogWork, attempt: str) -> LogDone:
         by_group = dict(winners_by_group(work, winners))
         done.dirty_keys = winners.dirty_keys
         done.winners = {group: len(offsets) for group, offsets in by_group.items()}
-        done.groups = rewrite_groups(work, by_group, carried, attempt)
+        done.groups = rewrite_groups(work, by_group, carried, attempt, buffers)
     return done
 
 
-def clean_by_lookup(work: LogWork, attempt: str, clean_share: float = lookup.CLEAN_SHARE) -> LogDone | None:
+def clean_by_lookup(
+    work: LogWork,
+    attempt: str,
+    clean_share: float = lookup.CLEAN_SHARE,
+    buffers: Buffers | None = None,
+) -> LogDone | None:
     """A second pass in this process; None where it does not pay, and for a log that has transactions."""
     if not lookup.pays(work, clean_share):
         return None
@@ -147,7 +154,7 @@ def clean_by_lookup(work: LogWork, attempt: str, clean_share: float = lookup.CLE
     if done.found.transactional:
         return None
     offset_map = lookup.OffsetMap.of(entries)
-    ready = lookup.Lookup(work, offset_map)
+    ready = lookup.Lookup(work, offset_map, buffers)
     groups = [lookup.clean_group(work, group, ready, attempt) for group in work.groups]
     return looked_up(work, len(offset_map), groups)
 
@@ -173,13 +180,18 @@ def looked_up(work: LogWork, dirty_keys: int, groups: Iterable[lookup.GroupDone]
 
 
 def rewrite_groups(
-    work: LogWork, winners: dict[int, Offsets], carried: dict[int, Carried], attempt: str
+    work: LogWork,
+    winners: dict[int, Offsets],
+    carried: dict[int, Carried],
+    attempt: str,
+    buffers: Buffers,
 ) -> list[Rewritten]:
     """Rewrite all groups in order, up to the first that has trouble."""
     reports = []
     for group in work.groups:
         mine = winners.get(group.index, np.empty(0, np.uint32))
-        reports.append(rewrite_group(work, group, mine, attempt, carried.get(group.index, NOTHING)))
+        over = carried.get(group.index, NOTHING)
+        reports.append(rewrite_group(work, group, mine, attempt, over, buffers))
         if reports[-1].trouble is not None:
             break
     return reports
@@ -196,8 +208,9 @@ class InProcessEngine:
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
         """Each log in one go."""
+        buffers = Buffers()
         for work in works:
-            yield clean_in_one_go(work, "0")
+            yield clean_in_one_go(work, "0", buffers)
 
     def clean_spread(self, work: LogWork) -> LogDone:
         """Segment by segment, bucket by bucket, group by group, as a cluster would."""
@@ -206,7 +219,7 @@ class InProcessEngine:
             return found
         done, by_group, carried = self._merged(work)
         if done.found.trouble is None:
-            done.groups = rewrite_groups(work, by_group, carried, "0")
+            done.groups = rewrite_groups(work, by_group, carried, "0", Buffers())
         return done
 
     def gather(self, work: LogWork) -> Gathered:
@@ -225,8 +238,9 @@ class InProcessEngine:
     ) -> list[Rewritten]:
         """Group by group, up to the first that has trouble."""
         reports: list[Rewritten] = []
+        buffers = Buffers()
         for group in groups:
-            reports.append(rewrite_from(work, group, winners[group.index], "0"))
+            reports.append(rewrite_from(work, group, winners[group.index], "0", buffers))
             if reports[-1].trouble is not None:
                 break
         return reports

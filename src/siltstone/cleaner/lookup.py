@@ -22,6 +22,7 @@ from siltstone.cleaner.contest import Contested
 from siltstone.cleaner.hashing import siphash128_each
 from siltstone.cleaner.judging import Fates, Flags, Offsets
 from siltstone.cleaner.keys import EntryBlob, Words, table_for
+from siltstone.cleaner.rewrite import Buffers
 from siltstone.cleaner.staging import Rewritten, rewrite_by
 from siltstone.cleaner.work import Extracted, Group, LogWork, Trouble, extract
 from siltstone.config import LONG_MAX
@@ -188,11 +189,12 @@ def _empty_table(entries: int) -> Int32:
 class Lookup:
     """An ``OffsetMap`` made ready for one task."""
 
-    def __init__(self, work: LogWork, offset_map: OffsetMap) -> None:
+    def __init__(self, work: LogWork, offset_map: OffsetMap, buffers: Buffers | None = None) -> None:
         self._key = (np.uint64(work.hash_key[0]), np.uint64(work.hash_key[1]))
         self._first_dirty = work.first_dirty
         self._map = offset_map
         self._tables = offset_map.tables()
+        self.buffers = buffers or Buffers()
 
     def won(self, columns: RecordColumns) -> tuple[Flags, int]:
         """(which records stay, by their keys: bool; how many of them are the map's). Those without a key do
@@ -299,7 +301,7 @@ def dirty_entries(work: LogWork, segments: Sequence[int], found: Extracted) -> l
 def clean_group(work: LogWork, group: Group, lookup: Lookup, attempt: str) -> GroupDone:
     """Look up a group's keys, and rewrite it. Never raises: the reports say what is wrong."""
     contest = ByLookup(lookup, group.base_offset)
-    rewritten = rewrite_by(work, group, contest, attempt)
+    rewritten = rewrite_by(work, group, contest, attempt, buffers=lookup.buffers)
     if contest.transactional:
         return GroupDone(found=Extracted(transactional=True))
     found = Extracted(records=rewritten.records, keyless=contest.keyless, trouble=rewritten.trouble)

@@ -31,10 +31,12 @@ class ReadBack:
     be, OSError.
     """
 
-    def __init__(self, work: LogWork, group: Group, path: str, winners: Callable[[], Offsets]) -> None:
+    def __init__(
+        self, work: LogWork, group: Group, path: str, winners: Callable[[], Offsets], scratch: Scratch
+    ) -> None:
         self._work, self._group, self._path, self._winners = work, group, path, winners
         self._again = IndexBuilder(group.base_offset, work.index_interval, work.index_bytes)
-        self._scratch = Scratch()
+        self._scratch = scratch
         self._following, self._last, self._met = group.base_offset, group.base_offset - 1, 0
         self.size = self.kept = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -40,11 +41,27 @@ def small_batches() -> list[bytes]:
 
 
 def clean_small_log(directory: Path, whole: Engine, spread: Engine) -> None:
-    """Make it in an empty directory and clean it both ways: by one worker, and spread over several."""
+    """Make it in an empty directory and clean it both ways, by one worker, and spread over several; and one
+    whose keys are looked up."""
     files.write_new(directory / segment_file(0, "log"), b"".join(small_batches()))
     (done,) = whole.clean_whole([small_work(directory, "whole")])
-    for each in (done, spread.clean_spread(small_work(directory, "spread"))):
+    (again,) = whole.clean_whole([_second_pass(directory / "twice")])
+    for each in (done, again, spread.clean_spread(small_work(directory, "spread"))):
         assert each.found.trouble is None and each.groups[0].trouble is None, each
+
+
+def _second_pass(directory: Path) -> LogWork:
+    """The cleaning of a log in a new directory of which only the last batch is dirty."""
+    *clean, dirty = small_batches()[:-1]
+    first = END - 10
+    files.make_directory(directory)
+    files.write_new(directory / segment_file(0, "log"), b"".join(clean))
+    files.write_new(directory / segment_file(first, "log"), dirty)
+    groups = (
+        Group(index=0, first=0, last=1, base_offset=0, end_offset=first),
+        Group(index=1, first=1, last=2, base_offset=first, end_offset=END),
+    )
+    return replace(small_work(directory, "staged"), groups=groups, first_dirty=first, end=END)
 
 
 def small_work(directory: Path, name: str) -> LogWork:

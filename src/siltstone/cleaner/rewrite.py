@@ -133,15 +133,26 @@ class Draft:
         )
 
 
+class Buffers:
+    """Where a group's bytes go while it is rewritten. New memory is dear: a task's groups use the same ones,
+    one after another."""
+
+    def __init__(self) -> None:
+        self.plain, self.packed, self.read_back = Scratch(), Scratch(), Scratch()
+        self.drafts = Scratch(), Scratch()
+
+
 class Rewriter:
     """Turns the windows of a group, in order, into output. One for each group."""
 
-    def __init__(self, rules: Rules, contest: Contest, transactions: TransactionScan) -> None:
+    def __init__(
+        self, rules: Rules, contest: Contest, transactions: TransactionScan, buffers: Buffers
+    ) -> None:
         self._rules = rules
         self._contest = contest
         self._transactions = transactions
-        self._scratch = Scratch()
-        self._out, self._other_out = Scratch(), Scratch()
+        self._scratch = buffers.plain
+        self._out, self._other_out = buffers.drafts
         self.tally = Tally()
 
     def rewrite(

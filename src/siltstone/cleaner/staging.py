@@ -21,14 +21,13 @@ from siltstone.cleaner.contest import ByWinners, Contest, in_order
 from siltstone.cleaner.judging import Offsets
 from siltstone.cleaner.pacing import Pacer, paced_windows
 from siltstone.cleaner.reading_back import ReadBack
-from siltstone.cleaner.rewrite import Draft, Output, Rewriter, pieces
+from siltstone.cleaner.rewrite import Buffers, Draft, Output, Rewriter, pieces
 from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.work import Group, LogWork, Trouble, refuse_disorder, trouble_of
 from siltstone.config import INT_MAX
 from siltstone.errors import CheckFailedError, SourceChangedError
 from siltstone.log.indexes import IndexBuilder, Indexes
 from siltstone.log.segments import Segment, unchanged
-from siltstone.records.codecs import Scratch
 
 _COPY_BYTES = 4 << 20
 _READ_BACK_BYTES = 8 << 20
@@ -70,22 +69,27 @@ class _Sink:
     """
 
     def __init__(
-        self, work: LogWork, group: Group, path: str | None, read_back: ReadBack | None = None
+        self,
+        work: LogWork,
+        group: Group,
+        path: str | None,
+        buffers: Buffers,
+        read_back: ReadBack | None = None,
     ) -> None:
+        self.buffers = buffers
         self._source, self._path = work.segments[group.first], path
         self._unchanged = path is not None and _may_link(path, self._source) and group.last == group.first + 1
         self._writer: files.Writer | None = None
         if path is not None and not self._unchanged:
             self._writer = files.Writer(path)
         self._indexes = IndexBuilder(group.base_offset, work.index_interval, work.index_bytes)
-        self._packed = Scratch()
         self._read_back = read_back
         self._whole = 0
         self.size = 0
 
     def put(self, found: Output | Draft) -> int:
         """Write it, finished where it is not; returns the bytes."""
-        output = found.finished(self._packed) if isinstance(found, Draft) else found
+        output = found.finished(self.buffers.packed) if isinstance(found, Draft) else found
         if self.size + len(output.data) > INT_MAX:
             raise CheckFailedError(
                 f"{self._source.path}: its new segment would grow beyond 2 GiB, which no index can tell; "
@@ -161,31 +165,41 @@ def _may_link(path: str, source: Segment) -> bool:
 
 
 def rewrite_group(
-    work: LogWork, group: Group, winners: Offsets, attempt: str, carried: Carried = NOTHING
+    work: LogWork,
+    group: Group,
+    winners: Offsets,
+    attempt: str,
+    carried: Carried = NOTHING,
+    buffers: Buffers | None = None,
 ) -> Rewritten:
     """Write the group's new segment; ``winners`` are offsets less the group's base, in any order.
 
-    ``carried``: what is known of transactions where the group starts. ``attempt`` names the files. Never
-    raises for what is wrong with the log, the disk or the counts: the report says so, and the files of this
-    attempt are gone then.
+    ``carried``: what is known of transactions where the group starts. ``attempt`` names the files. A task
+    that rewrites several groups may give them the same ``buffers``. Never raises for what is wrong with the
+    log, the disk or the counts: the report says so, and the files of this attempt are gone then.
     """
     counts_keyless = work.drop_keyless  # else there are none, or the log is not cleaned
     ascending = in_order(winners, group.end_offset - group.base_offset)
     contest = ByWinners(ascending, group.base_offset, map_end=work.map_end, counts_keyless=counts_keyless)
-    return rewrite_by(work, group, contest, attempt, carried)
+    return rewrite_by(work, group, contest, attempt, carried, buffers)
 
 
 def rewrite_by(
-    work: LogWork, group: Group, contest: Contest, attempt: str, carried: Carried = NOTHING
+    work: LogWork,
+    group: Group,
+    contest: Contest,
+    attempt: str,
+    carried: Carried = NOTHING,
+    buffers: Buffers | None = None,
 ) -> Rewritten:
     """The same, with any way to tell who won."""
-    report = Rewritten(group=group.index)
+    report, buffers = Rewritten(group=group.index), buffers or Buffers()
     try:
         if work.staging is None:
-            _fill(work, group, contest, carried, _Sink(work, group, None), report)
+            _fill(work, group, contest, carried, _Sink(work, group, None, buffers), report)
         else:
             stem = Path(work.staging) / f"{group.base_offset:020d}.{attempt}"
-            _stage(work, group, contest, carried, stem, report)
+            _stage(work, group, contest, carried, stem, report, buffers)
     except Exception as error:
         report.trouble = trouble_of(error)
         remove_staged(report)
@@ -202,12 +216,18 @@ def remove_staged(report: Rewritten) -> None:
 
 
 def _stage(
-    work: LogWork, group: Group, contest: Contest, carried: Carried, stem: Path, report: Rewritten
+    work: LogWork,
+    group: Group,
+    contest: Contest,
+    carried: Carried,
+    stem: Path,
+    report: Rewritten,
+    buffers: Buffers,
 ) -> None:
     log = f"{stem}.log"
     report.staged["log"] = log
-    read_back = ReadBack(work, group, log, lambda: contest.winners)
-    with _Sink(work, group, log, read_back) as sink:
+    read_back = ReadBack(work, group, log, lambda: contest.winners, buffers.read_back)
+    with _Sink(work, group, log, buffers, read_back) as sink:
         transactions = _fill(work, group, contest, carried, sink, report)
         indexes, linked = sink.finish(), sink.linked()
         staged = {"index": indexes.offset_index, "timeindex": indexes.time_index}
@@ -235,7 +255,7 @@ def _fill(
 ) -> bytes:
     """Rewrite the group's segments into ``sink``; returns the new transaction index."""
     transactions = work.transactions(carried)
-    rewriter = Rewriter(work.rules(), contest, transactions)
+    rewriter = Rewriter(work.rules(), contest, transactions, sink.buffers)
     with OneBehind() as behind:
         for number in range(group.first, group.last):
             _fill_from(work, number, rewriter, sink, behind)

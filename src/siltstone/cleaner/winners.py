@@ -20,6 +20,7 @@ from crc32c import crc32c
 from siltstone import files
 from siltstone.cleaner.contest import in_order
 from siltstone.cleaner.judging import Offsets
+from siltstone.cleaner.rewrite import Buffers
 from siltstone.cleaner.staging import Rewritten, rewrite_group
 from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.work import Group, LogWork, Trouble, trouble_of
@@ -99,11 +100,13 @@ def is_sound(folder: Path, file: WinnersFile) -> bool:
     return checksum == file.checksum
 
 
-def rewrite_from(work: LogWork, group: Group, file: WinnersFile, attempt: str) -> Rewritten:
+def rewrite_from(
+    work: LogWork, group: Group, file: WinnersFile, attempt: str, buffers: Buffers | None = None
+) -> Rewritten:
     """``staging.rewrite_group`` with the winners of a file. Never raises: the report says what is wrong."""
     assert work.staging is not None and file.group == group.index
     try:
         winners = read_winners(Path(work.staging), file)
     except Exception as error:
         return Rewritten(group=group.index, trouble=trouble_of(error))
-    return rewrite_group(work, group, winners, attempt, file.carried)
+    return rewrite_group(work, group, winners, attempt, file.carried, buffers)

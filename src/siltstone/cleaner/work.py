@@ -184,17 +184,18 @@ def extract(
         expected=sum(stretch.end - stretch.first for stretch in stretches),
     )
     try:
+        scratch = Scratch()
         for stretch in stretches:
-            yield from _extract_stretch(work, stretch, collector, found)
+            yield from _extract_stretch(work, stretch, scratch, collector, found)
         yield from collector.finish()
     except Exception as error:
         found.trouble = trouble_of(error)
 
 
 def _extract_stretch(
-    work: LogWork, stretch: Stretch, collector: KeyCollector, found: Extracted
+    work: LogWork, stretch: Stretch, scratch: Scratch, collector: KeyCollector, found: Extracted
 ) -> Iterator[EntryBlob]:
-    segment, scratch, scan = work.segments[stretch.segment], Scratch(), work.transactions()
+    segment, scan = work.segments[stretch.segment], work.transactions()
     pacer, span, following = Pacer(work.io_bytes_per_second), (stretch.start, stretch.behind), stretch.first
     with unchanged(segment) as reader:
         for window in paced_windows(reader, work.window_size, pacer, span=span):

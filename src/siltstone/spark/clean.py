@@ -39,6 +39,7 @@ from siltstone.cleaner.engine import (
 from siltstone.cleaner.judging import Offsets
 from siltstone.cleaner.keys import ENTRY_BYTES, EntryBlob, merge_bucket
 from siltstone.cleaner.lookup import CLEAN_SHARE, pays
+from siltstone.cleaner.rewrite import Buffers
 from siltstone.cleaner.staging import Rewritten, rewrite_group
 from siltstone.cleaner.stretches import Stretch, shares
 from siltstone.cleaner.transactions import NOTHING, Carried
@@ -77,9 +78,10 @@ _JOBS, _LOGS_PER_JOB = 4, 16
 
 def clean_whole_task(parts: Sequence[Sequence[LogWork]], batches: Batches) -> Iterator[pa.RecordBatch]:
     """Each row names a few logs: extracted, merged and rewritten here, one after another."""
+    buffers = Buffers()
     for number in task_numbers(batches):
         for work in parts[number]:
-            done = clean_in_one_go(work, attempt_name())
+            done = clean_in_one_go(work, attempt_name(), buffers)
             yield rows.report_row(rows.REWRITTEN, asdict(done)).batch()
 
 
@@ -153,9 +155,10 @@ def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     winners: dict[int, list[Offsets]] = {}
     carried: dict[int, Carried] = {}
     yield from _apart(batches, winners, carried)
+    buffers = Buffers()
     for group, parts in sorted(winners.items()):
-        over = carried.get(group, NOTHING)
-        report = rewrite_group(work, work.groups[group], np.concatenate(parts), attempt_name(), over)
+        mine, over = np.concatenate(parts), carried.get(group, NOTHING)
+        report = rewrite_group(work, work.groups[group], mine, attempt_name(), over, buffers)
         yield rows.report_row(rows.REWRITTEN, report).batch()
 
 
@@ -188,9 +191,11 @@ def rewrite_from_files_task(
     work: LogWork, wave: Sequence[tuple[Group, WinnersFile]], batches: Batches
 ) -> Iterator[pa.RecordBatch]:
     """Each row names a group of a wave, which becomes a staged segment."""
+    buffers = Buffers()
     for number in task_numbers(batches):
         group, file = wave[number]
-        yield rows.report_row(rows.REWRITTEN, rewrite_from(work, group, file, attempt_name())).batch()
+        report = rewrite_from(work, group, file, attempt_name(), buffers)
+        yield rows.report_row(rows.REWRITTEN, report).batch()
 
 
 class SparkEngine:

@@ -1,0 +1,30 @@
+"""What is cleaned ahead, so that a first cleaning finds its kernels: all that a second pass calls, too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ASKED = """
+import sys
+from pathlib import Path
+from siltstone.cleaner import collecting, hashing, judging, keys, lookup
+from siltstone.cleaner.engine import InProcessEngine
+from siltstone.cleaner.rehearsal import clean_small_log
+from siltstone.records import modern
+
+clean_small_log(Path(sys.argv[1]), InProcessEngine(), InProcessEngine(2))
+kernels = (
+    collecting.put, collecting.pack, hashing.siphash128_each, keys._merge,
+    judging.judge, judging.emit, judging.meet_winners, modern._decode_modern,
+    lookup._last_of_each, lookup._fill, lookup._suspect, lookup._look_up,
+)
+print(*(kernel.py_func.__name__ for kernel in kernels if not kernel.signatures))
+"""
+
+
+def test_every_kernel_that_a_cleaning_calls_is_loaded(tmp_path: Path) -> None:
+    asked = [sys.executable, "-c", ASKED, str(tmp_path)]
+    found = subprocess.run(asked, capture_output=True, text=True, timeout=250, check=True)
+    assert found.stdout.split() == []
