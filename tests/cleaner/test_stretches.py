@@ -80,6 +80,10 @@ def test_one_task_or_none_to_spare_gets_whole_segments(tmp_path: Path) -> None:
     assert shares(segments[:1], segments[1].base_offset, 9, may_cut=False) == [[first]]
 
 
+def test_of_no_segments_there_are_no_stretches() -> None:
+    assert whole([], 7) == [] == shares([], 7, 3, may_cut=True)
+
+
 def test_small_parts_are_not_worth_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     segments, end = log(tmp_path, [90, 10, 20])
     monkeypatch.setattr(stretches, "LEAST_BYTES", 32 * MIB)

@@ -148,7 +148,8 @@ def clean_by_lookup(
     if not lookup.pays(work, clean_share):
         return None
     done = LogDone(name=work.name, found=Extracted())
-    entries = lookup.dirty_entries(work, lookup.dirty_segments(work), done.found)
+    stretches = [stretch for run in lookup.dirty_stretches(work, 1) for stretch in run]
+    entries = lookup.dirty_entries(work, stretches, done.found)
     if done.found.trouble is not None:
         return done
     if done.found.transactional:

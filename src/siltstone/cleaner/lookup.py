@@ -13,7 +13,7 @@ transactions, whose groups have to know of each other, nor for message sets.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from siltstone.cleaner.judging import Fates, Flags, Offsets
 from siltstone.cleaner.keys import EntryBlob, Words, table_for
 from siltstone.cleaner.rewrite import Buffers
 from siltstone.cleaner.staging import Rewritten, rewrite_by
+from siltstone.cleaner.stretches import Stretch, shares
 from siltstone.cleaner.work import Extracted, Group, LogWork, Trouble, extract
 from siltstone.config import LONG_MAX
 from siltstone.errors import CheckFailedError
@@ -291,10 +292,16 @@ def dirty_segments(work: LogWork) -> range:
     return range(first, count)
 
 
-def dirty_entries(work: LogWork, segments: Sequence[int], found: Extracted) -> list[EntryBlob]:
-    """The dirty entries of some segments; not to be used when ``found`` has trouble."""
+def dirty_stretches(work: LogWork, tasks: int) -> list[list[Stretch]]:
+    """All that may hold dirty records, in up to so many runs of about the same size."""
+    first = dirty_segments(work).start
+    runs = shares(work.segments[first:], work.end, tasks, may_cut=True)
+    return [[replace(stretch, segment=first + stretch.segment) for stretch in run] for run in runs]
+
+
+def dirty_entries(work: LogWork, stretches: Sequence[Stretch], found: Extracted) -> list[EntryBlob]:
+    """The dirty entries of some stretches; not to be used when ``found`` has trouble."""
     capacity = max(1024, work.end - work.first_dirty)
-    stretches = [work.stretches[number] for number in segments]
     return [blob.kept() for blob in extract(work, stretches, 1, capacity, found) if blob.dirty]
 
 

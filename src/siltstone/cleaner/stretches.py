@@ -23,8 +23,8 @@ from siltstone.log.indexes import read_entries
 from siltstone.log.names import segment_file
 from siltstone.log.segments import Segment, unchanged, windows
 
-LEAST_BYTES = 32 << 20
-"""What a part of a segment has to have to be a task's: half a second's work."""
+LEAST_BYTES = 16 << 20
+"""What a part of a segment has to have to be a task's."""
 _NEAR = 16
 """A border between segments is taken that is no further off than this part of a task's share."""
 _FIRST_READ = 1 << 16
@@ -44,10 +44,10 @@ class Stretch:
 
 def whole(segments: Sequence[Segment], end: int) -> list[Stretch]:
     """A stretch for each segment; ``end`` is the offset after the last one's."""
-    ends = [*(segment.base_offset for segment in segments[1:]), end]
+    firsts = [*(segment.base_offset for segment in segments), end]
     return [
-        Stretch(segment=number, start=0, behind=segment.size, first=segment.base_offset, end=last)
-        for number, (segment, last) in enumerate(zip(segments, ends, strict=True))
+        Stretch(segment=number, start=0, behind=segment.size, first=firsts[number], end=firsts[number + 1])
+        for number, segment in enumerate(segments)
     ]
 
 

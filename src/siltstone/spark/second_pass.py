@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from siltstone.cleaner import lookup
 from siltstone.cleaner.engine import LogDone, Progress, looked_up
 from siltstone.cleaner.keys import EntryBlob
+from siltstone.cleaner.stretches import Stretch
 from siltstone.cleaner.work import Extracted, LogWork
 from siltstone.spark import rows
 from siltstone.spark.jobs import Job, attempt_name, collect, run_together, stage
@@ -34,8 +35,10 @@ Claim = Callable[[int], bool]
 """Is that group for this worker?"""
 
 
-def dirty_task(work: LogWork, parts: Runs, lookups: int, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Each row names a run of segments: their dirty entries, for everybody. The first one names as well the
+def dirty_task(
+    work: LogWork, parts: Sequence[Sequence[Stretch]], lookups: int, batches: Batches
+) -> Iterator[pa.RecordBatch]:
+    """Each row names a run of stretches: their dirty entries, for everybody. The first one names as well the
     ``lookups`` runs of groups that are looked up next."""
     for number in task_numbers(batches):
         found = Extracted()
@@ -93,18 +96,18 @@ def clean_by_lookup(
     session: SparkSession, work: LogWork, workers: int, progress: Progress | None, *, together: bool
 ) -> LogDone | None:
     """One log over so many workers; None for a log that has transactions. Raises EngineError."""
-    sizes, dirty = [segment.size for segment in work.segments], lookup.dirty_segments(work)
-    runs = [[dirty[each] for each in run] for run in _runs([sizes[n] for n in dirty], workers)] or [[]]
+    sizes = [segment.size for segment in work.segments]
+    dirty = lookup.dirty_stretches(work, workers) or [[]]
     parts = _runs([sum(sizes[group.first : group.last]) for group in work.groups], workers)
     if together:
         stages = (
-            Stage(function=dirty_task, given=(work, runs, len(parts)), tasks=len(runs)),
+            Stage(function=dirty_task, given=(work, dirty, len(parts)), tasks=len(dirty)),
             Stage(function=lookup_task, given=(work, parts), tasks=len(parts), claims=True),
         )
         reports = run_together(session, Job(stages=stages, title=work.name, staging=work.staging), progress)
         if reports is not None:
             return _of_lookups(work, reports)
-    return _apart(session, work, runs, parts, progress)
+    return _apart(session, work, dirty, parts, progress)
 
 
 def _runs(sizes: Sequence[int], workers: int) -> list[list[int]]:
@@ -113,10 +116,14 @@ def _runs(sizes: Sequence[int], workers: int) -> list[list[int]]:
 
 
 def _apart(
-    session: SparkSession, work: LogWork, runs: Runs, parts: Runs, progress: Progress | None
+    session: SparkSession,
+    work: LogWork,
+    dirty: Sequence[Sequence[Stretch]],
+    parts: Runs,
+    progress: Progress | None,
 ) -> LogDone | None:
     """In two jobs: the map goes by way of the driver."""
-    frame = stage(session.range(0, len(runs), 1, len(runs)), dirty_task, work, runs, 0)
+    frame = stage(session.range(0, len(dirty), 1, len(dirty)), dirty_task, work, dirty, 0)
     found, entries = _dirty(collect(session, frame, work.name, progress))
     if found.trouble is not None:
         return LogDone(name=work.name, found=found)
