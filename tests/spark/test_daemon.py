@@ -1,9 +1,12 @@
 """The process that Python workers are forked from: imports first, one thread, or PySpark's own instead."""
 
+import importlib
 import os
 import struct
 import subprocess
 import sys
+import zipfile
+import zipimport
 from pathlib import Path
 
 import pyarrow as pa
@@ -87,6 +90,29 @@ def test_libraries_are_told_to_start_no_thread_only_while_they_are_loaded() -> N
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_archives_are_not_read_anew_by_each_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "packages.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in (
+            "outer/__init__.py",
+            "outer/inner/__init__.py",
+            "outer/inner/module.py",
+            "outer/later.py",
+        ):
+            archive.writestr(name, f"name = {name!r}")
+    monkeypatch.syspath_prepend(str(path))
+    importlib.import_module("outer.inner.module")
+    assert archives_known() >= 2
+    daemon.forget_archives()
+    assert archives_known() == 0
+    assert importlib.import_module("outer.later").name == "outer/later.py"
+    assert all(sys.modules.pop(name) for name in [*sys.modules] if name.split(".")[0] == "outer")
+
+
+def archives_known() -> int:
+    return sum(isinstance(each, zipimport.zipimporter) for each in sys.path_importer_cache.values())
 
 
 def test_workers_have_it_all(session: SparkSession) -> None:

@@ -18,6 +18,7 @@ import gc
 import importlib
 import os
 import sys
+import zipimport
 
 from pyspark import daemon
 
@@ -38,6 +39,15 @@ def keep_memory() -> None:
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, 32 << 20)
         mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
+
+
+def forget_archives() -> None:
+    """Let go of what imports from archives: a worker of PySpark's has each importer look at its archive anew as
+    it starts, and there is one for every package in ``pyspark.zip``, of which each reads all 1,500 names. Who
+    imports more from there finds them in ``zipimport``'s own memory."""
+    for path, importer in list(sys.path_importer_cache.items()):
+        if isinstance(importer, zipimport.zipimporter):
+            del sys.path_importer_cache[path]
 
 
 def get_ready() -> bool:
@@ -62,6 +72,7 @@ def main() -> None:
         if not get_ready():
             os.execv(sys.executable, [sys.executable, "-m", daemon.__name__, *sys.argv[1:]])
         keep_memory()
+        forget_archives()
         gc.collect()
         gc.freeze()
     daemon.manager()
