@@ -42,9 +42,9 @@ def keep_memory() -> None:
 
 
 def forget_archives() -> None:
-    """Let go of what imports from archives: a worker of PySpark's has each importer look at its archive anew as
-    it starts, and there is one for every package in ``pyspark.zip``, of which each reads all 1,500 names. Who
-    imports more from there finds them in ``zipimport``'s own memory."""
+    """Let go of what imports from archives: a worker of PySpark's has each importer look at its archive anew
+    as it starts, and there is one for every package in ``pyspark.zip``, of which each reads all 1,500 names.
+    Who imports more from there finds them in ``zipimport``'s own memory."""
     for path, importer in list(sys.path_importer_cache.items()):
         if isinstance(importer, zipimport.zipimporter):
             del sys.path_importer_cache[path]
