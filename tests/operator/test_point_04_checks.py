@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,9 +122,9 @@ def lose_a_winner(monkeypatch: pytest.MonkeyPatch) -> None:
         work: LogWork,
         winners: dict[int, engine_module.Offsets],
         carried: dict[int, Carried],
-        attempt: str,
+        *more: Any,
     ) -> list[engine_module.Rewritten]:
-        return rewrite(work, winners | {2: winners[2][1:]}, carried, attempt)
+        return rewrite(work, winners | {2: winners[2][1:]}, carried, *more)
 
     monkeypatch.setattr(engine_module, "rewrite_groups", losing)
 
@@ -136,9 +137,9 @@ def lose_a_blob(monkeypatch: pytest.MonkeyPatch) -> None:
         work: LogWork,
         winners: dict[int, engine_module.Offsets],
         carried: dict[int, Carried],
-        attempt: str,
+        *more: Any,
     ) -> list[engine_module.Rewritten]:
-        return rewrite(work, {g: w for g, w in winners.items() if g != 2}, carried, attempt)
+        return rewrite(work, {g: w for g, w in winners.items() if g != 2}, carried, *more)
 
     monkeypatch.setattr(engine_module, "rewrite_groups", losing)
 
@@ -158,11 +159,11 @@ def test_a_winner_that_is_no_record(staged: Staged, monkeypatch: pytest.MonkeyPa
         work: LogWork,
         winners: dict[int, engine_module.Offsets],
         carried: dict[int, Carried],
-        attempt: str,
+        *more: Any,
     ) -> list[engine_module.Rewritten]:
         odd = winners[0].copy()
         odd[0] = work.groups[0].end_offset - work.groups[0].base_offset + 5
-        return rewrite(work, winners | {0: odd}, carried, attempt)
+        return rewrite(work, winners | {0: odd}, carried, *more)
 
     monkeypatch.setattr(engine_module, "rewrite_groups", inventing)
     nothing_swapped(staged, InProcessEngine())
