@@ -17,7 +17,6 @@ PACKAGE = Path(__file__).resolve().parent.parent / "src" / "siltstone"
 FUNCTION_LINES_MAX = 50
 # Splitting the record decoder into leaf kernels made it 1.7 times slower: the tuples between them cost.
 KERNEL_LINES_MAX = 80
-FILE_LINES_MAX = 400
 
 VAGUE_NAMES = {"util", "utils", "helper", "helpers", "misc", "common"}
 
@@ -158,13 +157,6 @@ def functions_are_short(module: Module) -> Iterator[Offence]:
                 yield node.lineno, f"function {node.name} has {lines} lines, over {most}"
 
 
-def files_are_short(module: Module) -> Iterator[Offence]:
-    """Counts every line, blank ones too."""
-    lines = len(module.source.splitlines())
-    if lines > FILE_LINES_MAX:
-        yield lines, f"file has {lines} lines, over {FILE_LINES_MAX}"
-
-
 def modules_have_docstrings(module: Module) -> Iterator[Offence]:
     """Packages' __init__ files too."""
     if not ast.get_docstring(module.tree):
@@ -269,7 +261,6 @@ def is_numba_overload(function: Function) -> bool:
 
 RULES: tuple[Rule, ...] = (
     functions_are_short,
-    files_are_short,
     modules_have_docstrings,
     public_functions_have_docstrings,
     names_say_something,
@@ -303,12 +294,10 @@ def test_the_package_keeps_the_rule(rule: Rule) -> None:
 
 
 LONG_FUNCTION = '"""Doc."""\ndef _f():\n' + "    x = 1\n" * FUNCTION_LINES_MAX
-LONG_FILE = '"""Doc."""\n' + "x = 1\n" * FILE_LINES_MAX
 
 BAD_SNIPPETS: list[tuple[Rule, str, str]] = [
     (functions_are_short, "log/a.py", LONG_FUNCTION),
     (functions_are_short, "log/a.py", LONG_FUNCTION.replace("def", "async def")),
-    (files_are_short, "log/a.py", LONG_FILE),
     (modules_have_docstrings, "log/__init__.py", ""),
     (modules_have_docstrings, "log/a.py", "x = 1\n"),
     (public_functions_have_docstrings, "log/a.py", "def f() -> None:\n    pass\n"),
@@ -376,6 +365,5 @@ def test_every_rule_is_shown_to_fail() -> None:
     assert {rule for rule, _, _ in BAD_SNIPPETS} == set(RULES)
 
 
-def test_functions_and_files_at_the_limit_pass() -> None:
+def test_a_function_at_the_limit_passes() -> None:
     assert not list(functions_are_short(parse("a.py", LONG_FUNCTION.removesuffix("    x = 1\n"))))
-    assert not list(files_are_short(parse("a.py", LONG_FILE.removesuffix("x = 1\n"))))
