@@ -22,8 +22,10 @@ from siltstone.cleaner.report import (
     UNCLEANABLE,
     LogResult,
 )
+from siltstone.config import LONG_MAX
 from siltstone.log import replacement
 from siltstone.log.directory import LogDirectory
+from siltstone.log.service import retention
 from tests.cleaner import logs
 from tests.cleaner.logs import DAY, NOW, Rec, batch
 from tests.golden_sets import load_case, partition_directory, stage_round, write_checkpoint
@@ -124,6 +126,59 @@ def test_without_a_high_watermark_the_end_counts_only_when_told(tmp_path: Path) 
     assert clean(tmp_path).status == SKIPPED and bases(partition) == [0, 1, 3, 4]
     clean(tmp_path, high_watermark_is_end=True)
     assert bases(partition) == [3, 4]
+
+
+def test_an_entry_bounds_retention_whatever_is_said_of_logs_without_one(tmp_path: Path) -> None:
+    partition = write(tmp_path, high_watermark=2)
+    clean(tmp_path, high_watermark_is_end=True)
+    assert bases(partition) == [1, 3, 4]
+
+
+@pytest.mark.parametrize("high_watermark", [None, 1 << 40])
+@pytest.mark.parametrize("setting", ["retention.bytes", "retention.ms", "log start"])
+def test_the_active_segment_and_the_end_stay_when_everything_has_expired(
+    tmp_path: Path, setting: str, high_watermark: int | None
+) -> None:
+    """Beginning a new active segment is the broker's, so the one there is goes nowhere."""
+    log_start = 5 if setting == "log start" else None
+    partition = write(tmp_path, high_watermark=high_watermark, log_start=log_start)
+    limits = {} if log_start else {"retention.ms": -1, setting: 0}
+    before = logs.logs_of(partition)[4]
+    result = clean(tmp_path, {**BOTH, **limits}, now_ms=NOW + 10 * DAY, high_watermark_is_end=True)
+    assert result.status == CLEANED
+    assert logs.logs_of(partition) == {4: before}
+    assert (result.segments_after, result.records_after, result.bytes_after) == (1, 1, len(before))
+    again = clean(tmp_path, {**BOTH, **limits}, now_ms=NOW + 20 * DAY, high_watermark_is_end=True)
+    assert again.status == NOTHING_TO_DO and logs.logs_of(partition) == {4: before}
+
+
+def test_an_own_deletion_policy_does_not_take_the_active_segment_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(retention._policies, "all", lambda segments, now_ms, config: len(segments))
+    partition = write(tmp_path, high_watermark=None)
+    clean(tmp_path, {**BOTH, "siltstone.retention.policy": "all"}, high_watermark_is_end=True)
+    assert bases(partition) == [4]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "left"),
+    [
+        ("retention.bytes", -1, [0, 1, 3, 4]),
+        ("retention.bytes", LONG_MAX, [0, 1, 3, 4]),
+        ("retention.bytes", -LONG_MAX - 1, [0, 1, 3, 4]),
+        ("retention.ms", -1, [0, 1, 3, 4]),
+        ("retention.ms", LONG_MAX, [0, 1, 3, 4]),
+        ("retention.ms", 0, [4]),
+    ],
+)
+@pytest.mark.parametrize("now_ms", [NOW, LONG_MAX])
+def test_limits_at_the_ends_of_their_ranges(
+    tmp_path: Path, setting: str, value: int, left: list[int], now_ms: int
+) -> None:
+    partition = write(tmp_path)
+    clean(tmp_path, {**BOTH, "retention.ms": -1, setting: value}, now_ms=now_ms)
+    assert bases(partition) == left
 
 
 def test_size_is_what_is_there_after_cleaning(tmp_path: Path) -> None:

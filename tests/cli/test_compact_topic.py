@@ -12,6 +12,7 @@ from siltstone.cleaner.engine import InProcessEngine
 from siltstone.compacted.service.status import claim_run
 from siltstone.log.names import TopicPartition
 from siltstone.log.service.manager import LogManager
+from tests.cleaner.logs import one, write_log
 from tests.cli.conftest import Command, tree
 from tests.cli.examples import printed, steps
 
@@ -243,6 +244,42 @@ def test_a_namespaces_threshold(siltstone: Command, shop: Path) -> None:
     ):
         done = siltstone(*entity, "--alter", "--entity-name", wrong[0], "--add-config", wrong[1])
         assert done.status == status and said in done.err
+
+
+def brokers_log(path: Path, high_watermark: int | None) -> Path:
+    """A stopped broker's topic, of which Siltstone knows no more than its files."""
+    segments = {0: [one(0, "a", "committed"), one(1, "b")], 2: [one(2, "a", "not replicated")]}
+    write_log(path, segments, high_watermark=high_watermark)
+    (path / ".kafka_cleanshutdown").touch()
+    return path
+
+
+@pytest.mark.parametrize("flags", [(), ("--high-watermark", "end")])
+def test_an_entry_for_the_high_watermark_bounds_a_brokers_topic(
+    siltstone: Command, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    """What lies above it may be truncated, and with it would go the value that it hid in the ledger."""
+    path = brokers_log(tmp_path / "logs", 2)
+    done = siltstone("compact-topic", "--dir", path, "--topic", "topic", "--json", *flags)
+    assert done.status == 0, done.err
+    (partition,) = done.document["partitions"]
+    assert partition["cursors"]["__compaction"]["markDeletePosition"] == 1
+    assert partition["compaction"]["written"] == 2
+
+
+def test_a_brokers_topic_without_an_entry_is_refused_unless_it_has_no_other_replica(
+    siltstone: Command, tmp_path: Path
+) -> None:
+    path = brokers_log(tmp_path / "logs", None)
+    asked = ("compact-topic", "--dir", path, "--topic", "topic")
+    for flags in (("--dry-run",), ()):
+        done = siltstone(*asked, *flags)
+        assert done.status == 1 and "--high-watermark end" in done.err
+    assert not (path / "topic-0" / ".compacted" / "cursor.json").exists()
+    done = siltstone(*asked, "--high-watermark", "end", "--json")
+    assert done.status == 0, done.err
+    (partition,) = done.document["partitions"]
+    assert partition["cursors"]["__compaction"]["markDeletePosition"] == 2
 
 
 # Beside the other commands

@@ -31,6 +31,7 @@ from siltstone.policies import PolicyPlaces
 from tests.cleaner.service.serving import SOON, USERS, Blocking, in_background, joined, serving, write
 from tests.cleaner.service.test_transactions_live import Writer
 from tests.cli.conftest import Command, Done, tree
+from tests.golden_sets import write_checkpoint
 from tests.log.managed import MINUTE, NOW
 from tests.operator.staged import in_process
 
@@ -372,6 +373,21 @@ def test_a_log_of_nobody_known_is_skipped_with_the_advice(watch: Callable[..., D
     assert {each["reason"] for each in seen["logs"]} == {NO_HIGH_WATERMARK}
     (seen,) = watch(stopped, *given, "--high-watermark", "end", "--json").documents
     assert states(seen)["users-1"] == "due"
+
+
+@pytest.mark.parametrize("made_here", [True, False])
+def test_an_entry_for_the_high_watermark_bounds_every_stopped_log(
+    watch: Callable[..., Done], stopped: Path, made_here: bool
+) -> None:
+    """As it bounds `clean`; only a directory in use has an owner that knows more than the entry."""
+    if not made_here:
+        for path in stopped.glob("siltstone-*"):
+            path.unlink()
+    write_checkpoint(stopped / "replication-offset-checkpoint", {("users", 1): 0})
+    given = ("--topic", "users", "--config", "cleanup.policy=compact", "--high-watermark", "end")
+    (seen,) = watch(stopped, *given, "--json").documents
+    assert by_log(seen)["users-1"]["first_uncleanable_offset"] == 0
+    assert states(seen)["users-1"] == "up_to_date"
 
 
 def test_the_table_has_the_urgent_logs_first_and_a_total(watch: Callable[..., Done], stopped: Path) -> None:

@@ -16,6 +16,7 @@ from siltstone.cleaner.explanation.model import MASK, WOULD_CLEAN
 from siltstone.errors import UsageError
 from tests.cli.conftest import tree
 from tests.explain.asking import asked, explained, explanation, records_by_key
+from tests.golden_sets import write_checkpoint
 from tests.operator.staged import Staged, in_process, stage
 
 ROUNDS = [
@@ -136,7 +137,17 @@ def test_passed_horizons_make_an_idle_log_due(staged: Staged) -> None:
 def test_what_bounds_the_range_is_named(staged: Staged) -> None:
     bounds = {bound.name: bound.offset for bound in explained(staged).bounds}
     assert bounds == {"active segment": 573, "high watermark": 581}
-    assert "high watermark" not in {each.name for each in explained(staged, high_watermark="end").bounds}
+    assert {each.name for each in explained(staged, high_watermark="end").bounds} == {*bounds}
+    (staged.directory / "replication-offset-checkpoint").unlink()
+    assert [each.name for each in explained(staged, high_watermark="end").bounds] == ["active segment"]
+
+
+def test_an_entry_for_the_high_watermark_bounds_whatever_is_said_of_logs_without_one(staged: Staged) -> None:
+    where = (staged.where.topic, staged.where.partition)
+    write_checkpoint(staged.directory / "replication-offset-checkpoint", {where: 300})
+    (staged.directory / "cleaner-offset-checkpoint").unlink()
+    log = explained(staged, high_watermark="end")
+    assert log.first_uncleanable_offset is not None and log.first_uncleanable_offset <= 300
 
 
 def test_a_log_without_a_policy_is_skipped(staged: Staged) -> None:

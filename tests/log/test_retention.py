@@ -221,6 +221,19 @@ def test_worked_example_12_all_expired(tmp_path: Path) -> None:
     log.close()
 
 
+def test_an_open_log_that_may_keep_no_byte_begins_a_new_segment_at_the_same_end(tmp_path: Path) -> None:
+    clock = ManualClock(10 * DAY)
+    settings = {"log.retention.bytes": "0", "log.retention.ms": "-1"}
+    given = Config(parse_assignments([f"{key}={text}" for key, text in settings.items()], "test"))
+    with LogManager.open([tmp_path], config=given, clock=clock, background=run_now) as manager:
+        log = manager.get_or_create(TopicPartition("topic", 0))
+        append(log, 3, 10 * DAY)
+        assert manager.upkeep.delete_old_segments()
+        assert (bases(log), log.log_start_offset, log.log_end_offset, log.size) == ([3], 3, 3, 0)
+        assert not manager.upkeep.delete_old_segments(), "an empty active segment stays"
+        assert append(log, 1, 10 * DAY) is not None and log.log_end_offset == 4
+
+
 # What a real broker's retention left
 
 

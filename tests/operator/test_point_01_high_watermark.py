@@ -5,9 +5,20 @@ from pathlib import Path
 import pytest
 
 from siltstone import app
+from siltstone.cleaner.report import LogResult
 from siltstone.log.segments import list_segments
+from tests.cleaner import logs
 from tests.golden_sets import read_checkpoint, write_checkpoint
-from tests.operator.staged import Staged, last_values, listing, log_bytes, no_engine, records, stage
+from tests.operator.staged import (
+    Staged,
+    in_process,
+    last_values,
+    listing,
+    log_bytes,
+    no_engine,
+    records,
+    stage,
+)
 
 REPLICATION = "replication-offset-checkpoint"
 
@@ -42,16 +53,18 @@ def test_high_watermark_end_takes_the_logs_end(staged: Staged) -> None:
     assert result.cleaned_end_offset == list_segments(staged.partition)[-1].base_offset
 
 
+@pytest.mark.parametrize("flag", [None, "end"])
 @pytest.mark.parametrize("segment", [1, 3, 5])
 @pytest.mark.parametrize("beyond", [0, 1, 7])
 def test_truncated_to_the_high_watermark_no_committed_value_is_missing(
-    staged: Staged, segment: int, beyond: int
+    staged: Staged, segment: int, beyond: int, flag: str | None
 ) -> None:
+    """``end`` is said of logs without an entry, and changes nothing where there is one."""
     high_watermark = list_segments(staged.partition)[segment].base_offset + beyond
     set_high_watermark(staged, high_watermark)
     committed = last_values(staged.partition, below=high_watermark)
     tail = list(records(staged.partition))
-    result = staged.clean_one()
+    result = staged.clean_one(high_watermark=flag)
     assert result.status == "cleaned"
     assert result.cleaned_end_offset is not None and result.cleaned_end_offset <= high_watermark
     assert last_values(staged.partition, below=high_watermark) == committed
@@ -83,3 +96,65 @@ def test_the_checkpoint_of_the_cleaner_stays_below_the_high_watermark(staged: St
     staged.clean_one()
     high_watermark = read_checkpoint(staged.directory / REPLICATION)[staged.case.topic, 0]
     assert (staged.checkpoint() or 0) <= high_watermark
+
+
+def clean_two_logs(directory: Path, *more: str, **changes: object) -> dict[str, LogResult]:
+    """`clean --high-watermark end` of all topics of a directory, the policy and ``more`` by hand."""
+    (directory / ".kafka_cleanshutdown").touch()
+    config = directory.parent / "topics.config"
+    settings = ("cleanup.policy=compact", "min.cleanable.dirty.ratio=0.0", *more)
+    config.write_text("".join(f"{topic}:{each}\n" for topic in ("topic", "other") for each in settings))
+    request = app.CleanRequest(
+        directories=[directory],
+        config_file=config,
+        now_ms=logs.NOW,
+        high_watermark="end",
+        **{"in_place": True, **changes},  # type: ignore[arg-type]
+    )
+    return {result.topic: result for result in app.clean(request, engine=in_process).results}
+
+
+def test_the_flag_speaks_only_for_logs_without_an_entry(tmp_path: Path) -> None:
+    """One run over both kinds: with an entry of 2 what lies at 2 supersedes nothing."""
+    segments = {
+        0: [logs.one(0, "a", "committed"), logs.one(1, "b")],
+        2: [logs.one(2, "a", "not replicated")],
+        3: [logs.one(3, "c")],
+    }
+    directory = tmp_path / "data"
+    partition = logs.write_log(directory, segments, high_watermark=2)
+    logs.write_log(tmp_path / "apart", segments)
+    other = directory / "other-0"
+    (tmp_path / "apart" / "topic-0").rename(other)
+    found = clean_two_logs(directory)
+    assert logs.offsets(partition) == [0, 1, 2, 3]
+    assert found["topic"].cleaned_end_offset == 2
+    assert logs.offsets(other) == [1, 2, 3]
+    assert found["other"].cleaned_end_offset == 3
+
+
+@pytest.mark.parametrize("entry", [-5, 0])
+def test_an_entry_that_says_nothing_is_committed_holds_back_everything(tmp_path: Path, entry: int) -> None:
+    segments = {0: [logs.one(0, "a"), logs.one(1, "a")], 2: [logs.one(2, "a")]}
+    partition = logs.write_log(tmp_path / "data", segments, high_watermark=entry)
+    before = listing(partition)
+    found = clean_two_logs(tmp_path / "data", force=True)
+    assert found["topic"].status == "nothing_to_do"
+    assert listing(partition) == before
+
+
+@pytest.mark.parametrize("way", ["in place", "out"])
+def test_an_expired_log_keeps_its_active_segment_and_its_end(tmp_path: Path, way: str) -> None:
+    segments = {0: [logs.one(0, "a")], 2: [logs.one(2, "b")], 4: [logs.one(4, "c"), logs.one(5, "d")]}
+    partition = logs.write_log(tmp_path / "data", segments, high_watermark=None)
+    where = {} if way == "in place" else {"in_place": False, "out": tmp_path / "new"}
+    before = listing(partition)
+    found = clean_two_logs(
+        tmp_path / "data", "cleanup.policy=compact,delete", "retention.bytes=0", "retention.ms=0", **where
+    )
+    assert found["topic"].status == "cleaned" and found["topic"].segments_after == 1
+    after = partition if way == "in place" else tmp_path / "new" / partition.name
+    assert listing(after) == {name: facts for name, facts in before.items() if name.startswith(f"{4:020d}")}
+    assert logs.offsets(after) == [4, 5]
+    if way == "out":
+        assert listing(partition) == before

@@ -118,11 +118,11 @@ class TopicCompaction:
         }
 
 
-def compaction_of(place: Place, topic: str, *, to_the_end: bool = False) -> TopicCompaction:
+def compaction_of(place: Place, topic: str, *, to_the_end: bool | None = None) -> TopicCompaction:
     """What came of a topic's compactions, and what the next one would read.
 
-    ``to_the_end``: its records have no other replica. Raises UnknownTopicError, UsageError, SiltstoneError,
-    OSError.
+    ``to_the_end``: logs without an entry for the high watermark have no other replica; None where they are
+    only asked for, and not to be compacted. Raises UnknownTopicError, UsageError, SiltstoneError, OSError.
     """
     look = place.look()
     wheres = _asked(look, topic)
@@ -146,7 +146,7 @@ def _topic(look: Look, name: str, partitions: list[PartitionCompaction]) -> Topi
     )
 
 
-def _partition(look: Look, where: TopicPartition, *, to_the_end: bool) -> PartitionCompaction:
+def _partition(look: Look, where: TopicPartition, *, to_the_end: bool | None) -> PartitionCompaction:
     path = look.path_of(where)
     if path is None:
         trouble = "is in none of these directories"
@@ -158,7 +158,10 @@ def _partition(look: Look, where: TopicPartition, *, to_the_end: bool) -> Partit
         status = status_of(path)
         compacted = compacted_facts(path)
         horizon = None if compacted is None else compacted.mark_delete_position + 1
-        backlog = backlog_bytes(look.log(where, to_the_end=to_the_end).view, horizon)
+        log = (
+            look.log(where) if to_the_end is None else look.committed_log(where, no_other_replica=to_the_end)
+        )
+        backlog = backlog_bytes(log.view, horizon)
     except (SiltstoneError, OSError) as error:
         damage = damage or str(error)
     return PartitionCompaction(
@@ -247,10 +250,11 @@ def _compacted(
     """Compact one partition; None when that failed, and its status says why."""
     if look.path_of(where) is None:
         return None
-    log = look.log(where, to_the_end=to_the_end)
+    log = look.log(where)
     attempt = Attempt(log, clock.now_ms())
     reason = "interrupted"
     try:
+        log = look.committed_log(where, no_other_replica=to_the_end)
         _refuse_damage(log)
         if reset:
             _forget(log)

@@ -12,7 +12,8 @@ from functools import cached_property
 from pathlib import Path
 
 from siltstone import files
-from siltstone.config import Config, Source, parse_topic_config
+from siltstone.cleaner.facts import NO_HIGH_WATERMARK
+from siltstone.config import LONG_MAX, Config, Source, parse_topic_config
 from siltstone.config.properties import parse_server_properties
 from siltstone.errors import CorruptFileError, DirectoryRefusedError, UnknownTopicError, UsageError
 from siltstone.log.checkpoints import read_topic_id
@@ -265,6 +266,26 @@ class Look:
         if to_the_end or where.topic in self.registry.topics:
             return reading_to_the_end(log)
         return log
+
+    def committed_log(self, where: TopicPartition, *, no_other_replica: bool = False) -> ReadOnlyLog:
+        """A partition's log as far as it is committed, for a change that goes by its records.
+
+        To its end where the topic was made here. Else the high watermark that was written down bounds it,
+        whatever ``no_other_replica`` says, which is asked of logs without one. Raises DirectoryRefusedError
+        where nothing says what is committed, and as ``log``.
+        """
+        bound = self._bound_of(where, no_other_replica=no_other_replica)
+        if bound is None:
+            raise DirectoryRefusedError(f"{where}: {NO_HIGH_WATERMARK}")
+        return self.log(where)
+
+    def _bound_of(self, where: TopicPartition, *, no_other_replica: bool) -> int | None:
+        if where.topic in self.registry.topics:
+            return LONG_MAX
+        found = (each for each in self.directories if where in each.partitions)
+        checkpoints = (each.checkpoints() for each in found)
+        bounds = (each.committed_below(where, no_other_replica=no_other_replica) for each in checkpoints)
+        return next(bounds, None)
 
     def damage_of(self, where: TopicPartition) -> str | None:
         """Why not all of a partition can be read; of one that somebody is writing to, nothing is said."""

@@ -32,7 +32,7 @@ from siltstone.cleaner.history import Cleaning, read_cleanings
 from siltstone.cleaner.outlook import Outlook, Outlooks
 from siltstone.cleaner.report import CLEANED
 from siltstone.clock import Clock
-from siltstone.config import Config, refuse_contradictions
+from siltstone.config import LONG_MAX, Config, refuse_contradictions
 from siltstone.errors import (
     CorruptFileError,
     CorruptRecordError,
@@ -145,11 +145,10 @@ class Watch:
             return replace(state, refused=str(error))
 
     def outlook(
-        self, state: LogState, checkpoints: Checkpoints, now_ms: int, *, alone: bool
+        self, state: LogState, checkpoints: Checkpoints, now_ms: int, committed_below: int
     ) -> Outlook | None:
-        """See ``Outlooks.look``; ``alone``: the log has no other replica."""
-        to_the_end = alone or (self._to_the_end and state.where not in checkpoints.high_watermark)
-        return self._outlooks.look(state, checkpoints, now_ms, to_the_end=to_the_end)
+        """See ``Outlooks.look``."""
+        return self._outlooks.look(state, checkpoints, now_ms, committed_below=committed_below)
 
     @property
     def without_high_watermark(self) -> bool:
@@ -226,10 +225,14 @@ class _Seeing:
             return swapped or replace(blank, reason=reason)
         checkpoints = self._checkpoints
         alone = state.where.topic in self._look.registry.topics
-        known = alone or self._watch.without_high_watermark or state.where in checkpoints.high_watermark
-        if not known:
+        bound = checkpoints.committed_below(
+            state.where, no_other_replica=alone or self._watch.without_high_watermark
+        )
+        if bound is None:
             return replace(blank, reason=NO_HIGH_WATERMARK)
-        found = self._watch.outlook(state, checkpoints, self._now_ms, alone=alone)
+        if alone and self._in_use:
+            bound = LONG_MAX  # its owner goes by what it has in memory; the entry lags behind
+        found = self._watch.outlook(state, checkpoints, self._now_ms, bound)
         swapped = self._being_swapped(state, blank)
         if swapped is not None:
             return swapped

@@ -149,19 +149,20 @@ def _decisions(
     held_from: int | None,
 ) -> tuple[Decision, ...]:
     checkpoints = state.checkpoints()
-    committed = checkpoints.high_watermark.get(state.where, 0)
+    committed_below = choices.committed_below(state.where, checkpoints)
     return decide(
         facts,
         now_ms=choices.now_ms,
         config=config,
         log_start_offset=checkpoints.log_start.get(state.where, 0),
-        high_watermark=LONG_MAX if choices.high_watermark_is_end else committed,
+        high_watermark=0 if committed_below is None else committed_below,
         held_from=held_from,
+        keeps_active=True,
     )
 
 
 def _facts(left: Sequence[Left], *, with_times: bool) -> list[SegmentFacts]:
-    """The active segment ends so high that it never goes."""
+    """What retention wants to know; where the active segment ends nobody asks, since it stays."""
     ends = [*(later.base_offset for _, later in pairwise(left)), LONG_MAX]
     last = len(left) - 1
     return [

@@ -52,7 +52,9 @@ NO_HIGH_WATERMARK = (
 class Choices:
     """What the operator chose, as far as planning goes by it. ``map_end``: ``LogWork``'s, nobody's choice.
 
-    ``tasks_at_once`` have to share ``log.cleaner.io.max.bytes.per.second``; the machine's cores unless told.
+    ``high_watermark_is_end``: logs without an entry in ``replication-offset-checkpoint`` have no other
+    replica. ``tasks_at_once`` have to share ``log.cleaner.io.max.bytes.per.second``; the machine's cores
+    unless told.
     """
 
     now_ms: int
@@ -61,6 +63,10 @@ class Choices:
     high_watermark_is_end: bool = False
     map_end: int = LONG_MAX
     tasks_at_once: int = os.cpu_count() or 1
+
+    def committed_below(self, where: TopicPartition, checkpoints: Checkpoints) -> int | None:
+        """See ``Checkpoints.committed_below``."""
+        return checkpoints.committed_below(where, no_other_replica=self.high_watermark_is_end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -173,14 +179,13 @@ def plan_log(
     if reason is not None:
         return result.stop(report.SKIPPED, reason)
     read_topic_id(state.path)
-    high_watermark = checkpoints.high_watermark.get(state.where)
-    if high_watermark is None and not choices.high_watermark_is_end:
+    committed_below = choices.committed_below(state.where, checkpoints)
+    if committed_below is None:
         return result.stop(report.SKIPPED, NO_HIGH_WATERMARK)
     if not segments:
         return result.stop(report.NOTHING_TO_DO, "the directory holds no segments")
     producers = state.opened.producers if state.opened else producer_state(state.path, segments)
-    bound = None if choices.high_watermark_is_end else high_watermark
-    facts = log_facts(state, checkpoints, segments, producers, bound)
+    facts = log_facts(state, checkpoints, segments, producers, committed_below)
     return _decide(state, choices, staging, result, segments, producers, facts, unfinished)
 
 
@@ -189,10 +194,13 @@ def log_facts(
     checkpoints: Checkpoints,
     segments: Sequence[Segment],
     producers: ProducerState,
-    high_watermark: int | None,
+    committed_below: int,
 ) -> plan.LogFacts:
-    """A log that has settings as planning sees it. Raises CorruptFileError, OSError."""
-    bounds = [high_watermark, producers.first_open_transaction(), producers.end_offset]
+    """A log that has settings as planning sees it. ``committed_below``: an offset, see ``Checkpoints``.
+
+    Raises CorruptFileError, OSError.
+    """
+    bounds = [committed_below, producers.first_open_transaction(), producers.end_offset]
     bounds.append(uncovered(state.path).clean_below)
     assert state.config is not None
     lagging = state.config.integer("min.compaction.lag.ms") > 0

@@ -71,19 +71,18 @@ class Outlooks:
                 del kept[path]
 
     def look(
-        self, state: LogState, checkpoints: Checkpoints, now_ms: int, *, to_the_end: bool = False
+        self, state: LogState, checkpoints: Checkpoints, now_ms: int, *, committed_below: int
     ) -> Outlook | None:
         """One log that has settings, None where it has no segments.
 
-        ``to_the_end``: its high watermark is its end. Raises SiltstoneError, OSError; see above.
+        ``committed_below``: an offset, see ``Checkpoints``. Raises SiltstoneError, OSError; see above.
         """
         assert state.config is not None
         segments = list_segments(state.path)
         if not segments:
             return None
-        high_watermark = None if to_the_end else checkpoints.high_watermark.get(state.where, 0)
         producers = self._producers(state, segments, checkpoints)
-        facts = log_facts(state, checkpoints, segments, producers, high_watermark)
+        facts = log_facts(state, checkpoints, segments, producers, committed_below)
         lag = plan.LagLimits(
             min_ms=state.config.integer("min.compaction.lag.ms"),
             max_ms=state.config.integer("max.compaction.lag.ms"),

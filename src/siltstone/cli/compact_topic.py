@@ -37,7 +37,7 @@ class CompactTopicFlags:
     reset
         Forget the ledger and compact anew what is left of the originals.
     high_watermark
-        "end": there is no other replica; needed only for a broker's topics.
+        "end": a broker's logs without an entry in replication-offset-checkpoint have no other replica.
     master
         The Spark master; unless given, what is small is done without Spark, the rest on local[*].
     dry_run

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from siltstone import files
+from siltstone.config import LONG_MAX
 from siltstone.errors import DirectoryLockedError, DirectoryRefusedError, NotALogDirectoryError
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, read_properties, write_checkpoint
@@ -47,6 +48,15 @@ class Checkpoints:
     recovery_point: Mapping[TopicPartition, int]
     log_start: Mapping[TopicPartition, int]
     high_watermark: Mapping[TopicPartition, int]
+
+    def committed_below(self, where: TopicPartition, *, no_other_replica: bool) -> int | None:
+        """The offset below which a log is committed; None where nothing says so.
+
+        An entry for the high watermark always bounds: records at or above it may be truncated when the broker
+        finds its place among the replicas. ``no_other_replica``, which somebody says of logs without an
+        entry, never speaks against one; without an entry all of such a log counts (``LONG_MAX``).
+        """
+        return self.high_watermark.get(where, LONG_MAX if no_other_replica else None)
 
 
 class LogDirectory:

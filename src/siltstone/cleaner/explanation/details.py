@@ -21,6 +21,7 @@ from siltstone.cleaner.explanation.tallying import KeyTally
 from siltstone.cleaner.facts import Choices, LogState, log_facts
 from siltstone.cleaner.staging import Rewritten
 from siltstone.cleaner.work import LogWork
+from siltstone.config import LONG_MAX
 from siltstone.log.directory import Checkpoints
 from siltstone.log.lookup import position_of_offset
 from siltstone.log.producers import producer_state
@@ -48,8 +49,8 @@ def bounds_of(state: LogState, checkpoints: Checkpoints, choices: Choices, log: 
     if not segments:
         return
     producers = producer_state(state.path, segments)
-    mark = None if choices.high_watermark_is_end else checkpoints.high_watermark.get(state.where)
-    facts = log_facts(state, checkpoints, segments, producers, mark)
+    mark = checkpoints.high_watermark.get(state.where)
+    facts = log_facts(state, checkpoints, segments, producers, LONG_MAX if mark is None else mark)
     lag = plan.LagLimits(
         min_ms=state.config.integer("min.compaction.lag.ms"),
         max_ms=state.config.integer("max.compaction.lag.ms"),

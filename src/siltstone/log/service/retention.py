@@ -96,11 +96,14 @@ def decide(
     log_start_offset: int,
     high_watermark: int,
     held_from: int | None = None,
+    keeps_active: bool = False,
 ) -> tuple[Decision, ...]:
     """A decision for each of the oldest segments that goes now, oldest first.
 
     What lies below the log start goes first, and on logs that are only compacted it is all that goes.
     ``held_from``: the offset from which on the policy takes nothing (``LedgerStore.held_horizon``).
+    ``keeps_active``: nobody can begin a new active segment here, so the one there is stays, and with it the
+    log's end.
     """
     decisions = below_log_start(segments, log_start_offset)
     given_up = len(decisions)
@@ -109,7 +112,9 @@ def decide(
         decisions += _asked(find_policy(config.retention_policy), left, now_ms, config)
     may_go = 0
     for number, segment in enumerate(segments[: len(decisions)]):
-        if segment.end_offset > high_watermark or (segment.is_active and not segment.size):
+        if segment.end_offset > high_watermark:
+            break
+        if segment.is_active and (keeps_active or not segment.size):
             break
         if held_from is not None and number >= given_up and segment.end_offset > held_from:
             break
