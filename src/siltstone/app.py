@@ -26,9 +26,8 @@ from siltstone.cleaner.facts import Choices, LogState
 from siltstone.cleaner.originals import (
     Originals,
     read_run,
-    refuse_changed,
     refuse_other_file_system,
-    undo_log,
+    undo_logs,
 )
 from siltstone.cleaner.remembered import note_listed, remember
 from siltstone.cleaner.report import LogResult
@@ -44,7 +43,6 @@ from siltstone.log.directory import (
     refuse_strangers,
 )
 from siltstone.log.recovery.directories import DirectoryRecovery, Recovery, recover_directories
-from siltstone.log.replacement import finish_replacement
 from siltstone.policies import PolicyPlaces, gather_policies, log_states, recovery_configs
 
 DEFAULT_MASTER = "local[*]"
@@ -309,7 +307,10 @@ def _write_audit(
 
 
 def undo(folder: Path) -> dict[str, list[str]]:
-    """Put back what a run kept: {partition directory: restored files}. Raises SiltstoneError."""
+    """Put back what a run kept: {partition directory: restored files}. Raises SiltstoneError.
+
+    All logs are checked before the first is changed; an UndoStoppedError says what was put back and what not.
+    """
     kept = read_run(folder)
     by_directory: dict[Path, list[Path]] = {}
     for _, log in kept:
@@ -318,15 +319,7 @@ def undo(folder: Path) -> dict[str, list[str]]:
         directories = {path: stack.enter_context(LogDirectory.open(path)) for path in by_directory}
         for directory in directories.values():
             _refuse_state(directory, in_place=True)
-        for _, log in kept:
-            refuse_changed(log)
-            with uninterrupted():
-                finish_replacement(Path(log.path))
-        done = {}
-        for place, log in kept:
-            with uninterrupted():
-                done[log.path] = undo_log(place, log, directories[Path(log.path).parent])
-        return done
+        return undo_logs(kept, directories, uninterrupted)
 
 
 def recover(

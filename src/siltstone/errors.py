@@ -12,6 +12,7 @@
     ├── LedgerError              a file of a compacted ledger is missing or damaged
     ├── CheckFailedError         what was written is not what was promised: nothing is swapped
     ├── SourceChangedError       a source segment is not the file that was planned with
+    ├── UndoStoppedError         putting originals back stopped half-way: the message says what was done
     ├── EngineError              Spark or Java is missing, or a job could not be run
     ├── CompactionFailedError    a compaction beside the originals came to nothing: the ledger is as it was
     ├── CompactionInProgressError  a second compaction beside the originals while one runs
@@ -109,6 +110,10 @@ class CheckFailedError(SiltstoneError):
 
 class SourceChangedError(SiltstoneError):
     """A source segment's size, inode or modification time is not what was planned with."""
+
+
+class UndoStoppedError(SiltstoneError):
+    """Some originals were put back, others not; every log is whole, and undoing again goes on."""
 
 
 class EngineError(SiltstoneError):

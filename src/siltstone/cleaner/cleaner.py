@@ -114,7 +114,7 @@ class Cleaner:
         swapped stays; each log is whole."""
         with self._critical():
             for each in planned:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(SiltstoneError, OSError):
                     self._destination.pause(each)
 
     def _plan(self, state: LogState, choices: Choices, stranger: str | None) -> Planned | LogResult:
@@ -356,7 +356,7 @@ class Cleaner:
         fill_sizes(progressing)
         if progressing.began:
             planned.result.seconds = time.perf_counter() - progressing.began
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(SiltstoneError, OSError):
             (self._destination.pause if pause else self._destination.give_up)(planned)
         self._tell()
 

@@ -20,8 +20,8 @@ from siltstone.cleaner.journal import Journal
 from siltstone.cleaner.originals import Originals
 from siltstone.cleaner.staging import Rewritten
 from siltstone.errors import CheckFailedError
-from siltstone.log.names import STAGING
 from siltstone.log.overflow import overflowed, split_overflowed
+from siltstone.log.own_folders import has_own_folder
 from siltstone.log.replacement import adopt, delete_oldest, finish_replacement, replace_segments
 
 _AT_ONCE = 4
@@ -221,7 +221,7 @@ class InPlace:
         """Finish an interrupted swap or deletion as a broker would, and drop an earlier run's staged files,
         but for those that can be gone on with."""
         done = finish_replacement(state.path)
-        if files.exists(state.path / STAGING):
+        if has_own_folder(state.path):
             done += resume.sweep(state.path, keep=self._originals is None)
         return done + (self._split(state) if self._originals is None else [])
 
@@ -262,6 +262,7 @@ class InPlace:
     def prepare(self, planned: Planned) -> None:
         """Make the staging folder; that of an interrupted run is there."""
         assert planned.work.staging is not None
+        has_own_folder(planned.state.path)
         files.make_directory(planned.work.staging, parents=True)
 
     def remember(self, planned: Planned, journal: Journal) -> None:
@@ -303,7 +304,7 @@ class InPlace:
 
     def pause(self, planned: Planned) -> None:
         """Remove all that is staged but a journal and what it names."""
-        if files.exists(planned.state.path / STAGING):
+        if has_own_folder(planned.state.path):
             resume.sweep(planned.state.path)
 
     def close(self, states: list[LogState]) -> None:

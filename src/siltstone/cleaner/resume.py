@@ -20,6 +20,7 @@ from siltstone.cleaner.journal import Checked, Journal, decode, encode
 from siltstone.cleaner.staging import Rewritten
 from siltstone.cleaner.winners import is_sound
 from siltstone.log.names import STAGING
+from siltstone.log.own_folders import has_own_folder
 
 JOURNAL = "journal.json"
 
@@ -84,8 +85,11 @@ def not_gone_on_with(run: str, reason: str) -> str:
 def sweep(partition: Path, *, keep: bool = True) -> list[str]:
     """Remove what earlier runs staged, but for the journal that may be gone on with and its winners.
 
-    Without ``keep`` they go too. Returns what was done, a line each. Raises OSError.
+    Without ``keep`` they go too. Returns what was done, a line each. Raises DirectoryRefusedError where the
+    folder is none of ours, OSError.
     """
+    if not has_own_folder(partition):
+        return []
     unfinished, notes = find_unfinished(partition)
     if unfinished is not None and not keep:
         notes = [not_gone_on_with(unfinished.run, "with --keep-originals a log is cleaned anew")]
@@ -110,7 +114,8 @@ def _remove(path: Path, entry: files.Entry) -> None:
 
 
 def drop(partition: Path) -> None:
-    """Remove everything that is staged, durably, journal and all. Raises OSError."""
-    if files.exists(partition / STAGING):
+    """Remove everything that is staged, durably, journal and all. Raises DirectoryRefusedError where the
+    folder is none of ours, OSError."""
+    if has_own_folder(partition):
         files.remove_tree(partition / STAGING)
         files.sync_directory(partition)

@@ -7,6 +7,16 @@ function that is called before every operation that changes something.
 Rules that the callers keep: a new file is written, fsynced, then its directory is synced; a file is
 replaced through a temporary file, fsync, rename, directory sync; a pointer is written only after what
 it points to is durable. A failed fsync is never tried again.
+
+What is promised about symbolic links, also when root works in a tree whose owner changes it meanwhile:
+
+- Nothing that makes, changes, renames or removes something follows a link of that name. Files are made with
+  ``O_EXCL`` and ``O_NOFOLLOW``; owner, mode, times and extended attributes are set on an open file or on the
+  name itself; ``remove_tree`` removes links and refuses a tree that is one.
+- On the way there a link is followed only when root or the user who runs us made it (``files.parents``): the
+  directory is opened first, then the operation done in it, so nothing can be swapped between the two.
+- A file that is given away to another owner has one name only: it is the one that we made.
+- Readers follow links, for paths that people name; what is in a log directory is listed without them.
 """
 
 from __future__ import annotations
@@ -46,6 +56,7 @@ from siltstone.files.operations import (
     sync_files,
     tree_size,
     unlink,
+    why_not_our_folder,
     write_new,
 )
 from siltstone.files.places import (
@@ -106,6 +117,7 @@ __all__ = [
     "temporary_file",
     "tree_size",
     "unlink",
+    "why_not_our_folder",
     "write_new",
     "zip_package",
 ]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from siltstone.files.operations import Reader, about_to, inherit_owner
+from siltstone.files.operations import Reader, about_to, open_for_writing
 
 _COPIED_AT_ONCE = 1 << 30
 _RESERVED_AT_ONCE = 64 << 20
@@ -31,7 +31,8 @@ _fallocate = _find_fallocate()
 
 
 class Appender:
-    """A file open for appending, made if it is not there; ``size`` is where the next byte goes.
+    """A file open for appending, made if it is not there; ``size`` is where the next byte goes. A link is
+    refused: OSError.
 
     A write that fails half-way is cut off again, so that the file always ends behind a whole write. After
     an fsync that failed nothing is written or synced any more: what is on the disk then is not known.
@@ -45,13 +46,8 @@ class Appender:
         self, path: str | os.PathLike[str], size: int | None = None, *, reserve_up_to: int = 0
     ) -> None:
         self.path = os.fspath(path)
-        made = not os.path.lexists(path)
-        if made:
-            about_to("create", path)
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor, _ = open_for_writing(path)
         self._broken = False
-        if made:
-            inherit_owner(path)
         self.size = os.fstat(self._descriptor).st_size if size is None else size
         self._reserve_up_to = reserve_up_to
         self._reserved = 0

@@ -14,7 +14,7 @@ import struct
 import sys
 from types import TracebackType
 
-from siltstone.files.operations import about_to, inherit_owner, unlink
+from siltstone.files.operations import open_for_writing, unlink
 
 _FLOCK = struct.Struct("qqihh" if sys.platform == "darwin" else "hhqqi")
 """The system's ``struct flock``: start, length, process, kind, whence; kind first on Linux."""
@@ -29,20 +29,18 @@ class Lock:
 
     ``lockf`` and not ``flock``: Java's ``FileChannel.lock`` is a POSIX record lock. Closing any other
     descriptor of the same file in this process would drop it, so nothing else may open the file, and a second
-    ``Lock`` on it is refused before it does. Raises BlockingIOError.
+    ``Lock`` on it is refused before it does. Raises BlockingIOError, OSError where the name is a link's.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
-        self.made = not os.path.lexists(path)
-        if not self.made and _identity(os.stat(path)) in _held:
-            raise BlockingIOError(errno.EAGAIN, "locked by this process already", self.path)
-        if self.made:
-            about_to("create", path)
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with contextlib.suppress(FileNotFoundError):
+            if _identity(os.lstat(path)) in _held:
+                raise BlockingIOError(errno.EAGAIN, "locked by this process already", self.path)
+        self._descriptor, self.made = open_for_writing(path)
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(self._descriptor), os.stat(path)):
+            if not os.path.samestat(os.fstat(self._descriptor), os.lstat(path)):
                 raise FileNotFoundError(errno.ENOENT, "was removed by the process that held it", self.path)
         except OSError as error:
             os.close(self._descriptor)
@@ -51,8 +49,6 @@ class Lock:
             raise
         self._identity = _identity(os.fstat(self._descriptor))
         _held.add(self._identity)
-        if self.made:
-            inherit_owner(path)
 
     def release(self) -> None:
         """Let go, once. A file that was not there before is removed first, as a broker does."""

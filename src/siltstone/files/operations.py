@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import stat as modes
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from siltstone.files.behind import let_go, start_writing
+from siltstone.files.parents import REAL_FILE, open_real, parent_of
 
 _BEGUN_AT_ONCE = 8 << 20
 _KEPT_BEHIND = 24 << 20
 """What is so near to a file's end is hardly on disk yet: nobody waits for it."""
 _REMOVED_AGAIN = 100
 """A tree into which somebody still puts files is looked through so many times."""
+_DEPTH_MAX = 32
+"""Folders within folders of a tree of ours; deeper ones were made by somebody else."""
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 Operation = tuple[str, str, str]
 """What is about to happen: (verb, path, second path or empty)."""
 
@@ -36,6 +41,18 @@ def observe(observer: Callable[[Operation], None]) -> Iterator[None]:
         yield
     finally:
         _observer = previous
+
+
+@contextlib.contextmanager
+def _naming(path: str | os.PathLike[str], other: str | os.PathLike[str] | None = None) -> Iterator[None]:
+    """An error of a call that was given a name within a directory tells the whole path."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = os.fspath(path)
+        if other is not None:
+            error.filename2 = os.fspath(other)
+        raise
 
 
 def about_to(verb: str, path: str | os.PathLike[str], other: str | os.PathLike[str] = "") -> None:
@@ -96,9 +113,9 @@ def exists(path: str | os.PathLike[str]) -> bool:
     return os.path.lexists(path)
 
 
-def is_directory(path: str | os.PathLike[str]) -> bool:
-    """Is it a directory, links followed?"""
-    return os.path.isdir(path)
+def is_directory(path: str | os.PathLike[str], *, follow: bool = True) -> bool:
+    """Is it a directory, links followed unless told not to?"""
+    return os.path.isdir(path) and (follow or not os.path.islink(path))
 
 
 def entries(directory: str | os.PathLike[str]) -> list[Entry]:
@@ -181,7 +198,8 @@ class Writer:
     def __init__(self, path: str | os.PathLike[str], *, lasting: bool = True) -> None:
         self.path = os.fspath(path)
         about_to("create", path)
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with parent_of(path) as (parent, name), _naming(path):
+            self._descriptor = os.open(name, _NEW_FILE, 0o600, dir_fd=parent)
         self._lasting = lasting
         self.size = self._begun = self._gone = 0
 
@@ -240,7 +258,8 @@ def write_new(path: str | os.PathLike[str], data: bytes) -> None:
 def replace(path: str | os.PathLike[str], data: bytes) -> None:
     """Put ``data`` in the place of ``path``, durably: temporary file, fsync, rename, directory sync.
 
-    Owner, group, mode and extended attributes are those of the old file, else the directory's owner.
+    Owner, group, mode and extended attributes are those of the old file, else the directory's owner. A link
+    of that name is replaced, and not what it points to (as by Kafka, which renames, too).
     """
     target = Path(path)
     temporary = target.with_name(target.name + ".tmp")
@@ -248,7 +267,7 @@ def replace(path: str | os.PathLike[str], data: bytes) -> None:
         unlink(temporary)
     try:
         write_new(temporary, data)
-        if exists(target):
+        if exists(target) and not target.is_symlink():
             copy_attributes(target, temporary)
         else:
             inherit_owner(temporary)
@@ -262,58 +281,123 @@ def replace(path: str | os.PathLike[str], data: bytes) -> None:
 
 def rename(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """Rename, replacing ``target``. Two names of one file become one: ``rename(2)`` would leave both."""
-    with contextlib.suppress(FileNotFoundError):
-        if os.path.samestat(os.lstat(target), os.lstat(source)):
-            return unlink(source)
-    about_to("rename", source, target)
-    os.rename(source, target)
+    with parent_of(source) as (there, old), parent_of(target) as (here, new):
+        with contextlib.suppress(FileNotFoundError), _naming(source, target):
+            if os.path.samestat(_own_stat(new, here), _own_stat(old, there)):
+                return unlink(source)
+        about_to("rename", source, target)
+        with _naming(source, target):
+            os.rename(old, new, src_dir_fd=there, dst_dir_fd=here)
+
+
+def _own_stat(name: str, parent: int) -> os.stat_result:
+    return os.stat(name, dir_fd=parent, follow_symlinks=False)
 
 
 def unlink(path: str | os.PathLike[str]) -> None:
     """Remove one name. Raises FileNotFoundError."""
     about_to("unlink", path)
-    os.unlink(path)
+    with parent_of(path) as (parent, name), _naming(path):
+        os.unlink(name, dir_fd=parent)
 
 
 def link(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """A second name for the same file. Raises OSError across file systems."""
     about_to("link", source, target)
-    os.link(source, target)
+    with parent_of(source) as (there, old), parent_of(target) as (here, new), _naming(source, target):
+        os.link(old, new, src_dir_fd=there, dst_dir_fd=here, follow_symlinks=False)
 
 
 def make_directory(path: str | os.PathLike[str], *, parents: bool = False) -> None:
-    """Make a directory if it is not there, owned as its parent is."""
+    """Make a directory if it is not there, owned as its parent is. Raises NotADirectoryError where a link,
+    or anything else, has its name."""
     target = Path(path)
     if parents and not target.parent.exists():
         make_directory(target.parent, parents=True)
-    if not target.is_dir():
+    if target.name in ("", ".."):
+        return
+    with parent_of(target) as (parent, name), _naming(path):
+        with contextlib.suppress(FileNotFoundError):
+            if modes.S_ISDIR(_own_stat(name, parent).st_mode):
+                return
+            raise NotADirectoryError(errno.ENOTDIR, "is there already, and is no folder (or a link to one)")
         about_to("mkdir", path)
-        os.mkdir(path, 0o755)
-        inherit_owner(path)
+        os.mkdir(name, 0o755, dir_fd=parent)
+        made = os.open(name, REAL_FILE | os.O_DIRECTORY, dir_fd=parent)
+        try:
+            _give(made, os.fstat(parent))
+        finally:
+            os.close(made)
 
 
 def remove_directory(path: str | os.PathLike[str]) -> None:
     """Remove an empty directory. Raises OSError when it is not empty."""
     about_to("rmdir", path)
-    os.rmdir(path)
+    with parent_of(path) as (parent, name), _naming(path):
+        os.rmdir(name, dir_fd=parent)
 
 
 def remove_tree(path: str | os.PathLike[str]) -> None:
-    """Remove a directory of our own making and all in it; links are removed, not followed.
+    """Remove a directory of our own making and all in it. Links in it are removed and never followed; when
+    ``path`` itself is one, nothing is removed: NotADirectoryError.
 
     Somebody may still put files in, or take them out: a task that outlives its job. Raises OSError.
     """
-    for _ in range(_REMOVED_AGAIN):
-        for entry in entries(path):
-            inside = Path(path) / entry.name
-            with contextlib.suppress(FileNotFoundError):
-                (remove_tree if entry.is_directory else unlink)(inside)
+    with parent_of(path) as (parent, name):
+        _remove_tree(parent, name, os.fspath(path), _DEPTH_MAX)
+
+
+def _remove_tree(parent: int, name: str, path: str, depth: int) -> None:
+    if depth == 0:
+        raise OSError(errno.ELOOP, "folders too deep to be ours; remove them by hand", path)
+    with _naming(path):
+        here = os.open(name, REAL_FILE | os.O_DIRECTORY, dir_fd=parent)
+    try:
+        for _ in range(_REMOVED_AGAIN):
+            for entry, is_directory in _names_in(here):
+                inside = os.path.join(path, entry)
+                with contextlib.suppress(FileNotFoundError):
+                    if is_directory:
+                        _remove_tree(here, entry, inside, depth - 1)
+                    else:
+                        about_to("unlink", inside)
+                        with _naming(inside):
+                            os.unlink(entry, dir_fd=here)
+            try:
+                about_to("rmdir", path)
+                with _naming(path):
+                    return os.rmdir(name, dir_fd=parent)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+    finally:
+        os.close(here)
+    raise OSError(errno.ENOTEMPTY, "somebody keeps putting files in", path)
+
+
+def _names_in(directory: int) -> list[tuple[str, bool]]:
+    """The names in an open directory, in order, and whether each is a directory itself."""
+    with os.scandir(directory) as found:
+        return sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in found)
+
+
+def why_not_our_folder(path: str | os.PathLike[str]) -> str | None:
+    """What keeps ``path`` from being a folder that we, or the owner of the directory that it is in, made.
+
+    None: nothing does, or there is nothing of that name. Raises OSError.
+    """
+    with parent_of(path) as (parent, name):
         try:
-            return remove_directory(path)
-        except OSError as error:
-            if error.errno != errno.ENOTEMPTY:
-                raise
-    raise OSError(errno.ENOTEMPTY, "somebody keeps putting files in", str(path))
+            facts = _own_stat(name, parent)
+        except FileNotFoundError:
+            return None
+        if modes.S_ISLNK(facts.st_mode):
+            return "is a symbolic link"
+        if not modes.S_ISDIR(facts.st_mode):
+            return "is no folder"
+        if facts.st_uid not in (0, os.geteuid(), os.fstat(parent).st_uid):
+            return f"belongs to user {facts.st_uid}, and the directory that it is in to another"
+        return None
 
 
 def tree_size(path: str | os.PathLike[str]) -> int:
@@ -344,7 +428,7 @@ def sync_files(paths: Iterable[str | os.PathLike[str]]) -> None:
     with contextlib.ExitStack() as stack:
         opened = []
         for path in paths:
-            opened.append((path, os.open(path, os.O_RDONLY | os.O_CLOEXEC)))
+            opened.append((path, open_real(path)))
             stack.callback(os.close, opened[-1][1])
             start_writing(opened[-1][1], 0, 0)
         for path, descriptor in opened:
@@ -353,44 +437,95 @@ def sync_files(paths: Iterable[str | os.PathLike[str]]) -> None:
 
 
 def set_modified(path: str | os.PathLike[str], modified_ns: int) -> None:
-    """Set the modification time (ns)."""
+    """Set the modification time (ns), of a link its own."""
     about_to("utime", path)
-    os.utime(path, ns=(modified_ns, modified_ns))
+    with parent_of(path) as (parent, name), _naming(path):
+        os.utime(name, ns=(modified_ns, modified_ns), dir_fd=parent, follow_symlinks=False)
 
 
 def copy_attributes(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Give ``target`` the owner, group, mode, ACL and extended attributes of ``source``, not its times."""
+    """Give ``target``, a new file or directory, the owner, group, mode, ACL and extended attributes of
+    ``source``, not its times. Raises OSError, also where one of the two is a link."""
     about_to("attributes", target, source)
-    found = os.stat(source)
-    mine = os.stat(target)
-    if (found.st_uid, found.st_gid) != (mine.st_uid, mine.st_gid):
-        os.chown(target, found.st_uid, found.st_gid)
-    os.chmod(target, found.st_mode & 0o7777)
-    try:
-        names = os.listxattr(source)
-    except OSError as error:
-        if error.errno in (errno.ENOTSUP, errno.ENODATA):
-            return
-        raise
-    for name in names:
-        os.setxattr(target, name, os.getxattr(source, name))
+    with contextlib.ExitStack() as stack:
+        old = open_real(source)
+        stack.callback(os.close, old)
+        new = open_real(target)
+        stack.callback(os.close, new)
+        found = os.fstat(old)
+        with _naming(target):
+            _give(new, found)
+            os.fchmod(new, found.st_mode & 0o7777)
+            try:
+                names = os.listxattr(old)
+            except OSError as error:
+                if error.errno in (errno.ENOTSUP, errno.ENODATA):
+                    return
+                raise
+            for name in names:
+                os.setxattr(new, name, os.getxattr(old, name))
+
+
+def open_for_writing(path: str | os.PathLike[str]) -> tuple[int, bool]:
+    """A descriptor of a file that is read and written, and whether it had to be made: it belongs to the owner
+    of its directory then. Raises OSError, also where the name is that of a link."""
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with parent_of(path) as (parent, name), _naming(path):
+        try:
+            return _open_regular(name, flags, parent), False
+        except FileNotFoundError:
+            about_to("create", path)
+        try:
+            descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=parent)
+        except FileExistsError:  # another process was faster
+            return _open_regular(name, flags, parent), False
+        try:
+            _give(descriptor, os.fstat(parent))
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor, True
+
+
+def _open_regular(name: str, flags: int, parent: int) -> int:
+    if not modes.S_ISREG(_own_stat(name, parent).st_mode):
+        raise OSError(errno.EINVAL, "is no regular file (but a link, a folder, a pipe): remove it")
+    return os.open(name, flags, dir_fd=parent)
 
 
 def inherit_owner(path: str | os.PathLike[str]) -> None:
     """Give a new file or directory the owner and group of the directory that it is in."""
-    parent, mine = os.stat(Path(path).absolute().parent), os.stat(path)
-    if (parent.st_uid, parent.st_gid) != (mine.st_uid, mine.st_gid):
-        os.chown(path, parent.st_uid, parent.st_gid)
+    with parent_of(path) as (parent, name), _naming(path):
+        descriptor = os.open(name, REAL_FILE, dir_fd=parent)
+        try:
+            _give(descriptor, os.fstat(parent))
+        finally:
+            os.close(descriptor)
+
+
+def _give(descriptor: int, to: os.stat_result) -> None:
+    """Give an open file, which is new, to the owner and group that ``to`` has.
+
+    A new file has one name: of one with several somebody may have put another's file in its place.
+    """
+    mine = os.fstat(descriptor)
+    if (to.st_uid, to.st_gid) == (mine.st_uid, mine.st_gid):
+        return
+    if mine.st_nlink > 1 and not modes.S_ISDIR(mine.st_mode):
+        raise OSError(errno.EMLINK, "is not the new file that it was: it has other names, too")
+    os.fchown(descriptor, to.st_uid, to.st_gid)
 
 
 def copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """A durable copy with attributes and modification time; ``target`` must not be there."""
-    with Reader(source) as reader, Writer(target) as writer:
+    """A durable copy with attributes and modification time; ``target`` must not be there, ``source`` be no
+    link."""
+    with open(open_real(source), "rb", buffering=0) as reader, Writer(target) as writer:
+        facts = os.fstat(reader.fileno())
+        if not modes.S_ISREG(facts.st_mode):
+            raise OSError(errno.EINVAL, "is no regular file", os.fspath(source))
         buffer = np.empty(1 << 22, np.uint8)
-        position = 0
-        while got := reader.read_into(buffer, position):
+        while got := reader.readinto(buffer.data):
             writer.write(buffer[:got])
-            position += got
         writer.sync()
     copy_attributes(source, target)
-    set_modified(target, reader.stat.modified_ns)
+    set_modified(target, facts.st_mtime_ns)

@@ -22,6 +22,7 @@ from siltstone.errors import CorruptRecordError
 from siltstone.log.indexes import LARGEST_RELATIVE_OFFSET, IndexBuilder, read_entries
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import STAGING, segment_file
+from siltstone.log.own_folders import has_own_folder
 from siltstone.log.replacement import adopt, replace_segments
 from siltstone.log.segments import Segment, windows
 from siltstone.records.layout import Directory
@@ -77,10 +78,11 @@ def split_overflowed(directory: Path, segment: Segment, *, interval: int, index_
     """Split one overflowed segment; the new base offsets.
 
     ``interval`` and ``index_bytes`` are ``index.interval.bytes`` and ``segment.index.bytes``. The first part
-    keeps the base where a batch of it fits there. Raises CorruptRecordError, OSError; the log is whole then.
+    keeps the base where a batch of it fits there. Raises CorruptRecordError, DirectoryRefusedError (something
+    else has our folder's name), OSError; the log is whole then.
     """
     folder = directory / STAGING / FOLDER
-    if files.exists(folder):
+    if has_own_folder(directory) and files.exists(folder):
         files.remove_tree(folder)
     files.make_directory(folder, parents=True)
     try:

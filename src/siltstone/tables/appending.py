@@ -187,7 +187,7 @@ def _remove_abandoned(manager: LogManager, writes: Sequence[Write], now_ms: int)
     needed = {str(Path(each.stem).parent) for write in writes for each in write.staged}
     for where in manager:
         folder = manager.get(where).directory / STAGED_WRITES
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(SiltstoneError, OSError):
             for run in files.entries(folder) if files.exists(folder) else []:
                 path = folder / run.name
                 old = now_ms - files.stat(path).modified_ns // 1_000_000 > ABANDONED_MS

@@ -24,6 +24,7 @@ from crc32c import crc32c
 from siltstone import files
 from siltstone.errors import CorruptFileError, DirectoryRefusedError
 from siltstone.log.names import TopicPartition
+from siltstone.log.own_folders import has_own_folder
 from siltstone.records.layout import Bytes, Directory
 
 STAGED_WRITES = ".siltstone-writes"
@@ -149,6 +150,7 @@ class StagedWriter:
 
 
 def _make_folder(folder: Path) -> None:
+    has_own_folder(folder.parent.parent, folder.parent.name)
     for each in (folder.parent, folder):
         with contextlib.suppress(FileExistsError):  # another task was faster
             files.make_directory(each)
@@ -181,8 +183,12 @@ def staged_batches(staged: StagedFile) -> Iterator[tuple[TopicPartition, Bytes, 
 
 
 def remove_staged(folder: Path) -> None:
-    """Remove a run's folder, and the one that it is in where that is empty then; none is fine."""
+    """Remove a run's folder, and the one that it is in where that is empty then; none is fine.
+
+    Raises DirectoryRefusedError where another's folder, or a link, has its name.
+    """
     with contextlib.suppress(FileNotFoundError):
+        has_own_folder(folder.parent.parent, folder.parent.name)
         files.remove_tree(folder)
     with contextlib.suppress(OSError):
         if not files.entries(folder.parent):

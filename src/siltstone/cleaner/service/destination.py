@@ -10,7 +10,6 @@ import contextlib
 import errno
 from collections.abc import Iterator, Mapping, Sequence
 
-from siltstone import files
 from siltstone.cleaner import resume
 from siltstone.cleaner.destination import InPlace, check_sizes, cleaned_up_to, swap_of
 from siltstone.cleaner.facts import LogState, Planned
@@ -18,7 +17,8 @@ from siltstone.cleaner.journal import Journal
 from siltstone.cleaner.service.open_logs import Candidate
 from siltstone.cleaner.staging import Rewritten
 from siltstone.errors import CleaningAbortedError, SiltstoneError
-from siltstone.log.names import STAGING, TopicPartition
+from siltstone.log.names import TopicPartition
+from siltstone.log.own_folders import has_own_folder
 from siltstone.log.replacement import adopt, drop_cleaned
 from siltstone.log.service.cleaning_states import Claim
 from siltstone.log.service.upkeep import Upkeep
@@ -61,7 +61,7 @@ class IntoOpenLogs(InPlace):
 
     def tidy(self, state: LogState) -> list[str]:
         """Drop what an earlier run staged; nothing else is unfinished in a log that is open."""
-        return resume.sweep(state.path, keep=False) if files.exists(state.path / STAGING) else []
+        return resume.sweep(state.path, keep=False) if has_own_folder(state.path) else []
 
     def unfinished(self, state: LogState) -> resume.Unfinished | None:
         """None: see above."""
@@ -109,7 +109,7 @@ class IntoOpenLogs(InPlace):
         start, have their turn, which retention has left to us."""
         with self._changing(planned.state) as candidate:
             self._write_checkpoint(candidate, cleaned_up_to(planned))
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(SiltstoneError, OSError):
             self.give_up(planned)
         candidate, _ = self._logs[planned.state.where]
         with (

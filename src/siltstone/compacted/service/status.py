@@ -22,6 +22,7 @@ from typing import Any
 from siltstone import files
 from siltstone.compacted.result import CompactionResult
 from siltstone.log.names import COMPACTED
+from siltstone.log.own_folders import has_own_folder
 
 NOT_RUN, RUNNING, SUCCESS, ERROR = "NOT_RUN", "RUNNING", "SUCCESS", "ERROR"
 STATUSES = (NOT_RUN, RUNNING, SUCCESS, ERROR)
@@ -126,7 +127,7 @@ def write_status(partition: Path, status: CompactionStatus) -> None:
 
 
 def _make_folder(partition: Path) -> None:
-    if not files.exists(partition / COMPACTED):
+    if not has_own_folder(partition, COMPACTED):
         files.make_directory(partition / COMPACTED)
         files.sync_directory(partition)
 

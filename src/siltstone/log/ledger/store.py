@@ -41,6 +41,7 @@ from siltstone.log.ledger.manifest import (
 )
 from siltstone.log.ledger.offered import KEYS, refuse_foreign, refuse_unsound
 from siltstone.log.names import COMPACTED, segment_file
+from siltstone.log.own_folders import has_own_folder
 from siltstone.records.layout import Int64
 
 __all__ = ["CURSOR", "KEYS", "LedgerStore", "segment_entry"]
@@ -201,8 +202,9 @@ class LedgerStore:
         return max(ledgers, default=-1) + 1, max(generations, default=-1) + 1
 
     def make_run(self, name: str) -> Path:
-        """A new folder for a run to stage in. Raises FileExistsError, OSError."""
-        if not files.exists(self.folder):
+        """A new folder for a run to stage in. Raises FileExistsError, OSError, DirectoryRefusedError where
+        something else has our folder's name."""
+        if not has_own_folder(self._partition, COMPACTED):
             files.make_directory(self.folder)
             files.sync_directory(self._partition)
         path = self.folder / f"run-{name}"
@@ -269,6 +271,7 @@ class LedgerStore:
     def forget(self) -> None:
         """The log has no ledger any more, durably; its files go at the next ``collect``. Raises OSError."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            has_own_folder(self._partition, COMPACTED)
             files.unlink(self.folder / CURSOR)
             files.sync_directory(self.folder)
 
@@ -287,9 +290,9 @@ class LedgerStore:
         """Delete what neither the cursor names nor anybody reads; the names of what went.
 
         ``keep``: folders of runs that go on. When a ledger that has to stay does not say what its generations
-        are, they all stay. Raises LedgerError for a damaged cursor, OSError.
+        are, they all stay. Raises LedgerError for a damaged cursor, DirectoryRefusedError, OSError.
         """
-        if not files.is_directory(self.folder):
+        if not has_own_folder(self._partition, COMPACTED):
             return []
         cursor = self.cursor()
         gone = []
@@ -331,7 +334,7 @@ class LedgerStore:
 
     def _remove(self, name: str) -> list[str]:
         path = self.folder / name
-        if files.is_directory(path):
+        if files.is_directory(path, follow=False):
             files.remove_tree(path)
         else:
             files.unlink(path)

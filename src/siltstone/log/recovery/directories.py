@@ -22,7 +22,7 @@ from pathlib import Path
 
 from siltstone import files
 from siltstone.config import LogConfig
-from siltstone.errors import CorruptFileError
+from siltstone.errors import CorruptFileError, DirectoryRefusedError
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.directory import LogDirectory, PassedOver
@@ -208,6 +208,8 @@ class _DirectoryRun:
         except CorruptFileError as error:
             damage = Damage(path=error.path, position=error.position, reason=error.reason)
             return LogRecovery(where=where, path=path, status=REFUSED, reason=str(error), damage=(damage,))
+        except DirectoryRefusedError as error:
+            return LogRecovery(where=where, path=path, status=REFUSED, reason=str(error))
         except OSError as error:
             self._go_offline(error)
             return LogRecovery(where=where, path=path, status=FAILED, reason=self.result.offline or "")

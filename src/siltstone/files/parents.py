@@ -1,0 +1,143 @@
+"""Directories opened so that a planted link leads nobody elsewhere.
+
+Whoever owns a directory may swap a folder in it for a symbolic link, at any moment. A path is therefore
+never looked at first and used then: the directory that a name is in is opened, and the operation is done in
+it (``openat(2)`` and its like), on the name itself and never on what a link of that name points to.
+
+On the way to that directory a symbolic link is followed only when root or the user who runs us made it: with
+a link of somebody else the operation is refused. (The same rule as Linux' ``protected_symlinks``, for every
+directory and not for those alone that all may write to.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import stat
+import sys
+from collections.abc import Iterator
+
+_PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY)
+_DIRECTORY = _PATH_ONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_LINKS_MAX = 40
+"""As many as the system itself follows on one way."""
+_OPENAT2 = 437
+"""The number of Linux' system call, the same on every processor that Python is built for but Alpha's."""
+_NO_LINKS = 4
+"""``RESOLVE_NO_SYMLINKS``"""
+_AT_WORKING_DIRECTORY = -100
+_ASK_FURTHER = (errno.ELOOP, errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG, errno.EAGAIN)
+"""A link is on the way; or the system knows no such call, or lets nobody use it."""
+REAL_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""How to open an existing file or directory by its own name: no link, no waiting for a pipe's other end."""
+
+PathLike = str | os.PathLike[str]
+
+
+class _How(ctypes.Structure):
+    """Linux' ``struct open_how``."""
+
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+_how = _How(flags=_DIRECTORY, mode=0, resolve=_NO_LINKS)
+
+
+@contextlib.contextmanager
+def parent_of(path: PathLike) -> Iterator[tuple[int, str]]:
+    """The directory that ``path`` is in, open, and its name there. Raises OSError.
+
+    The path must end in a name of its own: neither ``..`` nor a slash.
+    """
+    folder, name = os.path.split(os.fspath(path))
+    descriptor = open_directory(folder or ".")
+    try:
+        yield descriptor, name
+    finally:
+        os.close(descriptor)
+
+
+def open_real(path: PathLike) -> int:
+    """A descriptor, for reading, of the file or directory itself. Raises OSError: ELOOP for a link."""
+    if os.path.basename(os.fspath(path)) in ("", ".", ".."):
+        return os.open(path, REAL_FILE)
+    with parent_of(path) as (parent, name):
+        try:
+            return os.open(name, REAL_FILE, dir_fd=parent)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise OSError(errno.ELOOP, "is a symbolic link", os.fspath(path)) from None
+            error.filename = os.fspath(path)
+            raise
+
+
+def open_directory(path: str) -> int:
+    """A descriptor of a directory that others' links have no part in; for ``dir_fd``. Raises OSError."""
+    if _libc is not None:
+        name = os.fsencode(path)
+        if b"\0" in name:
+            raise ValueError("embedded null byte")
+        found = _libc.syscall(_OPENAT2, _AT_WORKING_DIRECTORY, name, ctypes.byref(_how), ctypes.sizeof(_how))
+        if found >= 0:
+            return int(found)
+        number = ctypes.get_errno()
+        if number not in _ASK_FURTHER:
+            raise OSError(number, os.strerror(number), path)
+    return _walk(path)
+
+
+def _walk(path: str) -> int:
+    """The same, one name after another, links and all."""
+    left, links = path.split("/")[::-1], 0
+    here = os.open("/" if path.startswith("/") else ".", _DIRECTORY)
+    try:
+        while left:
+            name = left.pop()
+            if name in ("", "."):
+                continue
+            there, target = _step(here, name)
+            if target is not None:
+                links += 1
+                if links > _LINKS_MAX:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                left += target.split("/")[::-1]
+                if not target.startswith("/"):
+                    continue
+                there = os.open("/", _DIRECTORY)
+            os.close(here)
+            here = there
+    except OSError as error:
+        os.close(here)
+        error.filename = path
+        raise
+    return here
+
+
+def _step(here: int, name: str) -> tuple[int, str | None]:
+    """The directory ``name``, open, or (-1) where the symbolic link of that name points to. Raises OSError,
+    for a link of another user too."""
+    if _PATH_ONLY == os.O_RDONLY:  # no way to hold on to a link itself: it may be swapped between the two
+        facts = os.stat(name, dir_fd=here, follow_symlinks=False)
+        if not stat.S_ISLNK(facts.st_mode):
+            return os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=here), None
+        return -1, _trusted(facts, name, os.readlink(name, dir_fd=here))
+    held = os.open(name, _PATH_ONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+    facts = os.fstat(held)
+    if stat.S_ISDIR(facts.st_mode):
+        return held, None
+    try:
+        if not stat.S_ISLNK(facts.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        return -1, _trusted(facts, name, os.readlink("", dir_fd=held))
+    finally:
+        os.close(held)
+
+
+def _trusted(facts: os.stat_result, name: str, target: str) -> str:
+    if facts.st_uid not in (0, os.geteuid()):
+        reason = f"{name} on the way is a symbolic link of user {facts.st_uid}, which is not followed"
+        raise OSError(errno.ELOOP, f"{reason}; give the real path")
+    return target

@@ -1,0 +1,246 @@
+"""8. Undo of several logs: all are checked before one is changed, and what fails half-way is told exactly."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from siltstone import app, files
+from siltstone.cli.main import run
+from siltstone.errors import DirectoryRefusedError, SiltstoneError, UndoStoppedError
+from siltstone.files import Operation, Space
+from tests.in_memory import FOLDER
+from tests.operator.staged import Listing, in_process, listing, names_in, stage_several
+
+FIRST, SECOND = "basic-0", "tombstones-0"
+
+
+@pytest.fixture
+def before(golden: Path, tmp_path: Path) -> tuple[Path, Path, Listing]:
+    """A directory whose two logs were cleaned, the run's folder, and what the logs were before."""
+    directory, request = stage_several(golden, ["basic", "tombstones"], tmp_path)
+    was = logs_of(directory)
+    report = app.clean(
+        app.CleanRequest(
+            directories=[directory],
+            in_place=True,
+            config_file=request.config_file,
+            now_ms=request.now_ms,
+            keep_originals=tmp_path / "keep",
+        ),
+        engine=in_process,
+    )
+    assert [each.status for each in report.results] == ["cleaned", "cleaned"] and report.kept is not None
+    assert logs_of(directory) != was
+    return directory, report.kept, was
+
+
+def logs_of(directory: Path) -> Listing:
+    return {name: facts for name, facts in listing(directory).items() if "/" in name}
+
+
+def first_log(folder: Path) -> Path:
+    return min(folder.glob("*.log"))
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.unlink()
+    path.write_bytes(data)
+
+
+def grow(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"more")
+
+
+def cut(path: Path) -> None:
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(data[:-1])
+
+
+def linked(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to(path.with_name("elsewhere"))
+
+
+SPOILED: dict[str, tuple[Callable[[Path, Path], object], str]] = {
+    "log appended to": (lambda log, kept: grow(max(log.glob("*.log"))), "appended to"),
+    "cleaned segment changed": (
+        lambda log, kept: grow(first_log(log)),
+        "not what the run left",
+    ),
+    "log gone": (lambda log, kept: shutil.rmtree(log), "not there any more"),
+    "kept log flipped": (lambda log, kept: flip(first_log(kept)), "byte"),
+    "kept log cut": (lambda log, kept: cut(first_log(kept)), "bytes, but"),
+    "kept log missing": (lambda log, kept: first_log(kept).unlink(), "missing"),
+    "kept log a link": (lambda log, kept: linked(first_log(kept)), "missing"),
+    "kept index flipped": (lambda log, kept: flip(min(kept.glob("*.timeindex"))), "not what was kept"),
+    "kept index missing": (lambda log, kept: min(kept.glob("*.index")).unlink(), "missing"),
+}
+
+
+@pytest.mark.parametrize("what", SPOILED)
+@pytest.mark.parametrize("which", [FIRST, SECOND])
+def test_nothing_of_any_log_is_changed_when_one_cannot_be_undone(
+    before: tuple[Path, Path, Listing], which: str, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory, kept, _ = before
+    spoil, words = SPOILED[what]
+    spoil(directory / which, kept / which)
+    now, names = listing(directory), names_in(directory)
+    assert run(["undo", str(kept)]) == 1
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1
+    assert which in said.err and words in said.err and said.err.rstrip().endswith("nothing was changed")
+    assert listing(directory) == now and names_in(directory).keys() == names.keys()
+
+
+def test_a_run_kept_on_another_file_system_is_refused(before: tuple[Path, Path, Listing]) -> None:
+    directory, kept, _ = before
+    if FOLDER is None or os.stat(FOLDER).st_dev == os.stat(directory).st_dev:
+        pytest.skip("no second file system")
+    elsewhere = Path(FOLDER) / f"siltstone-test-{os.getpid()}"
+    shutil.copytree(kept, elsewhere)
+    now = listing(directory)
+    try:
+        with pytest.raises(DirectoryRefusedError, match=r"not on the file system .* nothing was changed"):
+            app.undo(elsewhere)
+    finally:
+        shutil.rmtree(elsewhere)
+    assert listing(directory) == now
+
+
+def test_without_room_nothing_is_begun(
+    before: tuple[Path, Path, Listing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, kept, was = before
+    now = listing(directory)
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "space", lambda path: Space(free_bytes=4096, free_inodes=10))
+        with pytest.raises(DirectoryRefusedError, match=r"only 4096 bytes are free .* nothing was changed"):
+            app.undo(kept)
+    assert listing(directory) == now
+    app.undo(kept)
+    assert logs_of(directory) == was
+
+
+def test_what_was_done_is_said_when_the_disk_fails_half_way(before: tuple[Path, Path, Listing]) -> None:
+    """At each step: the message names what was put back and what not, and to undo again goes on."""
+    directory, kept, was = before
+    now, kept_now = listing(directory), listing(kept)
+    cleaned = directory.with_name("cleaned")
+    shutil.copytree(directory, cleaned, copy_function=os.link)
+    left, told = 0, set()
+    while True:
+        steps = iter(range(left + 1))
+
+        def fail(operation: Operation, steps: object = steps) -> None:
+            if operation[1].endswith(".lock"):
+                return
+            if next(steps, None) is None:  # type: ignore[call-overload]
+                raise OSError(errno.EIO, os.strerror(errno.EIO), operation[1])
+
+        try:
+            with files.observe(fail):
+                app.undo(kept)
+            break
+        except UndoStoppedError as error:
+            told.add(judge(str(error), directory, was, now))
+        assert set(app.undo(kept)) == {str(directory / FIRST), str(directory / SECOND)}
+        assert logs_of(directory) == was
+        shutil.rmtree(directory)
+        shutil.copytree(cleaned, directory, copy_function=os.link)
+        left += 5
+    assert logs_of(directory) == was and listing(kept) == kept_now
+    assert told == {(FIRST, False), (SECOND, True)}
+
+
+def judge(said: str, directory: Path, was: Listing, now: Listing) -> tuple[str, bool]:
+    """At which log it stopped, and whether the first was put back: what is said must be so."""
+    assert "nothing was changed" not in said and "run the command again" in said and "\n" not in said
+    reason, stopped, back, rest, _ = said.split("; ")
+    assert "Input/output error" in reason
+    at = FIRST if str(directory / FIRST) in stopped else SECOND
+    is_back = {name: facts for name, facts in logs_of(directory).items() if name.startswith(FIRST)} == {
+        name: facts for name, facts in was.items() if name.startswith(FIRST)
+    }
+    if at == FIRST:
+        assert back == "put back: no other log" and rest == f"not begun: {directory / SECOND}"
+        second = {name: facts for name, facts in now.items() if name.startswith(SECOND)}
+        assert {n: f for n, f in logs_of(directory).items() if n.startswith(SECOND)} == second
+        return at, False
+    assert is_back and str(directory / FIRST) in back and "3 of 3 segments" in back
+    assert rest == "not begun: no other log"
+    return at, True
+
+
+def test_an_interrupted_swap_that_was_finished_is_not_called_nothing(
+    before: tuple[Path, Path, Listing],
+) -> None:
+    """A kill amid an undo; then something of the same log is spoiled. The other logs are as they were."""
+    directory, kept, _ = before
+
+    class Killed(BaseException):
+        pass
+
+    def kill(operation: Operation) -> None:
+        if operation[0] == "rename" and operation[2].endswith(".deleted") and SECOND in operation[1]:
+            raise Killed
+
+    with files.observe(kill), pytest.raises(Killed):
+        app.undo(kept)
+    flip(first_log(kept / SECOND))
+    first = {name: facts for name, facts in logs_of(directory).items() if name.startswith(FIRST)}
+    with pytest.raises(
+        SiltstoneError, match="nothing was put back, but an interrupted swap was finished"
+    ) as caught:
+        app.undo(kept)
+    assert str(directory / SECOND) in str(caught.value) and "nothing was changed" not in str(caught.value)
+    assert {name: facts for name, facts in logs_of(directory).items() if name.startswith(FIRST)} == first
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("names", ["../../precious"]),
+        ("names", ["00000000000000000000.log.deleted"]),
+        ("originals", []),
+        ("originals", ["0"]),
+        ("path", "topic-0"),
+        ("path", "/etc"),
+    ],
+)
+def test_an_undo_file_that_names_anything_else_is_refused(
+    before: tuple[Path, Path, Listing], key: str, value: object
+) -> None:
+    directory, kept, _ = before
+    path = kept / SECOND / "undo.json"
+    document = json.loads(path.read_text())
+    (document if key == "path" else document["groups"][0])[key] = value
+    path.write_text(json.dumps(document))
+    now = listing(directory)
+    with pytest.raises(DirectoryRefusedError, match=r"undo\.json: not what .* nothing was changed"):
+        app.undo(kept)
+    assert listing(directory) == now
+
+
+def test_what_was_kept_before_sizes_were_written_down_is_put_back(
+    before: tuple[Path, Path, Listing],
+) -> None:
+    directory, kept, was = before
+    for path in kept.glob("*/undo.json"):
+        document = json.loads(path.read_text())
+        for group in document["groups"]:
+            del group["sizes"], group["checksums"]
+        path.write_text(json.dumps(document))
+    app.undo(kept)
+    assert logs_of(directory) == was
