@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from siltstone.cleaner import journal as journal_module
 from siltstone.cleaner.journal import Basis, Checked, Journal, decode, encode, groups_done, size_at_most
 from siltstone.cleaner.staging import Rewritten
-from siltstone.cleaner.transactions import Carried
 from siltstone.cleaner.winners import (
     WinnersFile,
     is_sound,
@@ -25,6 +24,7 @@ from siltstone.cleaner.winners import (
 from siltstone.cleaner.work import Group, LogWork
 from siltstone.errors import CheckFailedError
 from siltstone.log.segments import Segment
+from siltstone.log.transactions import Carried
 
 PARTITION = Path("/data/topic-0")
 FOLDER = PARTITION / ".siltstone" / "run"
@@ -112,7 +112,7 @@ def _without(journal: Journal) -> tuple[WinnersFile, ...]:
 def test_every_field_of_the_work_is_in_it() -> None:
     """A field that is added to the work has to be thought of here."""
     body = json.loads(encode(a_journal()))["log"]
-    left_out = {"staging", "hash_key", "aborted", "io_bytes_per_second"}
+    left_out = {"staging", "hash_key", "aborted", "above", "io_bytes_per_second"}
     assert {field.name for field in fields(LogWork)} - left_out <= set(body)
     counts = {field.name for field in fields(Rewritten)} - {"staged", "identity", "trouble"}
     assert counts == set(journal_module._COUNTS)

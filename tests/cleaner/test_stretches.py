@@ -13,9 +13,9 @@ import pytest
 from siltstone.cleaner import stretches
 from siltstone.cleaner.rehearsal import small_work
 from siltstone.cleaner.stretches import Stretch, place_near, shares, whole
-from siltstone.cleaner.transactions import Carried
 from siltstone.cleaner.work import Extracted, Group, carried_between, extract
 from siltstone.log.segments import Segment, list_segments, unchanged, windows
+from siltstone.log.transactions import Carried
 from siltstone.records.control import end_transaction_marker
 from tests.cleaner import logs
 

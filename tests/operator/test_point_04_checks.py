@@ -11,9 +11,9 @@ from siltstone import app, files
 from siltstone.cleaner import engine as engine_module
 from siltstone.cleaner.engine import InProcessEngine, LogDone
 from siltstone.cleaner.staging import Rewritten
-from siltstone.cleaner.transactions import Carried
 from siltstone.cleaner.winners import WinnersFile
 from siltstone.cleaner.work import Extracted, Group, LogWork
+from siltstone.log.transactions import Carried
 from tests.operator.staged import SMALL_WAVES, Staged, listing, no_leftovers, stage
 
 Change = Callable[[LogDone], None]

@@ -18,7 +18,6 @@ from siltstone.cleaner.judging import Offsets
 from siltstone.cleaner.keys import MERGE_BYTES, EntryBlob, Winners, merge_bucket
 from siltstone.cleaner.rewrite import Buffers
 from siltstone.cleaner.staging import Rewritten, remove_staged, rewrite_group
-from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.winners import WinnersFile, rewrite_from, write_winners
 from siltstone.cleaner.work import (
     Extracted,
@@ -29,6 +28,7 @@ from siltstone.cleaner.work import (
     extract,
     winners_by_group,
 )
+from siltstone.log.transactions import NOTHING, Carried
 
 
 @dataclass(slots=True, kw_only=True)

@@ -33,8 +33,8 @@ from siltstone.log.segments import (
     has_message_sets,
     largest_timestamp,
     list_segments,
-    transaction_indexes,
 )
+from siltstone.log.transactions import transaction_indexes
 
 TASK_MEMORY_FACTOR = 4
 """A task's memory for keys over ``log.cleaner.dedupe.buffer.size``: every bucket costs the job a task."""
@@ -343,7 +343,8 @@ def _work(
         now_ms=choices.now_ms,
         delete_retention_ms=config.integer("delete.retention.ms"),
         producers=tuple((entry.producer_id, entry.last_offset, entry.producer_epoch) for entry in alive),
-        aborted=transaction_indexes(segments),
+        aborted=transaction_indexes(segments, None if state.opened else producers.end_offset),
+        above=tuple(segment for segment in segments if segment.base_offset >= found.end),
         message_sets=next((has_message_sets(each) for each in segments if each.size), False),
         legacy_horizon_ms=plan.legacy_delete_horizon(
             facts.segments, found.first_dirty, config.integer("delete.retention.ms")

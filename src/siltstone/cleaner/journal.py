@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from siltstone.cleaner.staging import Rewritten
-from siltstone.cleaner.transactions import Carried
 from siltstone.cleaner.winners import WinnersFile
 from siltstone.cleaner.work import Group, LogWork
 from siltstone.log.segments import Segment
+from siltstone.log.transactions import Carried
 
 VERSION = 2
 SETTINGS = (

@@ -44,8 +44,8 @@ from siltstone.cleaner.judging import (
     emit,
     judge,
 )
-from siltstone.cleaner.transactions import TransactionScan
 from siltstone.config import LONG_MAX
+from siltstone.log.transactions import TransactionScan
 from siltstone.records.build import RECODE_ROOM, compress_batches
 from siltstone.records.checksum import patch_checksums, refuse_bad_checksum
 from siltstone.records.codecs import Scratch

@@ -22,12 +22,12 @@ from siltstone.cleaner.judging import Offsets
 from siltstone.cleaner.pacing import Pacer, paced_windows
 from siltstone.cleaner.reading_back import ReadBack
 from siltstone.cleaner.rewrite import Buffers, Draft, Output, Rewriter, pieces
-from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.work import Group, LogWork, Trouble, refuse_disorder, trouble_of
 from siltstone.config import INT_MAX
 from siltstone.errors import CheckFailedError, SourceChangedError
 from siltstone.log.indexes import IndexBuilder, Indexes
 from siltstone.log.segments import Segment, unchanged
+from siltstone.log.transactions import NOTHING, Carried
 
 _COPY_BYTES = 4 << 20
 _READ_BACK_BYTES = 8 << 20
@@ -259,6 +259,7 @@ def _fill(
     with OneBehind() as behind:
         for number in range(group.first, group.last):
             _fill_from(work, number, rewriter, sink, behind)
+    transactions.refuse_unmarked(group.base_offset, group.end_offset, work.segments[group.first].path)
     tally = rewriter.tally
     report.records, report.kept, report.size = tally.records, tally.kept, sink.size
     report.largest_timestamp = sink.largest_timestamp

@@ -22,9 +22,9 @@ from siltstone.cleaner.contest import in_order
 from siltstone.cleaner.judging import Offsets
 from siltstone.cleaner.rewrite import Buffers
 from siltstone.cleaner.staging import Rewritten, rewrite_group
-from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.work import Group, LogWork, Trouble, trouble_of
 from siltstone.errors import CheckFailedError
+from siltstone.log.transactions import NOTHING, Carried
 
 WINNER_BYTES = 4
 _CHUNK_BYTES = 4 << 20

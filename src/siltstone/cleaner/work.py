@@ -26,10 +26,18 @@ from siltstone.cleaner.keys import EntryBlob, Winners
 from siltstone.cleaner.pacing import UNLIMITED, Pacer, paced_windows
 from siltstone.cleaner.rewrite import Rules, pieces
 from siltstone.cleaner.stretches import Stretch, whole
-from siltstone.cleaner.transactions import NOTHING, Aborted, Carried, TransactionScan, carried_by_group
 from siltstone.config import LONG_MAX
 from siltstone.errors import CorruptFileError, SiltstoneError
 from siltstone.log.segments import Segment, Window, unchanged
+from siltstone.log.transactions import (
+    NOTHING,
+    Aborted,
+    Carried,
+    TransactionScan,
+    carried_by_group,
+    left_unended,
+    refuse_uncommitted,
+)
 from siltstone.records.codecs import Scratch
 from siltstone.records.columns import KeyColumns
 from siltstone.records.decode import decode_record_keys
@@ -67,8 +75,8 @@ class LogWork:
     ``message_sets``: the log begins with v0 or v1. ``legacy_horizon_ms``: tombstones of those stay in
     segments that were modified later. ``map_end``: records from it on all stay; Kafka's map ends where it is
     full, ours does not, so only a comparison with Kafka sets it. ``tombstones_from``: tombstones from it on
-    stay at any age (``log.ledger.uncovered``). ``io_bytes_per_second``: what one task may
-    read and write.
+    stay at any age (``log.ledger.uncovered``). ``above``: the segments from ``end`` on, where markers of
+    transactions may be that began below. ``io_bytes_per_second``: what one task may read and write.
     """
 
     name: str
@@ -80,6 +88,7 @@ class LogWork:
     delete_retention_ms: int
     producers: tuple[tuple[int, int, int], ...]
     aborted: bytes = b""
+    above: tuple[Segment, ...] = ()
     legacy_horizon_ms: int = 0
     message_sets: bool = False
     map_end: int = LONG_MAX
@@ -211,6 +220,7 @@ def _extract_stretch(
                 contested = _contested(work, scan, window, batches, columns, segment.path, found)
                 found.keyless += int(np.count_nonzero(~keyed if contested is None else contested & ~keyed))
                 yield from collector.add(columns, keyed if contested is None else contested & keyed)
+    scan.refuse_unmarked(stretch.first, stretch.end, segment.path)
     summary = scan.summary(stretch.first)
     if len(summary):
         found.summaries.append(summary)
@@ -295,12 +305,15 @@ def check_keyless(work: LogWork, found: Extracted) -> Trouble | None:
 def carried_between(work: LogWork, found: Extracted) -> dict[int, Carried]:
     """What each group starts with, of transactions; all of the log was extracted.
 
-    Takes the summaries out of ``found``, and puts trouble into it.
+    Takes the summaries out of ``found``, and puts trouble into it: also where a transaction is open that
+    planning knew nothing of.
     """
     summaries, found.summaries = found.summaries, []
     try:
-        bases = [group.base_offset for group in work.groups]
-        return carried_by_group(summaries, bases, work.segments[0].directory)
+        bases, directory = [group.base_offset for group in work.groups], work.segments[0].directory
+        carried = carried_by_group(summaries, bases, directory)
+        refuse_uncommitted(left_unended(summaries), work.end, work.above, directory)
+        return carried
     except Exception as error:
         found.trouble = found.trouble or trouble_of(error)
         return {}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from siltstone.cleaner.transactions import carried_by_group
 from siltstone.compacted.engine import Compacted, Folded
 from siltstone.compacted.keys import PARTITIONS
 from siltstone.compacted.result import Removed
 from siltstone.compacted.work import CompactionWork
 from siltstone.errors import CheckFailedError, CompactionFailedError
+from siltstone.log.transactions import carried_by_group
 
 
 def refuse_trouble(name: str, done: Compacted | Folded) -> None:

@@ -18,7 +18,6 @@ import numpy as np
 
 from siltstone import files
 from siltstone.cleaner.rewrite import pieces
-from siltstone.cleaner.transactions import TransactionScan
 from siltstone.cleaner.work import Trouble, aborted_of, refuse_disorder, refuse_inner_disorder, trouble_of
 from siltstone.compacted.collecting import EntryCollector
 from siltstone.compacted.key_index import KeyIndex, KeysPart, write_part
@@ -36,6 +35,7 @@ from siltstone.compacted.keys import (
 )
 from siltstone.errors import CorruptFileError, SourceChangedError
 from siltstone.log.segments import Window, windows
+from siltstone.log.transactions import TransactionScan
 from siltstone.records.codecs import Scratch
 from siltstone.records.columns import KeyColumns
 from siltstone.records.decode import decode_record_keys, decode_records
@@ -242,6 +242,7 @@ def _extract_source(
                 before = refuse_inner_disorder(source.path, window, batches, columns, before)
                 wanted = _wanted(work, scan, batches, columns, source.path, window, found)
                 yield from _collect(work, columns, wanted, collector, found)
+    scan.refuse_unmarked(max(work.first, source.base_offset), min(work.end, source.end_offset), source.path)
     summary = scan.summary(source.base_offset)
     if len(summary):
         found.summaries.append(summary)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -228,20 +228,3 @@ def count_records(segment: Segment) -> int | None:
                 return None
             total += int(window.batches["count"].sum())
     return total
-
-
-def transaction_indexes(segments: Sequence[Segment]) -> bytes:
-    """The entries of all segments' ``.txnindex`` files. Raises CorruptFileError, OSError."""
-    found = []
-    for segment in segments:
-        if segment.transaction_index_size:
-            path = Path(segment.directory) / segment_file(segment.base_offset, "txnindex")
-            raw = files.read_slice(path, 0, segment.transaction_index_size)  # the active one may be growing
-            entries = read_entries(raw, "txnindex", str(path))
-            bad = np.flatnonzero(entries["first_offset"] > entries["last_offset"])
-            if len(bad):
-                raise CorruptFileError(
-                    str(path), int(bad[0]) * entries.itemsize, "a transaction ends before it begins"
-                )
-            found.append(entries.tobytes())
-    return b"".join(found)

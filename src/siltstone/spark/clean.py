@@ -42,7 +42,6 @@ from siltstone.cleaner.lookup import CLEAN_SHARE, pays
 from siltstone.cleaner.rewrite import Buffers
 from siltstone.cleaner.staging import Rewritten, rewrite_group
 from siltstone.cleaner.stretches import Stretch, shares
-from siltstone.cleaner.transactions import NOTHING, Carried
 from siltstone.cleaner.winners import WINNER_BYTES, WinnersFile, rewrite_from, write_winners
 from siltstone.cleaner.work import (
     Extracted,
@@ -53,6 +52,7 @@ from siltstone.cleaner.work import (
     extract,
     winners_by_group,
 )
+from siltstone.log.transactions import NOTHING, Carried
 from siltstone.spark import rows
 from siltstone.spark.jobs import (
     TOGETHER_BYTES,

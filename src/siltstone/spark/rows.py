@@ -19,9 +19,9 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 from siltstone.cleaner.keys import BLOB_BYTES, EntryBlob
 from siltstone.cleaner.lookup import GroupDone
 from siltstone.cleaner.staging import Rewritten
-from siltstone.cleaner.transactions import Carried
 from siltstone.cleaner.winners import WinnersFile
 from siltstone.cleaner.work import Extracted, Trouble
+from siltstone.log.transactions import Carried
 
 SCHEMA = StructType(
     [

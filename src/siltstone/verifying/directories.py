@@ -22,7 +22,8 @@ from siltstone.log.names import (
     segment_file,
 )
 from siltstone.log.producers import ProducerState, producer_state
-from siltstone.log.segments import Segment, transaction_indexes
+from siltstone.log.segments import Segment
+from siltstone.log.transactions import transaction_indexes
 from siltstone.verifying.findings import Findings
 from siltstone.verifying.pairs import LogPair, Terms
 from siltstone.verifying.sides import LogSide, Sides, open_sides

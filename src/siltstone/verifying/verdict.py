@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from siltstone.errors import CheckFailedError
-from siltstone.log.segments import transaction_indexes
+from siltstone.log.transactions import transaction_indexes
 from siltstone.verifying.findings import Findings, Problem
 from siltstone.verifying.keys import JUDGE_BYTES, KeyTerms, Words, judge_bucket
 from siltstone.verifying.pairs import LogPair, spans_of

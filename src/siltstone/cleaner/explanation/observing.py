@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from siltstone.cleaner.hashing import siphash128_each
 from siltstone.cleaner.rewrite import pieces
-from siltstone.cleaner.transactions import TransactionScan
 from siltstone.cleaner.work import LogWork
 from siltstone.log.segments import unchanged, windows
+from siltstone.log.transactions import TransactionScan
 from siltstone.records.codecs import Scratch
 from siltstone.records.columns import RecordColumns
 from siltstone.records.decode import decode_records
@@ -166,6 +166,7 @@ def _entries(work: LogWork, number: int, bins: Bins, observed: Observed) -> Iter
                     continue
                 aborted = _aborted(scan, window.data, batches, columns, segment.path, window.origin)
                 yield _seen(work, batches, columns, aborted, keeps, bins, observed)
+    scan.refuse_unmarked(*work.offsets_of(number), segment.path)
 
 
 def _aborted(

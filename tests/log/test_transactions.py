@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.cleaner.transactions import NOTHING, Aborted, Carried, TransactionScan, carried_by_group
 from siltstone.errors import CorruptFileError
 from siltstone.log.indexes import TRANSACTION_ENTRY
+from siltstone.log.transactions import NOTHING, Aborted, Carried, TransactionScan, carried_by_group
 from siltstone.records.control import end_transaction_marker
 from siltstone.records.layout import HEADER
 from siltstone.records.scan import scan_batches

@@ -1,0 +1,451 @@
+"""Transactions of a log, batch by batch: what was aborted, which markers mark nothing any more, and whether
+the ``.txnindex`` files and the markers say the same.
+
+Kafka's ``CleanedTransactionMetadata``. Aborted are the batches between an aborted transaction's first offset
+and its marker; the ``.txnindex`` files of the whole log name them. A marker's transaction is *empty* when no
+batch of it was read in this pass, not even one that is dropped in it: such a marker is stamped, and goes once
+its horizon has passed.
+
+The state runs over all segments and groups, which different tasks rewrite. So extraction tells, stretch by
+stretch, how it left each producer, and ``carried_by_group`` puts that together::
+
+    stretches ── TransactionScan ──► summaries ── carried_by_group ──► Carried, one for each group's start
+    a group   ── TransactionScan, from its Carried on ──► aborted batches, empty markers, the new .txnindex
+
+An index has no checksum, and who believes a wrong one loses committed data. Kafka asks nothing of it; here an
+entry holds only where the batches bear it out::
+
+    offset     5     6     7     8       9      10
+    producer   data  data  data  ABORT   data   COMMIT         the only entry that is right: first 5, last 8
+
+    a COMMIT in the range of an entry; an ABORT in it but at its end; an entry whose end is no ABORT;
+    data without an entry before an ABORT, or before the data of an entry             each is a contradiction
+
+What is left of a transaction may be less than the entry names: cleaning takes its data first, then, in a pass
+that meets none, the entry, and the marker last. So an entry without data is fine, one without its marker not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from siltstone import files
+from siltstone.errors import CorruptFileError
+from siltstone.log.indexes import TRANSACTION_ENTRY, read_entries
+from siltstone.log.lookup import batch_headers
+from siltstone.log.names import segment_file
+from siltstone.log.segments import Segment
+from siltstone.records.checksum import refuse_bad_checksum
+from siltstone.records.control import marker_of
+from siltstone.records.decode import decode_record_keys
+from siltstone.records.integers import read_int16
+from siltstone.records.kernel import kernel
+from siltstone.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory, Int32, Int64
+
+Flags = npt.NDArray[np.bool_]
+Kinds = npt.NDArray[np.int8]
+Entries = np.ndarray[tuple[int], np.dtype[np.void]]
+DATA, COMMIT, ABORT, OTHER, EMPTY, SENSELESS = range(6)
+"""What a batch is to a transaction; EMPTY: a control batch that an earlier cleaning has emptied."""
+CLOSED, OPEN, OBSERVED, UNLISTED, LISTED = range(5)
+"""What a summary's row says: (first offset, this, producer id; for OBSERVED the marker's offset).
+
+UNLISTED and LISTED: what the producer began with is an abort that no index names, or something that one does.
+"""
+_MENDS = "; siltstone recover --check builds the index again"
+NOT_LISTED = "producer {producer} aborted a transaction with data that no .txnindex names" + _MENDS
+COMMITTED = "producer {producer} committed a transaction that a .txnindex names as aborted" + _MENDS
+BEGINS_ELSEWHERE = (
+    "a .txnindex names an aborted transaction of producer {producer} that begins elsewhere in the log"
+    + _MENDS
+)
+ENDS_ELSEWHERE = (
+    "a .txnindex names an aborted transaction of producer {producer} that does not end where its marker is"
+    + _MENDS
+)
+UNENDED = (
+    "a transaction of producer {producer} has data below offset {end} and no marker in the log: it is open, "
+    "though a .snapshot says that it is not; siltstone recover --check builds the snapshots again"
+)
+_CONTRADICTIONS = (NOT_LISTED, COMMITTED, BEGINS_ELSEWHERE, ENDS_ELSEWHERE)
+_NOT_LISTED, _COMMITTED, _BEGINS_ELSEWHERE, _ENDS_ELSEWHERE = range(4)
+"""Numbers of the contradictions, for the kernel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aborted:
+    """A log's aborted transactions, by producer id and first offset: int64 arrays, and the index's entries.
+
+    ``last_offset`` is the marker's, so no two are the same. A producer's ranges do not overlap.
+    """
+
+    producer_id: Int64
+    first_offset: Int64
+    last_offset: Int64
+    entries: Entries
+
+    @classmethod
+    def of(cls, data: bytes, path: str = "") -> Aborted:
+        """From the bytes of ``.txnindex`` files, one behind the other in any order.
+
+        Raises CorruptFileError, with ``path``, for entries that cannot be of one log.
+        """
+        entries = np.frombuffer(data, TRANSACTION_ENTRY)
+        entries = entries[np.lexsort((entries["first_offset"], entries["producer_id"]))]
+        named = ("producer_id", "first_offset", "last_offset")
+        producer_id, first_offset, last_offset = (entries[name].astype(np.int64) for name in named)
+        overlaps = (producer_id[1:] == producer_id[:-1]) & (first_offset[1:] <= last_offset[:-1])
+        if overlaps.any():
+            producer = int(producer_id[1:][np.argmax(overlaps)])
+            reason = f"the .txnindex files name aborted transactions of producer {producer} that overlap"
+            raise CorruptFileError(path, 0, reason + _MENDS)
+        markers, counts = np.unique(last_offset, return_counts=True)
+        if (counts > 1).any():
+            reason = f"the .txnindex files name two transactions that end at offset {markers[counts > 1][0]}"
+            raise CorruptFileError(path, 0, reason + _MENDS)
+        return cls(
+            producer_id=producer_id, first_offset=first_offset, last_offset=last_offset, entries=entries
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """What is known where a group starts.
+
+    ``unended``: producers with committed data whose marker has not come yet. ``observed``: the marker's
+    offset of each aborted transaction of which data was read.
+    """
+
+    unended: tuple[int, ...] = ()
+    observed: tuple[int, ...] = ()
+
+
+NOTHING = Carried()
+
+
+@kernel
+def _kinds(
+    rows: Int64,
+    batches: Directory,
+    data: Bytes,
+    first_record: Int64,
+    key_start: Int32,
+    key_size: Int32,
+    kinds: Kinds,
+) -> None:
+    """What each of the batches ``rows`` is; a control record's key is version 2, type 2."""
+    for i in range(len(rows)):
+        header = batches[rows[i]]
+        record = first_record[i]
+        if header.attributes & 0x20 == 0:
+            kinds[i] = 0
+        elif header.count == 0:
+            kinds[i] = 4
+        elif key_size[record] < 4 or read_int16(data, key_start[record]) < 0:
+            kinds[i] = 5
+        else:
+            type_ = read_int16(data, key_start[record] + 2)
+            kinds[i] = 2 if type_ == 0 else 1 if type_ == 1 else 3
+
+
+@kernel
+def _entry_of(first_aborted: Int64, low: int, high: int, offset: int) -> int:
+    """The last of one producer's entries, ``low`` to ``high``, that begins at or below ``offset``; ``low``
+    less 1 where there is none."""
+    while low < high:
+        middle = (low + high) // 2
+        if first_aborted[middle] <= offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
+@kernel
+def _follow(
+    rows: Int64,
+    kinds: Kinds,
+    place: Int64,
+    base_offset: Int64,
+    last_offset: Int64,
+    bounds: Int64,
+    first_aborted: Int64,
+    last_aborted: Int64,
+    opened: Flags,
+    touched: Flags,
+    unlisted: Flags,
+    listed_first: Flags,
+    observed: Flags,
+    marked: Flags,
+    ended: Flags,
+    aborted: Flags,
+    empty: Flags,
+) -> tuple[int, int]:
+    """Go through transactional and control batches in order; returns the one that contradicts the index (-1
+    for none) and which of ``_CONTRADICTIONS`` it is.
+
+    ``place`` is a batch's producer in the table, of which ``opened``, ``touched``, ``unlisted`` and
+    ``listed_first`` are columns and ``bounds`` its aborted transactions; ``observed``, ``marked`` and
+    ``ended`` have a row for each of those. ``aborted`` and ``empty`` are filled, one a batch of the window.
+    """
+    for i in range(len(rows)):
+        row, producer, kind = rows[i], place[i], kinds[i]
+        if kind >= 3:
+            empty[row] = kind == 4
+            continue
+        low = bounds[producer, 0]
+        entry = _entry_of(first_aborted, low, bounds[producer, 1], last_offset[i])
+        listed = entry >= low and last_aborted[entry] >= base_offset[i]
+        if listed:
+            # Data that no index names and no marker has ended yet is of this very transaction.
+            if kind == 1:
+                return i, 1
+            if opened[producer] or first_aborted[entry] > base_offset[i]:
+                return i, 2
+            listed_first[producer] |= not touched[producer]
+        elif kind == 2:
+            if opened[producer]:
+                return i, 0
+            unlisted[producer] |= not touched[producer]
+        touched[producer] = True
+        if kind == 0:
+            # The entry ends at a marker, which is a batch of its own.
+            if listed and last_aborted[entry] <= last_offset[i]:
+                return i, 3
+            aborted[row] = listed
+            if listed:
+                observed[entry] = True
+            else:
+                opened[producer] = True
+        elif kind == 1:
+            empty[row] = not opened[producer]
+            opened[producer] = False
+        elif listed:
+            if last_aborted[entry] != base_offset[i]:
+                return i, 3
+            marked[entry] = True
+            empty[row] = not observed[entry]
+            ended[entry] = observed[entry]
+        else:
+            empty[row] = True
+    return -1, 0
+
+
+def transaction_indexes(segments: Sequence[Segment], end_offset: int | None = None) -> bytes:
+    """The entries of all segments' ``.txnindex`` files; ``end_offset``: the log's, where it is known.
+
+    An entry stands in the segment of its marker, and no two contradict each other. Raises CorruptFileError,
+    OSError.
+    """
+    found = []
+    bases = [segment.base_offset for segment in segments]
+    for segment, end in zip(segments, [*bases[1:], end_offset], strict=True):
+        if segment.transaction_index_size:
+            path = Path(segment.directory) / segment_file(segment.base_offset, "txnindex")
+            raw = files.read_slice(path, 0, segment.transaction_index_size)  # the active one may be growing
+            entries = read_entries(raw, "txnindex", str(path))
+            _refuse_impossible(entries, str(path), segment.base_offset, end)
+            found.append(entries.tobytes())
+    everything = b"".join(found)
+    if everything:
+        Aborted.of(everything, segments[0].directory)
+    return everything
+
+
+def _refuse_impossible(entries: Entries, path: str, base_offset: int, end: int | None) -> None:
+    """Entries of a segment whose offsets are [base_offset, end)."""
+    first, last = entries["first_offset"].astype(np.int64), entries["last_offset"].astype(np.int64)
+    outside = (last < base_offset) | (False if end is None else last >= end)
+    stable = entries["last_stable_offset"].astype(np.int64)
+    for bad, reason in (
+        (first >= last, "a transaction ends before it begins"),
+        ((first < 0) | (entries["producer_id"] < 0), "a transaction without a producer, or below offset 0"),
+        (outside, "a transaction ends in another segment, or beyond the log's end"),
+        ((stable < 0) | (stable > last + 1), "a last stable offset that cannot have been"),
+    ):
+        if bad.any():
+            raise CorruptFileError(path, int(np.argmax(bad)) * entries.itemsize, reason + _MENDS)
+
+
+class TransactionScan:
+    """Goes along with batches in log order, window by window, from a stretch's or a group's start on."""
+
+    def __init__(self, aborted: Aborted, carried: Carried = NOTHING) -> None:
+        self._aborted = aborted
+        self._producers = np.array(sorted(carried.unended), np.int64)
+        self._opened = np.ones(len(self._producers), np.bool_)
+        self._touched, self._unlisted, self._listed_first = np.zeros((3, len(self._producers)), np.bool_)
+        self._observed = np.isin(aborted.last_offset, np.array(carried.observed, np.int64))
+        self._marked, self._ended = np.zeros((2, len(aborted.last_offset)), np.bool_)
+
+    def follow(
+        self, window: Bytes, batches: Directory, *, path: str = "", origin: int = 0
+    ) -> tuple[Flags, Flags] | None:
+        """Which batches were aborted, and which are markers of empty transactions: bool, one a batch each.
+
+        ``batches`` are rows of a scan over ``window``. None where nothing is transactional. ``path`` and
+        ``origin`` are for messages. Raises CorruptRecordError for a control batch that cannot be decoded, and
+        CorruptFileError for a control record that makes no sense, or a contradiction to the index.
+        """
+        concerned = (batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)) != 0
+        rows = np.flatnonzero(concerned & (batches["magic"] == 2))
+        if not len(rows):
+            return None
+        mine = batches[rows]
+        kinds = np.empty(len(rows), np.int8)
+        control = rows[(mine["attributes"] & CONTROL_BIT) != 0]
+        columns = decode_record_keys(window, batches[control], path=path, origin=origin)
+        first = np.searchsorted(columns.batch, np.searchsorted(control, rows))
+        _kinds(rows, batches, columns.data, first, columns.key_start, columns.key_size, kinds)
+        if (kinds == SENSELESS).any():
+            position = origin + int(mine["position"][np.argmax(kinds == SENSELESS)])
+            raise CorruptFileError(path, position, "a control record's key makes no sense")
+        place, bounds = self._places(mine["producer_id"])
+        aborted, empty = np.zeros((2, len(batches)), np.bool_)
+        bad, which = _follow(
+            *(rows, kinds, place, mine["base_offset"].copy(), mine["last_offset"].copy(), bounds),
+            *(self._aborted.first_offset, self._aborted.last_offset),
+            *(self._opened, self._touched, self._unlisted, self._listed_first),
+            *(self._observed, self._marked, self._ended, aborted, empty),
+        )
+        if bad >= 0:
+            reason = _CONTRADICTIONS[which].format(producer=mine["producer_id"][bad])
+            raise CorruptFileError(path, origin + int(mine["position"][bad]), reason)
+        return aborted, empty
+
+    def _places(self, producer_ids: Int64) -> tuple[Int64, Int64]:
+        """Rows of the table, to which new producers are added, and bounds of its aborted transactions."""
+        table = np.union1d(self._producers, producer_ids)
+        if len(table) != len(self._producers):
+            where = np.searchsorted(table, self._producers)
+            for name in ("_opened", "_touched", "_unlisted", "_listed_first"):
+                grown = np.zeros(len(table), np.bool_)
+                grown[where] = getattr(self, name)
+                setattr(self, name, grown)
+            self._producers = table
+        left = np.searchsorted(self._aborted.producer_id, table)
+        right = np.searchsorted(self._aborted.producer_id, table, side="right")
+        return np.searchsorted(table, producer_ids), np.column_stack((left, right))
+
+    @property
+    def unended(self) -> tuple[int, ...]:
+        """Producers with data whose marker has not come yet, and that no index names."""
+        return tuple(self._producers[self._opened].tolist())
+
+    def refuse_unmarked(self, first: int, end: int, path: str) -> None:
+        """All batches with offsets of [first, end) were gone through: was each entry's marker met that is to
+        be there? Raises CorruptFileError with ``path``."""
+        due = (self._aborted.last_offset >= first) & (self._aborted.last_offset < end) & ~self._marked
+        if due.any():
+            producer = int(self._aborted.producer_id[np.argmax(due)])
+            raise CorruptFileError(path, 0, ENDS_ELSEWHERE.format(producer=producer))
+
+    def summary(self, first: int) -> Int64:
+        """How a scan from offset ``first`` on left the producers: int64[n, 3], rows as ``OPEN`` says."""
+        closed = self._producers[self._touched & ~self._opened]
+        opened = self._producers[self._touched & self._opened]
+        observed = self._aborted.last_offset[self._observed]
+        unlisted, listed = self._producers[self._unlisted], self._producers[self._listed_first]
+        parts = (
+            *((CLOSED, closed), (OPEN, opened), (OBSERVED, observed)),
+            *((UNLISTED, unlisted), (LISTED, listed)),
+        )
+        rows = [np.column_stack((np.full((len(v), 2), (first, kind)), v)) for kind, v in parts]
+        return np.concatenate(rows).astype(np.int64)
+
+    def ended_transactions(self) -> bytes:
+        """The ``.txnindex`` of what was gone through: aborted transactions whose marker came and of which
+        data was read, by the marker's offset."""
+        ended = self._aborted.entries[self._ended]
+        return ended[np.argsort(ended["last_offset"], kind="stable")].tobytes()
+
+
+def carried_by_group(summaries: Sequence[Int64], bases: Sequence[int], name: str = "") -> dict[int, Carried]:
+    """What each group starts with, groups without anything left out.
+
+    ``summaries``: of all stretches of the log, in any order; none of them runs over one of the groups'
+    ``bases`` (offsets, ascending). ``name`` is for messages. Raises CorruptFileError for a contradiction to
+    the index that shows only where stretches meet.
+    """
+    if not summaries:
+        return {}
+    rows = np.concatenate(summaries)
+    rows = rows[np.argsort(rows[:, 0], kind="stable")]
+    values, where = np.unique(rows[:, 2], return_inverse=True)
+    opened, observed = np.zeros((2, len(values)), np.bool_)
+    firsts, begins = np.unique(rows[:, 0], return_index=True)
+    ends, taken = [*begins[1:].tolist(), len(rows)], 0
+    found: dict[int, Carried] = {}
+    for group, behind in enumerate([*np.searchsorted(firsts, bases).tolist(), len(firsts)]):
+        for stretch in range(taken, behind):
+            part = slice(begins[stretch], ends[stretch])
+            _add_stretch(rows[part, 1], where[part], values, opened, observed, name)
+        taken = behind
+        if group < len(bases):
+            markers = values[observed & (values >= bases[group])]
+            found[group] = Carried(unended=tuple(values[opened].tolist()), observed=tuple(markers.tolist()))
+    return {group: carried for group, carried in found.items() if carried != NOTHING}
+
+
+def left_unended(summaries: Sequence[Int64]) -> tuple[int, ...]:
+    """The producers that all stretches of a log leave with data whose marker has not come."""
+    rows = np.concatenate([np.empty((0, 3), np.int64), *summaries])
+    rows = rows[(rows[:, 1] == CLOSED) | (rows[:, 1] == OPEN)]
+    rows = rows[np.lexsort((rows[:, 0], rows[:, 2]))]
+    is_last = np.append(rows[1:, 2] != rows[:-1, 2], np.ones(min(len(rows), 1), np.bool_))
+    return tuple(rows[is_last & (rows[:, 1] == OPEN), 2].tolist())
+
+
+def refuse_uncommitted(producers: Sequence[int], end: int, above: Sequence[Segment], directory: str) -> None:
+    """Data below offset ``end`` of which no marker came there, and that no index names, must be committed.
+
+    Its marker is in one of the segments ``above``, which are read up to it: their headers. Without one the
+    transaction is open, whatever a snapshot says. Raises CorruptFileError, OSError.
+    """
+    waiting = np.array(sorted(producers), np.int64)
+    for segment in above:
+        if not len(waiting):
+            return
+        with files.Reader(segment.path) as reader:
+            for headers in batch_headers(reader, end=segment.size):
+                waiting = _committed(reader, headers, waiting)
+                if not len(waiting):
+                    return
+    if len(waiting):
+        raise CorruptFileError(directory, 0, UNENDED.format(producer=waiting[0], end=end))
+
+
+def _committed(reader: files.Reader, headers: Directory, waiting: Int64) -> Int64:
+    """Those of the producers that have no marker among the batches."""
+    control = ((headers["attributes"] & CONTROL_BIT) != 0) & (headers["magic"] == 2) & (headers["count"] > 0)
+    for row in np.flatnonzero(control & np.isin(headers["producer_id"], waiting)).tolist():
+        one, producer = headers[row : row + 1].copy(), headers["producer_id"][row]
+        origin = int(one["position"][0])
+        one["position"] = 0
+        data = np.frombuffer(reader.read(origin, int(one["size"][0])), np.uint8)
+        refuse_bad_checksum(data, one, path=reader.path, origin=origin)
+        marker = marker_of(data, one, 0, reader.path, origin)
+        if marker is not None and producer in waiting:
+            if not marker.commit:
+                raise CorruptFileError(reader.path, origin, NOT_LISTED.format(producer=producer))
+            waiting = waiting[waiting != producer]
+    return waiting
+
+
+def _add_stretch(
+    kinds: Int64, where: Int64, values: Int64, opened: Flags, observed: Flags, name: str
+) -> None:
+    """Take in one stretch's summary; ``opened`` and ``observed`` are columns beside ``values``."""
+    for kind, reason in ((UNLISTED, NOT_LISTED), (LISTED, BEGINS_ELSEWHERE)):
+        mine = where[kinds == kind]
+        if opened[mine].any():
+            producer = int(values[mine[np.argmax(opened[mine])]])
+            raise CorruptFileError(name, 0, reason.format(producer=producer))
+    opened[where[kinds == CLOSED]] = False
+    opened[where[kinds == OPEN]] = True
+    observed[where[kinds == OBSERVED]] = True
