@@ -7,9 +7,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 PYTEST_ARGS ?=
 BENCH_KAFKA_ARGS ?=
+CASE ?=
+export CASE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test crash test-kafka lint format bench bench-kafka ci clean
+.PHONY: help setup demo test crash adversary test-kafka lint format bench bench-kafka ci clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -31,6 +33,9 @@ test: setup ## run the tests, but for those that need a real broker
 
 crash: setup ## crash an open log at every step, with many more images than make test (half an hour)
 	SILTSTONE_CRASH=all $(BIN)/python -m pytest tests/crash --numprocesses auto --dist worksteal $(PYTEST_ARGS)
+
+adversary: setup ## attack logs for an hour (SILTSTONE_ADVERSARY_SECONDS), or do one case again (CASE=…)
+	$(BIN)/python -m tests.adversary
 
 test-kafka: setup ## run the tests against a real Kafka broker (needs Maven and a JDK)
 	$(BIN)/python -m pytest tests/kafka $(PYTEST_ARGS)

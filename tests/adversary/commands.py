@@ -1,0 +1,629 @@
+"""What is run on an attacked directory, one command a function, by name in ``COMMANDS``.
+
+Nearly all of them are command lines, run in this process as ``siltstone.cli.main.run`` runs them; standard
+output is as strict about what it can encode as a terminal's. Each says what it did to which logs, so that
+``judging`` can hold the directory to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import traceback
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from siltstone import files
+from siltstone.cleaner.engine import InProcessEngine
+from siltstone.cleaner.service.log_cleaner import LogCleaner
+from siltstone.cli import clean as cli_clean
+from siltstone.cli import explain as cli_explain
+from siltstone.cli import main
+from siltstone.clock import ManualClock
+from siltstone.config import Config, parse_assignments
+from siltstone.errors import SiltstoneError
+from siltstone.files import Operation
+from siltstone.log.found import run_now
+from siltstone.log.service.embedded import NewRecord, batch_of
+from siltstone.log.service.manager import LogManager
+from siltstone.tables.options import ReadOptions
+from siltstone.tables.planning import plan
+from siltstone.tables.reading import read_split
+from tests.adversary.scene import Scene, topic_of
+
+CLEANS, COPIES, RECOVERS, OPENS, LOOKS, COMPACTS = (
+    "cleans",
+    "copies",
+    "recovers",
+    "opens",
+    "looks",
+    "compacts",
+)
+LATER_MS = 30_000
+
+
+@dataclass(slots=True, kw_only=True)
+class Done:
+    """What a command did: ``kind`` says what it may do to logs. ``results``: of logs, by their directories.
+
+    ``error``: a traceback that must not be. ``rows``: what was read, by log. ``contract``: what is wrong with
+    its answer itself. ``drop_keyless``, ``to_the_end``: what it was told.
+    """
+
+    kind: str
+    said: str
+    status: int | None = None
+    results: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    reported: bool = False
+    error: str | None = None
+    stderr: str = ""
+    drop_keyless: bool = False
+    to_the_end: bool = False
+    out: Path | None = None
+    rows: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+    contract: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+
+Command = Callable[[Random, Scene], Done]
+COMMANDS: dict[str, Command] = {}
+
+
+def command(function: Command) -> Command:
+    """Register a command under its function's name."""
+    COMMANDS[function.__name__] = function
+    return function
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An exit status, what was printed, and the traceback of what was raised."""
+
+    status: int | None
+    output: str
+    stderr: str
+    error: str | None = None
+
+
+def call(arguments: Sequence[str]) -> Answer:
+    """Run a command line here; where it is one of ``clean`` or ``explain``, mostly without cyclopts, which
+    would
+    take two thirds of the time."""
+    said = io.BytesIO()
+    output, errors = io.TextIOWrapper(said, "utf-8", errors="strict", newline=""), io.StringIO()
+    status, error = None, None
+    parsed = arguments[0] not in _PARSED or zlib.crc32(repr(arguments).encode()) % 16 == 0
+    with (
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(errors),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        try:
+            if not parsed:
+                patch.setattr(main, "_run", _run_quickly)
+            status = main.run(list(arguments))
+            output.flush()
+        except (Exception, SystemExit):
+            error = traceback.format_exc()
+    with contextlib.suppress(ValueError):
+        output.flush()
+    return Answer(status=status, output=said.getvalue().decode(), stderr=errors.getvalue(), error=error)
+
+
+_PARSED = {
+    "clean": (cli_clean.clean, cli_clean.CleanFlags),
+    "explain": (cli_explain.explain, cli_explain.ExplainFlags),
+}
+
+
+def _run_quickly(arguments: list[str]) -> int:
+    """What ``main._run`` does with a command line that is known to be right."""
+    function, flags_of = _PARSED[arguments[0]]
+    kinds = {each.name: str(each.type) for each in dataclasses.fields(flags_of)}
+    flags: dict[str, Any] = {}
+    more: dict[str, Any] = {}
+    places: list[Path] = []
+    words = iter(arguments[1:])
+    for word in words:
+        name, equals, value = word.partition("=")
+        field_name = name.removeprefix("--").replace("-", "_")
+        if not word.startswith("--"):
+            places.append(Path(word))
+        elif word == "--json":
+            more["json_"] = True
+        elif field_name == "html":
+            more["html"] = Path(value if equals else next(words))
+        elif "bool" in kinds[field_name]:
+            flags[field_name] = True
+        else:
+            text = value if equals else next(words)
+            if "tuple" in kinds[field_name]:
+                flags[field_name] = (*flags.get(field_name, ()), text)
+            else:
+                convert = Path if "Path" in kinds[field_name] else int if "int" in kinds[field_name] else str
+                flags[field_name] = convert(text)
+    return function(places, flags=flags_of(**flags), **more)
+
+
+def call_apart(arguments: Sequence[str], **environment: str) -> Answer:
+    """Run it as a process of its own."""
+    source = str(Path(files.__file__).parents[2])
+    variables = {**os.environ, "PYTHONPATH": source, **environment}
+    done = subprocess.run(
+        [sys.executable, "-m", "siltstone", *arguments],
+        capture_output=True,
+        env=variables,
+        timeout=240,
+        check=False,
+    )
+    errors = done.stderr.decode("utf-8", "replace")
+    error = errors if "Traceback (most recent call last)" in errors else None
+    return Answer(
+        status=done.returncode, output=done.stdout.decode("utf-8", "replace"), stderr=errors, error=error
+    )
+
+
+def _settings(scene: Scene) -> list[str]:
+    arguments = []
+    if scene.base.from_metadata:
+        arguments.append("--policy-from-metadata")
+    else:
+        arguments += [part for topic in scene.base.topics for part in ("--topic", topic)]
+        arguments += [f"--config={key}={value}" for key, value in scene.config.items()]
+    if scene.broker_config:
+        path = scene.root / "server.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in scene.broker_config.items()))
+        arguments += ["--broker-config", str(path)]
+    return arguments
+
+
+def _flags(draw: Random, scene: Scene) -> tuple[list[str], bool, bool]:
+    """Flags of ``clean``; whether keyless records may go, and whether the end is committed."""
+    keyless, to_the_end = draw.random() < 0.5, draw.random() < 0.4
+    arguments = [f"--now-ms={scene.now_ms}", *_settings(scene)]
+    arguments += ["--force"] if draw.random() < 0.8 else []
+    arguments += ["--drop-keyless"] if keyless else []
+    arguments += ["--high-watermark", "end"] if to_the_end else []
+    return arguments, keyless or scene.base.from_metadata, to_the_end
+
+
+def _directories(scene: Scene) -> list[str]:
+    return [str(path) for path in scene.directories]
+
+
+def _document(answer: Answer) -> dict[str, Any] | None:
+    try:
+        found = json.loads(answer.output)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _cleaned(answer: Answer, said: str, **more: Any) -> Done:
+    """What ``clean --json`` answered."""
+    document = _document(answer)
+    logs = document["logs"] if document else []
+    done = Done(
+        kind=CLEANS,
+        said=said,
+        status=answer.status,
+        results={each["directory"]: each for each in logs},
+        reported=document is not None,
+        error=answer.error,
+        stderr=answer.stderr,
+    )
+    for name, value in more.items():
+        setattr(done, name, value)
+    if document is not None:
+        bad = any(each["status"] in ("failed", "uncleanable") for each in logs)
+        if answer.status != int(bad):
+            done.contract.append(f"exit status {answer.status} with {[each['status'] for each in logs]}")
+        for each in logs:
+            if each["status"] != "cleaned" and not each["reason"]:
+                done.contract.append(f"{each['directory']}: {each['status']} without a reason")
+    elif answer.error is None:
+        done.contract += _refusal(answer)
+    return done
+
+
+def _refusal(answer: Answer) -> list[str]:
+    """A command that gives no document ends with 1 or 2 and says why in a line."""
+    found = []
+    if answer.status not in (1, 2):
+        found.append(f"exit status {answer.status} without a word")
+    if not answer.stderr.strip():
+        found.append("nothing on standard error")
+    return found
+
+
+@command
+def clean(draw: Random, scene: Scene) -> Done:
+    """In place, in this process."""
+    flags, keyless, to_the_end = _flags(draw, scene)
+    if draw.random() < 0.2:
+        flags += ["--max-extra-bytes", str(draw.choice([1, 1000, 20_000, 1 << 20]))]
+    answer = call(["clean", *_directories(scene), "--in-place", "--no-spark", "--json", *flags])
+    return _cleaned(answer, "clean", drop_keyless=keyless, to_the_end=to_the_end)
+
+
+@command
+def clean_one(draw: Random, scene: Scene) -> Done:
+    """One partition by its own path, links included; its neighbours are nobody's business."""
+    flags, keyless, to_the_end = _flags(draw, scene)
+    names = [path for each in scene.directories for path in sorted(each.iterdir())]
+    names = [path for path in names if topic_of(path) in scene.base.topics] or scene.partitions()
+    if not names:
+        return Done(kind=LOOKS, said="nothing there")
+    one = str(draw.choice(names))
+    answer = call(["clean", one, "--in-place", "--no-spark", "--json", *flags])
+    return _cleaned(answer, f"clean {one}", drop_keyless=keyless, to_the_end=to_the_end)
+
+
+@command
+def clean_report(draw: Random, scene: Scene) -> Done:
+    """With an audit."""
+    flags, keyless, to_the_end = _flags(draw, scene)
+    report = ["--report", str(scene.root / f"audit-{draw.randrange(10**6)}.json")]
+    answer = call(["clean", *_directories(scene), "--in-place", "--no-spark", "--json", *flags, *report])
+    return _cleaned(answer, "clean --report", drop_keyless=keyless, to_the_end=to_the_end)
+
+
+@command
+def clean_out(draw: Random, scene: Scene) -> Done:
+    """Into a copy; the source stays as it is."""
+    flags, keyless, to_the_end = _flags(draw, scene)
+    source = draw.choice(_directories(scene))
+    out = scene.root / f"out-{draw.randrange(10**6)}"
+    answer = call(["clean", source, "--out", str(out), "--no-spark", "--json", *flags])
+    done = _cleaned(answer, "clean --out", drop_keyless=keyless, to_the_end=to_the_end, out=out)
+    done.kind = COPIES
+    return done
+
+
+@command
+def clean_undo(draw: Random, scene: Scene) -> Done:
+    """Keep the originals, and put them back."""
+    flags, keyless, to_the_end = _flags(draw, scene)
+    kept = scene.root / "kept"
+    keep = ["--keep-originals", str(kept)]
+    first = call(["clean", *_directories(scene), "--in-place", "--no-spark", "--json", *flags, *keep])
+    done = _cleaned(first, "clean, undo", drop_keyless=keyless, to_the_end=to_the_end)
+    where = (_document(first) or {}).get("kept_originals")
+    if where and done.error is None:
+        answer = call(["undo", where, "--json"])
+        done.error = answer.error
+        if answer.status not in (0, 1):
+            done.contract.append(f"undo: exit status {answer.status}")
+        if answer.status == 0:
+            done.kind = "undone"
+    return done
+
+
+@command
+def clean_apart(draw: Random, scene: Scene) -> Done:
+    """A process of its own, under a locale that knows nothing but ASCII."""
+    flags, keyless, to_the_end = _flags(draw, scene)
+    arguments = ["clean", *_directories(scene), "--in-place", "--no-spark", "--json", *flags]
+    answer = call_apart(arguments, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    return _cleaned(answer, "clean, ASCII", drop_keyless=keyless, to_the_end=to_the_end)
+
+
+@command
+def clean_on_spark(draw: Random, scene: Scene) -> Done:
+    """As people run it."""
+    flags, keyless, to_the_end = _flags(draw, scene)
+    arguments = ["clean", *_directories(scene), "--in-place", "--json", "--master", "local[2]", *flags]
+    answer = call_apart(arguments)
+    return _cleaned(answer, "clean on Spark", drop_keyless=keyless, to_the_end=to_the_end)
+
+
+@command
+def clean_killed(draw: Random, scene: Scene) -> Done:
+    """Killed before one of its file operations, and run again."""
+    flags, keyless, to_the_end = _flags(draw, scene)
+    arguments = ["clean", *_directories(scene), "--in-place", "--no-spark", "--json", *flags]
+    number = draw.choice([1, 2, 3, draw.randint(1, 40), draw.randint(1, 200)])
+    child = os.fork()
+    if child == 0:
+        _die_at(number, arguments)
+    os.waitpid(child, 0)
+    done = _cleaned(
+        call(arguments), f"clean, killed at {number}", drop_keyless=keyless, to_the_end=to_the_end
+    )
+    done.interrupted = True
+    return done
+
+
+def _die_at(number: int, arguments: Sequence[str]) -> None:
+    """In a child: no clean-up of any kind."""
+    left = [number]
+
+    def count(operation: Operation) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        with files.observe(count):
+            call(arguments)
+    finally:
+        os._exit(0)
+
+
+@command
+def clean_twice_at_once(draw: Random, scene: Scene) -> Done:
+    """While one run stands still in the middle, another one is tried; it is told that the directory is
+    taken."""
+    flags, keyless, to_the_end = _flags(draw, scene)
+    arguments = ["clean", *_directories(scene), "--in-place", "--no-spark", "--json", *flags]
+    number = draw.randint(1, 12)
+    reached, go_on = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        _wait_at(number, arguments, reached[1], go_on[0])
+    os.close(reached[1])
+    stands = os.read(reached[0], 1) == b"x"
+    second = call(arguments)
+    os.write(go_on[1], b"x")
+    os.waitpid(child, 0)
+    for descriptor in (reached[0], *go_on):
+        os.close(descriptor)
+    done = _cleaned(second, f"clean beside a run at {number}", drop_keyless=keyless, to_the_end=to_the_end)
+    done.interrupted = True
+    if stands and second.status == 0 and any(r["status"] == "cleaned" for r in done.results.values()):
+        done.contract.append("both runs cleaned at the same time")
+    return done
+
+
+def _wait_at(number: int, arguments: Sequence[str], reached: int, go_on: int) -> None:
+    """In a child: stand still before a file operation, the lock held."""
+    left = [number]
+
+    def count(operation: Operation) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            os.write(reached, b"x")
+            os.read(go_on, 1)
+
+    try:
+        with files.observe(count):
+            call(arguments)
+    finally:
+        os._exit(0)
+
+
+# Recovery, and logs that are open
+
+
+@command
+def recover(draw: Random, scene: Scene) -> Done:
+    """As a broker's start and stop would."""
+    how = draw.choice([[], ["--check"], ["--no-check"], ["--check"]])
+    arguments = ["recover", *_directories(scene), "--json", f"--now-ms={scene.now_ms}", *how]
+    answer = call(arguments)
+    document = _document(answer)
+    logs = document["logs"] if document else []
+    paths = {path.name: str(path) for path in scene.partitions()}
+    done = Done(
+        kind=RECOVERS,
+        said=" ".join(["recover", *how]),
+        status=answer.status,
+        reported=document is not None,
+        error=answer.error,
+        stderr=answer.stderr,
+        results={
+            paths.get(name, name): each for each in logs for name in [f"{each['topic']}-{each['partition']}"]
+        },
+    )
+    if document is None and answer.error is None:
+        done.contract += _refusal(answer)
+    if document is not None:
+        offline = any(each["offline"] for each in document["directories"])
+        bad = offline or any(each["status"] in ("damaged", "refused", "failed") for each in logs)
+        if answer.status != int(bad):
+            done.contract.append(f"exit status {answer.status} with {[each['status'] for each in logs]}")
+    return done
+
+
+@command
+def open_and_clean(draw: Random, scene: Scene) -> Done:
+    """A program opens the directories, appends, lets its cleaner work, and closes them."""
+    texts = {
+        "log.cleanup.policy": "compact",
+        "log.retention.ms": "-1",
+        "log.cleaner.min.cleanable.ratio": "0",
+    }
+    texts["log.segment.bytes"] = draw.choice(["300", "5000"])
+    config = Config(parse_assignments([f"{key}={text}" for key, text in texts.items()], "test"))
+    done = Done(kind=OPENS, said="open, append, clean, close", drop_keyless=True, to_the_end=True)
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors):
+        try:
+            _use(draw, scene, config)
+            done.status, done.reported = 0, True
+        except (SiltstoneError, OSError) as error:
+            done.status, done.stderr = 1, str(error)
+        except Exception:
+            done.error = traceback.format_exc()
+    return done
+
+
+def _use(draw: Random, scene: Scene, config: Config) -> None:
+    now_ms = min(max(scene.now_ms, 0), 1 << 60)
+    clock = ManualClock(now_ms)
+    with LogManager.open(scene.directories, config=config, clock=clock, background=run_now) as manager:
+        for where in list(manager):
+            log = manager[where]
+            for number in range(draw.randint(0, 3)):
+                record = NewRecord(key=b"appended %d" % number, value=b"v" * 20, timestamp=now_ms)
+                with contextlib.suppress(SiltstoneError):
+                    log.append(batch_of([record], "producer", now_ms))
+            if draw.random() < 0.5:
+                with contextlib.suppress(SiltstoneError):
+                    log.roll()
+        cleaner = LogCleaner(manager, InProcessEngine)
+        for _ in range(3):
+            cleaner.clean_once()
+        cleaner.close()
+        if draw.random() < 0.3:
+            manager.tick(now_ms + LATER_MS)
+
+
+@command
+def delete_records(draw: Random, scene: Scene) -> Done:
+    """Move the log starts up."""
+    partitions = scene.targets()
+    asked = [
+        {"topic": topic_of(path), "partition": int(path.name.rpartition("-")[2]), "offset": offset}
+        for path in partitions[:1]
+        for offset in [draw.choice([-1, 0, 1, 5, 1 << 40, (1 << 63) - 1])]
+    ]
+    place = scene.root / "offsets.json"
+    place.write_text(json.dumps({"partitions": asked, "version": 1}))
+    directories = [part for path in _directories(scene) for part in ("--dir", path)]
+    answer = call(["delete-records", *directories, "--offset-json-file", str(place), "--json"])
+    done = Done(kind=OPENS, said=f"delete-records {asked}", status=answer.status, error=answer.error)
+    done.stderr, done.reported = answer.stderr, _document(answer) is not None
+    if not done.reported and answer.error is None:
+        done.contract += _refusal(answer)
+    return done
+
+
+@command
+def compact_topic(draw: Random, scene: Scene) -> Done:
+    """Beside the originals, which stay as they are."""
+    topics = sorted({topic_of(path) for path in scene.targets()}) or ["nothing"]
+    directories = [part for path in _directories(scene) for part in ("--dir", path)]
+    arguments = ["compact-topic", *directories, "--topic", draw.choice(topics), "--json"]
+    arguments += ["--high-watermark", "end"] if draw.random() < 0.5 else []
+    arguments += draw.choice([[], [], ["--reset"], ["--dry-run"]])
+    answer = call(arguments)
+    done = Done(kind=COMPACTS, said=" ".join(arguments[:1]), status=answer.status, error=answer.error)
+    done.stderr, done.reported = answer.stderr, _document(answer) is not None
+    if not done.reported and answer.error is None:
+        done.contract += _refusal(answer)
+    return done
+
+
+# What only looks
+
+
+def _looked(said: str, answer: Answer) -> Done:
+    done = Done(kind=LOOKS, said=said, status=answer.status, error=answer.error, stderr=answer.stderr)
+    if answer.status not in (0, 1, 2) and answer.error is None:
+        done.contract.append(f"exit status {answer.status}")
+    return done
+
+
+@command
+def dry_run(draw: Random, scene: Scene) -> Done:
+    """Nothing may change."""
+    flags, _, _ = _flags(draw, scene)
+    flags += draw.choice([["--in-place"], []])
+    return _looked(
+        "dry run", call(["clean", *_directories(scene), "--dry-run", "--no-spark", "--json", *flags])
+    )
+
+
+@command
+def explain(draw: Random, scene: Scene) -> Done:
+    """What would be done, and why."""
+    flags, _, _ = _flags(draw, scene)
+    flags += (
+        ["--html", str(scene.root / f"page-{draw.randrange(10**6)}.html")]
+        if draw.random() < 0.3
+        else ["--json"]
+    )
+    return _looked("explain", call(["explain", *_directories(scene), "--no-spark", *flags]))
+
+
+@command
+def dump(draw: Random, scene: Scene) -> Done:
+    """Every file of a partition, of any kind that is known."""
+    partitions = scene.partitions()
+    folder = draw.choice([*partitions, *scene.directories])
+    known = (
+        ".log",
+        ".index",
+        ".timeindex",
+        ".txnindex",
+        ".snapshot",
+        "checkpoint",
+        ".metadata",
+        ".properties",
+    )
+    names = [str(path) for path in sorted(folder.iterdir()) if path.name.endswith(known)]
+    flags = draw.choice([[], ["--print-data-log"], ["--deep-iteration"], ["--verify-index-only"], ["--json"]])
+    return _looked("dump", call(["dump", *(names or ["nothing"]), *flags]))
+
+
+@command
+def recover_dry(draw: Random, scene: Scene) -> Done:
+    """What recovery would do."""
+    how = draw.choice([[], ["--check"], ["--no-check"]])
+    return _looked("recover --dry-run", call(["recover", *_directories(scene), "--json", "--dry-run", *how]))
+
+
+@command
+def look_around(draw: Random, scene: Scene) -> Done:
+    """The commands that list."""
+    directories = [part for path in _directories(scene) for part in ("--dir", path)]
+    which = draw.choice(
+        [
+            ["topics", *directories, "--describe", "--json"],
+            ["log-dirs", *directories, "--describe"],
+            [
+                "get-offsets",
+                *directories,
+                "--time",
+                draw.choice(["-1", "-2", "-3", "5", str(scene.base.now_ms)]),
+            ],
+            ["configs", *directories, "--describe", "--entity-type", "topics", "--json"],
+        ]
+    )
+    return _looked(which[0], call(which))
+
+
+@command
+def verify(draw: Random, scene: Scene) -> Done:
+    """Against itself: there is nothing to find, but in what was attacked."""
+    folder = draw.choice(_directories(scene))
+    return _looked("verify", call(["verify", folder, folder, "--no-spark", "--json", *_settings(scene)]))
+
+
+@command
+def read_table(draw: Random, scene: Scene) -> Done:
+    """The log, or the last value of each key, as a table."""
+    view = draw.choice(["log", "latest"])
+    done = Done(kind=LOOKS, said=f"table of {view}", status=0)
+    rows: dict[str, list[dict[str, Any]]] = {}
+    given = {
+        "path": json.dumps(_directories(scene)) if len(scene.directories) > 1 else _directories(scene)[0]
+    }
+    given |= {"view": view, "columns": "topic,partition,offset,key,value"}
+    if len(scene.directories) > 1:
+        given["path"] = draw.choice(_directories(scene))
+    try:
+        options = ReadOptions.of(given)
+        for split in plan(options):
+            for part in read_split(split, options):
+                for row in part.to_pylist():
+                    rows.setdefault(f"{row['topic']}-{row['partition']}", []).append(row)
+        done.rows, done.reported = rows, True
+    except (SiltstoneError, OSError) as error:
+        done.status, done.stderr = 1, str(error)
+    except Exception:
+        done.error = traceback.format_exc()
+    return done

@@ -1,0 +1,431 @@
+"""One case from its text to its verdict.
+
+A case is ``BASE~ATTACKS~COMMANDS~SEED``: ``life/3~flip_log,clock_jump~clean,recover~17``. Everything that is
+drawn comes from the seed, so the same text is the same case anywhere. ``flip=PATH:BIT`` is an attack too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.adversary import attacks, commands, oracle, plain
+from tests.adversary.attacks import ATTACKS
+from tests.adversary.bases import Bases
+from tests.adversary.commands import CLEANS, COMMANDS, COMPACTS, COPIES, LOOKS, OPENS, RECOVERS, Done
+from tests.adversary.oracle import Rules, Verdict
+from tests.adversary.plain import Log
+from tests.adversary.scene import NOTES, DoesNotApplyError, Facts, Scene, facts_of, prepare, topic_of
+
+HELD, REFUSED, FAILED, NOT_APPLIED = "done and whole", "unchanged and refused", "failed", "did not apply"
+OUTCOMES = (REFUSED, HELD, NOT_APPLIED, FAILED)
+PRODUCER_EXPIRATION_MS = 86_400_000
+_ENTRY = re.compile(r"^(\S+) (\d+) (-?\d+)\Z", re.ASCII)
+_LEFTOVER = (".cleaned", ".swap", ".deleted")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is done to what, and in which order."""
+
+    base: str
+    attacks: tuple[str, ...]
+    commands: tuple[str, ...]
+    seed: int
+
+    @classmethod
+    def of(cls, text: str) -> Case:
+        """The case of its text. Raises ValueError."""
+        base, attacked, run, seed = text.split("~")
+        return cls(base, tuple(filter(None, attacked.split(","))), tuple(run.split(",")), int(seed))
+
+    def __str__(self) -> str:
+        return f"{self.base}~{','.join(self.attacks)}~{','.join(self.commands)}~{self.seed}"
+
+
+def run_case(case: Case, bases: Bases, root: Path) -> Verdict:
+    """Carry it out below ``root``, which is made, and removed again unless something is wrong."""
+    shutil.rmtree(root, ignore_errors=True)
+    draw = Random(str(case))
+    scene = prepare(bases[case.base], root)
+    try:
+        for name in case.attacks:
+            if name.startswith("flip="):
+                scene.attacked.append(attacks.flip_exactly(scene, name.removeprefix("flip=")))
+            else:
+                scene.attacked.append(ATTACKS[name](draw, scene))
+    except DoesNotApplyError:
+        shutil.rmtree(root)
+        return Verdict(outcome=NOT_APPLIED)
+    found, refused, said = [], False, [*scene.attacked]
+    for name in case.commands:
+        problems, done = _one_command(name, draw, scene)
+        said.append(_line(done))
+        found += [f"{done.said}: {problem}" for problem in problems]
+        refused |= done.status not in (0, None)
+        if found:
+            break
+    if not found:
+        shutil.rmtree(root, ignore_errors=True)
+    outcome = FAILED if found else REFUSED if refused else HELD
+    return Verdict(outcome=outcome, problems=found, said="; ".join(said))
+
+
+def _line(done: Done) -> str:
+    results = "; ".join(
+        f"{Path(path).name} {each['status']}: {each['reason']}" for path, each in done.results.items()
+    )
+    return f"{done.said}: exit {done.status} {results or done.stderr.strip()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """The directories at one moment: logs by path, every file's facts, the checkpoints."""
+
+    logs: dict[str, Log]
+    facts: dict[str, dict[str, Facts]]
+    bystander: dict[str, Facts]
+    twin: dict[str, Facts]
+    checkpoints: dict[str, dict[str, dict[tuple[str, int], int] | None]]
+
+
+def _look(scene: Scene) -> Sight:
+    return Sight(
+        logs={str(path): plain.read(path) for path in scene.partitions()},
+        facts={str(path): facts_of(path) for path in scene.directories},
+        bystander=facts_of(scene.bystander),
+        twin=facts_of(scene.root / "twin"),
+        checkpoints={
+            str(path): {name: read_checkpoint(path / name) for name in attacks.CHECKPOINTS}
+            for path in scene.directories
+        },
+    )
+
+
+def read_checkpoint(path: Path) -> dict[tuple[str, int], int] | None:
+    """Its entries, links followed; None where it makes no sense to a strict reader."""
+    try:
+        if not path.is_file():
+            return {} if not path.exists() else None
+        version, count, *rows = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, ValueError):
+        return {} if path.is_file() and path.stat().st_size == 0 else None
+    found = {}
+    for row in (each.strip() for each in rows if each.strip()):
+        entry = _ENTRY.match(re.sub(r"\s+", " ", row))
+        if entry is None:
+            return None
+        found[entry[1], int(entry[2])] = int(entry[3])
+    return (
+        found
+        if version.strip() == "0" and count.strip() == str(len([r for r in rows if r.strip()]))
+        else None
+    )
+
+
+def _one_command(name: str, draw: Random, scene: Scene) -> tuple[list[str], Done]:
+    before = _look(scene)
+    done = COMMANDS[name](draw, scene)
+    after = _look(scene)
+    found = list(done.contract)
+    if done.error is not None:
+        found.append(done.error.strip())
+    if before.bystander != after.bystander:
+        found.append(f"the bystander changed: {_difference(before.bystander, after.bystander)}")
+    if before.twin != after.twin and done.kind not in (RECOVERS, OPENS):
+        found.append(f"what has a second name changed: {_difference(before.twin, after.twin)}")
+    found += _JUDGES[done.kind](scene, done, before, after)
+    return found, done
+
+
+def _difference(one: dict[str, Facts], other: dict[str, Facts]) -> str:
+    names = [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
+    shown = []
+    for name in names[:4]:
+        if name not in one or name not in other:
+            shown.append(f"{name!r} {'came' if name in other else 'is gone'}")
+            continue
+        kinds = ("mode", "owner", "group", "time", "content")
+        parts = [kind for kind, was, now in zip(kinds, one[name], other[name], strict=True) if was != now]
+        shown.append(f"{name!r}: {', '.join(parts)}")
+    return ", ".join(shown) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _kept(facts: dict[str, Facts], *, below: str = "") -> dict[str, tuple[int, bytes | str]]:
+    """What must stay of files: kind and content, without our own notes, the lock and our folders."""
+    return {
+        name: (each[0], each[4])
+        for name, each in facts.items()
+        if name.startswith(below)
+        and not (NOTES.match(name) or name == ".lock")
+        and not {".siltstone", ".compacted"} & set(name.split("/"))
+    }
+
+
+# Judges, by what a command may do
+
+
+def _where(path: str) -> tuple[str, int]:
+    topic, _, number = Path(path).name.rpartition("-")
+    return topic, int(number)
+
+
+def _entry(sight: Sight, path: str, name: str) -> int | None:
+    entries = sight.checkpoints[str(Path(path).parent)][name]
+    return None if entries is None else entries.get(_where(path))
+
+
+def _number(settings: Any, name: str, default: int) -> int:
+    try:
+        return int(settings[name]["value"])
+    except (KeyError, TypeError, ValueError):
+        return default
+
+
+def _cleaning_rules(scene: Scene, done: Done, before: Sight, path: str, result: Any) -> Rules:
+    settings = result.get("settings") or {}
+    policy = settings.get("cleanup.policy", {}).get("value", [])
+    committed = _entry(before, path, "replication-offset-checkpoint")
+    cleans = result["status"] in ("cleaned", "failed")
+    if committed is None and not done.to_the_end:
+        cleans = False
+    deletes = "delete" in policy
+    start = _entry(before, path, "log-start-offset-checkpoint") or 0
+    return Rules(
+        now_ms=scene.now_ms,
+        cleans=cleans,
+        expires=cleans and (deletes or start > 0),
+        committed=committed,
+        active=before.logs[path].active,
+        drop_keyless=done.drop_keyless,
+        retention_ms=_number(settings, "retention.ms", -1) if deletes else -1,
+        retention_bytes=_number(settings, "retention.bytes", -1) if deletes else -1,
+        delete_retention_ms=_number(settings, "delete.retention.ms", 86_400_000),
+        log_start=start,
+        doubtful=scene.doubtful,
+        snapshots_hold=scene.snapshots_hold,
+    )
+
+
+def _judge_cleaning(scene: Scene, done: Done, before: Sight, after: Sight) -> list[str]:
+    found = []
+    for path, log in before.logs.items():
+        result = done.results.get(path)
+        now = after.logs.get(path) or Log(path=Path(path), segments={}, odd=[])
+        name = Path(path).name
+        if result is None:
+            if done.interrupted:
+                result = {"status": "failed", "settings": {}}
+            else:
+                found += _unchanged(before, after, path, f"{name}: nothing was reported of it, but")
+                continue
+        rules = _cleaning_rules(scene, done, before, path, result)
+        if done.interrupted and topic_of(Path(path)) in scene.base.topics:
+            rules = _interrupted(scene, done, before, path, rules)
+        found += [f"{name}: {problem}" for problem in oracle.problems(log, now, rules)]
+        if rules.cleans and scene.snapshots_hold and not scene.doubtful and log.ascends:
+            live = oracle.live_batches(log, now, rules, PRODUCER_EXPIRATION_MS)
+            found += [f"{name}: {problem}" for problem in live] if not rules.expires else []
+        if not rules.cleans and not _has_leftovers(before, path) and "splits" not in str(result):
+            found += _unchanged(before, after, path, f"{name}: {result['status']}, but")
+    return found
+
+
+def _interrupted(scene: Scene, done: Done, before: Sight, path: str, rules: Rules) -> Rules:
+    """The first run may have done anything that cleaning may do; its settings are those of the scene."""
+    policy = scene.config.get("cleanup.policy", "")
+    deletes = "delete" in policy
+    return Rules(
+        now_ms=rules.now_ms,
+        cleans=rules.committed is not None or done.to_the_end,
+        expires=deletes or rules.log_start > 0,
+        committed=rules.committed,
+        active=rules.active,
+        drop_keyless=rules.drop_keyless,
+        retention_ms=_text_number(scene, "retention.ms") if deletes else -1,
+        retention_bytes=_text_number(scene, "retention.bytes") if deletes else -1,
+        delete_retention_ms=_text_number(scene, "delete.retention.ms", 86_400_000),
+        log_start=rules.log_start,
+        doubtful=rules.doubtful,
+        settings_known=not scene.extreme_settings,
+    )
+
+
+def _text_number(scene: Scene, name: str, default: int = -1) -> int:
+    try:
+        return int(scene.config[name])
+    except (KeyError, ValueError):
+        return default
+
+
+def _has_leftovers(sight: Sight, path: str) -> bool:
+    folder = sight.facts[str(Path(path).parent)]
+    name = Path(path).name
+    return any(each.startswith(f"{name}/") and each.endswith(_LEFTOVER) for each in folder)
+
+
+def _unchanged(before: Sight, after: Sight, path: str, why: str) -> list[str]:
+    folder, below = str(Path(path).parent), f"{Path(path).name}/"
+    one, other = _kept(before.facts[folder], below=below), _kept(after.facts[folder], below=below)
+    if one == other:
+        return []
+    return [f"{why} it changed: {_difference(_padded(one), _padded(other))}"]
+
+
+def _padded(kept: dict[str, tuple[int, bytes | str]]) -> dict[str, Facts]:
+    return {name: (mode, 0, 0, 0, content) for name, (mode, content) in kept.items()}
+
+
+def _judge_copy(scene: Scene, done: Done, before: Sight, after: Sight) -> list[str]:
+    found = _judge_looking(scene, done, before, after)
+    if done.out is None or not done.out.is_dir():
+        return found
+    for path, result in done.results.items():
+        if path not in before.logs:
+            continue
+        name = Path(path).name
+        rules = _cleaning_rules(scene, done, before, path, result)
+        copied = plain.read(done.out / name)
+        if not copied.segments and not before.logs[path].segments:
+            continue
+        found += [
+            f"copy of {name}: {problem}" for problem in oracle.problems(before.logs[path], copied, rules)
+        ]
+    return found
+
+
+def _judge_undone(scene: Scene, done: Done, before: Sight, after: Sight) -> list[str]:
+    found = []
+    for path, log in before.logs.items():
+        now = after.logs.get(path)
+        if _has_leftovers(before, path) or scene.base.name == "made/wide":
+            continue
+        status = done.results.get(path, {}).get("status")
+        expired = done.results.get(path, {}).get("removed", {}).get("expired")
+        if status == "cleaned" and not expired and (now is None or now.logs() != log.logs()):
+            found.append(f"{Path(path).name}: undo did not bring back what was there")
+    return found
+
+
+def _judge_recovery(scene: Scene, done: Done, before: Sight, after: Sight) -> list[str]:
+    found = []
+    for path, log in before.logs.items():
+        result = done.results.get(path, {})
+        now = after.logs.get(path) or Log(path=Path(path), segments={}, odd=[])
+        cut = bool(result.get("truncated_bytes") or result.get("removed_files") or result.get("reason"))
+        refused = result.get("status") in ("refused", "skipped") or not result
+        point = _entry(before, path, "recovery-point-offset-checkpoint") or 0
+        rules = Rules(
+            now_ms=scene.now_ms,
+            cuts=not refused,
+            reported_cut=cut,
+            recovery_point=point,
+            log_start=_entry(before, path, "log-start-offset-checkpoint") or 0,
+            doubtful=scene.doubtful,
+        )
+        if _has_leftovers(before, path) and scene.base.name.startswith("recovery/"):
+            continue
+        found += [f"{Path(path).name}: {problem}" for problem in oracle.problems(log, now, rules)]
+    return found
+
+
+def _judge_opened(scene: Scene, done: Done, before: Sight, after: Sight) -> list[str]:
+    found = []
+    for path, log in before.logs.items():
+        now = after.logs.get(path) or Log(path=Path(path), segments={}, odd=[])
+        if _has_leftovers(before, path) and scene.base.name.startswith("recovery/"):
+            continue
+        cleans = done.to_the_end
+        rules = Rules(
+            now_ms=scene.now_ms + commands.LATER_MS,
+            cleans=cleans,
+            cuts=True,
+            reported_cut=True,
+            expires=True,
+            appends=True,
+            drop_keyless=True,
+            log_start=_entry(before, path, "log-start-offset-checkpoint") or 0,
+            recovery_point=_entry(before, path, "recovery-point-offset-checkpoint") or 0,
+            doubtful=scene.doubtful or scene.base.from_metadata,
+            settings_known=False,
+        )
+        if scene.base.from_metadata and cleans:
+            continue
+        found += [f"{Path(path).name}: {problem}" for problem in oracle.problems(log, now, rules)]
+    return found
+
+
+def _judge_compaction(scene: Scene, done: Done, before: Sight, after: Sight) -> list[str]:
+    """Only recovery, and what lies beside the originals."""
+    return [
+        f"{Path(path).name}: the originals changed"
+        for path, log in before.logs.items()
+        if path not in after.logs or after.logs[path].logs() != log.logs()
+    ]
+
+
+def _judge_looking(scene: Scene, done: Done, before: Sight, after: Sight) -> list[str]:
+    found = []
+    for folder, facts in before.facts.items():
+        if facts != after.facts[folder] and _changed_but_the_lock(facts, after.facts[folder], done):
+            found.append(f"it only looks, but changed: {_difference(facts, after.facts[folder])}")
+    for name, rows in done.rows.items():
+        for path, log in before.logs.items():
+            if Path(path).name == name:
+                found += [f"{name}: {problem}" for problem in _read_problems(log, rows, done, before, path)]
+    return found
+
+
+def _changed_but_the_lock(one: dict[str, Facts], other: dict[str, Facts], done: Done) -> bool:
+    """A copy's source is locked while it is read."""
+    if done.kind != COPIES:
+        return True
+    names = {name for name in {*one, *other} if one.get(name) != other.get(name)}
+    return bool(names - {".lock"})
+
+
+def _read_problems(log: Log, rows: list[dict[str, Any]], done: Done, sight: Sight, path: str) -> list[str]:
+    """Every row is a record as it is stored, and no row is of an aborted transaction."""
+    found = []
+    for row in rows:
+        record = log.records.get(row["offset"])
+        if record is None:
+            found.append(f"row of offset {row['offset']}, which is not there")
+        elif (record.key, record.value) != (row["key"], row["value"]):
+            found.append(f"offset {row['offset']} reads as {row['key']!r}, {str(row['value'])[:40]!r}")
+        elif log.states.get(row["offset"]) in (plain.ABORTED, plain.OPEN) and log.ascends:
+            found.append(
+                f"offset {row['offset']} of a transaction that is {log.states[row['offset']]} was read"
+            )
+        if len(found) > oracle.MOST_TOLD:
+            break
+    return found
+
+
+_JUDGES = {
+    CLEANS: _judge_cleaning,
+    COPIES: _judge_copy,
+    "undone": _judge_undone,
+    RECOVERS: _judge_recovery,
+    OPENS: _judge_opened,
+    COMPACTS: _judge_compaction,
+    LOOKS: _judge_looking,
+}
+
+
+def describe(verdict: Verdict, case: Case) -> str:
+    """A case that failed, for people: its text first."""
+    lines = [f"CASE='{case}'", f"  {verdict.said}"]
+    for problem in verdict.problems:
+        lines += [f"    {line}" for line in problem.splitlines()]
+    return "\n".join(lines)
+
+
+def as_json(value: object) -> str:
+    """One line for the pipe between a worker and the room."""
+    return json.dumps(value)

@@ -1,0 +1,71 @@
+"""A seeded part of the room in CI: the same cases each time, and none of them may fail.
+
+Each part is a file's worth of work for one worker, so that it ends in time on two cores.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.adversary.attacks import ATTACKS
+from tests.adversary.bases import Bases
+from tests.adversary.commands import COMMANDS
+from tests.adversary.drawing import flips, random_cases
+from tests.adversary.judging import Case
+from tests.adversary.room import run_room
+from tests.in_memory import FOLDER
+
+SEED = 20
+CASES, FLIPS = 900, 300
+SECONDS = 150
+"""More than it takes: who is slower does fewer cases, never fails for it."""
+GOLDEN = ("golden/txn/0", "golden/tombstones/0", "golden/idempotent/0", "golden/compact_delete_ms/0")
+
+
+@pytest.fixture
+def store() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="siltstone-adversary-", dir=FOLDER) as name:
+        (Path(name) / "names").mkdir()
+        yield Path(name)
+
+
+def _names(store: Path) -> list[str]:
+    return [*Bases(store / "names").names(golden=False), *GOLDEN, "legacy/v1_mixed", "recovery/us_3_swap"]
+
+
+def ci_cases(store: Path) -> Iterator[Case]:
+    """The cases of CI, in order."""
+    return itertools.islice(random_cases(SEED, _names(store)), CASES)
+
+
+def _run(cases: Iterator[Case], store: Path) -> None:
+    found = run_room(cases, store, seconds=SECONDS / 2, workers=1)
+    assert not found.failures, "\n".join([*found.failures, found.text()])
+    assert found.cases > 20
+
+
+@pytest.mark.timeout(600)
+def test_logs_hold_against_attacks(store: Path) -> None:
+    _run(ci_cases(store), store)
+
+
+@pytest.mark.timeout(600)
+def test_logs_hold_against_every_single_bit(store: Path) -> None:
+    _run(iter(flips(SEED, Bases(store / "names"), GOLDEN)[:FLIPS]), store)
+
+
+def test_every_attack_and_every_quick_command_is_among_the_cases(store: Path) -> None:
+    cases = list(ci_cases(store))
+    assert {name for case in cases for name in case.attacks} == set(ATTACKS)
+    slow = {"clean_apart", "clean_on_spark"}
+    assert {name for case in cases for name in case.commands} == set(COMMANDS) - slow
+
+
+def test_a_case_is_the_same_when_it_is_read_from_its_text(store: Path) -> None:
+    for case in itertools.islice(ci_cases(store), 50):
+        assert Case.of(str(case)) == case
