@@ -31,7 +31,7 @@ from siltstone.cleaner.originals import (
 )
 from siltstone.cleaner.remembered import note_listed, remember
 from siltstone.cleaner.report import LogResult
-from siltstone.clock import Clock, SystemClock
+from siltstone.clock import Clock, SystemClock, chosen_ms
 from siltstone.compacted.engine import CompactionEngine, InProcessCompactionEngine
 from siltstone.config import parse_assignments
 from siltstone.errors import DirectoryRefusedError, UsageError
@@ -133,6 +133,7 @@ def clean(
     with one log is in its result."""
     _refuse_contradictions(request)
     clock = clock or SystemClock()
+    chosen_ms(request.now_ms, clock)  # refused before anything is opened
     started = clock.now_ms()
     run = f"{datetime.fromtimestamp(started / 1000, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     with contextlib.ExitStack() as stack:
@@ -177,7 +178,7 @@ def _run(
         return started[0]
 
     choices = Choices(
-        now_ms=clock.now_ms() if request.now_ms is None else request.now_ms,
+        now_ms=chosen_ms(request.now_ms, clock),
         force=request.force,
         drop_keyless=request.drop_keyless,
         high_watermark_is_end=request.high_watermark == "end",
@@ -338,6 +339,7 @@ def recover(
     What is wrong with one log or with one disk is in its result. Raises SiltstoneError for the rest.
     """
     given = parse_assignments(config, "--config")
+    by_ms = chosen_ms(now_ms, SystemClock())
     directories, offline, locked = [], [], set[tuple[int, int]]()
     with contextlib.ExitStack() as stack:
         for path in paths:
@@ -351,7 +353,7 @@ def recover(
         refuse_strangers(directories)
         how = Recovery(
             config_of=recovery_configs(directories, given, broker_config),
-            now_ms=SystemClock().now_ms() if now_ms is None else now_ms,
+            now_ms=by_ms,
             threads=threads,
             check=check,
             close=True,

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Protocol
+
+from siltstone.errors import UsageError
+
+LATEST_MS = 253_402_300_799_999
+"""The last ms of the year 9999. Who gives a later time has counted in micro- or nanoseconds."""
 
 
 class Clock(Protocol):
@@ -39,3 +45,27 @@ class ManualClock:
     def advance(self, by_ms: int) -> None:
         """Let ``by_ms`` pass."""
         self.time_ms += by_ms
+
+
+def chosen_ms(given_ms: int | None, clock: Clock) -> int:
+    """The time in ms that a run goes by: what ``--now-ms`` says, else the clock's.
+
+    Raises UsageError for a time before the epoch or after the year 9999: every horizon would have passed, or
+    none, and sums with it would not fit into the 64 bits of a timestamp.
+    """
+    if given_ms is None:
+        return clock.now_ms()
+    if not 0 <= given_ms <= LATEST_MS:
+        raise UsageError(
+            f"--now-ms {given_ms}: no time in milliseconds since 1970; give one from 0 to {LATEST_MS} "
+            "(the end of the year 9999)"
+        )
+    return given_ms
+
+
+def time_text(at_ms: int) -> str:
+    """A time for people, in UTC to the second; the number where it is none."""
+    try:
+        return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms"

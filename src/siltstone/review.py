@@ -15,7 +15,7 @@ from siltstone.cleaner.explanation.explaining import TOP, Observer, Wish, explai
 from siltstone.cleaner.explanation.here import observe_here
 from siltstone.cleaner.explanation.model import Explanation
 from siltstone.cleaner.facts import Choices
-from siltstone.clock import Clock, SystemClock
+from siltstone.clock import Clock, SystemClock, chosen_ms
 from siltstone.errors import UsageError
 from siltstone.log.directory import LogDirectory, refuse_strangers
 from siltstone.log.names import TopicPartition
@@ -51,7 +51,7 @@ def verify(request: VerifyRequest, *, clock: Clock | None = None, checker: Check
     refuse_high_watermark(request.high_watermark)
     directory = LogDirectory.open(request.after, lock=False)
     policies = gather_policies([directory], _places(request))
-    now_ms = (clock or SystemClock()).now_ms() if request.now_ms is None else request.now_ms
+    now_ms = chosen_ms(request.now_ms, clock or SystemClock())
 
     def terms(where: TopicPartition) -> Terms:
         path = directory.partitions.get(where, directory.path / str(where))
@@ -111,6 +111,7 @@ def explain(
     """What a cleaning would do and why. Nothing is locked or changed. Raises SiltstoneError, OSError for what
     concerns all logs; what is wrong with one is in its explanation."""
     refuse_high_watermark(request.high_watermark)
+    now_ms = chosen_ms(request.now_ms, clock or SystemClock())
     if request.top < 0:
         raise UsageError(f"--top {request.top}: must not be negative")
     directories = [LogDirectory.open(path, lock=False) for path in request.directories]
@@ -118,7 +119,7 @@ def explain(
     policies = gather_policies(directories, _places(request))
     states = log_states(directories, policies, request.topics)
     choices = Choices(
-        now_ms=(clock or SystemClock()).now_ms() if request.now_ms is None else request.now_ms,
+        now_ms=now_ms,
         force=request.force,
         drop_keyless=request.drop_keyless,
         high_watermark_is_end=request.high_watermark == "end",

@@ -142,3 +142,18 @@ def test_a_list_that_makes_no_sense_stops_nothing(
     assert clean(request)[GOOD].status == "cleaned"
     assert "cannot be read" in caplog.text
     assert list(read_uncleanable(directory)) == [BAD_0]
+
+
+@pytest.mark.parametrize(
+    "since", [str((1 << 63) - 1), "-" + "9" * 30, "1e400", "NaN", "0"], ids=lambda text: text[:5]
+)
+def test_a_list_with_times_that_are_none_does_not_cost_a_run_its_results(
+    both: tuple[Path, app.CleanRequest], since: str
+) -> None:
+    directory, request = both
+    row = f'{{"topic": "{GOOD}", "partition": 0, "since_ms": {since}, "reason": "a forged one"}}'
+    (directory / UNCLEANABLE_FILE).write_text(f'{{"version": 1, "partitions": [{row}]}}')
+    line = f'{{"topic": "{GOOD}", "partition": 0, "removed": {{}}, "began_ms": {since}}}\n'
+    (directory / CLEANINGS_FILE).write_text(line)
+    assert clean(request)[GOOD].status == "cleaned"
+    assert read_cleanings(directory)[-1].result.status == "uncleanable"

@@ -14,6 +14,7 @@ from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.indexes import read_entries
 from siltstone.log.names import REPLICATION_CHECKPOINT
 from siltstone.log.snapshots import read_snapshot
+from tests.cleaner.logs import Rec, batch, one, write_log
 from tests.golden_sets import unpack_brokers
 from tests.tables.test_forensics import table_of
 
@@ -152,3 +153,16 @@ def test_a_damaged_index_is_an_error_or_a_row(
     rows = table_of(tmp_path / "users-0", table="timeIndex", badBatches="quarantine").to_pylist()
     assert [row["file"] for row in rows if row["badBatch"] is not None] == [str(index)]
     assert len([row for row in rows if row["badBatch"] is None]) > 0
+
+
+def test_times_that_arrow_cannot_hold_are_the_nearest_that_it_can(tmp_path: Path) -> None:
+    """As the delete horizon of tombstones that are kept for ever; a negative one is none."""
+    longest = (1 << 63) - 1
+    forever = batch([Rec(offset=0, key=b"a", value=None, timestamp=longest)], delete_horizon_ms=longest)
+    wrapped = batch([Rec(offset=1, key=b"a", timestamp=5)], delete_horizon_ms=-5)
+    write_log(tmp_path, {0: [forever, wrapped], 2: [one(2, "b")]}, high_watermark=3)
+    table = table_of(tmp_path, table="batches")
+    most = longest // 1000 * 1000
+    assert table.column("deleteHorizon").cast("int64").to_pylist() == [most, None, None]
+    assert table.column("maxTimestamp").cast("int64").to_pylist()[:2] == [most, 5000]
+    assert table_of(tmp_path, table="timeIndex").column("timestamp").cast("int64").to_pylist()[0] == most

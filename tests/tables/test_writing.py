@@ -25,6 +25,7 @@ from siltstone.log.service.manager import LogManager
 from siltstone.log.service.read_only import ReadOnlyLogs
 from siltstone.records.build import Spans, encode_headers
 from siltstone.records.partitioner import partition_for_key, partitions_for_keys
+from siltstone.tables.batching import rows_of
 from siltstone.tables.staged import staged_batches
 from siltstone.tables.writes import MOST_KEPT, Write, load_writes, store_write
 from siltstone.tables.writing import WriteOptions, abort_plan, commit_plan, stage_task
@@ -71,6 +72,14 @@ def strings(spans: Spans) -> list[bytes | None]:
 
 
 # What arrives in the log
+
+
+def test_seconds_whose_milliseconds_do_not_fit_are_the_nearest_that_do() -> None:
+    longest = (1 << 63) - 1
+    times = pa.array([-longest - 1, -1, NOW, longest], pa.timestamp("s"))
+    given = pa.record_batch({"value": pa.array([b"v"] * 4), "timestamp": times})
+    most = longest // 1000 * 1000
+    assert rows_of(given, 0).timestamp.tolist() == [-most, -1000, NOW * 1000, most]
 
 
 def test_every_column_of_a_record_is_written(logs: Path) -> None:

@@ -77,6 +77,11 @@ class Decoded(Protocol):
 Maker = Callable[[Any, Directory, TopicPartition], pa.Array]
 
 
+def in_microseconds(time_ms: int) -> int:
+    """A time in ms as Arrow counts it; one that Arrow cannot hold becomes the nearest that it can."""
+    return min(max(time_ms, -_LARGEST_MS), _LARGEST_MS) * 1000
+
+
 def _microseconds(columns: Any, batches: Directory, where: TopicPartition) -> pa.Array:
     """Times that Arrow cannot hold become the nearest that it can."""
     times = np.clip(columns.timestamp, -_LARGEST_MS, _LARGEST_MS) * 1000

@@ -99,7 +99,7 @@ def _parse(line: bytes, directory: Path) -> Cleaning | None:
         result.bytes_before, result.bytes_after = int(result.bytes_before), int(result.bytes_after)
         result.seconds, result.status = float(result.seconds), str(result.status)
         return Cleaning(began_ms=int(found["began_ms"]), result=result)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError):
         return None
 
 

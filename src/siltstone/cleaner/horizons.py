@@ -22,7 +22,7 @@ from siltstone.config import LONG_MAX
 from siltstone.log.lookup import batch_headers
 from siltstone.log.segments import Segment, unchanged, windows
 from siltstone.records.decode import decode_records
-from siltstone.records.layout import CONTROL_BIT, DELETE_HORIZON_BIT, Directory
+from siltstone.records.layout import CONTROL_BIT, Directory, delete_horizons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +60,7 @@ def find_horizons(
 
 def _is_stamped(batches: Directory) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """The batches with a horizon; those that were emptied hold nothing that could go."""
-    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
-        (batches["magic"] >= 2) & ((batches["attributes"] & DELETE_HORIZON_BIT) != 0) & (batches["count"] > 0)
-    )
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = delete_horizons(batches) & (batches["count"] > 0)
     return found
 
 

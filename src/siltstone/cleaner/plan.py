@@ -215,4 +215,4 @@ def kafka_map_keys(buffer_bytes: int, load_factor: float) -> int:
 
 def kafka_passes(keys: int, map_keys: int) -> int:
     """How many times Kafka's cleaner would go over a log with that many distinct dirty keys."""
-    return max(1, math.ceil(keys / map_keys))
+    return max(1, math.ceil(keys / max(map_keys, 1)))

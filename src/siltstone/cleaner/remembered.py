@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from siltstone import files
 from siltstone.cleaner.facts import LogState
 from siltstone.cleaner.history import CLEANINGS_FILE, Cleaning, History
 from siltstone.cleaner.report import CLEANED, FAILED, NOTHING_TO_DO, UNCLEANABLE, LogResult
+from siltstone.clock import time_text
 from siltstone.errors import CorruptFileError
 from siltstone.log.names import TopicPartition
 from siltstone.log.service.topic_registry import TOPICS_FILE
@@ -39,7 +39,7 @@ def note_listed(states: Sequence[LogState], results: Sequence[LogResult]) -> Non
     for state, result in zip(states, results, strict=True):
         found = listed[state.directory.path].get(state.where)
         if found is not None:
-            since = f"{datetime.fromtimestamp(found.since_ms / 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
+            since = time_text(found.since_ms)
             result.notes.append(f"listed as uncleanable since {since}: {found.reason}")
 
 

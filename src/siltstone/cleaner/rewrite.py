@@ -60,6 +60,7 @@ from siltstone.records.layout import (
     Directory,
     Int64,
     codec_of,
+    delete_horizons,
 )
 
 
@@ -77,6 +78,12 @@ class Rules:
     producers: Int64
     map_end: int = LONG_MAX
     tombstones_from: int = LONG_MAX
+
+    @property
+    def new_horizon_ms(self) -> int:
+        """The delete horizon that this pass stamps with; a retention that is longer than time goes is for
+        ever. (In Kafka the sum wraps around, and the batch stays without a stamp.)"""
+        return min(self.now_ms + self.delete_retention_ms, LONG_MAX)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -178,7 +185,7 @@ class Rewriter:
         beaten = self._contest.beaten(batches) if modern else _none(batches)
         must_stay = _must_stay(self._rules, batches)
         refuse_bad_checksum(window, batches[~beaten | must_stay], path=path, origin=origin)
-        has_horizon = (batches["attributes"] & DELETE_HORIZON_BIT) != 0 if modern else _none(batches)
+        has_horizon = delete_horizons(batches)
         passed = has_horizon & (batches["base_timestamp"] <= self._rules.now_ms)
         expired = passed if modern else np.full(len(batches), not keeps_legacy_tombstones)
         expired = expired & (batches["last_offset"] < self._rules.tombstones_from)
@@ -302,7 +309,7 @@ def _decide(
         np.where(must_stay, EMPTIED, DROPPED),
         np.where((judged.kept == batches["count"]) & ~stamp, COPIED, REBUILT),
     )
-    horizon = np.where(has_horizon, batches["base_timestamp"], rules.now_ms + rules.delete_retention_ms)
+    horizon = np.where(has_horizon, batches["base_timestamp"], rules.new_horizon_ms)
     stamped = has_horizon | stamp
     attributes = batches["attributes"].astype(np.int64) & ~DELETE_HORIZON_BIT
     log_append = (attributes & 8) != 0

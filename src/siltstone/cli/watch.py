@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,7 +17,7 @@ from siltstone.administration.watching import Watch
 from siltstone.app import CleanRequest
 from siltstone.cleaner.history import Cleaning
 from siltstone.cli.output import size_text, write_json
-from siltstone.clock import ManualClock, SystemClock
+from siltstone.clock import Clock, ManualClock, SystemClock, chosen_ms, time_text
 from siltstone.errors import UsageError
 from siltstone.policies import PolicyPlaces
 
@@ -47,11 +46,14 @@ def watch_logs(request: CleanRequest, interval: float | None, *, json: bool) -> 
     if not (math.isfinite(seconds) and 0 < seconds <= LONGEST_INTERVAL):
         raise UsageError(f"--interval {seconds:g}: seconds over 0, up to {LONGEST_INTERVAL:.0f}")
     _refuse_cleaning(request)
+    clock: Clock = SystemClock()
+    if request.now_ms is not None:
+        clock = ManualClock(chosen_ms(request.now_ms, clock))
     try:
         watch = Watch(
             request.directories,
             _places(request),
-            SystemClock() if request.now_ms is None else ManualClock(request.now_ms),
+            clock,
             to_the_end=request.high_watermark == "end",
         )
         _show_all(_looks(watch, seconds), bool(request.topics), json=json)
@@ -115,7 +117,7 @@ def render(seen: Seen, with_skipped: bool = False) -> RenderableType:
     ``with_skipped``: skipped logs have rows, too.
     """
     places = ", ".join(f"{path} (in use)" if used else path for path, used in seen.directories.items())
-    title = f"{_time(seen.at_ms)}  {places}"
+    title = f"{time_text(seen.at_ms)}  {places}"
     if seen.error is not None:
         return Text(f"{title.strip()}: {seen.error}", style="red")
     table = Table(title=Text(title), title_justify="left", header_style="bold")
@@ -162,7 +164,7 @@ def _last(log: WatchedLog) -> str:
     text = "" if log.last_cleaning is None else _cleaning(log.last_cleaning)
     if log.last_failure is not None:
         failed = log.last_failure
-        text += f"{'; ' if text else ''}{_time(failed.began_ms)} {failed.result.status}"
+        text += f"{'; ' if text else ''}{time_text(failed.began_ms)} {failed.result.status}"
     return text
 
 
@@ -170,16 +172,9 @@ def _cleaning(cleaning: Cleaning) -> str:
     result = cleaning.result
     gone = ", ".join(f"{count:,} {name}" for name, count in asdict(result.removed).items() if count)
     return (
-        f"{_time(cleaning.began_ms)} {size_text(result.bytes_before)} → {size_text(result.bytes_after)} "
+        f"{time_text(cleaning.began_ms)} {size_text(result.bytes_before)} → {size_text(result.bytes_after)} "
         f"({cleaning.recopy_percent:.1f} %) in {result.seconds:.1f} s: {gone or 'nothing'} removed"
     )
-
-
-def _time(time_ms: int) -> str:
-    try:
-        return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
-    except (ValueError, OverflowError, OSError):
-        return f"{time_ms} ms"
 
 
 @dataclass(slots=True)

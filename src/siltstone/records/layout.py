@@ -73,6 +73,18 @@ entry, its 12 bytes of offset and size included. A message set entry (magic 0 or
 its offset as stored, count -1 (unknown before it is decoded), its timestamp in both timestamps."""
 
 
+def delete_horizons(batches: Directory) -> npt.NDArray[np.bool_]:
+    """Which batches have a delete horizon (KIP-534): bit 6 of the attributes, and the base timestamp is it.
+
+    A negative one is none. Kafka writes no such stamp (``MemoryRecordsBuilder.hasDeleteHorizonMs``), but its
+    cleaner would take one that it reads for passed. It can only come from a sum that wrapped around, so here
+    the tombstones of such a batch stay, and the next cleaning that rewrites it stamps them anew.
+    """
+    stamped = (batches["attributes"] & DELETE_HORIZON_BIT) != 0
+    found: npt.NDArray[np.bool_] = stamped & (batches["base_timestamp"] >= 0) & (batches["magic"] == 2)
+    return found
+
+
 def codec_of(batches: Directory) -> npt.NDArray[np.int16]:
     """Codec number of each batch: int16, a view computed from ``attributes``."""
     return np.asarray(batches["attributes"] & CODEC_MASK)

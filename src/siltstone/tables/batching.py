@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from siltstone.arrow.spans import header_spans_of, spans_of
+from siltstone.config import LONG_MAX
 from siltstone.errors import UsageError
 from siltstone.records.build import RECORD_ROOM, BatchShape, Spans, assemble, encode_records
 from siltstone.records.layout import Bytes, Int32, Int64
@@ -30,6 +31,7 @@ WRITTEN = ("key", "value", "headers", "topic", "partition", "timestamp")
 PASSED_OVER = ("offset", "timestampType")
 """Columns of what was read that the log gives anew."""
 _FIRST_ROOM = 16 << 10
+_LARGEST_S = LONG_MAX // 1000
 _UNITS_A_MS = {"ms": 1, "us": 1000, "ns": 1_000_000}
 
 
@@ -81,7 +83,8 @@ def _milliseconds(column: pa.Array | None, count: int, now_ms: int) -> Int64:
         raise UsageError(f"timestamp is {column.type}: give a timestamp, or milliseconds as a long")
     times = np.asarray(column.cast(pa.int64()).fill_null(0)).astype(np.int64)
     unit = column.type.unit if pa.types.is_timestamp(column.type) else "ms"
-    times = times * 1000 if unit == "s" else times // _UNITS_A_MS[unit]
+    # Seconds whose milliseconds do not fit into 64 bits become the first or the last that do.
+    times = np.clip(times, -_LARGEST_S, _LARGEST_S) * 1000 if unit == "s" else times // _UNITS_A_MS[unit]
     if column.null_count:
         times[np.asarray(column.is_null())] = now_ms
     return times

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from siltstone.arrow.batches import in_microseconds
 from siltstone.log.inspection.coordinators import TOMBSTONE, decode_record
 from siltstone.log.inspection.rows import Decoder, Row
 from siltstone.tables.choice import Choice
@@ -138,4 +139,4 @@ def _transaction_row(found: Row) -> Row:
 
 
 def _microseconds(ms: int | None) -> int | None:
-    return None if ms is None or ms < 0 else ms * 1000
+    return None if ms is None or ms < 0 else in_microseconds(ms)

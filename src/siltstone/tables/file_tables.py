@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from siltstone import files
+from siltstone.arrow.batches import in_microseconds
 from siltstone.errors import CorruptFileError
 from siltstone.log import names
 from siltstone.log.inspection.dump import dump_file, identify
@@ -169,4 +170,4 @@ def _value(value: Any, name: str) -> Any:
     """Times are in ms in the files; -1 stands for none."""
     if not name.lower().endswith(("timestamp", "horizon")) or value is None:
         return value
-    return None if value < 0 else value * 1000
+    return None if value < 0 else in_microseconds(value)

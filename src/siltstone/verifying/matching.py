@@ -23,6 +23,7 @@ from siltstone.records.layout import (
     Directory,
     Int32,
     Int64,
+    delete_horizons,
 )
 from siltstone.verifying.findings import Findings
 from siltstone.verifying.streams import Piece
@@ -104,8 +105,7 @@ def spans_of_records(piece: Piece, rows: Int64) -> Int64:
 
 def horizons_of(batches: Directory) -> tuple[Flags, Int64]:
     """(which batches have a delete horizon, base timestamps: the horizon where there is one)."""
-    stamped = ((batches["attributes"] & DELETE_HORIZON_BIT) != 0) & (batches["magic"] == 2)
-    return stamped, batches["base_timestamp"].copy()
+    return delete_horizons(batches), batches["base_timestamp"].copy()
 
 
 def check_kept_fields(old: Directory, new: Directory, piece: Piece, rows: Int64, findings: Findings) -> None:

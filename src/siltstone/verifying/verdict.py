@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from siltstone.config import LONG_MAX
 from siltstone.errors import CheckFailedError
 from siltstone.log.transactions import transaction_indexes
 from siltstone.verifying.findings import Findings, Problem
@@ -136,6 +137,6 @@ def _check_horizons(pair: LogPair, horizons: set[int], findings: Findings) -> No
         findings.add("horizons_differ", f"new ones of one pass: {shown}", times=len(horizons) - 1)
     elif horizons and terms.now_is_exact and terms.delete_retention_ms is not None:
         (horizon,) = horizons
-        wanted = terms.now_ms + terms.delete_retention_ms
+        wanted = min(terms.now_ms + terms.delete_retention_ms, LONG_MAX)
         if horizon != wanted:
             findings.add("horizons_differ", f"{horizon}, where now and delete.retention.ms give {wanted}")

@@ -19,12 +19,13 @@ import numpy.typing as npt
 from siltstone.cleaner.hashing import siphash128_each
 from siltstone.cleaner.rewrite import pieces
 from siltstone.cleaner.work import LogWork
+from siltstone.config import LONG_MAX
 from siltstone.log.segments import unchanged, windows
 from siltstone.log.transactions import TransactionScan
 from siltstone.records.codecs import Scratch
 from siltstone.records.columns import RecordColumns
 from siltstone.records.decode import decode_records
-from siltstone.records.layout import CONTROL_BIT, DELETE_HORIZON_BIT, Bytes, Directory, Int64
+from siltstone.records.layout import CONTROL_BIT, Bytes, Directory, Int64, delete_horizons
 
 Words = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
@@ -48,7 +49,11 @@ class Bins:
 
     def of(self, times: Int64) -> Int64:
         """The bin of each time."""
-        return np.clip((times - self.start_ms) // self.width_ms, 0, self.count - 1)
+        last_ms = min(self.start_ms + self.count * self.width_ms, LONG_MAX)
+        # Clipped first: the difference of two times of a damaged or a far-off clock may not fit into 64 bits.
+        return np.clip(
+            (np.clip(times, self.start_ms, last_ms) - self.start_ms) // self.width_ms, 0, self.count - 1
+        )
 
     def weigh(self, times: Int64, weights: Int64) -> list[int]:
         """Sums of weights by bin."""
@@ -194,7 +199,7 @@ def _seen(
     """Count the records of some batches; entries of those that take part in the keys' contest."""
     modern = batches["magic"] == 2
     control = (((batches["attributes"] & CONTROL_BIT) != 0) & modern)[columns.batch]
-    stamped = ((batches["attributes"] & DELETE_HORIZON_BIT) != 0) & modern
+    stamped = delete_horizons(batches)
     horizon = np.where(stamped, batches["base_timestamp"], -1)
     expired = np.where(modern, stamped & (horizon <= work.now_ms), not keeps)[columns.batch]
     data = ~control & ~aborted

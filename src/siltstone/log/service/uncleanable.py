@@ -53,7 +53,7 @@ def read_uncleanable(directory: Path) -> dict[TopicPartition, Uncleanable]:
             )
             for row in found["partitions"]
         }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFileError(str(path), 0, f"no list of uncleanable partitions ({error})") from None
 
 
