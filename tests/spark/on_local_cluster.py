@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 import siltstone
 from siltstone import app
@@ -62,6 +63,20 @@ def in_another_order(task: Callable[..., Any], once: str) -> Callable[..., Any]:
     return turned
 
 
+def where_the_secret_shows(session: SparkSession) -> dict[str, Any]:
+    """Is there a secret, how many Java processes, and whose command line has it?"""
+    secret = session.sparkContext.getConf().get("spark.authenticate.secret")
+    javas, shown = 0, []
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        try:
+            words = process.cmdline()
+        except psutil.Error:
+            continue
+        javas += "java" in process.name()
+        shown += [process.name()] if secret and any(secret in word for word in words) else []
+    return {"there": secret is not None, "javas": javas, "shown": shown}
+
+
 def clean(golden: Path, folder: Path, name: str, engine: app.EngineFactory, said: dict[str, Any]) -> None:
     """One cleaning in a log directory of its own; its outcome goes to ``said``."""
     (result,) = app.clean(stage(golden, "basic_zipf_ts", folder / name).request, engine=engine).results
@@ -76,6 +91,7 @@ def main() -> None:
 
     asked = session.range(0, 4, 1, 4).mapInArrow(where_imported, "path string")
     said["imported_from"] = sorted({row.path for row in asked.collect()})
+    said["secret"] = where_the_secret_shows(session)
     refuse_strange_executors(session, folder)
 
     def engine(request: app.CleanRequest, progress: Progress | None) -> Engine:

@@ -25,6 +25,7 @@ def test_a_cluster_of_processes(golden: Path, tmp_path: Path) -> None:
     said = json.loads(done.stdout)
     assert said["imported_from"], said
     assert all("siltstone.zip" in path for path in said["imported_from"]), said
+    assert said["secret"]["there"] and said["secret"]["javas"] >= 2 and not said["secret"]["shown"], said
     here = stage(golden, "basic_zipf_ts", tmp_path / "here")
     assert here.clean_one().status == "cleaned"
     wanted = logs_in(here.directory)

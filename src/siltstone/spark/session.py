@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pyspark import SparkContext, java_gateway
+from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
 import siltstone
@@ -82,7 +82,7 @@ def start_session(
     with files.temporary_file() as said:
         try:
             with files.errors_into(said.fileno()), _no_orphans():
-                session = builder.getOrCreate()
+                session = _with_secret(builder, master).getOrCreate()
         except Exception as error:
             said.seek(0)
             lines = [line for line in said.read().decode("utf-8", "replace").splitlines() if line.strip()]
@@ -92,6 +92,19 @@ def start_session(
     if not is_local(master):
         session.sparkContext.addPyFile(package_zip())
     return session
+
+
+def _with_secret(builder: SparkSession.Builder, master: str) -> SparkSession.Builder:
+    """The builder, with a secret for ``local-cluster``, which has no other; on ``local`` Spark makes its own.
+
+    Java is started first and told the secret over its socket: everybody can read a command line.
+    """
+    if not master.startswith("local-cluster"):
+        return builder
+    internals: Any = SparkContext
+    options: Any = builder
+    internals._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(options._options.items())))
+    return builder.config("spark.authenticate.secret", secrets.token_hex(32))
 
 
 def running_session() -> SparkSession | None:
@@ -179,7 +192,6 @@ def _settings(master: str, spill_folder: str | None, java_options: str) -> dict[
         settings |= {
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
-            "spark.authenticate.secret": secrets.token_hex(32),
         }
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if is_local(master):
