@@ -400,3 +400,12 @@ def test_new_segments_are_of_the_size_that_was_asked_for(tmp_path: Path) -> None
     assert ledger is not None
     sizes = [segment.size for segment in ledger.generations[0].segments]
     assert len(sizes) > 4 and max(sizes) <= 600_000
+
+
+def test_what_lies_below_the_start_in_a_message_set_is_not_compacted(tmp_path: Path) -> None:
+    """A compressed message set is stored under its last message's offset: its first ones may be below."""
+    inner = b"".join(twin.message(i, b"k%d" % i, b"v", magic=1, timestamp=80 + i) for i in range(4))
+    entries = [twin.wrapper(3, inner, twin.GZIP, magic=1)]
+    partition = write_log(tmp_path, {0: entries, 4: [batch([Rec(offset=4, key=b"c")])]}, log_start=2)
+    compact(opened(tmp_path), Model())
+    assert [each.offset for each in in_ledger(partition)] == [2, 3, 4]

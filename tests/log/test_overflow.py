@@ -18,6 +18,7 @@ from siltstone.log.segments import list_segments
 from siltstone.log.service.read_only import ReadOnlyLogs
 from tests.cleaner.logs import NOW, WHERE, logs_of, offsets, one, run, tree, write_log
 from tests.log.index_checks import check_indexes
+from tests.records import twin
 
 FAR = INT_MAX + 10
 WIDE = [3, 7, INT_MAX, FAR, FAR + 5, 2 * FAR + INT_MAX]
@@ -56,6 +57,41 @@ def test_a_split_keeps_every_byte(tmp_path: Path, at: list[int], bases: list[int
     check_indexes(partition)
     assert not [name for name in tree(partition) if name.endswith((".cleaned", ".swap", ".deleted"))]
     assert not (partition / ".siltstone").exists()
+
+
+def wrapped(offsets: list[int], magic: int) -> bytes:
+    """A compressed message set with messages at these offsets."""
+    first = offsets[0] if magic else 0  # inner offsets are relative in v1
+    inner = b"".join(twin.message(offset - first, b"k%d" % offset, b"v", magic=magic) for offset in offsets)
+    return twin.wrapper(offsets[-1], inner, 1, magic=magic)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_part_that_begins_with_a_message_set_is_named_after_its_first_message(
+    tmp_path: Path, magic: int
+) -> None:
+    entries = [wrapped([1, 3], magic), wrapped([FAR - 20, FAR, FAR + 4], magic), wrapped([FAR + 5], magic)]
+    partition = write_log(tmp_path, {0: entries, 4 * FAR: [one(4 * FAR, "z")]})
+    expected = offsets(partition)
+    source, before = list_segments(partition)[0], logs_of(partition)
+    bases = split_overflowed(partition, source, interval=1, index_bytes=1 << 20)
+    assert bases == [0, FAR - 20]
+    after = logs_of(partition)
+    assert b"".join(after[base] for base in bases) == before[0]
+    assert run(tmp_path).status == CLEANED
+    assert offsets(partition) == expected
+
+
+def test_a_message_set_that_no_segment_can_hold_is_refused(tmp_path: Path) -> None:
+    for name, entries in (
+        ("wide", [wrapped([1, FAR], 1)]),
+        ("back", [wrapped([1, 9], 1), wrapped([5, FAR], 1)]),
+    ):
+        partition = write_log(tmp_path / name, {0: entries, 4 * FAR: [one(4 * FAR, "z")]})
+        before = tree(partition)
+        with pytest.raises(CorruptRecordError, match="too far apart for any index"):
+            split_overflowed(partition, list_segments(partition)[0], interval=4096, index_bytes=1 << 20)
+        assert tree(partition) == before
 
 
 def test_a_clean_in_place_splits_it_first(tmp_path: Path) -> None:

@@ -127,3 +127,41 @@ def test_the_state_at_each_of_kafkas_snapshots(golden: Path, tmp_path: Path) -> 
             assert mine.open_transaction_offset == wanted.open_transaction_offset
             compared += 1
     assert compared > 3
+
+
+def test_a_snapshot_beyond_the_logs_end_is_none_of_its(tmp_path: Path) -> None:
+    log = {0: [of(0, 1)], 1: [of(1, 2), of(2, 3, transactional=True)]}
+    partition = logs.write_log(tmp_path / "log", log)
+    (partition / segment_file(1, "snapshot")).write_bytes(write_snapshot([entry(1, 0)]))
+    for offset in (4, 1 << 40):
+        (partition / segment_file(offset, "snapshot")).write_bytes(write_snapshot([entry(3, 2)]))
+        state = state_of(partition)
+        assert (state.first_open_transaction(), state.end_offset) == (2, 3)
+        assert sorted(state.producers) == [1, 2, 3]
+    (partition / segment_file(3, "snapshot")).write_bytes(write_snapshot([entry(3, 2)]))
+    assert list(state_of(partition).producers) == [3]  # at the end itself it may be one
+
+
+def test_a_snapshot_below_the_first_segment_is_of_a_log_that_is_gone(tmp_path: Path) -> None:
+    partition = logs.write_log(tmp_path / "log", {5: [of(5, 1)], 6: [of(6, 2)]})
+    stale = entry(9, 3, open_transaction_offset=3)
+    (partition / segment_file(4, "snapshot")).write_bytes(write_snapshot([stale]))
+    state = state_of(partition)
+    assert state.first_open_transaction() is None and sorted(state.producers) == [1, 2]
+
+
+def test_a_snapshot_that_knows_of_later_offsets_is_not_used(tmp_path: Path) -> None:
+    log = {0: [of(0, 1)], 1: [of(1, 3, transactional=True)], 2: [of(2, 2)]}
+    partition = logs.write_log(tmp_path / "log", log)
+    (partition / segment_file(1, "snapshot")).write_bytes(write_snapshot([entry(1, 0)]))
+    senseless: list[list[ProducerEntry]] = [
+        [entry(1, 2)],
+        [entry(1, 1, open_transaction_offset=2)],
+        [entry(1, -2)],
+        [entry(1, 1, open_transaction_offset=-2)],
+        [entry(1, 0), entry(1, 1)],
+        [entry(-1, 0)],
+    ]
+    for producers in senseless:
+        (partition / segment_file(2, "snapshot")).write_bytes(write_snapshot(producers))
+        assert state_of(partition).first_open_transaction() == 1

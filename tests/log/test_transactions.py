@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +12,20 @@ from hypothesis import strategies as st
 
 from siltstone.errors import CorruptFileError
 from siltstone.log.indexes import TRANSACTION_ENTRY
-from siltstone.log.transactions import NOTHING, Aborted, Carried, TransactionScan, carried_by_group
+from siltstone.log.segments import list_segments
+from siltstone.log.transactions import (
+    NOTHING,
+    Aborted,
+    Carried,
+    TransactionScan,
+    carried_by_group,
+    left_unended,
+    transaction_indexes,
+)
 from siltstone.records.control import end_transaction_marker
 from siltstone.records.layout import HEADER
 from siltstone.records.scan import scan_batches
+from tests.cleaner import logs
 from tests.cleaner.logs import Rec, batch
 
 DATA, COMMIT, ABORT, GONE = "data", "commit", "abort", "gone"
@@ -144,6 +155,105 @@ def test_an_abort_that_no_index_names_is_found_across_segments_too() -> None:
     follow(second, events, 1, 2)
     with pytest.raises(CorruptFileError, match="producer 7"):
         carried_by_group([first.summary(0), second.summary(1)], [0])
+
+
+def rows(*entries: tuple[int, int, int]) -> bytes:
+    """Entries (producer, first, last) of an index."""
+    return np.array([(0, *each, each[-1] + 1) for each in entries], TRANSACTION_ENTRY).tobytes()
+
+
+ONE_OF_EACH = [Event(DATA, 7), Event(COMMIT, 7), Event(DATA, 7), Event(DATA, 7), Event(ABORT, 7)]
+
+
+@pytest.mark.parametrize(
+    ("index", "reason"),
+    [
+        (rows((7, 0, 4)), "committed a transaction that a .txnindex names as aborted"),
+        (rows((7, 1, 4)), "committed a transaction"),
+        (rows((7, 3, 4)), "begins elsewhere"),
+        (rows((7, 2, 5)), "does not end where its marker is"),
+        (rows((7, 2, 3)), "does not end where its marker is"),
+        (rows((7, 0, 1), (7, 2, 4)), "committed a transaction"),
+        (rows((8, 2, 4)), "producer 7 aborted a transaction with data that no .txnindex names"),
+    ],
+)
+def test_an_entry_that_the_batches_do_not_bear_out(index: bytes, reason: str) -> None:
+    assert _scan(ONE_OF_EACH, rows((7, 2, 4))).ended_transactions() == rows((7, 2, 4))
+    with pytest.raises(CorruptFileError, match=f"{reason}.*recover --check"):
+        _scan(ONE_OF_EACH, index)
+    for cut in range(1, len(ONE_OF_EACH)):  # and where no single stretch shows it
+        with pytest.raises(CorruptFileError, match=r"recover --check"):
+            summed_up(ONE_OF_EACH, index, cut)
+
+
+def summed_up(events: list[Event], index: bytes, cut: int) -> None:
+    """Two stretches by themselves, and what they say put together."""
+    summaries = []
+    for first, behind in ((0, cut), (cut, len(events))):
+        scan = TransactionScan(Aborted.of(index))
+        follow(scan, events, first, behind)
+        scan.refuse_unmarked(first, behind, "")
+        summaries.append(scan.summary(first))
+    carried_by_group(summaries, [0])
+
+
+def test_an_entry_whose_marker_is_not_there() -> None:
+    scan = _scan([Event(DATA, 7), Event(GONE, 7), Event(DATA, 7)], rows((7, 0, 1), (9, 2, 5)))
+    with pytest.raises(CorruptFileError, match="producer 7 that does not end where its marker is"):
+        scan.refuse_unmarked(0, 3, "")
+    scan.refuse_unmarked(2, 5, "")  # neither is due there
+    with pytest.raises(CorruptFileError, match="producer 9"):
+        scan.refuse_unmarked(2, 6, "")
+
+
+def test_data_in_part_of_a_listed_range() -> None:
+    """A batch is aborted as a whole: no entry begins or ends inside one."""
+    shape = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    window = np.frombuffer(
+        batch([Rec(offset=o, key=b"k") for o in (4, 5, 6)], transactional=True, **shape), "u1"
+    )
+    for first, last, reason in ((5, 9, "begins elsewhere"), (4, 6, "end where"), (2, 5, "end where")):
+        with pytest.raises(CorruptFileError, match=reason):
+            TransactionScan(Aborted.of(rows((7, first, last)))).follow(window, scan_batches(window).batches)
+
+
+def test_entries_that_cannot_be_of_one_log() -> None:
+    with pytest.raises(CorruptFileError, match=r"log: byte 0: .* producer 7 that overlap"):
+        Aborted.of(rows((7, 2, 6), (7, 6, 9)), "log")
+    with pytest.raises(CorruptFileError, match="end at offset 6"):
+        Aborted.of(rows((7, 2, 6), (8, 3, 6)))
+    Aborted.of(rows((7, 2, 6), (8, 3, 7), (7, 7, 9)))
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ((0, 7, 9, 9, 10), "ends before it begins"),
+        ((0, 7, -1, 9, 10), "below offset 0"),
+        ((0, -1, 8, 9, 10), "without a producer"),
+        ((0, 7, 1, 4, 5), "in another segment"),
+        ((0, 7, 8, 12, 13), "beyond the log's end"),
+        ((0, 7, 8, 9, 11), "last stable offset"),
+        ((1, 7, 8, 9, 10), "unknown transaction index version"),
+    ],
+)
+def test_entries_that_cannot_be_of_their_segment(tmp_path: Path, entry: tuple[int, ...], reason: str) -> None:
+    partition = logs.write_log(tmp_path / "log", {0: [logs.one(0, "a")], 5: [logs.one(5, "b")]})
+    index = partition / "00000000000000000005.txnindex"
+    index.write_bytes(np.array([(0, 7, 8, 9, 10), entry], TRANSACTION_ENTRY).tobytes())
+    with pytest.raises(CorruptFileError, match=rf"txnindex: byte 34: .*{reason}|byte 34: {reason}"):
+        transaction_indexes(list_segments(partition), 12)
+
+
+def test_what_is_unended_where_stretches_end() -> None:
+    events = [Event(DATA, 1), Event(DATA, 2), Event(DATA, 3), Event(COMMIT, 1), Event(DATA, 4)]
+    index, summaries = Aborted.of(rows((3, 2, 9))), []
+    for first, behind in ((0, 3), (3, 5)):
+        scan = TransactionScan(index)
+        follow(scan, events, first, behind)
+        summaries.append(scan.summary(first))
+    assert left_unended(summaries[::-1], index, 5) == {2: None, 4: None, 3: 9}
+    assert left_unended([], index, 5) == {}
 
 
 def test_a_control_record_without_a_key_is_damage() -> None:

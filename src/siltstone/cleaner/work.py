@@ -36,7 +36,7 @@ from siltstone.log.transactions import (
     TransactionScan,
     carried_by_group,
     left_unended,
-    refuse_uncommitted,
+    refuse_other_ends,
 )
 from siltstone.records.codecs import Scratch
 from siltstone.records.columns import KeyColumns
@@ -312,7 +312,8 @@ def carried_between(work: LogWork, found: Extracted) -> dict[int, Carried]:
     try:
         bases, directory = [group.base_offset for group in work.groups], work.segments[0].directory
         carried = carried_by_group(summaries, bases, directory)
-        refuse_uncommitted(left_unended(summaries), work.end, work.above, directory)
+        unended = left_unended(summaries, aborted_of(work.aborted), work.end)
+        refuse_other_ends(unended, work.end, work.above, directory)
         return carried
     except Exception as error:
         found.trouble = found.trouble or trouble_of(error)

@@ -261,6 +261,8 @@ def _wanted(
     and those of aborted transactions. Counts them all."""
     inside = None
     low, high = int(batches["base_offset"][0]), int(batches["last_offset"][-1])
+    if len(columns):
+        low = min(low, int(columns.offset[0]))  # a compressed message set's is its last message's
     if low < work.first or high >= work.end:
         inside = (columns.offset >= work.first) & (columns.offset < work.end)
     reached = (batches["last_offset"] >= work.first) & (batches["base_offset"] < work.end)

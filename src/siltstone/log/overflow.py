@@ -24,7 +24,8 @@ from siltstone.log.lookup import batch_headers
 from siltstone.log.names import STAGING, segment_file
 from siltstone.log.own_folders import has_own_folder
 from siltstone.log.replacement import adopt, replace_segments
-from siltstone.log.segments import Segment, windows
+from siltstone.log.segments import Segment, Window, windows
+from siltstone.records.decode import decode_record_keys
 from siltstone.records.layout import Directory
 
 FOLDER = "split"
@@ -121,7 +122,8 @@ def _write_parts(folder: Path, segment: Segment, interval: int, index_bytes: int
                     np.searchsorted(batches["last_offset"], base + LARGEST_RELATIVE_OFFSET, side="right")
                 )
                 if not fits or not parts:
-                    start = base if fits else int(batches["base_offset"][0])
+                    least = parts[-1].end if parts else base
+                    start = base if fits else _first_offset(segment, window, batches, least)
                     parts.append(_Part(folder, start, interval, index_bytes))
                     stack.enter_context(parts[-1].writer)
                     continue
@@ -130,6 +132,24 @@ def _write_parts(folder: Path, segment: Segment, interval: int, index_bytes: int
         for part in parts:
             _finish(folder, part, segment)
     return parts
+
+
+def _first_offset(segment: Segment, window: Window, batches: Directory, least: int) -> int:
+    """The offset of the first record in ``batches``, which is not below ``least``.
+
+    A compressed message set (v0, v1) is stored under its last message's offset: a segment named after that
+    would begin below its name. Kafka looks inside too (``AbstractLegacyRecordBatch.baseOffset``). Raises
+    CorruptRecordError.
+    """
+    first, last = int(batches["base_offset"][0]), int(batches["last_offset"][0])
+    if int(batches["magic"][0]) < 2:
+        columns = decode_record_keys(window.data, batches[:1], path=segment.path, origin=window.origin)
+        first = int(columns.offset[0]) if len(columns) else first
+    if first < least or last - first > LARGEST_RELATIVE_OFFSET:
+        position = window.origin + int(batches["position"][0])
+        reason = f"offsets {first} to {last} of one batch: below {least}, or too far apart for any index"
+        raise CorruptRecordError(segment.path, position, reason)
+    return first
 
 
 def _following_in_order(segment: Segment, batches: Directory, following: int, origin: int) -> int:

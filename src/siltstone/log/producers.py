@@ -2,8 +2,8 @@
 
 ``ProducerStates`` goes along with a log that is appended to: ``check`` says whether batches may be appended
 and changes nothing, ``update`` takes in what was appended. ``load_producers`` and ``producer_state`` find the
-same out from a directory: the newest sound ``.snapshot``, then every batch from its offset on; without any
-snapshot the whole log is gone through.
+same out from a directory: the newest sound ``.snapshot`` within the log, then every batch from its offset on;
+without any snapshot the whole log is gone through.
 
 A transaction is *open* from its first batch to its marker. It holds the last stable offset back until then,
 and until the marker is below the high watermark.
@@ -11,7 +11,7 @@ and until the marker is below the high watermark.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -267,29 +267,47 @@ def load_producers(
 ) -> ProducerStates:
     """The state at ``end_offset``, or at the log's end. Raises CorruptRecordError, OSError.
 
-    Snapshots beyond ``end_offset`` do not count; nobody is expired.
+    From the newest snapshot that can be of this log: not beyond ``end_offset`` or the log's end, not below
+    its first segment, and sound. One that leaves a transaction out is not told from a right one: whoever
+    reads the batches has to see to that. Nobody is expired.
     """
-    start, entries = _newest_snapshot(directory, end_offset)
-    states = ProducerStates.load(entries, max(start, 0))
+    for start, entries in _snapshots(directory, segments, end_offset):
+        states = _gone_on_from(start, entries, segments, end_offset)
+        if states is not None:
+            return states
+    states = _gone_on_from(-1, [], segments, end_offset)
+    assert states is not None
+    return states
+
+
+def _gone_on_from(
+    start: int, entries: Iterable[ProducerEntry], segments: Sequence[Segment], end_offset: int
+) -> ProducerStates | None:
+    """From the snapshot at ``start`` on; None when the log ends below it."""
+    states, end = ProducerStates.load(entries, max(start, 0)), segments[-1].base_offset if segments else 0
     for segment in segments[max(segment_holding(list(segments), start), 0) :]:
         if segment.base_offset >= end_offset:
             break
         with files.Reader(segment.path) as reader:
             for window in windows(reader, verify=False):
                 bases = window.batches["base_offset"]
+                end = max(end, int(window.batches["last_offset"][-1]) + 1)
                 tail = (bases >= start) & (bases < end_offset)
                 batches = window.batches if tail.all() else window.batches[np.flatnonzero(tail)]
                 states.update(batches, window.data, segment.path)
-    return states
+    return states if start <= end else None
 
 
-def _newest_snapshot(directory: Path, end_offset: int) -> tuple[int, list[ProducerEntry]]:
+def _snapshots(
+    directory: Path, segments: Sequence[Segment], end_offset: int
+) -> Iterator[tuple[int, list[ProducerEntry]]]:
+    """(offset, producers) of the snapshots that make sense, the newest first."""
+    least = segments[0].base_offset if segments else 0
     named = (parse_segment_file(entry.name) for entry in files.entries(directory))
     offsets = (n.base_offset for n in named if n and n.kind == SNAPSHOT and not n.suffix)
-    for offset in sorted((each for each in offsets if each <= end_offset), reverse=True):
+    for offset in sorted((each for each in offsets if least <= each <= end_offset), reverse=True):
         path = directory / segment_file(offset, SNAPSHOT)
         try:
-            return offset, read_snapshot(files.read_bytes(path), str(path))
+            yield offset, read_snapshot(files.read_bytes(path), str(path), offset)
         except CorruptFileError:
             continue
-    return -1, []

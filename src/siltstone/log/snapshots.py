@@ -13,7 +13,7 @@ an emptied batch stays for that one (its sequence numbers would be lost otherwis
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from crc32c import crc32c
@@ -40,8 +40,12 @@ class ProducerEntry:
     open_transaction_offset: int
 
 
-def read_snapshot(data: bytes, path: str = "") -> list[ProducerEntry]:
-    """Decode a snapshot file's bytes. Raises CorruptFileError for anything but a whole, sound one."""
+def read_snapshot(data: bytes, path: str = "", offset: int | None = None) -> list[ProducerEntry]:
+    """Decode a snapshot file's bytes; ``offset``: what it was taken at, where that is to be held to.
+
+    Raises CorruptFileError for anything but a whole, sound one, and for one that knows of offsets from
+    ``offset`` on, or of one producer twice.
+    """
     if len(data) < _HEAD.size:
         raise CorruptFileError(path, 0, "shorter than a snapshot's header")
     version, checksum, count = _HEAD.unpack_from(data)
@@ -51,7 +55,7 @@ def read_snapshot(data: bytes, path: str = "") -> list[ProducerEntry]:
         raise CorruptFileError(path, 2, "snapshot checksum does not match")
     if len(data) != _HEAD.size + count * _ENTRY.size:
         raise CorruptFileError(path, 6, f"no room for exactly {count} producers")
-    return [
+    found = [
         ProducerEntry(
             producer_id=fields[0],
             producer_epoch=fields[1],
@@ -64,6 +68,22 @@ def read_snapshot(data: bytes, path: str = "") -> list[ProducerEntry]:
         )
         for fields in _ENTRY.iter_unpack(data[_HEAD.size :])
     ]
+    if offset is not None:
+        _refuse_senseless(found, offset, path)
+    return found
+
+
+def _refuse_senseless(producers: Sequence[ProducerEntry], offset: int, path: str) -> None:
+    known: set[int] = set()
+    for number, each in enumerate(producers):
+        position = _HEAD.size + number * _ENTRY.size
+        if each.producer_id < 0 or each.producer_id in known:
+            raise CorruptFileError(path, position, f"producer {each.producer_id} is there twice, or is none")
+        known.add(each.producer_id)
+        for place in (each.last_offset, each.open_transaction_offset):
+            if not -1 <= place < offset:
+                reason = f"producer {each.producer_id} has offset {place}, but it was taken at {offset}"
+                raise CorruptFileError(path, position, reason)
 
 
 def write_snapshot(producers: Iterable[ProducerEntry]) -> bytes:

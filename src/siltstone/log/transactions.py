@@ -27,7 +27,7 @@ that meets none, the entry, and the marker last. So an entry without data is fin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +70,7 @@ ENDS_ELSEWHERE = (
 )
 UNENDED = (
     "a transaction of producer {producer} has data below offset {end} and no marker in the log: it is open, "
-    "though a .snapshot says that it is not; siltstone recover --check builds the snapshots again"
+    "though the newest .snapshot does not have it; take that .snapshot away, and the one before it is used"
 )
 _CONTRADICTIONS = (NOT_LISTED, COMMITTED, BEGINS_ELSEWHERE, ENDS_ELSEWHERE)
 _NOT_LISTED, _COMMITTED, _BEGINS_ELSEWHERE, _ENDS_ELSEWHERE = range(4)
@@ -392,49 +392,61 @@ def carried_by_group(summaries: Sequence[Int64], bases: Sequence[int], name: str
     return {group: carried for group, carried in found.items() if carried != NOTHING}
 
 
-def left_unended(summaries: Sequence[Int64]) -> tuple[int, ...]:
-    """The producers that all stretches of a log leave with data whose marker has not come."""
+def left_unended(summaries: Sequence[Int64], aborted: Aborted, end: int) -> dict[int, int | None]:
+    """The producers that the stretches of a log, up to offset ``end``, leave with data whose marker is above.
+
+    By id: the offset at which the index has the abort's marker; None: it names none, so it must be a commit.
+    """
     rows = np.concatenate([np.empty((0, 3), np.int64), *summaries])
+    met = np.isin(aborted.last_offset, rows[rows[:, 1] == OBSERVED, 2]) & (aborted.last_offset >= end)
+    aborts = zip(aborted.producer_id[met].tolist(), aborted.last_offset[met].tolist(), strict=True)
     rows = rows[(rows[:, 1] == CLOSED) | (rows[:, 1] == OPEN)]
     rows = rows[np.lexsort((rows[:, 0], rows[:, 2]))]
     is_last = np.append(rows[1:, 2] != rows[:-1, 2], np.ones(min(len(rows), 1), np.bool_))
-    return tuple(rows[is_last & (rows[:, 1] == OPEN), 2].tolist())
+    opened: list[int] = rows[is_last & (rows[:, 1] == OPEN), 2].tolist()
+    return {**dict.fromkeys(opened), **dict(aborts)}
 
 
-def refuse_uncommitted(producers: Sequence[int], end: int, above: Sequence[Segment], directory: str) -> None:
-    """Data below offset ``end`` of which no marker came there, and that no index names, must be committed.
+def refuse_other_ends(
+    unended: Mapping[int, int | None], end: int, above: Sequence[Segment], directory: str
+) -> None:
+    """Do transactions with data below offset ``end`` end as ``unended`` (``left_unended``) says?
 
-    Its marker is in one of the segments ``above``, which are read up to it: their headers. Without one the
-    transaction is open, whatever a snapshot says. Raises CorruptFileError, OSError.
+    Their markers are in the segments ``above``, whose headers are read up to the last of them. Without a
+    marker a transaction is open, whatever a snapshot says. Raises CorruptFileError, OSError.
     """
-    waiting = np.array(sorted(producers), np.int64)
-    for segment in above:
-        if not len(waiting):
-            return
+    waiting = dict(unended)
+    for segment in above if waiting else ():
         with files.Reader(segment.path) as reader:
             for headers in batch_headers(reader, end=segment.size):
-                waiting = _committed(reader, headers, waiting)
-                if not len(waiting):
+                _strike_ended(waiting, reader, headers)
+                if not waiting:
                     return
-    if len(waiting):
-        raise CorruptFileError(directory, 0, UNENDED.format(producer=waiting[0], end=end))
+    if waiting:
+        raise CorruptFileError(directory, 0, UNENDED.format(producer=min(waiting), end=end))
 
 
-def _committed(reader: files.Reader, headers: Directory, waiting: Int64) -> Int64:
-    """Those of the producers that have no marker among the batches."""
+def _strike_ended(waiting: dict[int, int | None], reader: files.Reader, headers: Directory) -> None:
+    """Take the producers out that have a marker among the batches, if it is what was expected."""
     control = ((headers["attributes"] & CONTROL_BIT) != 0) & (headers["magic"] == 2) & (headers["count"] > 0)
-    for row in np.flatnonzero(control & np.isin(headers["producer_id"], waiting)).tolist():
-        one, producer = headers[row : row + 1].copy(), headers["producer_id"][row]
-        origin = int(one["position"][0])
+    mine = control & np.isin(headers["producer_id"], np.array(list(waiting), np.int64))
+    for row in np.flatnonzero(mine).tolist():
+        one, producer = headers[row : row + 1].copy(), headers["producer_id"].item(row)
+        origin, size = one["position"].item(), one["size"].item()
         one["position"] = 0
-        data = np.frombuffer(reader.read(origin, int(one["size"][0])), np.uint8)
+        data = np.frombuffer(reader.read(origin, size), np.uint8)
         refuse_bad_checksum(data, one, path=reader.path, origin=origin)
         marker = marker_of(data, one, 0, reader.path, origin)
-        if marker is not None and producer in waiting:
-            if not marker.commit:
-                raise CorruptFileError(reader.path, origin, NOT_LISTED.format(producer=producer))
-            waiting = waiting[waiting != producer]
-    return waiting
+        if marker is None or producer not in waiting:
+            continue
+        listed = waiting.pop(producer)
+        if marker.commit != (listed is None):
+            reason = COMMITTED if marker.commit else NOT_LISTED
+        elif listed is not None and listed != one["base_offset"].item():
+            reason = ENDS_ELSEWHERE
+        else:
+            continue
+        raise CorruptFileError(reader.path, origin, reason.format(producer=producer))
 
 
 def _add_stretch(

@@ -79,7 +79,7 @@ class ProducerHistory:
                 break
             path = f"{self._changes.directory}/{segment_file(offset, SNAPSHOT)}"
             try:
-                entries = read_snapshot(files.read_bytes(path), path)
+                entries = read_snapshot(files.read_bytes(path), path, offset)
             except CorruptFileError:
                 self.remove(offset)
                 continue
