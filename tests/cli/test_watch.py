@@ -83,7 +83,7 @@ def stopped(tmp_path: Path) -> Path:
 def test_each_log_has_its_state_and_its_numbers(watch: Callable[..., Done], stopped: Path) -> None:
     before = tree(stopped)
     done = watch(stopped, "--json", between=(int, int))
-    assert (done.status, done.err, len(done.documents)) == (0, "", 3)
+    assert (done.status, done.err, len(done.documents)) == (130, "", 3)
     assert tree(stopped) == before
     seen = done.documents[0]
     assert done.documents == [seen] * 3
@@ -377,7 +377,7 @@ def test_a_log_of_nobody_known_is_skipped_with_the_advice(watch: Callable[..., D
 def test_the_table_has_the_urgent_logs_first_and_a_total(watch: Callable[..., Done], stopped: Path) -> None:
     done = watch(stopped, between=(int,))
     text = done.out.decode()
-    assert done.status == 0 and text.count("last cleaning") == 2
+    assert done.status == 130 and text.count("last cleaning") == 2
     rows = [line.split()[1] for line in text.splitlines() if line.startswith("│ users")]
     assert rows == ["users-1", "users-2", "users-0"] * 2
     assert "skipped: plain-0: cleanup.policy=delete" in text
@@ -455,7 +455,7 @@ def test_a_process_without_a_terminal_ends_well_on_ctrl_c(stopped: Path) -> None
     first, second = json.loads(process.stdout.readline()), json.loads(process.stdout.readline())
     process.send_signal(signal.SIGINT)
     rest, errors = process.communicate(timeout=SOON)
-    assert (process.returncode, errors) == (0, "")
+    assert (process.returncode, errors) == (130, "")
     assert second["at_ms"] > first["at_ms"] and states(first)["users-1"] == "due"
     assert all(json.loads(line)["total"]["logs"] == 4 for line in rest.splitlines())
 
