@@ -11,7 +11,7 @@ CASE ?=
 export CASE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test crash adversary test-kafka lint format bench bench-kafka ci clean
+.PHONY: help setup demo test test-long crash adversary test-kafka lint format bench bench-kafka ci clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -30,6 +30,9 @@ demo: setup ## clean a log directory that a real Kafka broker wrote, and show wh
 
 test: setup ## run the tests, but for those that need a real broker
 	$(BIN)/python -m pytest --ignore=tests/kafka --numprocesses 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+test-long: setup ## run the tests that take too long for make test: every signal at every stage (a quarter of an hour)
+	$(BIN)/python -m pytest -m long --ignore=tests/kafka $(PYTEST_ARGS)
 
 crash: setup ## crash an open log at every step, with many more images than make test (half an hour)
 	SILTSTONE_CRASH=all $(BIN)/python -m pytest tests/crash --numprocesses auto --dist worksteal $(PYTEST_ARGS)

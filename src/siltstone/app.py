@@ -9,14 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from siltstone import __version__, files
+from siltstone import __version__, files, interruption
 from siltstone.cleaner.audit import audit, concerned, fingerprints
 from siltstone.cleaner.cleaned_copy import CleanedCopy
 from siltstone.cleaner.cleaner import Cleaner, RunLimits
@@ -184,11 +182,14 @@ def _run(
         high_watermark_is_end=request.high_watermark == "end",
     )
     try:
-        cleaner = Cleaner(engine_once, destination, limits, critical=uninterrupted, progress=progress)
+        cleaner = Cleaner(
+            engine_once, destination, limits, critical=interruption.current().critical, progress=progress
+        )
         results = cleaner.run(states, choices)
         destination.close(list(states))
     except BaseException:
-        destination.discard()
+        with interruption.current().critical():
+            destination.discard()
         raise
     passed_over = [each for directory in directories for each in directory.passed_over]
     swapped = kept if kept is not None and files.exists(kept) else None
@@ -320,7 +321,7 @@ def undo(folder: Path) -> dict[str, list[str]]:
         directories = {path: stack.enter_context(LogDirectory.open(path)) for path in by_directory}
         for directory in directories.values():
             _refuse_state(directory, in_place=True)
-        return undo_logs(kept, directories, uninterrupted)
+        return undo_logs(kept, directories, interruption.current().critical)
 
 
 def recover(
@@ -360,23 +361,3 @@ def recover(
             dry_run=dry_run,
         )
         return recover_directories(directories, how, progress) + offline
-
-
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Within the block, Ctrl-C and SIGTERM wait for its end. Only in the main thread; elsewhere nothing."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    waiting: list[int] = []
-    before = {
-        number: signal.signal(number, lambda got, _: waiting.append(got))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if waiting:
-            raise KeyboardInterrupt

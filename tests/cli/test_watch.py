@@ -84,7 +84,7 @@ def stopped(tmp_path: Path) -> Path:
 def test_each_log_has_its_state_and_its_numbers(watch: Callable[..., Done], stopped: Path) -> None:
     before = tree(stopped)
     done = watch(stopped, "--json", between=(int, int))
-    assert (done.status, done.err, len(done.documents)) == (0, "", 3)
+    assert (done.status, done.err, len(done.documents)) == (130, "", 3)
     assert tree(stopped) == before
     seen = done.documents[0]
     assert done.documents == [seen] * 3
@@ -393,7 +393,7 @@ def test_an_entry_for_the_high_watermark_bounds_every_stopped_log(
 def test_the_table_has_the_urgent_logs_first_and_a_total(watch: Callable[..., Done], stopped: Path) -> None:
     done = watch(stopped, between=(int,))
     text = done.out.decode()
-    assert done.status == 0 and text.count("last cleaning") == 2
+    assert done.status == 130 and text.count("last cleaning") == 2
     rows = [line.split()[1] for line in text.splitlines() if line.startswith("│ users")]
     assert rows == ["users-1", "users-2", "users-0"] * 2
     assert "skipped: plain-0: cleanup.policy=delete" in text
@@ -471,7 +471,7 @@ def test_a_process_without_a_terminal_ends_well_on_ctrl_c(stopped: Path) -> None
     first, second = json.loads(process.stdout.readline()), json.loads(process.stdout.readline())
     process.send_signal(signal.SIGINT)
     rest, errors = process.communicate(timeout=SOON)
-    assert (process.returncode, errors) == (0, "")
+    assert (process.returncode, errors) == (130, "")
     assert second["at_ms"] > first["at_ms"] and states(first)["users-1"] == "due"
     assert all(json.loads(line)["total"]["logs"] == 4 for line in rest.splitlines())
 

@@ -6,7 +6,9 @@ whole job fails. The log has transactions over several groups, with ``.txnindex`
 
 from __future__ import annotations
 
+import functools
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,14 +17,18 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from siltstone import app, review
 from siltstone.cleaner.cleaner import RunLimits
 from siltstone.cleaner.engine import Engine, InProcessEngine
 from siltstone.cleaner.report import CLEANED, FAILED, LogResult
 from siltstone.spark import clean as pipeline
+from siltstone.spark import explain, verify
 from siltstone.spark.clean import SparkEngine
+from siltstone.spark.tasks import task_numbers
 from tests.cleaner import judging, logs, oracle
 from tests.cleaner.lives import Living
 from tests.crash.test_transaction_crashes import ROUND, committed, write
+from tests.operator.staged import stage_several
 
 pytestmark = pytest.mark.spark
 
@@ -94,3 +100,104 @@ def test_the_log_stays_whole_and_the_next_run_cleans_it(
     assert left_in_staging(living) == set()
     clean(whole, InProcessEngine(), RunLimits())
     assert logs.tree(living.partition) == logs.tree(whole.partition)
+
+
+def fatal(task: Callable[..., Any], guilty: str, how: str) -> Callable[..., Any]:
+    """``clean_whole_task`` of which each attempt dies, or raises, that has a certain log."""
+
+    def dying(parts: Any, batches: Any) -> Iterator[Any]:
+        arrived = list(batches)
+        names = {work.name for number in task_numbers(arrived) for work in parts[number]}
+        if guilty in names and how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if guilty in names:
+            raise MemoryError("no memory for this log")
+        yield from task(parts, arrived)
+
+    return dying
+
+
+SEVERAL = ["basic", "codec_zstd", "tombstones", "keyless", "codec_lz4", "grouping", "codec_gzip", "min_lag"]
+
+
+@pytest.mark.parametrize("how", ["killed", "raised"])
+def test_a_log_that_costs_its_workers_their_lives_takes_no_other_with_it(
+    golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Eight logs in one job: the remaining ones are done again, apart from the guilty one."""
+    first, request = stage_several(golden, SEVERAL, tmp_path / "a")
+    second, again = stage_several(golden, SEVERAL, tmp_path / "b")
+    before = logs.tree(first / "codec_lz4-0")
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "clean_whole_task", fatal(pipeline.clean_whole_task, "codec_lz4-0", how))
+        report = app.clean(request, engine=lambda *given: SparkEngine(session))
+    wanted = app.clean(again, engine=lambda *given: InProcessEngine())
+    found = {str(result.where): result for result in report.results}
+    guilty = found.pop("codec_lz4-0")
+    assert guilty.status == FAILED and guilty.reason.startswith("codec_lz4-0: the Spark job failed"), guilty
+    assert ("want of memory" if how == "killed" else "MemoryError") in guilty.reason
+    assert logs.tree(first / "codec_lz4-0") == before
+    for result in wanted.results:
+        if str(result.where) in found:
+            assert found[str(result.where)].status == result.status, found[str(result.where)]
+            assert logs.tree(first / str(result.where)) == logs.tree(second / str(result.where))
+    assert sum(result.status == CLEANED for result in found.values()) > 4
+    app.clean(request, engine=lambda *given: SparkEngine(session))
+    assert logs.tree(first / "codec_lz4-0") == logs.tree(second / "codec_lz4-0")
+
+
+def test_a_large_log_that_does_so_does_not_either(
+    golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, request = stage_several(golden, SEVERAL[:3], tmp_path)
+    extract = pipeline.extract_task
+
+    def dying(work: Any, *given: Any) -> Iterator[Any]:
+        if work.name == "codec_zstd-0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield from extract(work, *given)
+
+    monkeypatch.setattr(pipeline, "extract_task", dying)
+    monkeypatch.setattr(app, "RunLimits", functools.partial(RunLimits, whole_log_bytes=0))
+    report = app.clean(request, engine=lambda *given: SparkEngine(session))
+    statuses = {str(result.where): result.status for result in report.results}
+    assert statuses == {"basic-0": CLEANED, "codec_zstd-0": FAILED, "tombstones-0": CLEANED}
+    assert any("want of memory" in result.reason for result in report.results)
+
+
+def test_looking_at_logs_goes_on_as_well(
+    golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``explain`` and ``verify`` have all logs in one job."""
+    directory, request = stage_several(golden, SEVERAL[:3], tmp_path)
+    given = {"config_file": request.config_file, "now_ms": request.now_ms}
+    observe, span = explain.observe_task, verify.span_task
+
+    def observing(works: Any, runs: Any, *others: Any) -> Iterator[Any]:
+        if any(work.name == "codec_zstd-0" for work, _ in works):
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield from observe(works, runs, *others)
+
+    def checking(pairs: Any, *others: Any) -> Iterator[Any]:
+        if any(pair.name == "codec_zstd-0" for pair in pairs):
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield from span(pairs, *others)
+
+    monkeypatch.setattr(explain, "observe_task", observing)
+    monkeypatch.setattr(verify, "span_task", checking)
+    observer = explain.SparkObserver(session, 2)
+    runner = review.Runner(engine=observer.engine(), observer=observer)
+    told = review.explain(review.ExplainRequest(directories=[directory], **given), runner=lambda: runner)
+    assert {log.name: log.status for log in told.logs} == {
+        "basic-0": "would_clean",
+        "codec_zstd-0": FAILED,
+        "tombstones-0": "would_clean",
+    }
+    shutil.copytree(directory, tmp_path / "before")
+    asked = review.VerifyRequest(before=tmp_path / "before", after=directory, **given)
+    verdict = review.verify(asked, checker=verify.SparkChecker(session, 2))
+    kinds = {
+        f"{log.topic}-{log.partition}": {problem.kind for problem in log.problems} for log in verdict.logs
+    }
+    assert "unchecked" in kinds.pop("codec_zstd-0")
+    assert not any("unchecked" in found for found in kinds.values()) and len(kinds) == 2

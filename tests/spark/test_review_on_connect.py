@@ -28,6 +28,7 @@ def test_both_say_what_they_say_in_process(golden: Path, tmp_path: Path) -> None
     shutil.copytree(staged.directory, before, copy_function=shutil.copy2)
     staged.clean_one()
     told = review.explain(asked(staged, directories=[before])).to_json()
+    second = review.explain(asked(staged, directories=[staged.directory], force=True)).to_json()
     settings = {name: getattr(staged.request, name) for name in ("topics", "config", "now_ms")}
     request = review.VerifyRequest(before=before, after=staged.directory, no_spark=True, **settings)
     verdict = review.verify(request)
@@ -44,6 +45,7 @@ def test_both_say_what_they_say_in_process(golden: Path, tmp_path: Path) -> None
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["explain"] == told
+    assert found["explain"] == found["spread"] == told, "as one task's log and as one over all workers"
+    assert found["second"] == second
     assert found["verify"] == verdict.to_json()
     assert found["workers"] == 2 and verdict.is_sound

@@ -11,6 +11,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from siltstone import interruption
 from siltstone.administration.consuming import Arrived, Consuming, parse_range
 from siltstone.cli.flags import FLAG, NUMBER_OR_WORD, Directories, Json, Topic, place_of
 from siltstone.cli.output import note
@@ -151,6 +152,7 @@ def consume(*, flags: ConsumeFlags | None = None, json_: Json = False) -> int:
     except KeyboardInterrupt:
         if flags.exit_at_end:
             raise
+        return interruption.current().status
     return 1 if consuming.damage else 0
 
 

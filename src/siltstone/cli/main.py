@@ -1,22 +1,22 @@
 """``siltstone``: the commands, and how errors become one line and an exit status.
 
-0: done; 1: something was found or failed; 2: wrong usage; 130: interrupted.
+0: done; 1: something was found or failed; 2: wrong usage; 130: interrupted by Ctrl-C; 143: by SIGTERM.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from siltstone import interruption
 from siltstone.errors import LogError, SiltstoneError, UsageError
 
 if TYPE_CHECKING:
     import cyclopts
 
-FOUND, USAGE, INTERRUPTED = 1, 2, 130
+FOUND, USAGE = 1, 2
 
 COMMANDS = {
     "clean": "Clean the compacted topics of stopped Kafka log directories, as a Spark job.",
@@ -68,12 +68,9 @@ def say(message: str) -> None:
         sys.stderr.write(f"siltstone: {' '.join(message.split())}\n")
 
 
-def _interrupt(number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
-
-
 def _run(arguments: list[str]) -> int:
-    """Run one command line; what is wrong with the words of it is a UsageError."""
+    """Run one command line; what is wrong with the words of it is a UsageError, and whatever comes of a
+    signal a KeyboardInterrupt."""
     app = build_app(arguments[0] if arguments else "")
     from cyclopts import CycloptsError
 
@@ -81,6 +78,10 @@ def _run(arguments: list[str]) -> int:
         result = app(arguments)
     except CycloptsError as error:
         raise UsageError(f"{error} (siltstone --help says more)") from None
+    except Exception as error:
+        if interruption.current().has_come:
+            raise KeyboardInterrupt from error
+        raise
     return result if isinstance(result, int) else 0
 
 
@@ -106,21 +107,29 @@ def run(arguments: list[str] | None = None) -> int:
         missing = f"{error.name} is not installed; this command needs siltstone[spark]"
         say(f"{missing} (pip install 'siltstone[spark]')")
     except KeyboardInterrupt:
-        say("interrupted; every log is whole, run the command again to go on")
-        return INTERRUPTED
+        say(interruption.SAID)
+        return interruption.current().status
     return FOUND
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
-    """Py4J answers an interrupt with a traceback through the root logger, whatever comes of it."""
-    return "KeyboardInterrupt while sending command" not in str(record.msg)
+    """Py4J answers an interrupt with tracebacks through the root logger, whatever comes of it."""
+    if "KeyboardInterrupt while sending command" in str(record.msg):
+        return False
+    return not (interruption.current().has_come and record.exc_info)
 
 
 def main() -> NoReturn:
     """The entry point of the ``siltstone`` script."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    came = interruption.Interruption(say=say)
+    came.install()
     logging.getLogger().addFilter(_is_worth_a_line)
     status = run()
-    with contextlib.suppress(OSError):
+    try:
         sys.stdout.flush()
-    sys.exit(status)
+    except OSError:
+        from siltstone import files
+
+        files.silence_output()
+    came.settle()
+    sys.exit(came.status if came.has_come else status)

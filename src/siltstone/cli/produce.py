@@ -11,10 +11,9 @@ from typing import Annotated, cast
 
 from cyclopts import Parameter
 
-from siltstone import files
+from siltstone import files, interruption
 from siltstone.administration.producing import Producing
 from siltstone.cli.flags import Directories, Json, Topic, place_of
-from siltstone.cli.main import INTERRUPTED
 from siltstone.cli.output import note, write_json
 from siltstone.cli.record_format import delimiter
 from siltstone.errors import UsageError
@@ -140,7 +139,7 @@ def produce(
         except KeyboardInterrupt:
             _say_appended(producing)
             note("interrupted; run again, it would append its input from the beginning")
-            return INTERRUPTED
+            return interruption.current().status
         except BaseException:
             _say_appended(producing)
             raise

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from siltstone import interruption
 from siltstone.administration.watched import STATES, Seen, WatchedLog
 from siltstone.administration.watching import Watch
 from siltstone.app import CleanRequest
@@ -41,7 +42,7 @@ _COLUMNS = ("log", "state", "policy", "clean", "dirty", "ratio", "checkpoint", "
 
 
 def watch_logs(request: CleanRequest, interval: float | None, *, json: bool) -> int:
-    """Look, show, wait, until an interrupt: 0. Raises UsageError, SiltstoneError, OSError."""
+    """Look, show, wait, until an interrupt: its exit status. Raises UsageError, SiltstoneError, OSError."""
     seconds = DEFAULT_INTERVAL if interval is None else interval
     if not (math.isfinite(seconds) and 0 < seconds <= LONGEST_INTERVAL):
         raise UsageError(f"--interval {seconds:g}: seconds over 0, up to {LONGEST_INTERVAL:.0f}")
@@ -58,7 +59,7 @@ def watch_logs(request: CleanRequest, interval: float | None, *, json: bool) -> 
         )
         _show_all(_looks(watch, seconds), bool(request.topics), json=json)
     except KeyboardInterrupt:
-        pass
+        return interruption.current().status
     return 0
 
 

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from siltstone.spark.tasks import Batches, in_worker, told_as_engine_error
+from siltstone.spark import running
+from siltstone.spark.tasks import Batches, in_worker
 
 Words = npt.NDArray[np.uint64]
 Task = Callable[[Batches], Iterator[pa.RecordBatch]]
@@ -86,8 +87,11 @@ def run_job(
 ) -> list[tuple[int, dict[str, Any]]]:
     """Run it over ``range(numbers)`` in so many tasks; (log, report), in any order. Raises EngineError when
     Spark gives up."""
-    frame = session.range(0, numbers, 1, tasks).mapInArrow(functools.partial(in_worker, first), _SCHEMA)
-    frame = frame.repartition(workers, "log", "target")
-    with told_as_engine_error(title):
-        table = frame.mapInArrow(functools.partial(in_worker, second), _SCHEMA).toArrow()
+
+    def job() -> DataFrame:
+        frame = session.range(0, numbers, 1, tasks).mapInArrow(functools.partial(in_worker, first), _SCHEMA)
+        frame = frame.repartition(workers, "log", "target")
+        return frame.mapInArrow(functools.partial(in_worker, second), _SCHEMA)
+
+    table = running.run_job(session, title, job)
     return [(row["log"], json.loads(row["report"])) for row in table.select(["log", "report"]).to_pylist()]

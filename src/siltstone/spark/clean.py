@@ -50,8 +50,10 @@ from siltstone.cleaner.work import (
     carried_between,
     check_keyless,
     extract,
+    trouble_of,
     winners_by_group,
 )
+from siltstone.errors import EngineError
 from siltstone.log.transactions import NOTHING, Carried
 from siltstone.spark import rows
 from siltstone.spark.jobs import (
@@ -61,10 +63,12 @@ from siltstone.spark.jobs import (
     can_go_together,
     collect,
     one_ahead,
+    parallelism_of,
     run,
     stage,
 )
 from siltstone.spark.rows import Row, rows_of
+from siltstone.spark.running import is_alive, is_connect
 from siltstone.spark.second_pass import clean_by_lookup
 from siltstone.spark.tasks import Batches, finer, merging, task_numbers
 from siltstone.spark.together import Stage
@@ -216,23 +220,55 @@ class SparkEngine:
         self._clean_share = clean_share
         self._progress = progress
         self._least_buckets = buckets
-        self._parallelism = tasks or session.sparkContext.defaultParallelism
+        self._parallelism = tasks or parallelism_of(session)
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
         """A few logs in each task, as a task costs Spark some 80 ms. Many go in several jobs: while one runs
-        the caller takes over what came of the one before."""
+        the caller takes over what came of the one before. Those of a job that failed are done again, apart.
+        Raises EngineError where a log's job fails that is the only one, or Spark is gone."""
         parts = dealt(works, self._parallelism)
         jobs = max(1, min(_JOBS, len(works) // _LOGS_PER_JOB, len(parts)))
-        title = f"{len(works)} logs" if len(works) > 1 else works[0].name
+        again: list[LogWork] = []
 
         def clean(number: int) -> list[Row]:
             mine = parts[number::jobs]
-            frame = self._session.range(0, len(mine), 1, len(mine))
-            return self._collect(stage(frame, clean_whole_task, mine), title)
+            try:
+                return self._clean_parts(mine)
+            except EngineError:
+                if len(works) == 1 or not is_alive(self._session):
+                    raise
+                again.extend(work for part in mine for work in part)
+                return []
 
-        for found in one_ahead(clean, jobs):
+        for found in one_ahead(self._session, clean, jobs):
             for row in found:
                 yield _done_of(row.report)
+        yield from self._clean_apart(again)
+
+    def _clean_parts(self, parts: Sequence[Sequence[LogWork]]) -> list[Row]:
+        names = [work.name for part in parts for work in part]
+
+        def cleaning() -> DataFrame:
+            return stage(self._session.range(0, len(parts), 1, len(parts)), clean_whole_task, parts)
+
+        return self._collect(cleaning, f"{len(names)} logs" if len(names) > 1 else names[0])
+
+    def _clean_apart(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
+        """The logs of a job that failed, by halves, until one that fails is alone: that is its trouble."""
+        for half in (works[: len(works) // 2], works[len(works) // 2 :]):
+            if not half:
+                continue
+            try:
+                found = self._clean_parts(dealt(half, self._parallelism))
+            except EngineError as error:
+                if not is_alive(self._session):
+                    raise
+                if len(half) > 1:
+                    yield from self._clean_apart(half)
+                else:
+                    yield _failed(half[0], error)
+            else:
+                yield from (_done_of(row.report) for row in found)
 
     @property
     def workers(self) -> int:
@@ -242,7 +278,8 @@ class SparkEngine:
     def clean_spread(self, work: LogWork) -> LogDone:
         """One log over all workers."""
         together = self._goes_together(work)
-        if pays(work, self._clean_share):
+        # The map of a second pass goes to the tasks by way of a SparkContext.
+        if pays(work, self._clean_share) and not is_connect(self._session):
             found = clean_by_lookup(self._session, work, self._parallelism, self._progress, together=together)
             if found is not None:
                 return found
@@ -268,8 +305,12 @@ class SparkEngine:
     ) -> list[Rewritten]:
         """Some groups, each by one task out of its file of winners."""
         wave = [(group, winners[group.index]) for group in groups]
-        frame = self._session.range(0, len(wave), 1, self._rewriting_tasks(work, groups))
-        reports = self._collect(stage(frame, rewrite_from_files_task, work, wave), work.name)
+        tasks = self._rewriting_tasks(work, groups)
+
+        def rewriting() -> DataFrame:
+            return stage(self._session.range(0, len(wave), 1, tasks), rewrite_from_files_task, work, wave)
+
+        reports = self._collect(rewriting, work.name)
         found = [rows.rewritten_of(row.report) for row in reports]
         return sorted(found, key=lambda group: group.group)
 
@@ -300,7 +341,7 @@ class SparkEngine:
         least = math.ceil(2 * span * WINNER_BYTES / work.memory_bytes)
         return min(len(groups), max(self._parallelism, least))
 
-    def _collect(self, frame: DataFrame, title: str) -> list[Row]:
+    def _collect(self, frame: Callable[[], DataFrame], title: str) -> list[Row]:
         """Run a job; its rows are reports, small ones. Raises EngineError when Spark gives up."""
         return collect(self._session, frame, title, self._progress)
 
@@ -317,6 +358,11 @@ def _add_reports(work: LogWork, done: LogDone, found: Iterable[Row]) -> None:
         else:
             done.groups.append(rows.rewritten_of(row.report))
     done.found.trouble = done.found.trouble or check_keyless(work, done.found)
+
+
+def _failed(work: LogWork, error: Exception) -> LogDone:
+    """A log whose job failed while no other was in it."""
+    return LogDone(name=work.name, found=Extracted(trouble=trouble_of(error)))
 
 
 def _done_of(text: str) -> LogDone:

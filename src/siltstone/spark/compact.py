@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -47,7 +47,16 @@ from siltstone.compacted.work import (
 )
 from siltstone.records.layout import Int64
 from siltstone.spark import rows
-from siltstone.spark.jobs import TOGETHER_BYTES, Job, attempt_name, can_go_together, collect, run, stage
+from siltstone.spark.jobs import (
+    TOGETHER_BYTES,
+    Job,
+    attempt_name,
+    can_go_together,
+    collect,
+    parallelism_of,
+    run,
+    stage,
+)
 from siltstone.spark.rows import Row, rows_of
 from siltstone.spark.tasks import Batches, merging, runs_of, task_numbers
 from siltstone.spark.together import Stage
@@ -206,7 +215,7 @@ class SparkCompactionEngine:
         self._together_bytes = together_bytes
         self._progress = progress
         self._least_buckets = buckets
-        self._parallelism = tasks or session.sparkContext.defaultParallelism
+        self._parallelism = tasks or parallelism_of(session)
 
     @property
     def workers(self) -> int:
@@ -215,8 +224,10 @@ class SparkCompactionEngine:
 
     def compact_whole(self, work: CompactionWork) -> Compacted:
         """A tail in one task."""
-        frame = stage(self._session.range(0, 1, 1, 1), compact_whole_task, work)
-        return _compacted(self._collect(frame, work.name))
+        found = self._collect(
+            lambda: stage(self._session.range(0, 1, 1, 1), compact_whole_task, work), work.name
+        )
+        return _compacted(found)
 
     def compact_spread(self, work: CompactionWork) -> Compacted:
         """A tail over all workers, in one job."""
@@ -241,10 +252,14 @@ class SparkCompactionEngine:
         size = sum(source.size for source in work.sources)
         tasks = 1 if size <= _SMALL_FOLD_BYTES else self._parallelism
         buckets = 1 << (tasks - 1).bit_length()
-        frame = self._session.range(0, buckets + len(work.groups), 1, buckets + len(work.groups))
-        frame = frame.coalesce(tasks) if tasks == 1 else frame
+        pieces = buckets + len(work.groups)
+
+        def folding() -> DataFrame:
+            frame = self._session.range(0, pieces, 1, pieces)
+            return stage(frame.coalesce(tasks) if tasks == 1 else frame, fold_task, work, buckets)
+
         done = Folded()
-        for row in self._collect(stage(frame, fold_task, work, buckets), work.name):
+        for row in self._collect(folding, work.name):
             raw = json.loads(row.report)
             if row.kind == KEYS:
                 trouble = _trouble_of(raw["trouble"])
@@ -262,7 +277,7 @@ class SparkCompactionEngine:
         tasks = min(len(sources), max(self._parallelism, math.ceil(sum(sizes) / _TASK_BYTES)))
         return runs_of(sizes, tasks) or [[]]
 
-    def _collect(self, frame: DataFrame, title: str) -> list[Row]:
+    def _collect(self, frame: Callable[[], DataFrame], title: str) -> list[Row]:
         return collect(self._session, frame, title, self._progress)
 
 

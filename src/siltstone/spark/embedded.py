@@ -27,7 +27,8 @@ from siltstone.log.service.manager import LogManager
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.compact import SparkCompactionEngine
 from siltstone.spark.probe import refuse_strange_executors
-from siltstone.spark.session import is_alive, is_local, running_session, start_session, stop_session
+from siltstone.spark.running import is_alive
+from siltstone.spark.session import is_local, running_session, start_session, stop_session
 
 _starting = threading.Lock()
 """A process has one session, whoever asks for it first."""

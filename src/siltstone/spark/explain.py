@@ -20,8 +20,10 @@ from siltstone.cleaner.explanation.here import buckets_of
 from siltstone.cleaner.explanation.observing import ENTRY_WORDS, Bins, Observed, Words, observe
 from siltstone.cleaner.explanation.tallying import KeyTally, tally
 from siltstone.cleaner.work import LogWork, Trouble, trouble_of
+from siltstone.errors import EngineError
 from siltstone.spark.bucketed import by_bucket, entries_row, report_row, run_job
 from siltstone.spark.clean import SparkEngine
+from siltstone.spark.running import is_alive
 from siltstone.spark.tasks import Batches, task_numbers
 
 Works = Sequence[tuple[LogWork, Bins]]
@@ -70,7 +72,25 @@ class SparkObserver:
         return SparkEngine(self._session, tasks=self._workers)
 
     def __call__(self, works: Works, top: int) -> dict[str, Sight]:
-        """All logs in one job. Raises EngineError when Spark gives up."""
+        """All logs in one job; where it fails, each in one of its own. Raises EngineError when Spark is
+        gone."""
+        try:
+            return self._observe(works, top)
+        except EngineError as error:
+            if not is_alive(self._session):
+                raise
+            if len(works) == 1:
+                ((work, bins),) = works
+                trouble = trouble_of(error)
+                return {
+                    work.name: Sight(observed=Observed(bins=bins.count), tally=KeyTally(), trouble=trouble)
+                }
+        sights: dict[str, Sight] = {}
+        for each in works:
+            sights |= self([each], top)
+        return sights
+
+    def _observe(self, works: Works, top: int) -> dict[str, Sight]:
         runs = [(log, run) for log, (work, _) in enumerate(works) for run in self._runs(work)]
         buckets = [self._buckets(work) for work, _ in works]
         sights = {

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark import InheritableThread
@@ -26,7 +27,9 @@ from siltstone.cleaner.engine import Progress
 from siltstone.errors import EngineError
 from siltstone.spark import rows
 from siltstone.spark.rows import Row, rows_of
+from siltstone.spark.running import Cancelling, is_connect, run_job
 from siltstone.spark.session import is_local
+from siltstone.spark.sessions import workers_of
 from siltstone.spark.tasks import by_number, in_worker, told_as_engine_error
 from siltstone.spark.together import KEPT_BYTES, Stage, has_failed, progress_of, together_task
 
@@ -70,35 +73,64 @@ def run(session: SparkSession, job: Job, progress: Progress | None, *, together:
 
 def can_go_together(session: SparkSession, size: int, most: int = TOGETHER_BYTES) -> bool:
     """All workers are on this machine and have nothing else to do, and logs of ``size`` bytes may be done
-    again."""
-    context = session.sparkContext
-    is_idle = not context.statusTracker().getActiveJobsIds()
-    return size <= most and is_local(context.master or "") and is_idle
+    again. Raises EngineError when Spark is gone."""
+    if size > most or is_connect(session):
+        return False
+    with told_as_engine_error("asking Spark what it does"):
+        context = session.sparkContext
+        return is_local(context.master or "") and not context.statusTracker().getActiveJobsIds()
+
+
+def parallelism_of(session: SparkSession) -> int:
+    """How many tasks a job is cut into. Not how many run at one time: ``slots``."""
+    return workers_of(session) if is_connect(session) else session.sparkContext.defaultParallelism
+
+
+def slots(session: SparkSession) -> int:
+    """How many tasks run at one time, 0 where Spark does not say.
+
+    A barrier stage of more than these would wait for ever. ``spark.default.parallelism`` may be set to
+    anything, ``spark.task.cpus`` and a task's other resources leave fewer tasks than there are cores.
+    """
+    try:
+        context: Any = session.sparkContext._jsc.sc()
+        profile = context.resourceProfileManager().defaultResourceProfile()
+        return int(context.maxNumConcurrentTasks(profile))
+    except Exception:
+        return 0
 
 
 def run_apart(session: SparkSession, job: Job, progress: Progress | None) -> list[Row]:
     """A stage of Spark's for each of ours. Raises EngineError."""
     first, *others = job.stages
-    frame = stage(session.range(0, first.tasks, 1, first.tasks), first.function, *first.given)
-    for each in others:
-        frame = stage(by_number(frame, each.tasks), each.function, *each.given)
-    return collect(session, frame, job.title, progress)
+
+    def frames() -> DataFrame:
+        frame = stage(session.range(0, first.tasks, 1, first.tasks), first.function, *first.given)
+        for each in others:
+            frame = stage(by_number(frame, each.tasks), each.function, *each.given)
+        return frame
+
+    return collect(session, frames, job.title, progress)
 
 
 def run_together(
     session: SparkSession, job: Job, progress: Progress | None, kept_bytes: int = KEPT_BYTES
 ) -> list[Row] | None:
-    """All of it in one stage of Spark's; None when a worker gave up or died, and what was staged is gone."""
-    context = session.sparkContext
-    workers = max(1, min(context.defaultParallelism, max(each.tasks for each in job.stages)))
-    with files.temporary_directory("siltstone-rows-", context._temp_dir) as folder:
-        frame = session.range(0, workers, 1, workers)
+    """All of it in one stage of Spark's; None when a worker gave up or died, and what was staged is gone, or
+    where it is not known how many tasks run at one time."""
+    workers = min(slots(session), max(each.tasks for each in job.stages))
+    if workers < 1:
+        return None
+    with files.temporary_directory("siltstone-rows-", session.sparkContext._temp_dir) as folder:
         given = (tuple(job.stages), workers, folder, kept_bytes)
-        frame = stage(frame, together_task, *given, barrier=True)
+
+        def frame() -> DataFrame:
+            return stage(session.range(0, workers, 1, workers), together_task, *given, barrier=True)
+
         watcher = _Watcher(job.title, progress, lambda: progress_of(Path(folder), job.stages, workers))
         found = None
-        with contextlib.suppress(EngineError), told_as_engine_error(job.title):
-            found = _collected(frame, watcher)
+        with contextlib.suppress(EngineError):
+            found = _collected(session, frame, job.title, watcher)
     if found is not None and not has_failed(found):
         return found
     if job.staging is not None:
@@ -108,47 +140,55 @@ def run_together(
     return None
 
 
-def one_ahead(job: Callable[[int], list[Row]], jobs: int) -> Iterator[list[Row]]:
+def one_ahead(session: SparkSession, job: Callable[[int], list[Row]], jobs: int) -> Iterator[list[Row]]:
     """The rows of jobs 0, 1, …, which run one after another while the caller is busy with those before.
 
-    Raises what a job raised; no other is begun then, nor when the caller takes no more.
+    Raises what a job raised; no other is begun then, nor when the caller takes no more, and one that runs is
+    cancelled.
     """
     if jobs == 1:
         yield job(0)
         return
-    results: queue.SimpleQueue[list[Row] | Exception] = queue.SimpleQueue()
-    over = threading.Event()
+    results: queue.SimpleQueue[list[Row] | BaseException] = queue.SimpleQueue()
+    over, cancelling = threading.Event(), Cancelling(session)
 
     def go() -> None:
-        for number in range(jobs):
-            if over.is_set():
-                return
-            try:
+        try:
+            cancelling.begin()
+            for number in range(jobs):
+                if over.is_set():
+                    return
                 results.put(job(number))
-            except Exception as error:
-                results.put(error)
-                return
+        except BaseException as error:
+            results.put(error)
 
-    InheritableThread(target=go, daemon=True).start()
+    taken = 0
     try:
-        for _ in range(jobs):
+        InheritableThread(target=go, daemon=True).start()
+        while taken < jobs:
             found = results.get()
-            if isinstance(found, Exception):
+            if isinstance(found, BaseException):
                 raise found
+            taken += 1
             yield found
     finally:
         over.set()
+        if taken < jobs:
+            cancelling.cancel()
 
 
-def collect(session: SparkSession, frame: DataFrame, title: str, progress: Progress | None) -> list[Row]:
+def collect(
+    session: SparkSession, frame: Callable[[], DataFrame], title: str, progress: Progress | None
+) -> list[Row]:
     """Run a job; its rows are reports, small ones. Raises EngineError when Spark gives up."""
-    with told_as_engine_error(title):
-        return _collected(frame, _Watcher(title, progress, lambda: _active_stages(session)))
+    return _collected(session, frame, title, _Watcher(title, progress, lambda: _active_stages(session)))
 
 
-def _collected(frame: DataFrame, watcher: _Watcher) -> list[Row]:
+def _collected(
+    session: SparkSession, frame: Callable[[], DataFrame], title: str, watcher: _Watcher
+) -> list[Row]:
     with watcher:
-        table = frame.toArrow()
+        table = run_job(session, title, frame)
     return [row for batch in table.to_batches() for row in rows_of(batch)]
 
 

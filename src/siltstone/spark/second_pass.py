@@ -11,13 +11,14 @@ are ``cleaner.lookup``'s.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 
 import pyarrow as pa
 from pyspark import Broadcast
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from siltstone.cleaner import lookup
 from siltstone.cleaner.engine import LogDone, Progress, looked_up
@@ -27,7 +28,7 @@ from siltstone.cleaner.work import Extracted, LogWork
 from siltstone.spark import rows
 from siltstone.spark.jobs import Job, attempt_name, collect, run_together, stage
 from siltstone.spark.rows import Row, rows_of
-from siltstone.spark.tasks import Batches, runs_of, task_numbers
+from siltstone.spark.tasks import Batches, runs_of, task_numbers, told_as_engine_error
 from siltstone.spark.together import ALL, Stage
 
 Runs = Sequence[Sequence[int]]
@@ -123,19 +124,27 @@ def _apart(
     progress: Progress | None,
 ) -> LogDone | None:
     """In two jobs: the map goes by way of the driver."""
-    frame = stage(session.range(0, len(dirty), 1, len(dirty)), dirty_task, work, dirty, 0)
-    found, entries = _dirty(collect(session, frame, work.name, progress))
+
+    def collecting() -> DataFrame:
+        return stage(session.range(0, len(dirty), 1, len(dirty)), dirty_task, work, dirty, 0)
+
+    found, entries = _dirty(collect(session, collecting, work.name, progress))
     if found.trouble is not None:
         return LogDone(name=work.name, found=found)
     if found.transactional:
         return None
     offset_map = lookup.OffsetMap.of(entries)
-    shared = session.sparkContext.broadcast(offset_map)
+    with told_as_engine_error(work.name):
+        shared = session.sparkContext.broadcast(offset_map)
+
+    def looking_up() -> DataFrame:
+        return stage(session.range(0, len(parts), 1, len(parts)), shared_lookup_task, work, shared, parts)
+
     try:
-        frame = stage(session.range(0, len(parts), 1, len(parts)), shared_lookup_task, work, shared, parts)
-        reports = collect(session, frame, work.name, progress)
+        reports = collect(session, looking_up, work.name, progress)
     finally:
-        shared.destroy()
+        with contextlib.suppress(Exception):  # it goes with Spark, too
+            shared.destroy()
     return looked_up(work, len(offset_map), (rows.looked_up_of(row.report) for row in reports))
 
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import secrets
+import signal
 import subprocess
 import sys
 import warnings
@@ -22,12 +23,14 @@ from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
 import siltstone
-from siltstone import files
+from siltstone import files, interruption
 from siltstone.errors import EngineError
 from siltstone.spark import class_archive, daemon
 
 OLDEST_JAVA = 17
 TASK_ATTEMPTS = 3
+_END_SECONDS = 1.5
+"""Java that was told to end removes its folders; it is killed after so long."""
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC"
 """Java only moves our blobs: the optimising compiler takes far more time from the tasks than it saves, and
 to G1 every blob is a humongous object."""
@@ -81,14 +84,18 @@ def start_session(
         builder = builder.config(name, value)
     with files.temporary_file() as said:
         try:
-            with files.errors_into(said.fileno()), _no_orphans():
+            with files.errors_into(said.fileno()), _own_handlers(), _no_orphans():
+                interruption.current().check()
                 session = _with_secret(builder, master).getOrCreate()
         except Exception as error:
+            if interruption.came_of_interrupt(error):
+                raise KeyboardInterrupt from error
             said.seek(0)
             lines = [line for line in said.read().decode("utf-8", "replace").splitlines() if line.strip()]
             last = next((line for line in reversed(lines) if "rror" in line or "xception" in line), "")
             raise EngineError(f"Spark did not start on {master}: {last or error}".splitlines()[0]) from None
     session.sparkContext.setLogLevel("ERROR")
+    _end_in_silence(session)
     if not is_local(master):
         session.sparkContext.addPyFile(package_zip())
     return session
@@ -113,15 +120,6 @@ def running_session() -> SparkSession | None:
     return found if found is not None and found.sparkContext._jsc is not None else None
 
 
-def is_alive(session: SparkSession) -> bool:
-    """Does its Java process answer, and was it not stopped?"""
-    internals: Any = session.sparkContext
-    try:
-        return not internals._jsc.sc().isStopped()
-    except Exception:
-        return False
-
-
 def stop_session(session: SparkSession) -> None:
     """Stop a session, also one whose Java process is gone: the next one starts a process of its own.
 
@@ -143,25 +141,68 @@ def stop_session(session: SparkSession) -> None:
 
 
 @contextlib.contextmanager
+def _own_handlers() -> Iterator[None]:
+    """PySpark puts a handler of its own in place of that for SIGINT, which breaks into critical sections:
+    whoever had one keeps it."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if before not in (None, signal.default_int_handler, signal.getsignal(signal.SIGINT)):
+            signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
 def _no_orphans() -> Iterator[None]:
-    """A JVM whose start is broken off would wait for ever: it is killed instead."""
+    """Java is in a process group of its own, with the scripts that start it: the whole of it is killed when
+    the start is broken off, where it would wait for ever, and ended as soon as a command is interrupted."""
     started: list[subprocess.Popen[bytes]] = []
     gateway: Any = java_gateway
     popen = gateway.Popen
 
     def remember(*arguments: Any, **named: Any) -> subprocess.Popen[bytes]:
-        started.append(popen(*arguments, **named))
-        return started[-1]
+        process: subprocess.Popen[bytes] = popen(*arguments, **named, process_group=0)
+        started.append(process)
+        interruption.current().at_once(lambda: _end(process))
+        return process
 
     gateway.Popen = remember
     try:
         yield
     except BaseException:
         for process in started:
-            process.kill()
+            _signal_group(process, signal.SIGKILL)
         raise
     finally:
         gateway.Popen = popen
+
+
+def _end_in_silence(session: SparkSession) -> None:
+    """When Java is ended, PySpark's server for accumulators would print a traceback."""
+    server: Any = session.sparkContext._accumulatorServer
+    tell = server.handle_error
+
+    def handle_error(*given: object) -> None:
+        if not interruption.current().has_come:
+            tell(*given)
+
+    server.handle_error = handle_error
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Let Java end, and Python's workers with it; kill it if it takes long."""
+    if process.poll() is not None:
+        return
+    _signal_group(process, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_END_SECONDS)
+    _signal_group(process, signal.SIGKILL)
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Signal the processes of a group whose first one is, or was, ``process``."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
 
 
 def _with_retries(master: str) -> str:

@@ -12,10 +12,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from siltstone import interruption
 from siltstone.errors import EngineError
 
 Batches = Iterable[pa.RecordBatch]
 _BUCKET_BYTES = 32 << 20
+WORKER_DIED = (
+    "a worker that dies was mostly killed for want of memory: let fewer tasks run at one time "
+    "(--master local[1]), lower log.cleaner.dedupe.buffer.size and log.cleaner.io.buffer.size, "
+    "or give the machine more memory"
+)
+JAVA_DIED = "Spark's Java process is gone, killed for want of memory or ended by somebody"
 
 
 def task_numbers(batches: Batches) -> Iterator[int]:
@@ -72,10 +79,17 @@ def runs_of(sizes: Sequence[int], tasks: int) -> list[list[int]]:
 
 @contextlib.contextmanager
 def told_as_engine_error(title: str) -> Iterator[None]:
-    """A job runs within: what makes Spark give up becomes an EngineError."""
+    """A job runs within: what makes Spark give up becomes an EngineError, and whatever comes of an interrupt
+    (PySpark puts an error of the cancelled job in its place) a KeyboardInterrupt."""
     try:
+        interruption.current().check()
         yield
     except Exception as error:
+        if interruption.came_of_interrupt(error):
+            interruption.current().settle()
+            raise KeyboardInterrupt from error
+        if isinstance(error, EngineError):
+            raise
         why = why_failed(error)
         if why is None:
             raise
@@ -90,4 +104,15 @@ def why_failed(error: Exception) -> str | None:
     lines = [line.strip() for line in str(error).strip().splitlines()]
     said = [line for line in lines if not line.startswith(("at ", "... "))]
     causes = [line for line in said if "Error" in line or "Exception" in line]
-    return (causes[-1] if causes else lines[0] if lines else type(error).__name__)[:300]
+    found = (causes[-1] if causes else lines[0] if lines else type(error).__name__)[:300]
+    if "Python worker exited unexpectedly" in str(error):
+        return f"{found}; {WORKER_DIED}"
+    return f"{JAVA_DIED} ({found})" if _is_without_java(error) else found
+
+
+def _is_without_java(error: Exception) -> bool:
+    """Py4J finds nobody at the other end: what it raises, and the connection that is refused then."""
+    name = type(error).__name__
+    if name == "Py4JError":
+        return "Trace:" not in str(error)
+    return name == "Py4JNetworkError" or isinstance(error, ConnectionError)

@@ -17,7 +17,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from siltstone.errors import EngineError
 from siltstone.spark.bucketed import by_bucket, entries_row, report_row, run_job
+from siltstone.spark.running import is_alive
 from siltstone.spark.tasks import Batches, task_numbers
 from siltstone.verifying.findings import Findings
 from siltstone.verifying.keys import Words, judge_bucket
@@ -71,7 +73,21 @@ class SparkChecker:
         self._workers = workers
 
     def __call__(self, pairs: Sequence[LogPair]) -> dict[str, tuple[list[SpanReport], list[Findings]]]:
-        """All spans and all buckets in one job. Raises EngineError when Spark gives up."""
+        """All spans and all buckets in one job; where it fails, each log's in one of its own. Raises
+        EngineError when Spark is gone."""
+        try:
+            return self._check(pairs)
+        except EngineError as error:
+            if not is_alive(self._session):
+                raise
+            if len(pairs) == 1:
+                return {pairs[0].name: ([_unchecked(error)], [])}
+        done: dict[str, tuple[list[SpanReport], list[Findings]]] = {}
+        for pair in pairs:
+            done |= self([pair])
+        return done
+
+    def _check(self, pairs: Sequence[LogPair]) -> dict[str, tuple[list[SpanReport], list[Findings]]]:
         spans = [(log, span) for log, pair in enumerate(pairs) for span in spans_of(pair)]
         spans.sort(key=lambda each: -sum(pairs[each[0]].before[n].size for n in each[1].before))
         done: dict[str, tuple[list[SpanReport], list[Findings]]] = {pair.name: ([], []) for pair in pairs}
@@ -89,6 +105,13 @@ class SparkChecker:
             else:
                 reports.append(_report_of(raw))
         return done
+
+
+def _unchecked(error: EngineError) -> SpanReport:
+    report = SpanReport(number=0)
+    report.findings.whole = False
+    report.findings.add("unchecked", str(error))
+    return report
 
 
 def _report_of(raw: dict[str, Any]) -> SpanReport:

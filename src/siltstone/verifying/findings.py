@@ -21,6 +21,7 @@ KINDS = {
     "leftover": "a file of an unfinished swap, or an index without its segment",
     "unreadable": "bytes of AFTER that are no sound batches: checksum, size, magic or records",
     "before_damaged": "bytes of BEFORE that are no sound batches, so nothing behind them is checked",
+    "unchecked": "the check broke off, so nothing is known of the log: its job on Spark failed",
     "snapshot": "the newest producer snapshot is missing or another one",
     "leader_epochs": "the leader epochs are missing or others",
     "checkpoint": "the cleaner checkpoint went back, or lies where nothing may be cleaned",

@@ -33,9 +33,9 @@ from siltstone.cleaner.explanation.observing import Bins, Observed
 from siltstone.cleaner.explanation.tallying import KeyTally
 from siltstone.cleaner.facts import Choices, LogState, Planned, mismatched_topic_ids, open_result, plan_log
 from siltstone.cleaner.report import LogResult
-from siltstone.cleaner.work import KEYLESS, LogWork, Trouble, trouble_of
+from siltstone.cleaner.work import KEYLESS, Extracted, LogWork, Trouble, trouble_of
 from siltstone.config import Config
-from siltstone.errors import SiltstoneError
+from siltstone.errors import EngineError, SiltstoneError
 
 TOP = 10
 """Hottest keys that are told."""
@@ -100,8 +100,18 @@ def _run_dry(works: Sequence[LogWork], engine: Engine) -> dict[str, LogDone]:
     done = {each.name: each for each in engine.clean_whole(small)} if small else {}
     for work in works:
         if work.name not in done:
-            done[work.name] = engine.clean_spread(work)
+            done[work.name] = _spread(work, engine)
     return done
+
+
+def _spread(work: LogWork, engine: Engine) -> LogDone:
+    """A job that fails is its log's trouble, unless there is no engine at all."""
+    try:
+        return engine.clean_spread(work)
+    except EngineError as error:
+        if error.__cause__ is None:
+            raise
+        return LogDone(name=work.name, found=Extracted(trouble=trouble_of(error)))
 
 
 def _begin(state: LogState, wish: Wish, stranger: str | None) -> _Asked:

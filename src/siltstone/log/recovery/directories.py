@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from siltstone import files
+from siltstone import files, interruption
 from siltstone.config import LogConfig
 from siltstone.errors import CorruptFileError, DirectoryRefusedError
 from siltstone.log import names
@@ -172,6 +172,8 @@ class _DirectoryRun:
         def one(where: TopicPartition) -> LogRecovery | None:
             if self.result.offline is not None:
                 return None
+            # Without all of its logs a directory gets neither checkpoints nor the marker.
+            interruption.current().check()
             found = self._recover(where, points.get(where, 0), starts.get(where, 0))
             with self._lock:
                 self._done += 1

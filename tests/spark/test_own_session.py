@@ -1,0 +1,51 @@
+"""A program's own session: with fewer slots than ``spark.default.parallelism``, interrupted, without Java."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import golden_sets
+from tests.cleaner import logs
+from tests.cleaner.logs import one
+
+SCRIPT = Path(__file__).with_name("own_session.py")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("settings", "slots"),
+    [
+        ({"spark.default.parallelism": "4"}, 2),
+        pytest.param({"spark.task.cpus": "2"}, 1, marks=pytest.mark.long),
+    ],
+)
+def test_it_is_used_as_it_is(tmp_path: Path, settings: dict[str, str], slots: int) -> None:
+    segments = {base: [one(base + each, f"k{each % 3}") for each in range(10)] for base in range(0, 60, 10)}
+    logs.write_log(tmp_path / "before", segments)
+    (tmp_path / "before" / ".kafka_cleanshutdown").touch()
+    path = os.pathsep.join([str(golden_sets.REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(tmp_path / "before"), str(tmp_path), json.dumps(settings)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=150,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert found["slots"] == slots and found["first"] == [["cleaned", ""]]
+    assert found["same handler"]
+    for handler in ("by PySpark's handler", "by Python's handler"):
+        stopped = found[handler]
+        assert stopped["raised"] == "KeyboardInterrupt" and stopped["seconds"] < 30, found
+        assert stopped["jobs"] == 0, "the job is cancelled, and none comes in its place"
+    ((status, reason),) = found["without Java"]
+    assert status == "failed" and "Java process is gone" in reason
