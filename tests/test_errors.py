@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from siltstone import errors
-from siltstone.errors import CorruptRecordError, InvalidRecordError, LogError
+from siltstone.errors import CorruptRecordError, InvalidRecordError, LogError, RecordError
 
 KAFKA_CODES = {
     "OFFSET_OUT_OF_RANGE": 1,
@@ -48,8 +48,9 @@ def test_log_errors_survive_pickling(kind: type[LogError]) -> None:
 
 
 def test_details_survive_pickling() -> None:
-    error = pickle.loads(pickle.dumps(InvalidRecordError("no key", 7)))
-    assert (str(error), error.record_index) == ("no key", 7)
+    why = RecordError(index=7, message="why")
+    error = pickle.loads(pickle.dumps(InvalidRecordError("no key", 7, [why])))
+    assert (str(error), error.record_index, error.record_errors) == ("no key", 7, (why,))
     damaged = pickle.loads(pickle.dumps(CorruptRecordError("x.log", 12, "impossible batch size")))
     assert (damaged.path, damaged.position, damaged.reason) == ("x.log", 12, "impossible batch size")
 

@@ -34,15 +34,18 @@
         ├── InvalidTransactionStateError       48
         ├── TransactionCoordinatorFencedError  52
         ├── StorageError                       56
-        └── RecordRefusedError   one record is why: ``record_index``, counted in its batch
+        └── RecordRefusedError   a batch's contents are why: ``record_index``, ``record_errors``
             ├── InvalidTimestampError          32
             └── InvalidRecordError             87
+                └── UnreadableBatchError       -1: Kafka answers as for a failure of its own
 
 A bug is an ``AssertionError``; the environment's own errors stay ``OSError``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 
@@ -254,15 +257,32 @@ class StorageError(LogError):
     kafka_name = "KAFKA_STORAGE_ERROR"
 
 
-class RecordRefusedError(LogError):
-    """A batch that is refused; ``record_index`` counts in it from 0, None where no single record is why."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordError:
+    """A record that the topic does not take: its index in the batch, from 0 on, and why."""
 
-    def __init__(self, message: str, record_index: int | None = None) -> None:
+    index: int
+    message: str
+
+
+class RecordRefusedError(LogError):
+    """A batch that is refused for what is in it.
+
+    ``record_index``: the first record that is at fault, counted from 0, None where no single record is.
+    ``record_errors``: every record that the topic does not take (no key, a timestamp out of bounds) by its
+    index, at most 10,000 of them, as ``record_errors`` of a Produce response (version 8 and later) has them;
+    empty for a batch that makes no sense, as Kafka's is.
+    """
+
+    def __init__(
+        self, message: str, record_index: int | None = None, record_errors: Sequence[RecordError] = ()
+    ) -> None:
         super().__init__(message)
         self.record_index = record_index
+        self.record_errors = tuple(record_errors)
 
-    def __reduce__(self) -> tuple[type, tuple[str, int | None]]:
-        return type(self), (str(self), self.record_index)
+    def __reduce__(self) -> tuple[type, tuple[str, int | None, tuple[RecordError, ...]]]:
+        return type(self), (str(self), self.record_index, self.record_errors)
 
 
 class InvalidTimestampError(RecordRefusedError):
@@ -277,3 +297,13 @@ class InvalidRecordError(RecordRefusedError):
 
     code = 87
     kafka_name = "INVALID_RECORD"
+
+
+class UnreadableBatchError(InvalidRecordError):
+    """A batch that cannot be decompressed: an unknown codec, or bytes that make no sense to it.
+
+    The batch is at fault, but Kafka answers UNKNOWN_SERVER_ERROR, and clients see the same from us.
+    """
+
+    code = -1
+    kafka_name = "UNKNOWN_SERVER_ERROR"

@@ -12,9 +12,12 @@ from siltstone.errors import (
     InvalidRecordError,
     InvalidTimestampError,
     MessageTooLargeError,
+    RecordError,
     RecordListTooLargeError,
+    RecordRefusedError,
+    UnreadableBatchError,
 )
-from siltstone.log.validation import Origin
+from siltstone.log.validation import NAMED_RECORDS, Origin
 from siltstone.records.control import end_transaction_marker
 from siltstone.records.layout import Bytes
 from tests.cleaner.logs import Rec, records_in
@@ -112,6 +115,8 @@ def test_no_batch_and_several() -> None:
     assert_refused(array(b""), InvalidRecordError, "no batch", origin=Origin.COORDINATOR)
 
 
+SHORT = b"\0\0\0\x10" + b"\0\0\0\0\1" + bytes(11)
+"""From the size of a batch of magic 1 on, which is too small for one."""
 HEADERS: list[tuple[str, Callable[[], Bytes], str]] = [
     ("base offset", lambda: edited(sent(1), 0, 5, 8), "base offset is not 0"),
     ("count 0", lambda: edited(sent(1), 57, 0, 4), "record count"),
@@ -121,18 +126,16 @@ HEADERS: list[tuple[str, Callable[[], Bytes], str]] = [
     ("last offset delta 7", lambda: edited(sent(3), 23, 7, 4), "record count"),
     ("control", lambda: sent(1, control=True), "control records"),
     ("no sequence", lambda: sent(1, producer_id=3, producer_epoch=0), "no sequence"),
-    ("no epoch", lambda: sent(1, producer_id=3, base_sequence=0), "no producer epoch"),
+    (
+        "no epoch",
+        lambda: sent(1, producer_id=3, base_sequence=0, transactional=True),
+        "no producer epoch",
+    ),
     ("transactional", lambda: sent(1, transactional=True), "no producer id"),
-    ("horizon", lambda: sent(1, delete_horizon_ms=TIME), "delete horizon"),
-    ("codec 5", lambda: edited(sent(1), 21, 5, 2), "codec is unknown"),
-    ("codec 7", lambda: edited(sent(1), 21, 7, 2), "codec is unknown"),
     ("magic 0", lambda: array(twin.message(0, b"k", b"v" * 40, magic=0)), "v0 or v1"),
     ("magic 1", lambda: array(twin.message(0, b"k", b"v" * 40, magic=1, timestamp=TIME)), "v0 or v1"),
-    ("magic 3", lambda: edited(sent(1), 16, 3, 1), "magic"),
-    ("size 0", lambda: edited(sent(1), 8, 0, 4), "impossible batch size"),
-    ("size -1", lambda: edited(sent(1), 8, -1, 4), "impossible batch size"),
+    ("short magic 1", lambda: array(edited(sent(1), 16, 1, 1).tobytes()[:8] + SHORT), "v0 or v1"),
     ("size too large", lambda: edited(sent(1), 8, 1 << 30, 4), "goes on beyond the end"),
-    ("bytes left over", lambda: array(sent(1).tobytes() + b"\0"), "goes on beyond the end"),
     ("cut", lambda: array(sent(1).tobytes()[:-1]), "goes on beyond the end"),
 ]
 
@@ -145,8 +148,177 @@ def test_headers_that_are_refused(data: Callable[[], Bytes], reason: str, config
     assert_refused(data(), InvalidRecordError, reason, **config)
 
 
-def test_a_client_does_not_give_log_append_time() -> None:
-    assert_refused(sent(1, log_append=True), InvalidTimestampError, "log-append time", 0)
+@pytest.mark.parametrize("codec", [5, 6, 7])
+@pytest.mark.parametrize("origin", list(Origin))
+def test_an_unknown_codec(codec: int, origin: Origin) -> None:
+    """Kafka answers UNKNOWN_SERVER_ERROR, after the checksum and before the counts."""
+    data = edited(edited(sent(1), 0, 1000, 8) if origin is Origin.REPLICATION else sent(1), 21, codec, 2)
+    assert_refused(data, UnreadableBatchError, "codec is unknown", origin=origin)
+    assert UnreadableBatchError.code == -1 and UnreadableBatchError.kafka_name == "UNKNOWN_SERVER_ERROR"
+    damaged = edited(data, 17, 1, 4, sealed=False)
+    assert_refused(damaged, CorruptMessageError, "checksum", origin=origin)
+    if origin is Origin.CLIENT:
+        assert_refused(edited(data, 57, 9, 4), UnreadableBatchError, "codec is unknown")
+        assert_refused(edited(data, 57, -1, 4), UnreadableBatchError, "codec is unknown")
+        assert_refused(edited(data, 0, 5, 8), InvalidRecordError, "base offset")
+
+
+@pytest.mark.parametrize(
+    ("position", "value", "size", "reason"),
+    [
+        (16, 3, 1, "unknown magic byte"),
+        (16, -1, 1, "unknown magic byte"),
+        (8, 0, 4, "impossible batch size"),
+        (8, -1, 4, "impossible batch size"),
+        (8, 13, 4, "impossible batch size"),
+        (8, 48, 4, "impossible batch size"),
+    ],
+)
+@pytest.mark.parametrize("origin", [Origin.CLIENT, Origin.COORDINATOR])
+def test_what_no_batch_looks_like_is_corrupt(
+    position: int, value: int, size: int, reason: str, origin: Origin
+) -> None:
+    data = edited(sent(1), position, value, size)[: 60 if value == 48 else None]
+    assert_refused(data, CorruptMessageError, reason, origin=origin)
+
+
+# bytes behind a producer's batch
+
+
+def behind(data: Bytes, tail: bytes) -> Bytes:
+    return array(data.tobytes() + tail)
+
+
+@pytest.mark.parametrize("count", [1, LARGE])
+@pytest.mark.parametrize("codec", [0, 4])
+@pytest.mark.parametrize(
+    "config", [{}, {"compression_type": "gzip"}, {"message_timestamp_type": "LogAppendTime"}]
+)
+@pytest.mark.parametrize("size", [1, 11, 13, 17, 60, None])
+def test_a_cut_batch_behind_a_producers_is_left_out(
+    count: int, codec: int, config: dict[str, object], size: int | None
+) -> None:
+    """Kafka accepts it, and what it stores is the one batch."""
+    data, tail = sent(count, codec=codec), sent(LARGE).tobytes()[:size][: -1 if size is None else None]
+    whole = behind(data, tail)
+    validated, alone = append(whole, **config), append(data, **config)
+    assert validated.data.tobytes() == alone.data.tobytes()
+    assert (validated.left_out, alone.left_out) == (len(tail), 0)
+    assert (validated.last_offset, validated.records) == (999 + count, count)
+    assert whole[len(data.tobytes()) :].tobytes() == tail if not config else True
+    assert_in_order(validated)
+
+
+def test_sizes_are_of_the_batch_without_what_is_behind() -> None:
+    data = sent(1)
+    room = {"max_message_bytes": len(data), "segment_bytes": len(data)}
+    assert append(behind(data, b"\1" * 500), **room).left_out == 500
+
+
+@pytest.mark.parametrize("count", [1, LARGE])
+def test_a_damaged_batch_is_refused_whatever_is_behind(count: int) -> None:
+    data = behind(sent(count), b"\1\2\3")
+    data[-5] ^= 1
+    assert_refused(data, CorruptMessageError, "checksum")
+
+
+def test_what_is_behind_and_is_no_start_of_a_batch() -> None:
+    data = sent(1)
+    for tail in (bytes(12), bytes(17), b"\xff" * 12, b"\xff" * 100, edited(data, 16, 3, 1).tobytes()[:-1]):
+        assert_refused(behind(data, tail), CorruptMessageError, "impossible batch size|unknown magic byte")
+
+
+def test_a_second_whole_batch_is_refused_whatever_it_is() -> None:
+    short_v2 = bytes(8) + b"\0\0\0\x0e" + b"\0\0\0\0\2" + bytes(9)
+    for tail in (sent(1).tobytes(), edited(sent(1), 57, -1, 4).tobytes(), short_v2):
+        assert_refused(behind(sent(1), tail), InvalidRecordError, "more than one batch")
+
+
+def test_what_coordinators_write_is_whole() -> None:
+    """They send several batches: a cut one would be a loss that nobody sees."""
+    for tail in (b"\0", sent(1).tobytes()[:-1]):
+        assert_refused(behind(sent(1), tail), InvalidRecordError, "goes on beyond", origin=Origin.COORDINATOR)
+
+
+# what only a log gives
+
+
+@pytest.mark.parametrize("count", [1, 3, LARGE])
+@pytest.mark.parametrize("codec", [0, 4])
+@pytest.mark.parametrize("compression", ["producer", "uncompressed", "zstd"])
+@pytest.mark.parametrize("bits", [0x08, 0x40, 0x48])
+def test_bits_that_only_the_log_gives_are_taken_off(
+    count: int, codec: int, compression: str, bits: int
+) -> None:
+    """The records keep their own times, and the largest of them is the header's."""
+    data = sent(count, codec=codec, producer_id=3, producer_epoch=0, base_sequence=0)
+    data = edited(data, 21, codec | bits, 2)
+    if bits & 0x08:
+        data = edited(data, 35, TIME + DAY, 8)
+    validated = append(data, compression_type=compression, message_timestamp_after_max_ms=count)
+    assert not int(validated.batches["attributes"][0]) & 0x48
+    assert validated.max_timestamp == TIME + count - 1
+    assert [each.timestamp for each in records_in(validated.data.tobytes())] == [
+        TIME + i for i in range(count)
+    ]
+    assert_in_order(validated)
+
+
+def test_what_a_rewritten_header_keeps() -> None:
+    """Kafka keeps bits it does not know only where it has no reason to write the attributes."""
+    odd = edited(sent(1), 21, 0x4000 | 0x80, 2)
+    assert int(append(odd.copy()).batches["attributes"][0]) == 0x4080
+    assert int(append(edited(odd, 35, 5, 8)).batches["attributes"][0]) == 0
+    given = append(odd.copy(), message_timestamp_type="LogAppendTime")
+    assert int(given.batches["attributes"][0]) == 8
+    assert_in_order(given)
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+@pytest.mark.parametrize("count", [3, LARGE])
+def test_log_append_time_that_cannot_be_taken_off(count: int, codec: int) -> None:
+    """Where the topic gives it itself, and where it is "no time": for every record, as Kafka says."""
+    data = sent(count, codec=codec, log_append=True)
+    error = refused(data, message_timestamp_type="LogAppendTime")
+    assert type(error) is InvalidTimestampError and error.record_index == 0
+    assert [each.index for each in error.record_errors] == list(range(count))
+    assert {each.message for each in error.record_errors} == {
+        "claims log-append time, which only the log gives"
+    }
+    error = refused(edited(data, 35, -1, 8))
+    assert type(error) is InvalidTimestampError and len(error.record_errors) == count
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+def test_the_times_that_are_checked_are_those_that_are_stored(codec: int) -> None:
+    """Kafka looks at the header's, so that one bit would lead around the bounds."""
+    bounds = {"message_timestamp_before_max_ms": DAY, "message_timestamp_after_max_ms": DAY}
+    old = edited(sent(1, codec=codec, first_time=TIME - 2 * DAY, log_append=True), 35, TIME, 8)
+    assert_refused(old, InvalidTimestampError, "record 0 has a timestamp", 0, **bounds)
+    late = edited(sent(1, codec=codec, log_append=True), 35, TIME + 2 * DAY, 8)
+    assert append(late, **bounds).max_timestamp == TIME
+
+
+def test_a_producer_without_an_epoch() -> None:
+    data = sent(1, producer_id=3, base_sequence=0)
+    assert int(append(data).batches["producer_epoch"][0]) == -1
+    with_epoch = sent(1, producer_id=3, producer_epoch=0, base_sequence=0)
+    assert append(with_epoch).records == 1
+    marker = end_transaction_marker(
+        commit=True, producer_id=3, producer_epoch=-1, coordinator_epoch=1, timestamp_ms=TIME
+    )
+    assert_refused(marker, InvalidRecordError, "no producer epoch", origin=Origin.COORDINATOR)
+
+
+# records that are refused
+
+
+def refused(data: Bytes, **how: object) -> RecordRefusedError:
+    before = data.tobytes()
+    with pytest.raises(RecordRefusedError) as caught:
+        append(data, **how)  # type: ignore[arg-type]
+    assert data.tobytes() == before
+    return caught.value
 
 
 BODIES: list[tuple[str, bytes, str, int | None]] = [
@@ -206,13 +378,66 @@ def test_a_record_without_a_key_in_a_compacted_topic(count: int, codec: int) -> 
 
 
 @pytest.mark.parametrize("codec", [0, 4])
+@pytest.mark.parametrize("count", [3, LARGE])
+def test_every_record_without_a_key_is_named(count: int, codec: int) -> None:
+    records = [Rec(offset=i, key=None if i % 2 else b"k", timestamp=TIME) for i in range(count)]
+    error = refused(of_records(records, codec=codec), policies=("compact",))
+    assert type(error) is InvalidRecordError and error.record_index == 1
+    reason = "has no key: a compacted topic takes none without"
+    assert error.record_errors == tuple(RecordError(index=i, message=reason) for i in range(1, count, 2))
+    assert f"({count // 2} of its {count} are refused)" in str(error)
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+def test_every_record_is_named_with_its_reason(codec: int) -> None:
+    """One without a key counts as that, whatever its time is; the time of another one decides the error."""
+    times = (TIME, TIME + DAY, TIME + DAY, TIME - DAY, TIME)
+    keys = (None, None, b"k", b"k", b"k")
+    records = [Rec(offset=i, key=keys[i], timestamp=times[i]) for i in range(5)]
+    how = {"policies": ("compact",), "message_timestamp_before_max_ms": 5}
+    error = refused(of_records(records, codec=codec), **how)
+    assert type(error) is InvalidTimestampError and error.record_index == 2
+    assert [(each.index, each.message.split()[1]) for each in error.record_errors] == [
+        (0, "no"),
+        (1, "no"),
+        (2, "a"),
+        (3, "a"),
+    ]
+    error = refused(of_records(records[:2], codec=codec), **how)
+    assert type(error) is InvalidRecordError and error.record_index == 0
+    assert [each.index for each in error.record_errors] == [0, 1]
+
+
+def test_so_many_records_are_named_and_no_more() -> None:
+    count = NAMED_RECORDS + 7
+    error = refused(
+        of_records([Rec(offset=i, key=None, timestamp=TIME) for i in range(count)], codec=4),
+        policies=("compact",),
+    )
+    assert [each.index for each in error.record_errors] == list(range(NAMED_RECORDS))
+    assert f"({count} of its {count} are refused)" in str(error)
+
+
+def test_a_compressed_batch_may_have_more_records_than_bytes() -> None:
+    body = b"".join(record(delta=twin.varint(i)) for i in range(9000))
+    data = of_body(body, 9000, 4)
+    assert len(data) < 9000
+    assert append(data).records == 9000
+    assert_refused(of_body(record(), 1 << 30, 4), InvalidRecordError, "cut varint", 1)
+
+
+def test_a_batch_that_makes_no_sense_names_no_records() -> None:
+    assert refused(of_body(record() + record(), 2)).record_errors == ()
+
+
+@pytest.mark.parametrize("codec", [0, 4])
 @pytest.mark.parametrize("moved", [-DAY - 1, 3_600_001])
 def test_a_timestamp_out_of_bounds(moved: int, codec: int) -> None:
     records = [Rec(offset=i, key=b"k", timestamp=TIME + (moved if i == 1 else 0)) for i in range(3)]
     assert_refused(
         of_records(records, codec=codec),
         InvalidTimestampError,
-        "timestamp of record 1 is not within",
+        "record 1 has a timestamp that is not within",
         1,
         message_timestamp_before_max_ms=DAY,
     )
@@ -244,7 +469,7 @@ def test_a_batch_that_decompresses_to_too_much(codec: int) -> None:
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_compressed_bytes_that_make_no_sense(codec: int) -> None:
     data = edited(of_body(b"this is not compressed"), 21, codec, 2)
-    assert_refused(data, InvalidRecordError, "gzip|snappy|lz4|zstd")
+    assert_refused(data, UnreadableBatchError, "gzip|snappy|lz4|zstd")
 
 
 # replicated

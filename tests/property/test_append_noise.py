@@ -99,10 +99,36 @@ def test_noise(noise: bytes, origin: Origin) -> None:
 @bounded
 @given(st.sampled_from(SIZES), st.data())
 def test_cut_and_joined_batches(count: int, draw: st.DataObject) -> None:
+    """A whole batch in front is taken, and the start of another one behind it left out."""
     whole = valid(count, 0)
-    joined = whole[draw.draw(st.integers(0, len(whole))) :] + whole[: draw.draw(st.integers(0, len(whole)))]
-    written = append(array(joined), ProducerStates())
-    assert written is None or len(joined) == len(whole)
+    start, end = (
+        draw.draw(st.sampled_from((0, draw.draw(st.integers(0, len(whole)))))),
+        draw.draw(st.integers(0, len(whole))),
+    )
+    written = append(array(whole[start:] + whole[:end]), ProducerStates())
+    right = append(array(whole), ProducerStates())
+    one_whole = (start == 0 and end < len(whole)) or (start == len(whole) == end)
+    assert written == (right if one_whole else None)
+
+
+@bounded
+@given(
+    st.sampled_from(SIZES), st.sampled_from(CODECS), st.binary(max_size=100), st.sampled_from(list(Origin))
+)
+def test_noise_behind_a_batch(count: int, codec: int, noise: bytes, origin: Origin) -> None:
+    """It is never stored, and never changes what is."""
+    whole = (
+        valid(count, codec)
+        if origin is not Origin.REPLICATION
+        else (100).to_bytes(8, "big") + valid(count, codec)[8:]
+    )
+    written = append(array(whole + noise), ProducerStates(), origin)
+    right = append(array(whole), ProducerStates(), origin)
+    assert written is None or written == right
+    if origin is Origin.CLIENT and len(noise) < 12:
+        assert written == right
+    if origin is Origin.COORDINATOR and noise:
+        assert written is None
 
 
 @bounded
@@ -151,7 +177,9 @@ def test_every_record_comes_out_again(
     try:
         validated = validate_and_assign(data, config=config, next_offset=7, now_ms=TIME, leader_epoch=0)
     except InvalidRecordError as error:
-        assert compact and error.record_index == [key for key, _ in pairs].index(None)
+        keyless = [i for i, (key, _) in enumerate(pairs) if key is None]
+        assert compact and error.record_index == keyless[0]
+        assert [each.index for each in error.record_errors] == keyless
         return
     assert not (compact and any(key is None for key, _ in pairs))
     found = records_in(validated.data.tobytes())

@@ -23,13 +23,16 @@ def run_now(task: Callable[[], None]) -> None:
 class Appended(NamedTuple):
     """Where an append went. ``duplicate``: it was there already, these are its offsets then.
 
-    ``log_append_ms`` is the time that was given under log-append time, else -1.
+    ``log_append_ms`` is the time that was given under log-append time, else -1; of a duplicate it is the
+    largest timestamp of the batch that is in the log, whatever the topic's timestamp type: Kafka answers
+    that. ``left_out``: so many bytes behind the batch were not appended; a producer sends one batch.
     """
 
     first_offset: int
     last_offset: int
     log_append_ms: int = -1
     duplicate: bool = False
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,6 +126,8 @@ class GrowingLog(ViewedLog):
     ) -> Appended:
         """Append batches. Offsets are written into ``data`` itself where it is a writable buffer.
 
+        A client's ``data`` is one batch. A second whole one is refused; bytes behind it that are none, such
+        as a batch that was cut, are left out as Kafka leaves them out, and counted in ``left_out``.
         ``leader_epoch``: the log's latest unless told; one that is lower would make it forget the later ones.
         ``sync``: return only when they are durable. Raises a LogError with Kafka's code; nothing has changed
         then, a batch in ``data`` neither.
@@ -157,13 +159,15 @@ class GrowingLog(ViewedLog):
         batches = validated.batches
         again = self._producers.check(batches, validated.data, origin=origin, now_ms=now_ms)
         if again is not None:
-            return Appended(first_offset=again.first_offset, last_offset=again.last_offset, duplicate=True)
+            return Appended(
+                again.first_offset, again.last_offset, again.timestamp_ms, True, validated.left_out
+            )
         try:
             self._write(validated, now_ms)
         except OSError as error:
             raise self._go_offline(error) from error
         stamped = now_ms if self.config.message_timestamp_type == "LogAppendTime" else -1
-        return Appended(validated.first_offset, validated.last_offset, stamped)
+        return Appended(validated.first_offset, validated.last_offset, stamped, left_out=validated.left_out)
 
     def _write(self, validated: Validated, now_ms: int) -> None:
         try:

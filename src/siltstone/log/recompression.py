@@ -2,7 +2,7 @@
 
 A batch with the topic's codec stays as it is, and so does a control batch, which nobody compresses. Any other
 one is made anew from its records: producer, sequence and flags are the old one's, the base timestamp is the
-first record's.
+first record's. The records keep their own times, also of a batch that claims log-append time.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from siltstone.records.layout import (
     CODECS,
     CONTROL_BIT,
     LOG_OVERHEAD,
+    TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     Bytes,
     Directory,
@@ -78,7 +79,9 @@ def _compressed(batch: Bytes, codec: int, level: int | None) -> Bytes:
 def _plain(data: Bytes, batches: Directory, row: int) -> Bytes:
     """The batch made anew, not compressed."""
     old = batches[row]
-    columns = decode_records(data, batches[row : row + 1])
+    own_times = batches[row : row + 1].copy()
+    own_times["attributes"] &= ~TIMESTAMP_TYPE_BIT
+    columns = decode_records(data, own_times)
     shape = BatchShape(
         base_offset=int(old["base_offset"]),
         leader_epoch=int(old["leader_epoch"]),

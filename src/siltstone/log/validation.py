@@ -6,12 +6,28 @@
     bytes ─► headers, checksums, records (records.check) ─► sizes ─► [recompress] ─► offsets, epoch, time
 
 A batch that is refused is refused whole, with Kafka's error, and its bytes have not changed. One that is
-accepted is changed where it lies: base offset and leader epoch, which no checksum covers, and under
-log-append time the time. Only a ``compression.type`` that is not the batch's makes a new one.
+accepted is changed where it lies: base offset and leader epoch, which no checksum covers, the largest
+timestamp where it is not the records', and under log-append time the time. Only a ``compression.type`` that
+is not the batch's makes a new one.
 
-Where this is stricter than Kafka: sizes below -1 are not taken for null; a producer may not set the delete
-horizon bit, nor the transactional one without a producer id; a batch has to fit
-``max.decompressed.message.bytes``.
+A producer sends one batch. What lies behind it and is no second one, such as one that is cut, is left out
+and counted (``Validated.left_out``), as Kafka leaves it out; a second whole batch is refused. Coordinators
+and replication send several, where a cut one would be a loss: coordinators' are refused, a replica fetches
+the rest again.
+
+Where this differs from Kafka 4.3 on purpose, and why (``docs/appending.md`` has the table, and
+``tests/kafka/test_twin_appends.py`` measures it):
+
+- What readers would call damage is refused, where Kafka stores it: sizes below -1 (which Kafka takes for
+  null), varints with bits that do not fit, record offsets that do not go up one by one (87); inside of
+  compressed batches record sizes that are wrong (87), and bytes behind the compressed stream (-1).
+- A transactional batch without a producer id is refused (87): no marker could end its transaction.
+- A delete horizon is taken off, where Kafka keeps it: with it a producer could have tombstones removed before
+  any consumer has read them.
+- A batch that claims log-append time is taken with its records' own times, as by Kafka; but these are the
+  times that are checked and summed up, where Kafka looks at the header's.
+- A batch has to fit ``max.decompressed.message.bytes`` (10), and at most 10,000 records are named.
+- Where Kafka fails on a damaged record or size (-1), the batch is refused for that (87, 2).
 """
 
 from __future__ import annotations
@@ -29,10 +45,13 @@ from siltstone.errors import (
     InvalidTimestampError,
     LogError,
     MessageTooLargeError,
+    RecordError,
     RecordListTooLargeError,
+    UnreadableBatchError,
 )
 from siltstone.log.recompression import recompress
 from siltstone.records.check import (
+    APPEND_TIMED,
     COMPRESSED,
     FAULT,
     KEYLESS,
@@ -49,6 +68,7 @@ from siltstone.records.check import (
     check_batches,
     check_records,
     check_replicated,
+    refused_records,
     summarize,
 )
 from siltstone.records.checksum import first_bad_checksum, patch_checksums
@@ -58,7 +78,11 @@ from siltstone.records.layout import (
     BATCH_OVERHEAD,
     CHECKED_FROM,
     CODEC_MASK,
+    CODECS,
     CRC_POSITION,
+    LOG_OVERHEAD,
+    MAGIC_POSITION,
+    TIMESTAMP_TYPE_BIT,
     Bytes,
     Directory,
     Int64,
@@ -67,6 +91,8 @@ from siltstone.records.scan import SCAN_REASON, ScanEnd
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 _SMALLEST_ENTRY = 26
+NAMED_RECORDS = 10_000
+"""So many refused records are named at most: a small compressed batch can hold millions."""
 
 _REFUSAL = {
     Fault.RECORD_SIZE: "a record's size is not possible",
@@ -81,13 +107,14 @@ _REFUSAL = {
     Fault.COUNT: "its record count is not positive, or not that of its offsets",
     Fault.CONTROL: "clients may not write control records",
     Fault.SEQUENCE: "it has a producer id but no sequence number",
-    Fault.EPOCH: "it has a producer id but no producer epoch",
+    Fault.EPOCH: "it is transactional but has no producer epoch",
     Fault.NO_PRODUCER: "it is transactional but has no producer id",
-    Fault.TIMESTAMP_TYPE: "it claims log-append time, which only the log gives",
-    Fault.HORIZON: "it has a delete horizon, which only cleaning gives",
     Fault.CODEC: "its codec is unknown",
     Fault.OFFSETS: "its offsets are below the log's end, or do not ascend: fetch from the log's end on",
 }
+_NO_BATCH = "no batch at all: send at least one record"
+_NO_KEY = "has no key: a compacted topic takes none without"
+_CLAIMED = "claims log-append time, which only the log gives"
 
 
 class Origin(enum.Enum):
@@ -102,7 +129,8 @@ class Validated(NamedTuple):
     """What is to be written. ``batches`` are the rows of ``data``; ``last_offset`` is the last batch's.
 
     ``max_timestamp`` (ms) is the largest one, ``offset_of_max_timestamp`` the last offset of the first batch
-    that has it, as a time index wants it.
+    that has it, as a time index wants it. ``left_out``: bytes behind a producer's batch, which are not in
+    ``data``.
     """
 
     data: Bytes
@@ -112,6 +140,7 @@ class Validated(NamedTuple):
     max_timestamp: int
     offset_of_max_timestamp: int
     records: int
+    left_out: int = 0
 
 
 _Rules = tuple[bool, bool, int, int]
@@ -129,9 +158,10 @@ def validate_and_assign(
 ) -> Validated:
     """Check whole batches and make them part of the log from ``next_offset`` on, in ``data`` itself.
 
-    ``data`` is uint8, contiguous and writable. A client sends one batch, others may send several; what is
-    replicated keeps its offsets and its leader epoch, and a batch that is cut at the end is left out. Raises
-    a LogError with Kafka's code for what is not accepted; ``data`` is unchanged then.
+    ``data`` is uint8, contiguous and writable. A client sends one batch, behind which the start of another
+    one is left out; others may send several. What is replicated keeps its offsets and its leader epoch, and
+    a batch that is cut at the end is left out. Raises a LogError with Kafka's code for what is not accepted;
+    ``data`` is unchanged then.
     """
     if origin is Origin.REPLICATION:
         return _take_over(data, config, next_offset)
@@ -146,7 +176,11 @@ def validate_and_assign(
     records, first, last, largest = admit_one(data, rows, checksum, *rules, small, *given)
     if records:
         return Validated(data, rows, first, last, largest, last, records)
-    rows, findings = _checked(data, checksum, config, rules)
+    one = _one_batch(data) if client else data
+    left_out = len(data) - len(one)
+    if left_out:
+        data, checksum = one, _checksum(one)
+    rows, findings = _checked(data, checksum, config, rules, log_append)
     if config.compression_type != "producer":
         data, rows = recompress(data, rows, config)
         _refuse_oversized(rows, config)
@@ -154,7 +188,7 @@ def validate_and_assign(
         raise _too_much(data, config)
     if assign_offsets(data, rows, findings, *given):
         _patch_pending(data, rows, findings)
-    return _validated(data, rows)
+    return _validated(data, rows, left_out)
 
 
 def _checksum(data: Bytes) -> int:
@@ -173,7 +207,7 @@ def _bounds(config: LogConfig, now_ms: int, log_append: bool) -> tuple[int, int]
     return max(least, _LEAST), min(most, _MOST)
 
 
-def _validated(data: Bytes, rows: Directory) -> Validated:
+def _validated(data: Bytes, rows: Directory, left_out: int = 0) -> Validated:
     first, last, largest, offset, records = summarize(rows)
     return Validated(
         data=data,
@@ -183,21 +217,55 @@ def _validated(data: Bytes, rows: Directory) -> Validated:
         max_timestamp=largest,
         offset_of_max_timestamp=offset,
         records=records,
+        left_out=left_out,
     )
 
 
-def _checked(data: Bytes, checksum: int, config: LogConfig, rules: _Rules) -> tuple[Directory, Int64]:
-    """The batches and what was found in them; ``checksum`` is ``_checksum``'s."""
-    client, room = rules[0], 2
+def _one_batch(data: Bytes) -> Bytes:
+    """A producer's batch without what lies behind it (``ProduceRequest.validateRecords``).
+
+    Raises InvalidRecordError for none and for a second one, CorruptMessageError for what cannot be one.
+    """
+    size = _whole_batch_at(data, 0)
+    if size == 0:
+        raise InvalidRecordError(_at(0, SCAN_REASON[ScanEnd.TRUNCATED]) if len(data) else _NO_BATCH)
+    if _whole_batch_at(data, size):
+        raise InvalidRecordError("more than one batch: send one for each partition and request")
+    return data if size == len(data) else data[:size]
+
+
+def _whole_batch_at(data: Bytes, position: int) -> int:
+    """The size of the batch there, 0 when it is not whole (Kafka's ``ByteBufferLogInputStream``).
+
+    Raises CorruptMessageError for a size or a magic byte that no batch has.
+    """
+    behind = len(data) - position
+    if behind < LOG_OVERHEAD:
+        return 0
+    size = int.from_bytes(data[position + 8 : position + LOG_OVERHEAD].tobytes(), "big", signed=True)
+    if size < _SMALLEST_ENTRY - LOG_OVERHEAD:
+        raise CorruptMessageError(_at(position, SCAN_REASON[ScanEnd.BAD_SIZE]))
+    if behind <= MAGIC_POSITION:
+        return 0
+    if data[position + MAGIC_POSITION] > 2:
+        raise CorruptMessageError(_at(position, SCAN_REASON[ScanEnd.BAD_MAGIC]))
+    return size + LOG_OVERHEAD if size + LOG_OVERHEAD <= behind else 0
+
+
+def _checked(
+    data: Bytes, checksum: int, config: LogConfig, rules: _Rules, log_append: bool
+) -> tuple[Directory, Int64]:
+    """The batches and what was found in them; ``checksum`` is ``_checksum``'s. One batch from a client."""
+    room = 1 if rules[0] else 2
     while True:
         rows, findings = np.empty(room, BATCH), np.empty((room, WIDTH), np.int64)
         count, end, outcome, left = check_batches(data, rows, findings, checksum, *rules)
-        if outcome != ScanEnd.DIRECTORY_FULL or client:
+        if outcome != ScanEnd.DIRECTORY_FULL:
             break
         room = max(8 * room, len(data) // 1024)
     rows, findings = rows[:count], findings[:count]
-    if outcome or count == 0 or (count > 1 and client):
-        raise _no_batches(data, client and count > 1, end, ScanEnd(outcome))
+    if outcome or count == 0:
+        raise _no_batches(data, end, ScanEnd(outcome))
     if left & REFUSED:
         _refuse_before_sizes(rows, findings)
     if len(data) > config.max_message_bytes:
@@ -209,22 +277,26 @@ def _checked(data: Bytes, checksum: int, config: LogConfig, rules: _Rules) -> tu
     if left & COMPRESSED:
         _check_compressed(data, rows, findings, config, rules)
         _refuse_faults(rows, findings)
-    if left & (REFUSED | COMPRESSED):
-        _refuse_records(rows, findings, config, rules)
+    if left & (REFUSED | COMPRESSED | APPEND_TIMED):
+        _refuse_records(data, rows, findings, config, rules, log_append)
     return rows, findings
 
 
-def _no_batches(data: Bytes, several: bool, end: int, outcome: ScanEnd) -> LogError:
-    """Why ``data`` is not a run of whole batches, or not the one that a client may send."""
-    if several:
-        return InvalidRecordError("more than one batch: send one for each partition and request")
-    if outcome in (ScanEnd.CLEAN, ScanEnd.DIRECTORY_FULL):
-        return InvalidRecordError("no batch at all: send at least one record")
+def _no_batches(data: Bytes, end: int, outcome: ScanEnd) -> LogError:
+    """Why ``data`` is not a run of whole batches."""
+    if outcome == ScanEnd.CLEAN:
+        return InvalidRecordError(_NO_BATCH)
+    if outcome == ScanEnd.BAD_SIZE and data[end + MAGIC_POSITION] == 1:
+        return InvalidRecordError(_at(end, _REFUSAL[Fault.MAGIC]))
+    if outcome in (ScanEnd.BAD_SIZE, ScanEnd.BAD_MAGIC):
+        return CorruptMessageError(_at(end, SCAN_REASON[outcome]))
     if outcome == ScanEnd.BAD_COUNT:
-        size = int.from_bytes(data[end + 8 : end + 12].tobytes(), "big") + 12
+        size = int.from_bytes(data[end + 8 : end + LOG_OVERHEAD].tobytes(), "big") + LOG_OVERHEAD
         stored = int.from_bytes(data[end + CRC_POSITION : end + CHECKED_FROM].tobytes(), "big")
         if crc32c(data.data[end + CHECKED_FROM : end + size]) != stored:
             return CorruptMessageError(_at(end, _REFUSAL[Fault.CHECKSUM]))
+        if data[end + CHECKED_FROM + 1] & CODEC_MASK >= len(CODECS):
+            return UnreadableBatchError(_at(end, _REFUSAL[Fault.CODEC]))
     return InvalidRecordError(_at(end, SCAN_REASON[outcome]))
 
 
@@ -244,8 +316,8 @@ def _refusal(rows: Directory, findings: Int64, row: int) -> LogError:
     message = _at(int(rows["position"][row]), _REFUSAL[fault])
     if fault == Fault.CHECKSUM:
         return CorruptMessageError(message)
-    if fault == Fault.TIMESTAMP_TYPE:
-        return InvalidTimestampError(message, 0)
+    if fault == Fault.CODEC:
+        return UnreadableBatchError(message)
     return InvalidRecordError(message, record if record >= 0 else None)
 
 
@@ -295,45 +367,75 @@ def _refuse_faults(rows: Directory, findings: Int64) -> None:
 def _check_compressed(
     data: Bytes, rows: Directory, findings: Int64, config: LogConfig, rules: _Rules
 ) -> None:
-    scratch = Scratch(4096)
     for row in np.flatnonzero(rows["attributes"] & CODEC_MASK).tolist():
-        start, size = int(rows["position"][row]), int(rows["size"][row])
-        codec = int(rows["attributes"][row]) & CODEC_MASK
-        scratch.clear()
-        try:
-            body = data[start + BATCH_OVERHEAD : start + size]
-            decompress(codec, body, scratch, config.max_decompressed_message_bytes)
-        except DecompressedTooLargeError as error:
-            raise MessageTooLargeError(
-                _at(start, f"{error}: send smaller batches, or raise max.decompressed.message.bytes")
-            ) from None
-        except DecompressionError as error:
-            raise InvalidRecordError(_at(start, str(error))) from None
-        plain = scratch.array()
-        check_records(plain, 0, len(plain), rows, row, rules[2], rules[3], findings[row])
+        plain, start, end = _plain_records(data, rows, row, config)
+        check_records(plain, start, end, rows, row, rules[2], rules[3], findings[row])
 
 
-def _refuse_records(rows: Directory, findings: Int64, config: LogConfig, rules: _Rules) -> None:
-    """Records that the topic does not take; a timestamp names the error where there are both."""
-    untimely = np.flatnonzero(findings[:, UNTIMELY] >= 0)
-    if len(untimely):
-        row = int(untimely[0])
-        raise InvalidTimestampError(
-            _at(
-                int(rows["position"][row]),
-                f"the timestamp of record {findings[row, UNTIMELY]} is not within "
-                f"[{rules[2]}, {rules[3]}], which message.timestamp.before.max.ms="
-                f"{config.message_timestamp_before_max_ms} and message.timestamp.after.max.ms="
-                f"{config.message_timestamp_after_max_ms} allow",
-            ),
-            int(findings[row, UNTIMELY]),
-        )
-    keyless = np.flatnonzero(findings[:, KEYLESS] >= 0)
-    if rules[1] and len(keyless):
-        row = int(keyless[0])
-        index = int(findings[row, KEYLESS])
-        reason = f"record {index} has no key: a compacted topic takes none without"
-        raise InvalidRecordError(_at(int(rows["position"][row]), reason), index)
+def _plain_records(data: Bytes, rows: Directory, row: int, config: LogConfig) -> tuple[Bytes, int, int]:
+    """The records of a batch, decompressed if need be: the bytes that hold them, from where up to where."""
+    start, size = int(rows["position"][row]), int(rows["size"][row])
+    codec = int(rows["attributes"][row]) & CODEC_MASK
+    if not codec:
+        return data, start + BATCH_OVERHEAD, start + size
+    scratch = Scratch(4096)
+    try:
+        body = data[start + BATCH_OVERHEAD : start + size]
+        decompress(codec, body, scratch, config.max_decompressed_message_bytes)
+    except DecompressedTooLargeError as error:
+        raise MessageTooLargeError(
+            _at(start, f"{error}: send smaller batches, or raise max.decompressed.message.bytes")
+        ) from None
+    except DecompressionError as error:
+        raise UnreadableBatchError(_at(start, str(error))) from None
+    plain = scratch.array()
+    return plain, 0, len(plain)
+
+
+def _refuse_records(
+    data: Bytes, rows: Directory, findings: Int64, config: LogConfig, rules: _Rules, log_append: bool
+) -> None:
+    """Refuse what the topic does not take of sound batches, naming the records.
+
+    A batch that claims log-append time is refused where the topic gives that itself, and where it claims
+    "no time": its records may not have one.
+    """
+    claims = (rows["attributes"] & TIMESTAMP_TYPE_BIT) != 0
+    claims &= np.full(len(rows), log_append) | (rows["max_timestamp"] == -1)
+    wrong = claims | (findings[:, UNTIMELY] >= 0)
+    if rules[1]:
+        wrong |= findings[:, KEYLESS] >= 0
+    for row in np.flatnonzero(wrong).tolist():
+        raise _records_error(data, rows, row, config, rules, bool(claims[row]))
+
+
+def _records_error(
+    data: Bytes, rows: Directory, row: int, config: LogConfig, rules: _Rules, claimed: bool
+) -> LogError:
+    """The error for a batch's records that the topic does not take; a timestamp decides where there are both.
+
+    ``claimed``: it claims log-append time in vain, so that no record's time is right.
+    """
+    plain, start, end = _plain_records(data, rows, row, config)
+    named = np.empty((min(NAMED_RECORDS, int(rows["count"][row])), 2), np.int64)
+    count, keyless, untimely = refused_records(plain, start, end, rows[row], *rules[1:], claimed, named)
+    reasons = (_NO_KEY, _CLAIMED if claimed else _out_of_bounds(config, rules))
+    errors = [RecordError(index=index, message=reasons[timed]) for index, timed in named[:count].tolist()]
+    first, reason = (untimely, reasons[1]) if untimely >= 0 else (keyless, reasons[0])
+    message = _at(
+        int(rows["position"][row]),
+        f"record {first} {reason} ({count} of its {rows['count'][row]} are refused)",
+    )
+    kind = InvalidTimestampError if untimely >= 0 else InvalidRecordError
+    return kind(message, first, errors)
+
+
+def _out_of_bounds(config: LogConfig, rules: _Rules) -> str:
+    return (
+        f"has a timestamp that is not within [{rules[2]}, {rules[3]}], which message.timestamp.before.max.ms="
+        f"{config.message_timestamp_before_max_ms} and message.timestamp.after.max.ms="
+        f"{config.message_timestamp_after_max_ms} allow"
+    )
 
 
 def _patch_pending(data: Bytes, rows: Directory, findings: Int64) -> None:

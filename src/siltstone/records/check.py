@@ -4,6 +4,11 @@ One pass over the bytes: header, checksum, every record's fields, without a row 
 what the log gives: offsets, leader epoch, and under log-append time the time. Between the two nothing has
 changed, so whoever refuses a batch leaves its bytes alone.
 
+Two bits of a header are the log's to give: log-append time and the delete horizon. A batch that comes with
+them, such as one copied from another log, is taken without them: its records have their own times then, and
+its tombstones no horizon yet. Kafka clears the first and keeps the second, with which a producer could have
+tombstones removed at once.
+
 What the first pass finds is a row of ``findings`` a batch (int64): ``FAULT`` is a ``Fault``, ``RECORD`` the
 index of the record where it lies, ``LARGEST`` the largest timestamp, ``KEYLESS`` and ``UNTIMELY`` the first
 record without a key and the first with a timestamp out of bounds (-1: none), ``PENDING`` whether the
@@ -29,8 +34,12 @@ FAULT, RECORD, LARGEST, KEYLESS, UNTIMELY, PENDING, WIDTH = range(7)
 SMALL_BATCH_SIZE = 2048
 _NO_TIMESTAMP = 1 << 62
 _Walked = tuple[int, Any, Any, Any, Any]
-REFUSED, UNCHECKED, COMPRESSED = 1, 2, 4
+REFUSED, UNCHECKED, COMPRESSED, APPEND_TIMED = 1, 2, 4, 8
 """What ``check_batches`` leaves to its caller, as bits."""
+_GIVEN_BY_THE_LOG = 0x48
+"""The bits for log-append time and for a delete horizon."""
+_KEPT_WHEN_REWRITTEN = 0x37
+"""Codec, transactional and control: what Kafka keeps of the attributes where it writes them anew."""
 
 
 class Fault(enum.IntEnum):
@@ -51,37 +60,28 @@ class Fault(enum.IntEnum):
     SEQUENCE = 12
     EPOCH = 13
     NO_PRODUCER = 14
-    TIMESTAMP_TYPE = 15
-    HORIZON = 16
-    CODEC = 17
-    OFFSETS = 18
-
-
-@kernel
-def _client_fault(row: Any) -> int:
-    """What a producer may not send, beside a base offset."""
-    if row.attributes & 32:
-        return 11
-    if row.producer_id >= 0 and row.base_sequence < 0:
-        return 12
-    return 16 if row.attributes & 64 else 0
+    CODEC = 15
+    OFFSETS = 16
 
 
 @kernel
 def _header_fault(row: Any, client: bool) -> int:
-    """A ``Fault`` of the header of a batch of magic 2 that is to get offsets."""
+    """A ``Fault`` of the header of a batch of magic 2 that is to get offsets, in Kafka's order.
+
+    A transaction and a marker belong to a producer with an epoch: without one nothing could end the
+    transaction, and nothing could fence its producer.
+    """
+    if row.attributes & 7 > 4:
+        return 15
     if row.count <= 0 or row.last_offset - row.base_offset + 1 != row.count:
         return 10
-    fault = _client_fault(row) if client else 0
-    if fault != 0:
-        return fault
-    if row.producer_id >= 0 and row.producer_epoch < 0:
-        return 13
+    if client and row.attributes & 32:
+        return 11
+    if client and row.producer_id >= 0 and row.base_sequence < 0:
+        return 12
     if row.attributes & 16 and row.producer_id < 0:
         return 14
-    if row.attributes & 8:
-        return 15
-    return 17 if row.attributes & 7 > 4 else 0
+    return 13 if row.attributes & 48 and row.producer_id >= 0 and row.producer_epoch < 0 else 0
 
 
 @kernel
@@ -208,6 +208,46 @@ def check_records(
 
 
 @kernel
+def refused_records(
+    data: Bytes,
+    start: int,
+    end: int,
+    header: Any,
+    keyed: bool,
+    least: int,
+    most: int,
+    append_timed: bool,
+    named: Int64,
+) -> tuple[int, int, int]:
+    """Which of the sound, plain records ``data[start:end]`` the topic does not take.
+
+    (how many, the first without a key or -1, the first whose time is why or -1). A record without a key
+    counts as that, whatever its time is. ``named`` takes a row for each, as far as it has room: the index,
+    and 1 where its time is why, else 0. ``append_timed``: the batch claims log-append time, so none is right.
+    """
+    count, keyless, untimely = 0, -1, -1
+    at, behind = data.ctypes.data + start, data.ctypes.data + end
+    for record in range(header.count):
+        at, stop, delta, _, _ = record_head(at, behind)
+        _, key_bytes, _, _, _, _, _ = record_fields(at, stop)
+        at = stop
+        timestamp = header.base_timestamp + delta
+        timed = append_timed or (timestamp != -1 and (timestamp < least or timestamp > most))
+        without_key = keyed and key_bytes < 0
+        if not (without_key or timed):
+            continue
+        if without_key and keyless < 0:
+            keyless = record
+        if not without_key and untimely < 0:
+            untimely = record
+        if count < len(named):
+            named[count, 0] = record
+            named[count, 1] = 0 if without_key else 1
+        count += 1
+    return count, keyless, untimely
+
+
+@kernel
 def _checksum_holds(data: Bytes, row: Any) -> bool:
     return bool(crc32c_of(data, row.position + 21, row.position + row.size) == row.crc)
 
@@ -228,7 +268,8 @@ def check_batches(
     ``checksum``: that of ``data`` as one large batch, -1 where nobody has made it: those of large batches are
     pending then. ``client``: a producer sent it. ``keyed``: records without a key are refused. ``least`` and
     ``most`` bound the timestamps (ms). Left to do are bits: ``REFUSED`` (a finding says why), ``UNCHECKED``
-    (its checksum is pending; what was found counts only once it holds), ``COMPRESSED`` (to be inflated).
+    (its checksum is pending; what was found counts only once it holds), ``COMPRESSED`` (to be inflated),
+    ``APPEND_TIMED`` (it claims log-append time).
     """
     count, end, outcome, _ = scan_into(data, 0, len(data), rows)
     left = 0
@@ -248,6 +289,8 @@ def check_batches(
             found[0] = 7
         if found[0] == 0:
             found[0] = _header_fault(row, client)
+        if row.attributes & 8:
+            left |= 8
         if found[0] == 0 and row.attributes & 7:
             left |= 4
         elif found[0] == 0:
@@ -264,7 +307,8 @@ def check_replicated(
 ) -> tuple[int, int, int, int]:
     """The same for batches that have their offsets already: they ascend from ``next_offset`` on.
 
-    Records are not looked at: another log has them like that. Checksums of magic 0 and 1 are pending.
+    Records are not looked at: another log has them like that. An unknown codec is refused, since nobody could
+    read them. Checksums of magic 0 and 1 are pending.
     """
     count, end, outcome, _ = scan_into(data, 0, len(data), rows)
     left = 0
@@ -277,8 +321,10 @@ def check_replicated(
             left |= 2
         elif not _checksum_holds(data, row):
             findings[i, 0] = 7
+        if findings[i, 0] == 0 and row.attributes & 7 > 4:
+            findings[i, 0] = 15
         if findings[i, 0] == 0 and row.base_offset < next_offset:
-            findings[i, 0] = 18
+            findings[i, 0] = 16
         if findings[i, 0] != 0:
             left |= 1
         next_offset = row.last_offset + 1
@@ -297,8 +343,9 @@ def assign_offsets(
 ) -> int:
     """Give checked batches their offsets and leader epoch, in ``data`` and ``rows``; how many are pending.
 
-    The largest timestamp is what the records say, or ``now_ms`` under log-append time; where that is news,
-    the checksum is made again, or left pending for a large batch.
+    The largest timestamp is what the records say, or ``now_ms`` under log-append time. Where that is news, or
+    a bit is set that only the log gives, the attributes are written anew, and the checksum is made again, or
+    left pending for a large batch.
     """
     pending = 0
     for i in range(len(rows)):
@@ -312,13 +359,12 @@ def assign_offsets(
         write_int(data, position + 12, leader_epoch, 4)
         largest = now_ms if log_append else findings[i, 2]
         findings[i, 5] = 0
-        if row.max_timestamp == largest and not log_append:
+        if row.max_timestamp == largest and not log_append and not row.attributes & _GIVEN_BY_THE_LOG:
             continue
         row.max_timestamp = largest
         write_int(data, position + 35, largest, 8)
-        if log_append:
-            row.attributes |= 8
-            write_int(data, position + 21, row.attributes, 2)
+        row.attributes = row.attributes & _KEPT_WHEN_REWRITTEN | (8 if log_append else 0)
+        write_int(data, position + 21, row.attributes, 2)
         if row.size > SMALL_BATCH_SIZE:
             findings[i, 5] = 1
             pending += 1
@@ -354,7 +400,9 @@ def admit_one(
         return 0, 0, 0, 0
     findings = np.empty((1, WIDTH), np.int64)
     count, _, outcome, left = check_batches(data, rows, findings, checksum, client, keyed, least, most)
-    if count != 1 or outcome != 0 or left != 0 or (large and rows[0].max_timestamp != findings[0, 2]):
+    if count != 1 or outcome != 0 or left != 0:
+        return 0, 0, 0, 0
+    if large and (rows[0].max_timestamp != findings[0, 2] or rows[0].attributes & _GIVEN_BY_THE_LOG):
         return 0, 0, 0, 0
     assign_offsets(data, rows, findings, next_offset, leader_epoch, log_append, now_ms)
     return rows[0].count, rows[0].base_offset, rows[0].last_offset, rows[0].max_timestamp

@@ -1,0 +1,90 @@
+"""What an append answers: of a batch that comes again, of bytes that are left out, of strange producers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from siltstone.clock import ManualClock
+from siltstone.config import LogConfig
+from siltstone.errors import InvalidProducerEpochError, UnreadableBatchError
+from siltstone.log.opening import open_partition
+from siltstone.log.partition import PartitionLog
+from siltstone.log.validation import Origin
+from siltstone.records.layout import Bytes
+from tests.log.batches import TIME, array, edited, sent
+
+NOW = TIME + 60_000
+
+
+def opened(path: Path, clean: bool = False, **config: object) -> PartitionLog:
+    settings = LogConfig(**config)  # type: ignore[arg-type]
+    return open_partition(path / "topic-0", settings, ManualClock(NOW), clean=clean)
+
+
+def numbered(sequence: int, count: int = 1, epoch: int = 0, first_time: int = TIME) -> Bytes:
+    return sent(count, first_time=first_time, producer_id=7, producer_epoch=epoch, base_sequence=sequence)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_duplicate_is_answered_with_the_stored_batchs_largest_time(tmp_path: Path, closed: bool) -> None:
+    """As Kafka answers it, whatever the topic's timestamp type is; a snapshot remembers the last batch."""
+    log = opened(tmp_path)
+    assert log.append(numbered(0, 3)).log_append_ms == -1
+    assert log.append(numbered(3, 2, first_time=TIME + 50)).log_append_ms == -1
+    if closed:
+        log.close()
+        log = opened(tmp_path, clean=True)
+    else:
+        again = log.append(numbered(0, 3, first_time=TIME + 9))
+        assert again == (0, 2, TIME + 2, True, 0)
+    assert log.append(numbered(3, 2, first_time=5)) == (3, 4, TIME + 51, True, 0)
+    assert log.log_end_offset == 5
+
+
+def test_a_duplicate_under_log_append_time(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    config = LogConfig(message_timestamp_type="LogAppendTime")
+    log = open_partition(tmp_path / "topic-0", config, clock)
+    assert log.append(numbered(0)).log_append_ms == NOW
+    clock.advance(1000)
+    assert log.append(numbered(0)) == (0, 0, NOW, True, 0)
+    assert log.append(numbered(1)).log_append_ms == NOW + 1000
+
+
+def test_bytes_behind_a_batch_are_counted_and_not_stored(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    data = numbered(0, 3).tobytes()
+    assert log.append(bytearray(data + data[:-1])).left_out == len(data) - 1
+    assert log.size == len(data)
+    again = log.append(bytearray(data + b"\1\2"))
+    assert (again.duplicate, again.first_offset, again.left_out) == (True, 0, 2)
+    assert log.append(numbered(3)).left_out == 0
+
+
+def test_a_producer_without_an_epoch(tmp_path: Path) -> None:
+    """Any sequence is taken of it, but no batch twice; once it has an epoch, it needs it."""
+    log = opened(tmp_path)
+    for number, sequence in enumerate((5, 9, 2)):
+        assert log.append(numbered(sequence, epoch=-1)).first_offset == number
+    assert log.append(numbered(9, epoch=-1)).duplicate
+    with pytest.raises(InvalidProducerEpochError, match="epoch -2 is over"):
+        log.append(numbered(3, epoch=-2))
+    log.close()
+    log = opened(tmp_path, clean=True)
+    assert log.append(numbered(2, epoch=-1)).duplicate
+    assert log.append(numbered(4, epoch=0)).first_offset == 3
+    with pytest.raises(InvalidProducerEpochError, match="epoch -1 is over"):
+        log.append(numbered(5, epoch=-1))
+
+
+def test_a_replica_takes_no_unknown_codec(tmp_path: Path) -> None:
+    """Recovery, the cleaner and readers could not read it; Kafka's follower fails on it, too."""
+    log = opened(tmp_path)
+    good, bad = edited(sent(1), 0, 0, 8), edited(edited(sent(1), 21, 5, 2), 0, 1, 8)
+    with pytest.raises(UnreadableBatchError, match="its codec is unknown"):
+        log.append(np.concatenate((good, bad)), origin=Origin.REPLICATION)
+    assert log.log_end_offset == 0
+    assert log.append(array(good.tobytes()), origin=Origin.REPLICATION).last_offset == 0
