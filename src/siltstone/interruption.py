@@ -140,13 +140,13 @@ class Interruption:
             raise KeyboardInterrupt
 
     def _watch(self) -> None:
-        """In a thread of its own: wait for the first signal."""
-        with self._waking:
-            while woken := self._waking.recv(1):
-                if woken[0] in SIGNALS:
-                    break
-            else:
-                return
+        """In a thread of its own: wait for the first signal. The socket stays open for those that follow."""
+        while woken := self._waking.recv(1):
+            if woken[0] in SIGNALS:
+                break
+        else:
+            self._waking.close()
+            return
         self._note(woken[0])
         threading.Thread(target=self._end_all, name="interruption-end", daemon=True).start()
         if self._uninstalled.wait(self._grace_seconds):

@@ -119,9 +119,16 @@ def _is_worth_a_line(record: logging.LogRecord) -> bool:
     return not (interruption.current().has_come and record.exc_info)
 
 
+def _last_words(line: str) -> None:
+    """Said when the process ends in the middle of something: a progress bar has hidden the cursor."""
+    if sys.stderr.isatty():
+        sys.stderr.write("\x1b[?25h\n")
+    say(line)
+
+
 def main() -> NoReturn:
     """The entry point of the ``siltstone`` script."""
-    came = interruption.Interruption(say=say)
+    came = interruption.Interruption(say=_last_words)
     came.install()
     logging.getLogger().addFilter(_is_worth_a_line)
     status = run()

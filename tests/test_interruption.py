@@ -1,0 +1,219 @@
+"""What a signal does to a command, without Spark: who is told, what waits, an end that nothing holds up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from siltstone import interruption
+from siltstone.interruption import Interruption, came_of_interrupt
+
+INT, TERM = signal.SIGINT, signal.SIGTERM
+HEAD = """
+import contextlib, os, signal, sys, threading, time
+from siltstone.interruption import Interruption, current
+
+def say(line):
+    sys.stderr.write(f"{line}\\n")
+    sys.stderr.flush()
+
+def send(number):
+    os.kill(os.getpid(), number)
+
+INT, TERM = signal.SIGINT, signal.SIGTERM
+came = Interruption(grace_seconds=float(sys.argv[1]), say=say)
+came.install()
+"""
+
+
+def run(body: str, *, grace: float = 30, stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    """A program with a handler for SIGINT, as a terminal's shell starts it."""
+    return subprocess.run(
+        [sys.executable, "-c", HEAD + body, str(grace)],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=60,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+
+
+@pytest.mark.parametrize("number", [INT, TERM])
+def test_the_main_thread_is_told_once_behind_its_critical_section(number: signal.Signals) -> None:
+    done = run(f"""
+said = []
+try:
+    with came.critical():
+        send({int(number)})
+        time.sleep(0.05)
+        said.append("to its end")
+except KeyboardInterrupt:
+    with came.critical():
+        send({int(number)})
+    send(INT)
+    said.append("cleared away")
+print(said, came.has_come, came.status)
+try:
+    came.check()
+except KeyboardInterrupt:
+    print("nothing new is begun")
+""")
+    assert done.stderr == "" and done.stdout.splitlines() == [
+        f"['to its end', 'cleared away'] True {128 + number}",
+        "nothing new is begun",
+    ]
+
+
+@pytest.mark.parametrize("where", ["with came.critical():", "with contextlib.suppress(KeyboardInterrupt):"])
+def test_nothing_holds_up_the_end(where: str) -> None:
+    """A critical section that never ends, and an interrupt that somebody swallows."""
+    done = run(
+        f"""
+while True:
+    {where}
+        send(TERM)
+        time.sleep(60)
+""",
+        grace=0.3,
+    )
+    assert (done.returncode, done.stderr.strip()) == (128 + TERM, interruption.SAID)
+
+
+def test_nor_does_a_reader_of_what_is_said() -> None:
+    done = run(
+        """
+came._say = lambda line: time.sleep(60)
+threading.Thread(target=time.sleep, args=(60,)).start()
+with contextlib.suppress(KeyboardInterrupt):
+    send(INT)
+    time.sleep(60)
+""",
+        grace=0.3,
+    )
+    assert done.returncode == 128 + INT
+
+
+def test_what_runs_elsewhere_ends_before_anything_is_cleared_away() -> None:
+    done = run("""
+order = []
+
+def end():
+    time.sleep(0.3)
+    order.append("ended")
+
+came.at_once(end)
+try:
+    send(INT)
+    time.sleep(60)
+except KeyboardInterrupt:
+    with came.critical():
+        order.append("cleared away")
+came.at_once(lambda: order.append("begun too late"))
+print(order)
+""")
+    assert done.stdout == "['ended', 'cleared away', 'begun too late']\n"
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    """As with ``nohup``, and in the background of a script."""
+    done = run("""
+came.uninstall()
+assert current() is not came
+signal.signal(INT, signal.SIG_IGN)
+other = Interruption()
+other.install()
+send(INT)
+print(signal.getsignal(INT) is signal.SIG_IGN, other.has_come, current() is other)
+""")
+    assert done.stdout == "True False True\n"
+
+
+def test_nobody_reads_any_more() -> None:
+    """Python ends with 120 where the rest of standard output finds no reader."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = run(
+            """
+came.uninstall()
+from siltstone.cli import main
+
+def interrupted(arguments):
+    sys.stdout.write("a line\\n")
+    send(TERM)
+    time.sleep(60)
+
+main._run = interrupted
+main.main()
+""",
+            stdout=writing,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (143, f"siltstone: {interruption.SAID}\n")
+
+
+def test_a_full_pipe(tmp_path: Path) -> None:
+    """Whoever has standard output reads nothing of it, and the command waits to write."""
+    done = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            HEAD
+            + """
+came.uninstall()
+from siltstone import interruption
+from siltstone.cli import main
+
+interruption.Interruption.__init__.__kwdefaults__["grace_seconds"] = 0.5
+
+def writing(arguments):
+    threading.Timer(0.3, send, (TERM,)).start()
+    while True:
+        sys.stdout.write("x" * 4096)
+
+main._run = writing
+main.main()
+""",
+            "30",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert done.wait(30) == 143
+    finally:
+        done.kill()
+        done.communicate()
+
+
+def test_without_a_command_nothing_is_installed() -> None:
+    before = [signal.getsignal(number) for number in interruption.SIGNALS]
+    quiet = interruption.current()
+    quiet.check()
+    quiet.settle()
+    quiet.at_once(lambda: pytest.fail("no signal came"))
+    assert not quiet.has_come and quiet.status == 130
+    with pytest.raises(KeyboardInterrupt), Interruption().critical():
+        signal.raise_signal(INT)
+        inside = [signal.getsignal(number) for number in interruption.SIGNALS]
+    assert [signal.getsignal(number) for number in interruption.SIGNALS] == before != inside
+
+
+def test_an_error_in_the_place_of_an_interrupt() -> None:
+    def job() -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise OSError("the job was cancelled")
+
+    with pytest.raises(OSError) as caught:
+        job()
+    assert came_of_interrupt(caught.value) and not came_of_interrupt(OSError("another one"))
