@@ -32,7 +32,7 @@ from siltstone.cleaner.report import LogResult
 from siltstone.clock import Clock, SystemClock, chosen_ms
 from siltstone.compacted.engine import CompactionEngine, InProcessCompactionEngine
 from siltstone.config import parse_assignments
-from siltstone.errors import DirectoryRefusedError, UsageError
+from siltstone.errors import DirectoryRefusedError, SiltstoneError, UsageError
 from siltstone.log.directory import (
     LogDirectory,
     PassedOver,
@@ -76,7 +76,8 @@ class CleanRequest:
 class CleanReport:
     """What came of it: a result a log, what was passed over, and the run's name. ``notes``: for people.
 
-    ``engine``: what the logs were cleaned with; None where nothing was to be cleaned.
+    ``engine``: what the logs were cleaned with; None where nothing was to be cleaned. ``report_error``: why
+    ``--report`` could not be written, though all the rest was done.
     """
 
     run: str
@@ -85,6 +86,7 @@ class CleanReport:
     kept: Path | None = None
     notes: list[str] = field(default_factory=list)
     engine: str | None = None
+    report_error: str | None = None
 
 
 EngineFactory = Callable[[CleanRequest, Progress | None], Engine]
@@ -144,28 +146,33 @@ def clean(
         refuse_strangers(directories)
         policies = gather_policies(directories, _places(request))
         states = log_states(directories, policies, request.topics)
-        before = fingerprints(concerned(states)) if request.report else {}
-        report = _run(request, run, directories, states, progress, engine, clock)
+        destination = _destination(request, run, directories, states)
+        audited = _Audit(request, run, started, states) if request.report else None
+        try:
+            report = _run(request, run, destination, directories, states, progress, engine, clock)
+        except (SiltstoneError, OSError) as error:
+            if audited is not None:
+                audited.write([], str(error))
+            raise
         report.notes.extend(policies.notes)
         note_listed(states, report.results)
         if request.in_place and not request.dry_run:
             remember(states, report.results, started)
-        if request.report:
-            _write_audit(request, report, started, before, _partitions_after(request, states))
+        if audited is not None:
+            report.report_error = audited.write(report.results)
         return report
 
 
 def _run(
     request: CleanRequest,
     run: str,
+    destination: Destination,
     directories: Sequence[LogDirectory],
     states: Sequence[LogState],
     progress: Progress | None,
     engine: EngineFactory,
     clock: Clock,
 ) -> CleanReport:
-    kept = None if request.keep_originals is None else request.keep_originals.absolute() / run
-    destination = _destination(request, run, directories, states, kept)
     stop_after = None if request.stop_after_minutes is None else request.stop_after_minutes * 60
     limits = RunLimits(max_extra_bytes=request.max_extra_bytes, stop_after_seconds=stop_after)
     started: list[Engine] = []
@@ -192,6 +199,7 @@ def _run(
             destination.discard()
         raise
     passed_over = [each for directory in directories for each in directory.passed_over]
+    kept = _originals_of(request, run)
     swapped = kept if kept is not None and files.exists(kept) else None
     name = None if not started else f"spark {request.master}"
     if started and isinstance(started[0], InProcessEngine):
@@ -199,12 +207,12 @@ def _run(
     return CleanReport(run=run, results=results, passed_over=passed_over, kept=swapped, engine=name)
 
 
+def _originals_of(request: CleanRequest, run: str) -> Path | None:
+    return None if request.keep_originals is None else request.keep_originals.absolute() / run
+
+
 def _destination(
-    request: CleanRequest,
-    run: str,
-    directories: Sequence[LogDirectory],
-    states: Sequence[LogState],
-    kept: Path | None,
+    request: CleanRequest, run: str, directories: Sequence[LogDirectory], states: Sequence[LogState]
 ) -> Destination:
     if request.dry_run or not (request.in_place or request.out):
         return Nowhere()
@@ -212,6 +220,7 @@ def _destination(
         copy = CleanedCopy(run, directories[0], request.out.absolute())
         copy.refuse_little_room()
         return copy
+    kept = _originals_of(request, run)
     if kept is None:
         return InPlace(run)
     files.make_directory(kept.parent, parents=True)
@@ -282,30 +291,42 @@ def _places(request: CleanRequest) -> PolicyPlaces:
     )
 
 
-def _partitions_after(request: CleanRequest, states: Sequence[LogState]) -> list[Path]:
-    places = concerned(states)
-    return places if request.out is None else [request.out.absolute() / place.name for place in places]
+class _Audit:
+    """What ``--report`` says of a run. It is begun before the logs are touched."""
 
+    def __init__(self, request: CleanRequest, run: str, started: int, states: Sequence[LogState]) -> None:
+        self._request = request
+        self._run = run
+        self._started = started
+        self._places = concerned(states)
+        self._before = fingerprints(self._places)
 
-def _write_audit(
-    request: CleanRequest,
-    report: CleanReport,
-    started: int,
-    before: dict[str, dict[str, str]],
-    after: list[Path],
-) -> None:
-    assert request.report is not None
-    shown = {name: str(getattr(request, name)) for name in CleanRequest.__dataclass_fields__}
-    found = audit(
-        run=report.run,
-        version=__version__,
-        started_ms=started,
-        options=dict(shown),
-        results=report.results,
-        before=before,
-        after=fingerprints(after),
-    )
-    files.write_new(request.report, json.dumps(found, indent=1).encode())
+    def write(self, results: Sequence[LogResult], error: str | None = None) -> str | None:
+        """Write it, with the files as they are now; why it could not be written, or None. Raises nothing that
+        has to do with the disk: the logs are cleaned by now, and their results are not to be lost."""
+        path, out = self._request.report, self._request.out
+        assert path is not None
+        shown = {name: str(getattr(self._request, name)) for name in CleanRequest.__dataclass_fields__}
+        after = self._places if out is None else [out.absolute() / place.name for place in self._places]
+        found = audit(
+            run=self._run,
+            version=__version__,
+            started_ms=self._started,
+            options=dict(shown),
+            results=results,
+            before=self._before,
+            after=fingerprints(after),
+            error=error,
+        )
+        try:
+            files.write_new(path, json.dumps(found, indent=1).encode())
+        except FileExistsError as failure:
+            return f"--report {path}: {failure.strerror}"
+        except OSError as failure:
+            with contextlib.suppress(OSError):
+                files.unlink(path)
+            return f"--report {path}: {failure.strerror or failure}"
+        return None
 
 
 def undo(folder: Path) -> dict[str, list[str]]:

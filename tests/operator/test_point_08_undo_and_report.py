@@ -1,5 +1,7 @@
 """8. Keep the originals and put them back; write down what was done."""
 
+import dataclasses
+import errno
 import getpass
 import hashlib
 import json
@@ -11,13 +13,18 @@ import pytest
 
 import siltstone
 from siltstone import app, files
-from siltstone.errors import DirectoryRefusedError, UsageError
+from siltstone.cleaner.audit import fingerprints
+from siltstone.cleaner.engine import Engine
+from siltstone.cli.main import run
+from siltstone.errors import DirectoryRefusedError, EngineError, UsageError
 from tests.operator.staged import (
     Listing,
     in_process,
+    is_root,
     listing,
     no_engine,
     stage,
+    stage_several,
 )
 
 SET = "basic_zipf_ts"
@@ -181,3 +188,119 @@ def test_a_report_is_never_written_over_nor_late_found_impossible(golden: Path, 
         with pytest.raises(UsageError, match="--report"):
             app.clean(staged.asking(report=path), engine=no_engine)
     assert listing(staged.directory) == before
+
+
+def refuse_reading(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """As a file of another user does, or a disk with a bad block; root can read what is mode 0."""
+    sha256 = files.sha256
+
+    def refusing(path: Path) -> str:
+        if path.name == name:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return sha256(path)
+
+    monkeypatch.setattr(files, "sha256", refusing)
+
+
+@pytest.mark.parametrize("name", ["leader-epoch-checkpoint", f"{0:020d}.log"])
+def test_a_file_that_cannot_be_read_is_named_with_its_error(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """It costs neither the run nor the rest of the report, before or after the cleaning."""
+    staged = stage(golden, "basic", tmp_path / "data")
+    before = sha256(staged.partition)
+    refuse_reading(monkeypatch, name)
+    done = staged.clean(report=tmp_path / "report.json")
+    assert done.results[0].status == "cleaned" and done.report_error is None
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["logs"][0]["status"] == "cleaned" and report["error"] is None
+    unread = {name: {"error": "Permission denied"}}
+    assert report["sha256_before"] == {str(staged.partition): before | unread}
+    assert report["sha256_after"] == {str(staged.partition): sha256(staged.partition) | unread}
+
+
+@pytest.mark.skipif(is_root(), reason="root reads what is mode 0")
+def test_a_log_of_mode_0_is_in_the_report_beside_the_others(golden: Path, tmp_path: Path) -> None:
+    directory, request = stage_several(golden, ["basic", "tombstones"], tmp_path)
+    path = min((directory / "basic-0").glob("*.log"))
+    path.chmod(0)
+    done = app.clean(dataclasses.replace(request, report=tmp_path / "report.json"), engine=in_process)
+    assert {each.topic: each.status for each in done.results} == {"basic": "failed", "tombstones": "cleaned"}
+    report = json.loads((tmp_path / "report.json").read_text())
+    for moment in ("sha256_before", "sha256_after"):
+        assert report[moment][str(directory / "basic-0")][path.name] == {"error": "Permission denied"}
+
+
+def test_a_directory_that_cannot_be_listed_is_named_with_its_error(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = stage(golden, "basic", tmp_path / "data")
+    entries, listed = files.entries, list[Path]()
+
+    def refusing(directory: Path) -> list[files.Entry]:
+        listed.append(Path(directory))
+        if listed.count(staged.partition) > 1:
+            raise OSError(errno.EIO, "Input/output error", str(directory))
+        return entries(directory)
+
+    audited = fingerprints([staged.partition, tmp_path / "nowhere"])
+    assert audited == {str(staged.partition): sha256(staged.partition), str(tmp_path / "nowhere"): {}}
+    monkeypatch.setattr(files, "entries", refusing)
+    fingerprints([staged.partition])
+    assert fingerprints([staged.partition]) == {str(staged.partition): {".": {"error": "Input/output error"}}}
+
+
+class FullDisk:
+    """The disk that the report goes to takes a part of it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+
+    def __call__(self, operation: files.Operation) -> None:
+        verb, path, _ = operation
+        if path == self._path and verb not in ("create", "unlink"):
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+
+
+def test_a_report_that_the_disk_does_not_take_costs_no_result(golden: Path, tmp_path: Path) -> None:
+    staged = stage(golden, "basic", tmp_path / "data")
+    path = tmp_path / "report.json"
+    with files.observe(FullDisk(path)):
+        done = staged.clean(report=path)
+    assert done.results[0].status == "cleaned" and staged.checkpoint() is not None
+    assert done.report_error == f"--report {path}: No space left on device"
+    assert not path.exists(), "half a report is none, and stands in the way of the next run's"
+
+
+@pytest.mark.parametrize("json_", [False, True])
+def test_the_command_says_so_shows_what_was_done_and_exits_with_1(
+    golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], json_: bool
+) -> None:
+    staged = stage(golden, "basic", tmp_path / "data")
+    path = tmp_path / "report.json"
+    given = [f"--config={each}" for each in staged.request.config]
+    flags = ["--in-place", "--no-spark", f"--topic={staged.case.topic}", f"--report={path}"]
+    with files.observe(FullDisk(path)):
+        status = run(["clean", str(staged.directory), *flags, *given, *(["--json"] if json_ else [])])
+    out, err = capsys.readouterr()
+    assert status == 1
+    assert f"the report was not written: --report {path}: No space left on device" in err
+    if json_:
+        document = json.loads(out)
+        assert document["logs"][0]["status"] == "cleaned" and "No space" in document["report_error"]
+    else:
+        assert "basic-0" in out and "cleaned" in out
+
+
+def test_a_run_that_breaks_off_is_reported_as_far_as_it_went(golden: Path, tmp_path: Path) -> None:
+    staged = stage(golden, "basic", tmp_path / "data")
+    before = sha256(staged.partition)
+
+    def no_java(request: app.CleanRequest, progress: object) -> Engine:
+        raise EngineError("Java was not found")
+
+    with pytest.raises(EngineError):
+        app.clean(staged.asking(report=tmp_path / "report.json"), engine=no_java)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["logs"], report["error"]) == ([], "Java was not found")
+    assert report["sha256_before"] == report["sha256_after"] == {str(staged.partition): before}

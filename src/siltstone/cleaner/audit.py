@@ -1,4 +1,8 @@
-"""``--report``: who cleaned what, when, with which settings, and every file before and after by SHA-256."""
+"""``--report``: who cleaned what, when, with which settings, and every file before and after by SHA-256.
+
+The report goes as far as it can: what cannot be read is named with the error, and costs neither the run nor
+the rest of the report.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +16,36 @@ from siltstone import files
 from siltstone.cleaner.facts import LogState
 from siltstone.cleaner.report import LogResult
 
+Fingerprint = str | dict[str, str]
+"""A file's SHA-256 in hex, or ``{"error": why it could not be read}``."""
+Fingerprints = dict[str, dict[str, Fingerprint]]
+"""By partition directory and name; the name ``.`` has the error of a directory that cannot be listed."""
 
-def fingerprints(partitions: Sequence[Path]) -> dict[str, dict[str, str]]:
-    """SHA-256 of every file of some partition directories: {directory: {name: hex}}."""
-    return {
-        str(partition): {
-            entry.name: files.sha256(partition / entry.name)
-            for entry in (files.entries(partition) if files.is_directory(partition) else [])
-            if entry.is_file
-        }
-        for partition in partitions
-    }
+
+def fingerprints(partitions: Sequence[Path]) -> Fingerprints:
+    """SHA-256 of every file of some partition directories, or the error that kept it from being read."""
+    return {str(partition): _fingerprints_in(partition) for partition in partitions}
+
+
+def _fingerprints_in(partition: Path) -> dict[str, Fingerprint]:
+    try:
+        names = [entry.name for entry in files.entries(partition) if entry.is_file]
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        return {".": _unread(error)}
+    return {name: _fingerprint(partition / name) for name in names}
+
+
+def _fingerprint(path: Path) -> Fingerprint:
+    try:
+        return files.sha256(path)
+    except OSError as error:
+        return _unread(error)
+
+
+def _unread(error: OSError) -> dict[str, str]:
+    return {"error": error.strerror or str(error)}
 
 
 def concerned(states: Sequence[LogState]) -> list[Path]:
@@ -45,10 +68,12 @@ def audit(
     started_ms: int,
     options: dict[str, object],
     results: Sequence[LogResult],
-    before: dict[str, dict[str, str]],
-    after: dict[str, dict[str, str]],
+    before: Fingerprints,
+    after: Fingerprints,
+    error: str | None = None,
 ) -> dict[str, object]:
-    """The whole report as a plain dictionary. ``version`` is the program's."""
+    """The whole report as a plain dictionary. ``version`` is the program's; ``error``: why the run as a whole
+    broke off, in which case nothing is known of its results."""
     return {
         "run": run,
         "version": version,
@@ -56,6 +81,7 @@ def audit(
         "host": socket.gethostname(),
         "started_ms": started_ms,
         "options": options,
+        "error": error,
         "logs": [result.to_json() for result in results],
         "sha256_before": before,
         "sha256_after": after,

@@ -27,6 +27,7 @@ class CleanedCopy:
 
     at_once = 1
     takes_together = True
+    keeps_accepted = False
 
     def __init__(self, run: str, source: LogDirectory, target: Path) -> None:
         self._run = run

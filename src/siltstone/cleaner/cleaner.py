@@ -29,7 +29,7 @@ from siltstone.cleaner.outcome import (
     check_counts,
     count_all,
     fill,
-    fill_sizes,
+    fill_counts,
     wave_done,
 )
 from siltstone.cleaner.report import LogResult
@@ -46,6 +46,10 @@ _TIMES_AS_LARGE = 4
 """So much larger may such a log be where all workers have one."""
 WAVE_BYTES = 1 << 30
 """Sources that a wave takes, so much may have to be done again; larger logs are gone on with by a journal."""
+UNFINISHED = (
+    "its segments are cleaned, but the run could not be finished: {reason}; "
+    "where the cleaner checkpoint did not move, the next run cleans the log once more"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,8 +313,7 @@ class Cleaner:
                         self._destination.accept(planned, groups)
                         progressing.groups.extend(groups)
                 if last:
-                    with self._critical():
-                        self._destination.finish(planned)
+                    self._finish(planned)
         except (SiltstoneError, OSError) as error:
             trouble = trouble_of(error)
         if trouble is not None:
@@ -322,6 +325,16 @@ class Cleaner:
             planned.result.seconds = time.perf_counter() - progressing.began
             self._tell()
         return True
+
+    def _finish(self, planned: Planned) -> None:
+        """Raises SiltstoneError, OSError with what is left to do where the new segments are all in place."""
+        try:
+            with self._critical():
+                self._destination.finish(planned)
+        except OSError as error:
+            if not self._destination.keeps_accepted:
+                raise
+            raise OSError(error.errno, UNFINISHED.format(reason=trouble_of(error).reason)) from error
 
     def _together(self, groups: Sequence[Rewritten]) -> list[Sequence[Rewritten]]:
         """Groups that are taken over in one go."""
@@ -353,7 +366,9 @@ class Cleaner:
         planned = progressing.planned
         planned.result.stop(trouble.status, trouble.reason)
         planned.result.cleaned_end_offset = planned.result.first_dirty_offset
-        fill_sizes(progressing)
+        if not self._destination.keeps_accepted:
+            progressing.groups = []
+        fill_counts(progressing)
         if progressing.began:
             planned.result.seconds = time.perf_counter() - progressing.began
         with contextlib.suppress(SiltstoneError, OSError):

@@ -87,6 +87,11 @@ class Destination(Protocol):
         """Is it all groups at hand that are taken over in one go, or one after another?"""
         ...
 
+    @property
+    def keeps_accepted(self) -> bool:
+        """Do groups that were taken over stay, also when the log is given up after that?"""
+        ...
+
     def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
         """Take over checked groups, in ascending order: all of them, or, where it raises, none."""
         ...
@@ -153,6 +158,7 @@ class Nowhere:
 
     at_once = 1
     takes_together = True
+    keeps_accepted = False
 
     def tidy(self, state: LogState) -> list[str]:
         """Nothing is finished in a dry run; such a log is reported as skipped."""
@@ -206,6 +212,8 @@ class Nowhere:
 
 class InPlace:
     """Into the log directory itself, by Kafka's swap."""
+
+    keeps_accepted = True
 
     def __init__(self, run: str, originals: Originals | None = None) -> None:
         self._run = run

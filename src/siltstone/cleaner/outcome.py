@@ -97,9 +97,18 @@ def count_all(planned: Planned, done: LogDone) -> None:
         planned.result.records_before = done.found.records + sum(count for count in rest if count is not None)
 
 
-def fill_sizes(progressing: Progressing) -> None:
-    """Sizes after the groups that were taken over."""
+def fill_counts(progressing: Progressing) -> None:
+    """Sizes after the groups that were taken over, and the records that went with them; all or some of the
+    log's groups, whatever came of the rest."""
     result, work = progressing.planned.result, progressing.planned.work
+    for group in progressing.groups:
+        result.removed.superseded += group.superseded
+        result.removed.tombstones += group.tombstones
+        result.removed.keyless += group.keyless
+        result.removed.aborted += group.aborted
+        result.removed.markers += group.markers
+    if result.records_before is not None:
+        result.records_after = result.records_before - result.removed.total()
     result.bytes_after, result.segments_after = result.bytes_before, result.segments_before
     for group in progressing.groups:
         members = work.segments[work.groups[group.group].first : work.groups[group.group].last]
@@ -111,15 +120,7 @@ def fill(progressing: Progressing, done: LogDone) -> None:
     """The result of a log that was cleaned, but for the seconds that it took."""
     result, config = progressing.planned.result, progressing.planned.state.config
     assert config is not None
-    for group in progressing.groups:
-        result.removed.superseded += group.superseded
-        result.removed.tombstones += group.tombstones
-        result.removed.keyless += group.keyless
-        result.removed.aborted += group.aborted
-        result.removed.markers += group.markers
-    fill_sizes(progressing)
-    if result.records_before is not None:
-        result.records_after = result.records_before - result.removed.total()
+    fill_counts(progressing)
     result.distinct_dirty_keys = done.dirty_keys
     map_keys = kafka_map_keys(
         config.integer("log.cleaner.dedupe.buffer.size"), config.number("log.cleaner.io.buffer.load.factor")

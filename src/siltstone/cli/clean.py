@@ -17,7 +17,7 @@ from rich.table import Table
 from siltstone import app
 from siltstone.cleaner import report as status
 from siltstone.cleaner.report import LogResult, failures
-from siltstone.cli.output import size_text
+from siltstone.cli.output import note, size_text
 from siltstone.cli.watch import watch_logs
 from siltstone.config import Source
 from siltstone.errors import UsageError
@@ -145,7 +145,9 @@ def clean(
         sys.stdout.write(json.dumps(_document(request, done)) + "\n")
     else:
         _show(request, done)
-    return 1 if failures(done.results) else 0
+    if done.report_error is not None:
+        note(f"the report was not written: {done.report_error}; the logs are as shown on standard output")
+    return 1 if failures(done.results) or done.report_error is not None else 0
 
 
 class _Bars:
@@ -180,6 +182,7 @@ def _document(request: app.CleanRequest, done: app.CleanReport) -> dict[str, obj
         "logs": [result.to_json() for result in done.results],
         "passed_over": [{"path": each.path, "reason": each.reason} for each in done.passed_over],
         "notes": done.notes,
+        "report_error": done.report_error,
         "kept_originals": None if done.kept is None else str(done.kept),
     }
 
@@ -230,8 +233,8 @@ def _show(request: app.CleanRequest, done: app.CleanReport) -> None:
     console.print(table)
     _show_reasons(console, done.results)
     _show_settings(console, done.results)
-    for note in done.notes:
-        console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
+    for each_note in done.notes:
+        console.print(each_note, style="dim", markup=False, highlight=False, soft_wrap=True)
     for each in done.passed_over:
         console.print(f"passed over: {each.path} ({each.reason})", style="dim", markup=False, highlight=False)
     if done.kept is not None:
@@ -267,8 +270,8 @@ def _show_reasons(console: Console, results: Sequence[LogResult]) -> None:
     for result in results:
         if result.reason:
             by_reason.setdefault((result.status, result.reason), []).append(str(result.where))
-        for note in result.notes:
-            console.print(f"{result.where}: {note}", markup=False, highlight=False)
+        for each_note in result.notes:
+            console.print(f"{result.where}: {each_note}", markup=False, highlight=False)
     for (state, reason), logs in by_reason.items():
         shown = ", ".join(logs[:4]) + (f" and {len(logs) - 4} more" if len(logs) > 4 else "")
         console.print(f"{state}: {shown}: {reason}", markup=False, highlight=False, soft_wrap=True)
