@@ -217,7 +217,7 @@ def log_states(
 
 
 def _text(path: Path) -> str:
-    return files.read_bytes(path).decode("utf-8", "replace")
+    return files.read_input(path).decode("utf-8", "replace")
 
 
 def _elsewhere(directories: Sequence[LogDirectory], broker_config: Path | None) -> LogDirectory:

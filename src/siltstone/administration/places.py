@@ -43,7 +43,7 @@ class Place:
         """The broker's settings. Raises UsageError, OSError."""
         if self.server_properties is None:
             return Config()
-        text = files.read_bytes(self.server_properties).decode("utf-8", "replace")
+        text = files.read_input(self.server_properties).decode("utf-8", "replace")
         return Config(static=parse_server_properties(text, str(self.server_properties)))
 
     def look(self) -> Look:

@@ -12,14 +12,18 @@ it points to is durable. A failed fsync is never tried again.
 from __future__ import annotations
 
 from siltstone.files.appending import Appender, FileSlice
-from siltstone.files.listing import list_files, mapped, read_slice
+from siltstone.files.listing import list_all, list_files, mapped, read_slice
 from siltstone.files.locking import (
     Claim,
     Lock,
     is_locked,
 )
 from siltstone.files.operations import (
+    DIRECTORY,
+    FILE,
+    LINK,
     Entry,
+    FileMark,
     FileStat,
     Operation,
     Reader,
@@ -30,10 +34,12 @@ from siltstone.files.operations import (
     exists,
     inherit_owner,
     is_directory,
+    is_link,
     link,
     make_directory,
     observe,
     read_bytes,
+    read_input,
     remove_directory,
     remove_tree,
     rename,
@@ -62,10 +68,14 @@ from siltstone.files.places import (
 )
 
 __all__ = [
+    "DIRECTORY",
+    "FILE",
+    "LINK",
     "NETWORK_FILE_SYSTEMS",
     "Appender",
     "Claim",
     "Entry",
+    "FileMark",
     "FileSlice",
     "FileStat",
     "Lock",
@@ -82,13 +92,16 @@ __all__ = [
     "find_program",
     "inherit_owner",
     "is_directory",
+    "is_link",
     "is_locked",
     "link",
+    "list_all",
     "list_files",
     "make_directory",
     "mapped",
     "observe",
     "read_bytes",
+    "read_input",
     "read_slice",
     "remove_directory",
     "remove_tree",

@@ -39,7 +39,6 @@ class Segment:
     size: int
     modified_ns: int
     inode: int
-    device: int
     offset_index_size: int
     time_index_size: int
     transaction_index_size: int
@@ -106,7 +105,6 @@ def _segment(directory: Path, base_offset: int, found: Mapping[str, files.FileSt
         size=facts.size,
         modified_ns=facts.modified_ns,
         inode=facts.inode,
-        device=facts.device,
         offset_index_size=offset_index,
         time_index_size=time_index,
         transaction_index_size=transaction_index,

@@ -51,8 +51,7 @@ def open_sides(before: Path, after: Path, topics: Sequence[str] = ()) -> Sides:
     for path in (before, after):
         if not files.is_directory(path):
             raise NotALogDirectoryError(f"{path}: no such directory; give a log directory before and after")
-    one, other = files.stat(before), files.stat(after)
-    if (one.device, one.inode) == (other.device, other.inode):
+    if files.stat(before).place == files.stat(after).place:
         raise UsageError(f"{after}: BEFORE and AFTER are one directory; name a copy from before the cleaning")
     new = _directory_sides(after)
     kept = _kept_logs(before)
