@@ -14,7 +14,13 @@ from pathlib import Path
 from siltstone import files
 from siltstone.config import Config, Source, parse_topic_config
 from siltstone.config.properties import parse_server_properties
-from siltstone.errors import CorruptFileError, DirectoryRefusedError, UnknownTopicError, UsageError
+from siltstone.errors import (
+    CorruptFileError,
+    DirectoryRefusedError,
+    UnknownTopicError,
+    UnsafeFileError,
+    UsageError,
+)
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.cluster.settings import (
     ClusterSettings,
@@ -22,7 +28,7 @@ from siltstone.log.cluster.settings import (
     node_id_of,
     read_cluster_settings,
 )
-from siltstone.log.directory import LogDirectory
+from siltstone.log.directory import open_directories
 from siltstone.log.names import CLUSTER_METADATA, LOCK, TopicPartition
 from siltstone.log.service.manager import LogManager
 from siltstone.log.service.read_only import ReadOnlyLog, ReadOnlyLogs
@@ -89,7 +95,7 @@ class Look:
             self._metadata = before._metadata
         self.paths = tuple(paths)
         self.broker = broker
-        self.directories = [LogDirectory.open(path, lock=False) for path in paths]
+        self.directories = open_directories(paths, lock=False)
         self.logs = ReadOnlyLogs(paths)
         roots = {each.path for each in self.directories}
         self.registry: TopicRegistry = load_registry(roots)[0] if roots else TopicRegistry()
@@ -154,7 +160,7 @@ class Look:
 
     @property
     def _is_partial(self) -> bool:
-        return any(directory.is_single_partition for directory in self.directories)
+        return any(directory.is_partial for directory in self.directories)
 
     def topic(self, name: str) -> TopicFacts:
         """One topic. Raises UnknownTopicError."""
@@ -256,6 +262,8 @@ class Look:
             )
         try:
             log = self.logs[where]
+        except UnsafeFileError:
+            raise
         except DirectoryRefusedError:
             if not self._is_in_use(self._here[where].parent):
                 raise

@@ -26,8 +26,6 @@ from siltstone.errors import CorruptFileError, DirectoryRefusedError
 from siltstone.log.names import TopicPartition
 from siltstone.records.layout import Bytes, Directory
 
-STAGED_WRITES = ".siltstone-writes"
-"""The folder in a partition's directory; not the cleaner's, which removes its own with all that is in it."""
 STAGED = np.dtype(
     [
         ("topic", np.int32),
