@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -337,6 +339,64 @@ def test_where_mounts_cannot_be_read_the_file_system_is_unknown(monkeypatch: pyt
 
     monkeypatch.setattr(places, "read_bytes", missing)
     assert files.file_system("/") == ""
+
+
+def _soon(work: Callable[[], object], fifo: Path) -> BaseException | None:
+    """What a thread's work ends with; one that waits for a writer is let go, and fails the test."""
+    ended: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            work()
+            ended.append(None)
+        except OSError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(10)
+    if not ended:
+        os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+        pytest.fail("it waits for somebody to write")
+    return ended[0]
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        files.Reader,
+        files.read_bytes,
+        files.sha256,
+        files.mapped,
+        files.Claim,
+        lambda path: files.read_slice(path, 0, 1),
+        lambda path: files.copy(path, path.with_name("copy")),
+    ],
+)
+def test_what_is_no_regular_file_is_refused_and_nobody_waits_for_it(
+    tmp_path: Path, opening: Callable[[Path], object]
+) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    error = _soon(lambda: opening(tmp_path / "fifo"), tmp_path / "fifo")
+    assert isinstance(error, OSError) and "FIFO" in str(error) and str(tmp_path / "fifo") in str(error)
+    with pytest.raises(OSError, match="character device"):
+        opening(Path("/dev/null"))
+    with pytest.raises(IsADirectoryError):
+        opening(tmp_path)
+    assert not (tmp_path / "copy").exists()
+
+
+def test_whether_a_fifo_is_locked_is_known_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    assert _soon(lambda: files.is_locked(tmp_path / "fifo"), tmp_path / "fifo") is None
+
+
+def test_what_a_person_names_may_be_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    thread = threading.Thread(target=(tmp_path / "fifo").write_bytes, args=(b"key=value",))
+    thread.start()
+    assert files.read_input(tmp_path / "fifo") == b"key=value"
+    thread.join()
 
 
 def test_space_and_tree_size(tmp_path: Path) -> None:

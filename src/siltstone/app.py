@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +28,7 @@ from siltstone.cleaner.originals import (
     undo_logs,
 )
 from siltstone.cleaner.remembered import note_listed, remember
-from siltstone.cleaner.report import LogResult
+from siltstone.cleaner.report import FAILED, LogResult
 from siltstone.clock import Clock, SystemClock, chosen_ms
 from siltstone.compacted.engine import CompactionEngine, InProcessCompactionEngine
 from siltstone.config import parse_assignments
@@ -36,10 +36,11 @@ from siltstone.errors import DirectoryRefusedError, SiltstoneError, UsageError
 from siltstone.log.directory import (
     LogDirectory,
     PassedOver,
-    open_once,
+    open_directories,
     refuse_network_file_system,
     refuse_strangers,
 )
+from siltstone.log.names import parse_partition
 from siltstone.log.recovery.directories import DirectoryRecovery, Recovery, recover_directories
 from siltstone.policies import PolicyPlaces, gather_policies, log_states, recovery_configs
 
@@ -137,8 +138,7 @@ def clean(
     started = clock.now_ms()
     run = f"{datetime.fromtimestamp(started / 1000, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     with contextlib.ExitStack() as stack:
-        locked = set[tuple[int, int]]()
-        opened = (open_once(path, locked, dry_run=request.dry_run) for path in request.directories)
+        opened = open_directories(request.directories, dry_run=request.dry_run)
         directories = [stack.enter_context(each) for each in opened]
         _refuse_outputs_inside(request, directories)
         for directory in directories:
@@ -149,7 +149,7 @@ def clean(
         destination = _destination(request, run, directories, states)
         audited = _Audit(request, run, started, states) if request.report else None
         try:
-            report = _run(request, run, destination, directories, states, progress, engine, clock)
+            report, not_meant = _run(request, run, destination, directories, states, progress, engine, clock)
         except (SiltstoneError, OSError) as error:
             if audited is not None:
                 audited.write([], str(error))
@@ -158,6 +158,7 @@ def clean(
         note_listed(states, report.results)
         if request.in_place and not request.dry_run:
             remember(states, report.results, started)
+        report.results.extend(not_meant)
         if audited is not None:
             report.report_error = audited.write(report.results)
         return report
@@ -172,7 +173,9 @@ def _run(
     progress: Progress | None,
     engine: EngineFactory,
     clock: Clock,
-) -> CleanReport:
+) -> tuple[CleanReport, list[LogResult]]:
+    """The run, with a result for each of ``states``; and results of logs that a copy had to leave out,
+    too."""
     stop_after = None if request.stop_after_minutes is None else request.stop_after_minutes * 60
     limits = RunLimits(max_extra_bytes=request.max_extra_bytes, stop_after_seconds=stop_after)
     started: list[Engine] = []
@@ -200,11 +203,15 @@ def _run(
         raise
     passed_over = [each for directory in directories for each in directory.passed_over]
     kept = _originals_of(request, run)
+    not_meant: list[LogResult] = []
+    if isinstance(destination, CleanedCopy):
+        not_meant = _tell_left_out(destination.left_out, results, passed_over)
     swapped = kept if kept is not None and files.exists(kept) else None
     name = None if not started else f"spark {request.master}"
     if started and isinstance(started[0], InProcessEngine):
         name = "in-process"
-    return CleanReport(run=run, results=results, passed_over=passed_over, kept=swapped, engine=name)
+    report = CleanReport(run=run, results=results, passed_over=passed_over, kept=swapped, engine=name)
+    return report, not_meant
 
 
 def _originals_of(request: CleanRequest, run: str) -> Path | None:
@@ -227,6 +234,25 @@ def _destination(
     for state in states:
         refuse_other_file_system(kept.parent, state.path)
     return InPlace(run, Originals(kept))
+
+
+def _tell_left_out(
+    left_out: Mapping[Path, str], results: Sequence[LogResult], passed_over: list[PassedOver]
+) -> list[LogResult]:
+    """What is not in the copy. A log is a failed result: those that were not meant are returned. The rest is
+    passed over."""
+    known = {result.where: result for result in results}
+    not_meant = []
+    for path, reason in left_out.items():
+        where = parse_partition(path.name)
+        if where is None:
+            passed_over.append(PassedOver(path=str(path), reason=reason))
+        elif where in known:
+            known[where].stop(FAILED, reason)
+        else:
+            result = LogResult(topic=where.topic, partition=where.partition, directory=str(path))
+            not_meant.append(result.stop(FAILED, reason))
+    return not_meant
 
 
 def _refuse_contradictions(request: CleanRequest) -> None:
@@ -263,8 +289,10 @@ def _refuse_out(request: CleanRequest, out: Path) -> None:
 def _refuse_outputs_inside(request: CleanRequest, directories: Sequence[LogDirectory]) -> None:
     outputs = {"--out": request.out, "--keep-originals": request.keep_originals, "--report": request.report}
     for flag, path in outputs.items():
+        above = [] if path is None else [each for each in path.resolve().parents if files.exists(each)]
+        places = {files.stat(each).place for each in above}
         for directory in directories:
-            if path is not None and path.resolve().is_relative_to(directory.path.resolve()):
+            if directory.place in places:
                 raise UsageError(
                     f"{flag} {path}: inside {directory.path}, where a broker would stumble over it; "
                     "name another place"
@@ -335,13 +363,14 @@ def undo(folder: Path) -> dict[str, list[str]]:
     All logs are checked before the first is changed; an UndoStoppedError says what was put back and what not.
     """
     kept = read_run(folder)
-    by_directory: dict[Path, list[Path]] = {}
-    for _, log in kept:
-        by_directory.setdefault(Path(log.path).parent, []).append(Path(log.path))
     with contextlib.ExitStack() as stack:
-        directories = {path: stack.enter_context(LogDirectory.open(path)) for path in by_directory}
-        for directory in directories.values():
+        opened = open_directories([Path(log.path).resolve().parent for _, log in kept])
+        for directory in opened:
+            stack.enter_context(directory)
             _refuse_state(directory, in_place=True)
+        by_place = {each.place: each for each in opened}
+        parents = {Path(log.path).parent for _, log in kept}
+        directories = {path: by_place[files.stat(path.resolve()).place] for path in parents}
         return undo_logs(kept, directories, interruption.current().critical)
 
 
@@ -362,16 +391,20 @@ def recover(
     """
     given = parse_assignments(config, "--config")
     by_ms = chosen_ms(now_ms, SystemClock())
-    directories, offline, locked = [], [], set[tuple[int, int]]()
+    directories, offline = [], list[DirectoryRecovery]()
+
+    def failed(path: Path, error: OSError) -> None:
+        offline.append(DirectoryRecovery.failed(path, error))
+
     with contextlib.ExitStack() as stack:
-        for path in paths:
+        opened = open_directories(paths, dry_run=dry_run, failed=failed)
+        for directory in [stack.enter_context(each) for each in opened]:
             try:
-                directory = stack.enter_context(open_once(path, locked, dry_run=dry_run))
                 refuse_network_file_system(directory)
                 directory.properties()
                 directories.append(directory)
             except OSError as error:
-                offline.append(DirectoryRecovery.failed(path, error))
+                failed(directory.path, error)
         refuse_strangers(directories)
         how = Recovery(
             config_of=recovery_configs(directories, given, broker_config),

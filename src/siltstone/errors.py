@@ -7,6 +7,7 @@
     ├── NotALogDirectoryError    the path is no Kafka log or partition directory
     ├── DirectoryLockedError     a live broker (or another Siltstone) holds the directory's ``.lock``
     ├── DirectoryRefusedError    the directory is not in a state in which it may be changed
+    │   └── UnsafeFileError      a link, a device or another user's file has the name of one of Kafka's files
     ├── CorruptFileError         a checkpoint, index, snapshot or metadata file that makes no sense
     │   └── CorruptRecordError   a batch or record that makes no sense
     ├── LedgerError              a file of a compacted ledger is missing or damaged
@@ -67,6 +68,13 @@ class DirectoryLockedError(SiltstoneError):
 
 class DirectoryRefusedError(SiltstoneError):
     """The directory may not be changed as it is: the message says what to do first."""
+
+
+class UnsafeFileError(DirectoryRefusedError):
+    """A name of Kafka's in a partition directory is no regular file, or not the directory owner's.
+
+    Its log is neither read nor changed: to pass the file over would be to pass over what is in it.
+    """
 
 
 class CorruptFileError(SiltstoneError):

@@ -29,7 +29,7 @@ from siltstone.config import (
     refuse_contradictions,
 )
 from siltstone.config.properties import first_of, parse_foreign_server_properties
-from siltstone.errors import CorruptFileError, DirectoryRefusedError, UsageError
+from siltstone.errors import CorruptFileError, DirectoryRefusedError, UnsafeFileError, UsageError
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.cluster.settings import (
     METADATA_PARTITION,
@@ -134,7 +134,7 @@ class Policies:
 
 def gather_policies(directories: Sequence[LogDirectory], places: PolicyPlaces) -> Policies:
     """Read every place. Raises UsageError, DirectoryRefusedError, CorruptFileError, OSError."""
-    single = all(directory.is_single_partition for directory in directories)
+    single = all(directory.is_partial for directory in directories)
     if places.config and not places.topics and not single:
         raise UsageError("--config needs --topic: say which topics the settings are for")
     given = parse_assignments(places.config, "--config")
@@ -185,7 +185,7 @@ def recovery_configs(
         holder = metadata_directory(directories) or _named_elsewhere(directories, broker_config)
         if holder is not None:
             cluster = read_cluster_settings(holder, node_id=node_id_of(directories), static=static)
-    except (CorruptFileError, UsageError, OSError) as error:
+    except (CorruptFileError, UnsafeFileError, UsageError, OSError) as error:
         _logger.warning("topics' own settings are not known: %s", error)
 
     def config_of(where: TopicPartition) -> LogConfig:
@@ -217,7 +217,7 @@ def log_states(
 
 
 def _text(path: Path) -> str:
-    return files.read_bytes(path).decode("utf-8", "replace")
+    return files.read_input(path).decode("utf-8", "replace")
 
 
 def _elsewhere(directories: Sequence[LogDirectory], broker_config: Path | None) -> LogDirectory:

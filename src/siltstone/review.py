@@ -17,7 +17,7 @@ from siltstone.cleaner.explanation.model import Explanation
 from siltstone.cleaner.facts import Choices
 from siltstone.clock import Clock, SystemClock, chosen_ms
 from siltstone.errors import UsageError
-from siltstone.log.directory import LogDirectory, refuse_strangers
+from siltstone.log.directory import LogDirectory, open_directories, refuse_strangers
 from siltstone.log.names import TopicPartition
 from siltstone.policies import PolicyPlaces, gather_policies, log_states
 from siltstone.verifying.directories import verify as verify_directories
@@ -114,7 +114,7 @@ def explain(
     now_ms = chosen_ms(request.now_ms, clock or SystemClock())
     if request.top < 0:
         raise UsageError(f"--top {request.top}: must not be negative")
-    directories = [LogDirectory.open(path, lock=False) for path in request.directories]
+    directories = open_directories(request.directories, lock=False)
     refuse_strangers(directories)
     policies = gather_policies(directories, _places(request))
     states = log_states(directories, policies, request.topics)

@@ -38,7 +38,6 @@ def segment(base: int, inode: int = 7) -> Segment:
         size=100 + base,
         modified_ns=1_700_000_000_000_000_000 + base,
         inode=inode,
-        device=0,
         offset_index_size=8,
         time_index_size=12,
         transaction_index_size=0,

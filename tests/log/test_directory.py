@@ -105,7 +105,7 @@ def test_strange_names_and_links_are_passed_over(where: Path, tmp_path: Path) ->
 
 def test_one_partition_alone(where: Path) -> None:
     with LogDirectory.open(where / "topic-0") as directory:
-        assert directory.is_single_partition
+        assert directory.is_partial
         assert directory.path == where
         assert list(directory.partitions.values()) == [where / "topic-0"]
         assert not can_lock(where / ".lock")

@@ -139,7 +139,8 @@ def test_listing(tmp_path: Path) -> None:
     partition = logs.write_log(tmp_path / "log", {0: [one(0, "a")], 30: [one(30, "b")], 4: [one(4, "c")]})
     for stray in ("x.log", f"{9:020d}.log.swap", f"{9:020d}.log.cleaned", f"{0:020d}.index.deleted"):
         (partition / stray).write_bytes(b"x")
-    (partition / f"{77:020d}.log").mkdir()
+    (partition / "notes").mkdir()
+    (partition / "more").symlink_to("notes")
     (partition / f"{30:020d}.index").unlink()
     found = list_segments(partition)
     assert [segment.base_offset for segment in found] == [0, 4, 30]

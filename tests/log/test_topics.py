@@ -14,6 +14,7 @@ from siltstone.clock import ManualClock
 from siltstone.config import Config, parse_assignments
 from siltstone.errors import (
     CorruptFileError,
+    DirectoryRefusedError,
     InvalidConfigError,
     InvalidPartitionsError,
     InvalidTopicError,
@@ -144,6 +145,32 @@ def test_what_is_refused_leaves_nothing(
             manager.topics.create(name, partitions=partitions, config=config)
         assert error.value.code == code
         assert (tmp_path / TOPICS_FILE).read_bytes() == before and names_in(tmp_path) == on_disk
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_what_has_a_partitions_name_and_is_no_directory_is_in_the_way(tmp_path: Path, kind: str) -> None:
+    """A link would lead what is written out of the log directory; a file is no reason to go offline."""
+    (tmp_path / "elsewhere").mkdir()
+    with opened(tmp_path / "logs") as manager:
+        path = tmp_path / "logs" / "events-1"
+        path.symlink_to(tmp_path / "elsewhere") if kind == "link" else path.touch()
+        for refused in (
+            lambda: manager.topics.create("events", 2),
+            lambda: manager.get_or_create(TopicPartition("events", 1)),
+        ):
+            with pytest.raises(DirectoryRefusedError, match=r"events-1: a .* is in the way"):
+                refused()
+        assert manager.topics.names() == [] and manager.directories[0].offline is None
+        manager.topics.create("other", 1)
+    entry = TopicEntry(topic_id="x" * 22, partitions=(1,), unmade=(1,), config={})
+    registry = load_registry([tmp_path / "logs"])[0].with_topic("events", entry)
+    write_registry(tmp_path / "logs", registry)
+    with opened(tmp_path / "logs") as manager:
+        assert TopicPartition("other", 0) in manager and TopicPartition("events", 1) not in manager
+        path.unlink()
+    with opened(tmp_path / "logs") as manager:
+        assert TopicPartition("events", 1) in manager
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_only_asking(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_offsets_further_apart_than_32_bits_keep_their_winners(tmp_path: Path) -
     each = [batch([Rec(offset=at, key=b"k%d" % at)]) for at in far]
     partition = write_segments(tmp_path / "t-0", {0: each}, 100)
     with files.Reader(partition / f"{0:020}.log") as reader:
-        file = SourceFile(0, reader.stat.size, reader.stat.inode, reader.stat.device)
+        file = SourceFile(0, reader.stat.size, files.FileMark.of(reader.stat, may_grow=False))
     piece = Piece(
         where=TopicPartition("t", 0),
         directory=str(partition),

@@ -24,9 +24,10 @@ from siltstone.compacted.service.status import ERROR, RUNNING, CompactionStatus,
 from siltstone.compacted.service.thresholds import Threshold, compaction_threshold
 from siltstone.config import Config
 from siltstone.errors import DirectoryRefusedError, SiltstoneError
-from siltstone.log.directory import LogDirectory
+from siltstone.log.directory import LogDirectory, open_directories
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
+from siltstone.log.partition_files import refuse_unsafe_files
 from siltstone.log.service.namespaces import find_topic, persistent_name
 from siltstone.log.service.read_only import ReadOnlyLog
 
@@ -215,13 +216,8 @@ def compact_topic(
 def _locked(place: Place) -> Iterator[None]:
     """The directories' locks, held; each once. Raises DirectoryLockedError, DirectoryRefusedError."""
     with contextlib.ExitStack() as stack:
-        locked = set()
-        for path in place.directories:
-            directory = LogDirectory.open(path, lock=False)
-            if directory.path in locked:
-                continue
-            locked.add(directory.path)
-            _refuse_state(stack.enter_context(LogDirectory.open(path)))
+        for directory in open_directories(place.directories):
+            _refuse_state(stack.enter_context(directory))
         yield
 
 
@@ -255,6 +251,7 @@ def _compacted(
     reason = "interrupted"
     try:
         log = look.committed_log(where, no_other_replica=to_the_end)
+        refuse_unsafe_files(log.directory)
         _refuse_damage(log)
         if reset:
             _forget(log)

@@ -131,7 +131,7 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
     Raises UsageError, OSError.
     """
     try:
-        found = _offsets(json.loads(files.read_bytes(path)))
+        found = _offsets(json.loads(files.read_input(path)))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"--offset-json-file {path}: {type(error).__name__}: {error}; give "

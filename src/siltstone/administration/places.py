@@ -15,7 +15,13 @@ from siltstone import files
 from siltstone.cleaner.facts import NO_HIGH_WATERMARK
 from siltstone.config import LONG_MAX, Config, Source, parse_topic_config
 from siltstone.config.properties import parse_server_properties
-from siltstone.errors import CorruptFileError, DirectoryRefusedError, UnknownTopicError, UsageError
+from siltstone.errors import (
+    CorruptFileError,
+    DirectoryRefusedError,
+    UnknownTopicError,
+    UnsafeFileError,
+    UsageError,
+)
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.cluster.settings import (
     ClusterSettings,
@@ -23,7 +29,7 @@ from siltstone.log.cluster.settings import (
     node_id_of,
     read_cluster_settings,
 )
-from siltstone.log.directory import LogDirectory
+from siltstone.log.directory import open_directories
 from siltstone.log.names import CLUSTER_METADATA, LOCK, TopicPartition
 from siltstone.log.service.manager import LogManager
 from siltstone.log.service.read_only import ReadOnlyLog, ReadOnlyLogs
@@ -44,7 +50,7 @@ class Place:
         """The broker's settings. Raises UsageError, OSError."""
         if self.server_properties is None:
             return Config()
-        text = files.read_bytes(self.server_properties).decode("utf-8", "replace")
+        text = files.read_input(self.server_properties).decode("utf-8", "replace")
         return Config(static=parse_server_properties(text, str(self.server_properties)))
 
     def look(self) -> Look:
@@ -90,7 +96,7 @@ class Look:
             self._metadata = before._metadata
         self.paths = tuple(paths)
         self.broker = broker
-        self.directories = [LogDirectory.open(path, lock=False) for path in paths]
+        self.directories = open_directories(paths, lock=False)
         self.logs = ReadOnlyLogs(paths)
         roots = {each.path for each in self.directories}
         self.registry: TopicRegistry = load_registry(roots)[0] if roots else TopicRegistry()
@@ -155,7 +161,7 @@ class Look:
 
     @property
     def _is_partial(self) -> bool:
-        return any(directory.is_single_partition for directory in self.directories)
+        return any(directory.is_partial for directory in self.directories)
 
     def topic(self, name: str) -> TopicFacts:
         """One topic. Raises UnknownTopicError."""
@@ -257,6 +263,8 @@ class Look:
             )
         try:
             log = self.logs[where]
+        except UnsafeFileError:
+            raise
         except DirectoryRefusedError:
             if not self._is_in_use(self._here[where].parent):
                 raise

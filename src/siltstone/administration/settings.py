@@ -111,7 +111,7 @@ def _in_unit(key: Key, name: str, value: Value) -> str:
 
 def read_additions(path: Path) -> list[str]:
     """A properties file as ``key=value`` assignments. Raises OSError, UsageError."""
-    found = javaproperties.loads(files.read_bytes(path).decode("utf-8", "replace"))
+    found = javaproperties.loads(files.read_input(path).decode("utf-8", "replace"))
     return [f"{name}={value}" for name, value in found.items()]
 
 

@@ -40,7 +40,7 @@ from siltstone.errors import (
     SourceChangedError,
     UsageError,
 )
-from siltstone.log.directory import Checkpoints, LogDirectory, refuse_strangers
+from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, refuse_strangers
 from siltstone.log.names import LOCK, STAGING, TopicPartition
 from siltstone.log.replacement import interrupted
 from siltstone.log.service.uncleanable import Uncleanable, read_uncleanable
@@ -70,7 +70,7 @@ class Watch:
         self._topics = tuple(places.topics)
         self._clock = clock
         self._to_the_end = to_the_end
-        self._given = gather_policies([LogDirectory.open(path, lock=False) for path in paths], places)
+        self._given = gather_policies(open_directories(paths, lock=False), places)
         self._outlooks = Outlooks()
         self._metadata: tuple[int, Look] | None = None
         self._has_seen = False

@@ -12,17 +12,19 @@ from siltstone.cleaner.expiry import Expiry
 from siltstone.cleaner.facts import LogState, Planned, staging_folder
 from siltstone.cleaner.journal import Journal
 from siltstone.cleaner.staging import Rewritten
-from siltstone.errors import DirectoryRefusedError
+from siltstone.errors import DirectoryRefusedError, UnsafeFileError
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import SEGMENT_KINDS, STAGING, SegmentFile, TopicPartition, segment_file
+from siltstone.log.partition_files import refuse_kind, refuse_unsafe_files
 
 
 class CleanedCopy:
     """Into a new log directory, which appears under its name only when it is whole.
 
     Everything of the source is copied but its lock: cleaned logs as cleaned, all others as they are.
+    ``left_out``: what could not be copied whole, and so is not copied at all, by path, with the reason.
     """
 
     at_once = 1
@@ -38,6 +40,7 @@ class CleanedCopy:
         self._finished: dict[TopicPartition, Planned] = {}
         self._resets: dict[TopicPartition, int] = {}
         self._expired: dict[TopicPartition, set[int]] = {}
+        self.left_out: dict[Path, str] = {}
 
     def tidy(self, state: LogState) -> list[str]:
         """The source is never changed."""
@@ -120,18 +123,32 @@ class CleanedCopy:
         files.make_directory(self._partial, parents=True)
         files.copy_attributes(self._source.path, self._partial)
         for name in self._names():
-            if files.is_directory(self._source.path / name):
-                self._copy_partition(self._source.path / name, self._partial / name)
-            else:
-                files.copy(self._source.path / name, self._partial / name)
+            try:
+                self._copy(self._source.path / name, self._partial / name)
+            except UnsafeFileError as error:
+                self.left_out[self._source.path / name] = f"left out of the copy: {error}"
         self._write_checkpoint()
         files.sync_directory(self._partial)
         files.rename(self._partial, self._target)
         files.sync_directory(self._target.parent)
 
+    def _copy(self, source: Path, target: Path) -> None:
+        """One entry of the source. Raises UnsafeFileError, and nothing of it is copied then; OSError."""
+        facts = files.stat(source, follow=False)
+        if facts.kind != files.DIRECTORY:
+            refuse_kind(source, facts, files.FILE)
+            return files.copy(source, target)
+        try:
+            refuse_unsafe_files(source)
+        except UnsafeFileError:
+            if files.exists(target):
+                files.remove_tree(target)
+            raise
+        return self._copy_partition(source, target)
+
     def _names(self) -> list[str]:
         """What is copied: all files and folders but the lock, or the one partition that was opened."""
-        if self._source.is_single_partition:
+        if self._source.is_partial:
             return [path.name for path in self._source.partitions.values()]
         left_out = (names.LOCK, names.CLEANER_CHECKPOINT)
         found = files.entries(self._source.path)
@@ -139,10 +156,12 @@ class CleanedCopy:
 
     def _write_checkpoint(self) -> None:
         offsets = read_checkpoint(self._source.path / names.CLEANER_CHECKPOINT)
-        if self._source.is_single_partition:
+        if self._source.is_partial:
             offsets = {where: offset for where, offset in offsets.items() if where in self._source.partitions}
         offsets |= self._resets
         offsets |= {where: cleaned_up_to(planned) for where, planned in self._finished.items()}
+        left_out = {names.parse_partition(path.name) for path in self.left_out}
+        offsets = {where: offset for where, offset in offsets.items() if where not in left_out}
         if offsets:
             write_checkpoint(self._partial / names.CLEANER_CHECKPOINT, offsets)
 

@@ -19,7 +19,7 @@ from siltstone.cleaner.report import LogResult
 from siltstone.cleaner.resume import Unfinished, not_gone_on_with
 from siltstone.cleaner.work import Group, LogWork
 from siltstone.config import LONG_MAX, Config
-from siltstone.errors import CorruptFileError
+from siltstone.errors import CorruptFileError, UnsafeFileError
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import Checkpoints, LogDirectory
 from siltstone.log.ledger.uncovered import uncovered
@@ -105,8 +105,8 @@ class LogState:
         return self.directory.checkpoints() if self.opened is None else self.opened.checkpoints
 
     def segments(self) -> Sequence[Segment]:
-        """Its segments, the active one last. Raises OSError."""
-        return list_segments(self.path) if self.opened is None else self.opened.segments
+        """Its segments, the active one last. Raises UnsafeFileError, OSError."""
+        return list_segments(self.path, owned=True) if self.opened is None else self.opened.segments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ class Planned:
 
 
 def open_result(state: LogState, segments: Sequence[Segment] | None = None) -> LogResult:
-    """A result with the log's size, of these segments or as it is now."""
+    """A result with the log's size, of these segments or as it is now. Raises UnsafeFileError, OSError."""
     segments = state.segments() if segments is None else segments
     size = sum(segment.size for segment in segments)
     return LogResult(
@@ -141,8 +141,34 @@ def open_result(state: LogState, segments: Sequence[Segment] | None = None) -> L
     )
 
 
+def _skipped(state: LogState, reason: str) -> LogResult:
+    """The result of a log that nobody asked to clean: what its files are like is no concern of the run's."""
+    try:
+        segments = state.segments()
+    except UnsafeFileError:
+        segments = ()
+    return open_result(state, segments).stop(report.SKIPPED, reason)
+
+
 def refusal(state: LogState, segments: Sequence[Segment] | None = None) -> str | None:
-    """Why the log is left alone whatever is in it (in ``segments``, listed anew unless given), or None."""
+    """Why the log is left alone whatever is in it (in ``segments``, listed anew unless given), or None.
+
+    Raises UnsafeFileError, OSError.
+    """
+    reason = _refusal_by_settings(state)
+    if reason is not None:
+        return reason
+    wide = [] if state.opened else overflowed(state.segments() if segments is None else segments)
+    if wide:
+        return f"{wide[0].path}: {OVERFLOWED}"
+    left = interrupted(state.path)
+    if left:
+        return f"an interrupted swap is unfinished ({left[0]}): start the broker, or clean --in-place"
+    return None
+
+
+def _refusal_by_settings(state: LogState) -> str | None:
+    """Why the log is left alone, as far as that needs no look at its files."""
     if state.where.topic == CLUSTER_METADATA:
         return "the cluster's own metadata log is never touched"
     if state.refused is not None:
@@ -151,12 +177,6 @@ def refusal(state: LogState, segments: Sequence[Segment] | None = None) -> str |
         return "cleanup.policy=" + (",".join(state.config.policies) if state.config else "delete")
     if state.config.flag("remote.storage.enable"):
         return "remote.storage.enable=true: tiered logs are left alone"
-    wide = [] if state.opened else overflowed(state.segments() if segments is None else segments)
-    if wide:
-        return f"{wide[0].path}: {OVERFLOWED}"
-    left = interrupted(state.path)
-    if left:
-        return f"an interrupted swap is unfinished ({left[0]}): start the broker, or clean --in-place"
     return None
 
 
@@ -170,9 +190,12 @@ def plan_log(
     """Plan one log's cleaning. ``staging``: folder for new files, None for a dry run.
 
     ``unfinished``: an interrupted run, which the plan goes on with if that is still the same work; a note in
-    the result says whether it does. Raises CorruptFileError or OSError when the directory cannot be made
-    sense of.
+    the result says whether it does. Raises CorruptFileError, UnsafeFileError or OSError when the directory
+    cannot be made sense of.
     """
+    reason = _refusal_by_settings(state)
+    if reason is not None:
+        return _skipped(state, reason)
     segments = state.segments()
     result = open_result(state, segments)
     reason = refusal(state, segments)

@@ -210,7 +210,6 @@ def _segment(partition: str, row: list[int]) -> Segment:
         size=size,
         inode=inode,
         modified_ns=modified_ns,
-        device=0,
         offset_index_size=offset_index,
         time_index_size=time_index,
         transaction_index_size=transaction_index,

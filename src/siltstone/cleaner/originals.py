@@ -285,7 +285,7 @@ def refuse_changed(log: KeptLog) -> None:
     """Raises DirectoryRefusedError unless the log is as the run left it."""
     if not files.is_directory(log.path, follow=False):
         raise DirectoryRefusedError(f"{log.path}: is not there any more; nothing was changed")
-    segments = list_segments(Path(log.path))
+    segments = list_segments(Path(log.path), owned=True)
     if not segments or (segments[-1].base_offset, segments[-1].size) != (log.active_base, log.active_size):
         raise DirectoryRefusedError(f"{log.path}: was appended to, rolled or cut since; nothing was changed")
 

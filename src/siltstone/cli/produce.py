@@ -183,7 +183,7 @@ def _pieces(inputs: Sequence[Path], flags: ProduceFlags) -> Iterator[list[bytes]
     if not inputs:
         yield from _split(_chunks(), end)
     for path in inputs:
-        content = files.read_bytes(path)
+        content = files.read_input(path)
         yield from _split(iter([content]), end) if flags.lines else iter([[content]])
 
 

@@ -187,7 +187,6 @@ class Draft:
                 start=0,
                 size=segment.size,
                 inode=facts.inode,
-                device=facts.device,
                 generation=generation.id,
             )
 

@@ -93,7 +93,6 @@ def _link_all(view: LogView, first: int, end: int, folder: Path) -> tuple[Source
                 start=place.position,
                 size=size if until is None else until.position + until.size,
                 inode=segment.reader.stat.inode,
-                device=segment.reader.stat.device,
             )
         )
     return tuple(found)

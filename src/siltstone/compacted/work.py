@@ -49,8 +49,9 @@ MERGE_BYTES = 80
 class Source:
     """A file of batches, read from byte ``start`` up to ``size``; it holds offsets in [base, end).
 
-    It must be the file with this inode and device, and may have grown since. ``generation``: whose it is,
-    None for a segment of the log.
+    It must be the file with this inode, and may have grown since. (Not with this device: each client of a
+    network file system numbers devices for itself.) ``generation``: whose it is, None for a segment of the
+    log.
     """
 
     path: str
@@ -59,7 +60,6 @@ class Source:
     start: int
     size: int
     inode: int
-    device: int
     generation: int | None = None
 
 
@@ -189,7 +189,7 @@ def opened(source: Source) -> files.Reader:
     """Open a source, sure that it is the file that was planned with. Raises SourceChangedError, OSError."""
     reader = files.Reader(source.path)
     found = reader.stat
-    if (found.inode, found.device) != (source.inode, source.device) or found.size < source.size:
+    if found.inode != source.inode or found.size < source.size:
         with reader:
             raise SourceChangedError(f"{source.path}: changed since it was planned with; run again")
     return reader

@@ -22,14 +22,18 @@ What is promised about symbolic links, also when root works in a tree whose owne
 from __future__ import annotations
 
 from siltstone.files.appending import Appender, FileSlice
-from siltstone.files.listing import list_files, mapped, read_slice
+from siltstone.files.listing import list_all, list_files, mapped, read_slice
 from siltstone.files.locking import (
     Claim,
     Lock,
     is_locked,
 )
 from siltstone.files.operations import (
+    DIRECTORY,
+    FILE,
+    LINK,
     Entry,
+    FileMark,
     FileStat,
     Operation,
     Reader,
@@ -40,10 +44,12 @@ from siltstone.files.operations import (
     exists,
     inherit_owner,
     is_directory,
+    is_link,
     link,
     make_directory,
     observe,
     read_bytes,
+    read_input,
     remove_directory,
     remove_tree,
     rename,
@@ -73,10 +79,14 @@ from siltstone.files.places import (
 )
 
 __all__ = [
+    "DIRECTORY",
+    "FILE",
+    "LINK",
     "NETWORK_FILE_SYSTEMS",
     "Appender",
     "Claim",
     "Entry",
+    "FileMark",
     "FileSlice",
     "FileStat",
     "Lock",
@@ -93,13 +103,16 @@ __all__ = [
     "find_program",
     "inherit_owner",
     "is_directory",
+    "is_link",
     "is_locked",
     "link",
+    "list_all",
     "list_files",
     "make_directory",
     "mapped",
     "observe",
     "read_bytes",
+    "read_input",
     "read_slice",
     "remove_directory",
     "remove_tree",

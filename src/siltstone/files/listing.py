@@ -5,37 +5,38 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 
 import numpy as np
 import numpy.typing as npt
 
-from siltstone.files.operations import FileStat
+from siltstone.files.operations import FILE, FileStat, facts_of, open_regular
+
+
+def list_all(directory: str | os.PathLike[str], *, may_go: tuple[str, ...] = ()) -> dict[str, FileStat]:
+    """Every name of the directory and its own facts: of a link, not of what it points to.
+
+    Names that end with one of ``may_go`` may be removed meanwhile. Raises FileNotFoundError when another one
+    is, OSError.
+    """
+    found = {}
+    with os.scandir(directory) as names:
+        for name in names:
+            try:
+                found[name.name] = facts_of(name.stat(follow_symlinks=False))
+            except FileNotFoundError:
+                if not name.name.endswith(may_go):
+                    raise
+    return found
 
 
 def list_files(directory: str | os.PathLike[str]) -> dict[str, FileStat]:
     """Every regular file of the directory and its facts, links left out. Raises OSError."""
-    found = {}
-    with os.scandir(directory) as names:
-        for name in names:
-            facts = name.stat(follow_symlinks=False)
-            if stat.S_ISREG(facts.st_mode):
-                found[name.name] = FileStat(
-                    size=facts.st_size,
-                    modified_ns=facts.st_mtime_ns,
-                    inode=facts.st_ino,
-                    device=facts.st_dev,
-                    owner=facts.st_uid,
-                    group=facts.st_gid,
-                    mode=facts.st_mode & 0o7777,
-                    links=facts.st_nlink,
-                )
-    return found
+    return {name: facts for name, facts in list_all(directory).items() if facts.kind == FILE}
 
 
 def read_slice(path: str | os.PathLike[str], position: int, size: int) -> bytes:
-    """Up to ``size`` bytes of a file from ``position`` on, fewer only at its end. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """Up to ``size`` bytes of a regular file from ``position`` on, fewer only at its end. Raises OSError."""
+    descriptor = open_regular(path)
     try:
         return os.pread(descriptor, size, position)
     finally:
@@ -47,7 +48,7 @@ def mapped(path: str | os.PathLike[str]) -> npt.NDArray[np.uint8]:
 
     They stay as long as the array does, whatever becomes of the name.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = open_regular(path)
     try:
         if os.fstat(descriptor).st_size == 0:
             return np.empty(0, np.uint8)

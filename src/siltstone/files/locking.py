@@ -12,9 +12,10 @@ import fcntl
 import os
 import struct
 import sys
+import threading
 from types import TracebackType
 
-from siltstone.files.operations import open_for_writing, unlink
+from siltstone.files.operations import open_for_writing, open_regular, unlink
 
 _FLOCK = struct.Struct("qqihh" if sys.platform == "darwin" else "hhqqi")
 """The system's ``struct flock``: start, length, process, kind, whence; kind first on Linux."""
@@ -22,6 +23,9 @@ _KIND = 3 if sys.platform == "darwin" else 0
 
 _held: set[tuple[int, int]] = set()
 """Device and inode of the files that this process holds: the system would let it lock them once more."""
+_one_at_a_time = threading.RLock()
+"""Held from the look at ``_held`` to the end of what is done by it. To the system the threads of a process
+are one owner: two of them would both get a lock, and whoever closes the file drops it for the other."""
 
 
 class Lock:
@@ -34,9 +38,14 @@ class Lock:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
+        with _one_at_a_time:
+            self._take()
+
+    def _take(self) -> None:
+        path = self.path
         with contextlib.suppress(FileNotFoundError):
             if _identity(os.lstat(path)) in _held:
-                raise BlockingIOError(errno.EAGAIN, "locked by this process already", self.path)
+                raise BlockingIOError(errno.EAGAIN, "locked by this process already", path)
         self._descriptor, self.made = open_for_writing(path)
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -52,15 +61,16 @@ class Lock:
 
     def release(self) -> None:
         """Let go, once. A file that was not there before is removed first, as a broker does."""
-        if self._descriptor >= 0:
-            try:
-                if self.made:
-                    with contextlib.suppress(FileNotFoundError):
-                        unlink(self.path)
-            finally:
-                os.close(self._descriptor)
-                self._descriptor = -1
-                _held.discard(self._identity)
+        with _one_at_a_time:
+            if self._descriptor >= 0:
+                try:
+                    if self.made:
+                        with contextlib.suppress(FileNotFoundError):
+                            unlink(self.path)
+                finally:
+                    os.close(self._descriptor)
+                    self._descriptor = -1
+                    _held.discard(self._identity)
 
 
 def _identity(facts: os.stat_result) -> tuple[int, int]:
@@ -70,20 +80,21 @@ def _identity(facts: os.stat_result) -> tuple[int, int]:
 def is_locked(path: str | os.PathLike[str]) -> bool:
     """Does a process hold a ``Lock`` on the file? Asks only: nothing is locked, made or changed.
 
-    False where there is no such file, or it may not be read.
+    False where there is no such file, or it may not be read, or is no regular file.
     """
-    try:
-        if _identity(os.stat(path)) in _held:
-            return True
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        asked = [0, 0, 0, 0, 0]
-        asked[_KIND] = fcntl.F_WRLCK
-        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(*asked))
-    finally:
-        os.close(descriptor)
+    with _one_at_a_time:
+        try:
+            if _identity(os.stat(path)) in _held:
+                return True
+            descriptor = open_regular(path)
+        except OSError:
+            return False
+        try:
+            asked = [0, 0, 0, 0, 0]
+            asked[_KIND] = fcntl.F_WRLCK
+            answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(*asked))
+        finally:
+            os.close(descriptor)
     return bool(_FLOCK.unpack(answer)[_KIND] != fcntl.F_UNLCK)
 
 
@@ -97,7 +108,7 @@ class Claim:
     def __init__(self, path: str | os.PathLike[str], *, exclusive: bool = False) -> None:
         self.path = os.fspath(path)
         mode = os.O_RDWR if exclusive else os.O_RDONLY  # over a network an exclusive one has to write
-        self._descriptor = os.open(path, mode | os.O_CLOEXEC)
+        self._descriptor = open_regular(path, mode)
         try:
             fcntl.flock(self._descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
             if not os.path.samestat(os.fstat(self._descriptor), os.stat(path)):

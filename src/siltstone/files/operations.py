@@ -61,10 +61,26 @@ def about_to(verb: str, path: str | os.PathLike[str], other: str | os.PathLike[s
         _observer((verb, os.fspath(path), os.fspath(other)))
 
 
+FILE, DIRECTORY, LINK = "regular file", "directory", "symbolic link"
+_KINDS = {
+    modes.S_IFREG: FILE,
+    modes.S_IFDIR: DIRECTORY,
+    modes.S_IFLNK: LINK,
+    modes.S_IFIFO: "FIFO",
+    modes.S_IFSOCK: "socket",
+    modes.S_IFCHR: "character device",
+    modes.S_IFBLK: "block device",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStat:
-    """What identifies and describes a file: sizes in bytes, times in ns, links as a count."""
+    """What identifies and describes a file: sizes in bytes, times in ns, links as a count.
 
+    ``kind``: ``FILE``, ``DIRECTORY``, ``LINK``, or the words for another one.
+    """
+
+    kind: str
     size: int
     modified_ns: int
     inode: int
@@ -75,10 +91,40 @@ class FileStat:
     links: int
 
     @property
-    def identity(self) -> tuple[int, int, int, int]:
-        """What a file is known by as long as nobody writes to it: device, inode, size, time of its last
-        change; a rename does not change it."""
-        return self.device, self.inode, self.size, self.modified_ns
+    def identity(self) -> tuple[int, int, int]:
+        """What a file is known by on every machine as long as nobody writes to it: inode, size, time of its
+        last change. A rename does not change it. The device is not part of it: each client of a network file
+        system numbers devices for itself."""
+        return self.inode, self.size, self.modified_ns
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """What a directory is known by on this machine, whatever path leads to it: device and inode."""
+        return self.device, self.inode
+
+
+class FileMark(NamedTuple):
+    """What a file was known by when it was found, to tell on any machine whether it is still that file.
+
+    ``may_grow``: somebody may be appending to it; all others are as long as they were, and were not touched
+    since. There is no device in it: each client of a network file system numbers devices for itself.
+    """
+
+    inode: int
+    size: int
+    modified_ns: int
+    may_grow: bool
+
+    @classmethod
+    def of(cls, found: FileStat, *, may_grow: bool) -> FileMark:
+        """The mark of a file as it is now."""
+        return cls(found.inode, found.size, found.modified_ns, may_grow)
+
+    def is_of(self, found: FileStat) -> bool:
+        """Is ``found`` the same file, with the bytes that it had?"""
+        if self.may_grow and found.size > self.size:
+            return found.inode == self.inode
+        return found.identity == (self.inode, self.size, self.modified_ns)
 
 
 class Entry(NamedTuple):
@@ -90,13 +136,15 @@ class Entry(NamedTuple):
     is_link: bool
 
 
-def stat(path: str | os.PathLike[str]) -> FileStat:
-    """The file's own facts, links followed. Raises OSError."""
-    return _facts(os.stat(path))
+def stat(path: str | os.PathLike[str], *, follow: bool = True) -> FileStat:
+    """The file's own facts; links followed, unless told not to. Raises OSError."""
+    return facts_of(os.stat(path, follow_symlinks=follow))
 
 
-def _facts(found: os.stat_result) -> FileStat:
+def facts_of(found: os.stat_result) -> FileStat:
+    """What the system says of a file."""
     return FileStat(
+        kind=_KINDS.get(modes.S_IFMT(found.st_mode), "file of another kind"),
         size=found.st_size,
         modified_ns=found.st_mtime_ns,
         inode=found.st_ino,
@@ -111,6 +159,11 @@ def _facts(found: os.stat_result) -> FileStat:
 def exists(path: str | os.PathLike[str]) -> bool:
     """Is there such a name, be it a broken link?"""
     return os.path.lexists(path)
+
+
+def is_link(path: str | os.PathLike[str]) -> bool:
+    """Is it a symbolic link, be it a broken one?"""
+    return os.path.islink(path)
 
 
 def is_directory(path: str | os.PathLike[str], *, follow: bool = True) -> bool:
@@ -133,27 +186,48 @@ def entries(directory: str | os.PathLike[str]) -> list[Entry]:
     return sorted(rows, key=lambda row: row.name)
 
 
+def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
+    """A descriptor of a regular file, links followed. Raises OSError, for any other kind of file too.
+
+    Nothing waits: a FIFO that nobody writes to would otherwise stop its reader for ever.
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+    kind = modes.S_IFMT(os.fstat(descriptor).st_mode)
+    if kind == modes.S_IFREG:
+        return descriptor
+    os.close(descriptor)
+    if kind == modes.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    raise OSError(errno.EINVAL, f"a {_KINDS.get(kind, 'special file')}, no regular file", os.fspath(path))
+
+
 def read_bytes(path: str | os.PathLike[str], limit: int = 1 << 30) -> bytes:
-    """A small file's bytes, at most ``limit``. Raises OSError."""
+    """A small regular file's bytes, at most ``limit``. Raises OSError."""
+    with open(open_regular(path), "rb") as file:
+        return file.read(limit)
+
+
+def read_input(path: str | os.PathLike[str], limit: int = 1 << 30) -> bytes:
+    """The same of a file that a person named on a command line, which may be a pipe. Raises OSError."""
     with open(path, "rb") as file:
         return file.read(limit)
 
 
 def sha256(path: str | os.PathLike[str]) -> str:
-    """The file's SHA-256 in hex."""
-    with open(path, "rb") as file:
+    """A regular file's SHA-256 in hex. Raises OSError."""
+    with open(open_regular(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class Reader:
-    """An open file that is read at positions; readers outlive renames and unlinks of the file."""
+    """An open regular file that is read at positions; readers outlive renames and unlinks of the file."""
 
     descriptor = -1
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.stat = _facts(os.fstat(self.descriptor))
+        self.descriptor = open_regular(path)
+        self.stat = facts_of(os.fstat(self.descriptor))
         with contextlib.suppress(OSError):
             os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 

@@ -7,6 +7,7 @@ file is there at any moment, never half of one.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from siltstone.errors import CorruptFileError
 from siltstone.log.names import PARTITION_METADATA, TopicPartition
 
 _TOPIC_ID_LENGTH = 22
+_NO_FILE = (errno.EISDIR, errno.EINVAL, errno.ENXIO)
 _ENTRY_FIELDS = 3
 
 
@@ -73,13 +75,17 @@ def read_properties(path: Path) -> dict[str, str]:
 def read_topic_id(partition: Path) -> str | None:
     """The topic id in ``partition.metadata`` (22 characters of URL-safe base64), None without the file.
 
-    Raises CorruptFileError when the file is there and makes no sense.
+    Raises CorruptFileError when something is there that makes no sense, be it a directory or a FIFO.
     """
     path = partition / PARTITION_METADATA
     try:
         text = _decode(path, files.read_bytes(path))
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise CorruptFileError(str(path), 0, "no regular file") from None
+        raise
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     version, topic_id = fields.get("version", "").strip(), fields.get("topic_id", "").strip()
     if version != "0" or len(topic_id) != _TOPIC_ID_LENGTH:

@@ -4,13 +4,17 @@
 until ``close``; a live broker's lock is respected. A single partition directory can be opened too: its
 parent is then the log directory, and only that partition is looked at.
 
-Everything that is no legal ``topic-N`` directory, and every symbolic link, is passed over and listed.
+Everything that is no legal ``topic-N`` directory, and every symbolic link, is passed over and listed. A
+directory is known by device and inode, whatever path leads to it: a path is resolved before anything is
+looked for beside it, and who names several (``open_directories``) gets one object, with one lock and one
+cache of checkpoints, for each directory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -60,7 +64,10 @@ class Checkpoints:
 
 
 class LogDirectory:
-    """An opened, locked log directory. Use ``open``; close it, or use it as a context."""
+    """An opened, locked log directory. Use ``open``; close it, or use it as a context.
+
+    ``is_partial``: only some of its partitions were named, and the others are left alone.
+    """
 
     def __init__(
         self, path: Path, partitions: Mapping[TopicPartition, Path], passed_over: list[PassedOver]
@@ -68,7 +75,7 @@ class LogDirectory:
         self.path = path
         self.partitions = dict(partitions)
         self.passed_over = passed_over
-        self.is_single_partition = False
+        self.is_partial = False
         self._lock: files.Lock | None = None
         self._known: dict[str, tuple[files.FileStat, Mapping[TopicPartition, int]]] = {}
         self._unwritten: dict[TopicPartition, int | None] = {}
@@ -76,20 +83,20 @@ class LogDirectory:
 
     @classmethod
     def open(cls, path: Path, *, lock: bool = True) -> LogDirectory:
-        """Open a log directory or one partition directory.
+        """Open a log directory or one partition directory, by whatever path leads to it.
 
         Raises NotALogDirectoryError, DirectoryLockedError, OSError.
         """
         if not files.is_directory(path):
             raise NotALogDirectoryError(f"{path}: no such directory; give a Kafka log directory (log.dirs)")
-        real = path.absolute()
+        real = true_path(path)
         where = parse_partition(real.name)
         if where is not None and _has_segments(real):
             directory = cls(real.parent, {where: real}, [])
-            directory.is_single_partition = True
+            directory.is_partial = True
         else:
-            directory = cls(real, *_find_partitions(real))
-            directory._refuse_other_directories()
+            directory = cls(real, {}, [])
+            directory._list()
         if lock:
             directory._take_lock()
         return directory
@@ -101,7 +108,7 @@ class LogDirectory:
         ``only``: nothing but that one partition, which need not be there, whatever else the directory holds.
         Raises NotALogDirectoryError, DirectoryLockedError, OSError.
         """
-        real = path.absolute()
+        real = true_path(path)
         if not files.is_directory(real):
             files.make_directory(real, parents=True)
             files.sync_directory(real.parent)
@@ -122,7 +129,23 @@ class LogDirectory:
         if only not in self.partitions and files.exists(self.path / str(only)):
             raise NotALogDirectoryError(f"{self.path / str(only)}: no directory of its own")
         self.partitions = {where: path for where, path in self.partitions.items() if where == only}
-        self.is_single_partition = True
+        self.is_partial = True
+
+    def merge(self, other: LogDirectory) -> None:
+        """The same directory, named once more: what either was limited to counts. Neither is locked yet."""
+        assert self._lock is None and other._lock is None and self.place == other.place
+        if self.is_partial and not other.is_partial:
+            self.is_partial = False
+            self._list()
+        elif self.is_partial:
+            # By its own name: another path may lead to the directory (a second mount of it).
+            self.partitions |= {where: self.path / path.name for where, path in other.partitions.items()}
+
+    def _list(self) -> None:
+        """See which partitions there are, unless they were named."""
+        if not self.is_partial:
+            self.partitions, self.passed_over = _find_partitions(self.path)
+            self._refuse_other_directories()
 
     def _refuse_other_directories(self) -> None:
         if not self.is_marked:
@@ -143,9 +166,14 @@ class LogDirectory:
             ) from None
 
     @property
+    def place(self) -> tuple[int, int]:
+        """What the directory is known by in this process, whatever path led to it. Raises OSError."""
+        return files.stat(self.path).place
+
+    @property
     def is_marked(self) -> bool:
         """Is it a broker's log directory, and not just a folder that holds a partition?"""
-        return any(files.exists(self.path / name) for name in _MARKS_OF_A_LOG_DIRECTORY)
+        return _is_marked(self.path)
 
     @property
     def was_stopped_cleanly(self) -> bool:
@@ -223,19 +251,63 @@ class LogDirectory:
         self.close()
 
 
-def open_once(path: Path, locked: set[tuple[int, int]], *, dry_run: bool) -> LogDirectory:
-    """Open and lock. Two partitions of one log directory share its one lock: ``locked`` is what is locked.
+def open_directories(
+    paths: Sequence[Path],
+    *,
+    lock: bool = True,
+    dry_run: bool = False,
+    failed: Callable[[Path, OSError], None] | None = None,
+) -> list[LogDirectory]:
+    """Open the log directories that are named, each once, in the order of their first names.
 
-    A dry run makes no lock file where there is none. Raises NotALogDirectoryError, DirectoryLockedError,
-    OSError.
+    Several partitions of one directory become one that is limited to these; a name that comes twice, or a
+    partition beside its whole directory, adds nothing. So each directory has one owner in this process: one
+    lock, and one cache of its checkpoints. A dry run makes no lock file where there is none. ``failed`` is
+    told of paths that the disk refuses; without it that raises. Raises NotALogDirectoryError,
+    DirectoryLockedError, OSError; nothing is locked then.
     """
-    directory = LogDirectory.open(path, lock=False)
-    facts = files.stat(directory.path)
-    place = (facts.device, facts.inode)
-    if place in locked or (dry_run and not files.exists(directory.path / names.LOCK)):
-        return directory
-    locked.add(place)
-    return LogDirectory.open(path)
+    found: dict[tuple[int, int], LogDirectory] = {}
+    with contextlib.ExitStack() as stack:
+        for path in paths:
+            try:
+                directory = LogDirectory.open(path, lock=False)
+                known = found.setdefault(directory.place, directory)
+            except OSError as error:
+                if failed is None:
+                    raise
+                failed(path, error)
+                continue
+            if known is not directory:
+                known.merge(directory)
+        opened = []
+        for directory in found.values():
+            try:
+                if lock and (not dry_run or files.exists(directory.path / names.LOCK)):
+                    stack.callback(directory.close)
+                    directory._take_lock()
+                    directory._list()  # once more: before the lock somebody may have made or deleted some
+                opened.append(directory)
+            except OSError as error:
+                if failed is None:
+                    raise
+                failed(directory.path, error)
+        stack.pop_all()
+    return opened
+
+
+def true_path(path: Path) -> Path:
+    """The directory itself, whatever links lead to it: its parent is the log directory that it is in.
+
+    Raises NotALogDirectoryError for a link among a log directory's partitions: a broker follows it, so the
+    lock that counts may be the one beside the link.
+    """
+    named = path.absolute()
+    if files.is_link(named) and parse_partition(named.name) is not None and _is_marked(named.parent):
+        raise NotALogDirectoryError(
+            f"{path}: a symbolic link among the partitions of {named.parent}; links are not followed. "
+            f"If no broker uses it any more, name the directory that it points to, {named.resolve()}"
+        )
+    return named.resolve()
 
 
 def refuse_network_file_system(directory: LogDirectory) -> None:
@@ -260,6 +332,7 @@ def refuse_strangers(directories: list[LogDirectory]) -> None:
                 f"the directories are not one broker's: {key} is {' and '.join(sorted(values))}"
             )
     seen: dict[TopicPartition, Path] = {}
+    places: dict[tuple[int, int], Path] = {}
     for directory in directories:
         for where, path in directory.partitions.items():
             if where in seen:
@@ -267,10 +340,20 @@ def refuse_strangers(directories: list[LogDirectory]) -> None:
                     f"{where} is in {seen[where]} and in {path}; remove the stray one"
                 )
             seen[where] = path
+            with contextlib.suppress(FileNotFoundError):
+                other = places.setdefault(files.stat(path).place, path)
+                if other != path:
+                    raise DirectoryRefusedError(f"{other} and {path} are one directory; name it once")
+
+
+def _is_marked(directory: Path) -> bool:
+    return any(files.exists(directory / name) for name in _MARKS_OF_A_LOG_DIRECTORY)
 
 
 def _has_segments(directory: Path) -> bool:
-    named = (parse_segment_file(entry.name) for entry in files.entries(directory) if entry.is_file)
+    """Are there names of segments' logs? Of whatever kind they are: what is no regular file is refused
+    later."""
+    named = (parse_segment_file(entry.name) for entry in files.entries(directory))
     return any(name is not None and name.kind == "log" for name in named)
 
 

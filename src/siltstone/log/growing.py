@@ -23,7 +23,7 @@ import numpy as np
 from siltstone import files
 from siltstone.clock import Clock
 from siltstone.config import LogConfig
-from siltstone.errors import StorageError
+from siltstone.errors import StorageError, UnsafeFileError
 from siltstone.log.epochs import LeaderEpochs
 from siltstone.log.fetch import LogView
 from siltstone.log.found import Appended, Background, Found, run_now
@@ -101,9 +101,9 @@ class GrowingLog(ViewedLog):
             why = self.offline or "the log is closed"
             raise StorageError(f"{self.directory}: {why}; open the log again")
 
-    def _go_offline(self, error: OSError) -> StorageError:
+    def _go_offline(self, error: OSError | UnsafeFileError) -> StorageError:
         """What is on the disk is not what is in memory any more: the log has to be opened again."""
-        self.offline = f"{error.strerror or error}"
+        self.offline = f"{(isinstance(error, OSError) and error.strerror) or error}"
         return StorageError(f"{self.directory}: {self.offline}; open the log again")
 
     @contextlib.contextmanager
@@ -113,7 +113,7 @@ class GrowingLog(ViewedLog):
             self._refuse_unusable()
             try:
                 yield
-            except OSError as error:
+            except (OSError, UnsafeFileError) as error:
                 raise self._go_offline(error) from error
 
     def append(

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 SEGMENT_KINDS = ("log", "index", "timeindex", "txnindex")
 """A segment's own files, the log first."""
 SNAPSHOT = "snapshot"
+TEMPORARY = ".tmp"
+"""What a file that is written anew is called until it takes the place of the old one."""
 CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
 
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
@@ -33,11 +35,15 @@ STAGING = ".siltstone"
 """Our own folder inside a partition directory; Kafka's loader passes folders over."""
 COMPACTED = ".compacted"
 """The folder of compacted ledgers inside a partition directory; see ``log.ledger``."""
+STAGED_WRITES = ".siltstone-writes"
+"""The folder inside a partition directory where a table's write waits for its commit; see ``tables.staged``.
+It is not the cleaner's, which removes its own with all that is in it."""
 CLUSTER_METADATA = "__cluster_metadata"
 
 _SEGMENT_FILE = re.compile(
     r"^(\d{20})\.(log|index|timeindex|txnindex|snapshot)(\.cleaned|\.swap|\.deleted)?\Z", re.ASCII
 )
+_METADATA_SNAPSHOT = re.compile(r"^\d{20}-\d{10}\.checkpoint\Z", re.ASCII)
 _LARGEST_OFFSET = (1 << 63) - 1
 _NAMES_KEPT = 1 << 13
 """Parsed names that are kept: a directory is listed several times, and many partitions have the same."""
@@ -72,6 +78,14 @@ def parse_segment_file(name: str) -> SegmentFile | None:
     if found is None or int(found[1]) > _LARGEST_OFFSET:
         return None
     return SegmentFile(base_offset=int(found[1]), kind=found[2], suffix=found[3] or "")
+
+
+def is_kafkas_file(name: str) -> bool:
+    """Is it the name of a file that Kafka keeps in a partition directory, or of one that is about to be
+    that?"""
+    name = name.removesuffix(TEMPORARY)
+    known = name in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA)
+    return known or parse_segment_file(name) is not None or _METADATA_SNAPSHOT.match(name) is not None
 
 
 def segment_file(base_offset: int, kind: str, suffix: str = "") -> str:

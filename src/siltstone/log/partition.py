@@ -17,7 +17,7 @@ from pathlib import Path
 
 from siltstone import files
 from siltstone.config import LogConfig
-from siltstone.errors import OffsetOutOfRangeError
+from siltstone.errors import OffsetOutOfRangeError, UnsafeFileError
 from siltstone.log.fetch import LogView
 from siltstone.log.growing import GrowingLog
 from siltstone.log.ledger.keeping import forget_behind
@@ -142,7 +142,7 @@ class PartitionLog(GrowingLog):
                 going = self._list.closed(old)
             try:
                 fresh, retired = self._list.swap_files(new, going, known)
-            except OSError as error:
+            except (OSError, UnsafeFileError) as error:
                 raise self._go_offline(error) from error
             with self._lock:
                 self._list.exchange(going, fresh)

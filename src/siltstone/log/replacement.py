@@ -35,6 +35,7 @@ from siltstone.log.names import (
     parse_segment_file,
     segment_file,
 )
+from siltstone.log.partition_files import refuse_unsafe_files
 from siltstone.log.segments import windows
 
 Known = Mapping[int, Sequence[int]]
@@ -104,8 +105,10 @@ def interrupted(directory: Path) -> list[str]:
 def finish_replacement(directory: Path) -> list[str]:
     """Do what a broker does at start with an interrupted swap; returns what was done, one line each.
 
-    Raises CorruptRecordError when a ``.swap`` does not read back and its originals are not all there.
+    Raises CorruptRecordError when a ``.swap`` does not read back and its originals are not all there,
+    UnsafeFileError.
     """
+    refuse_unsafe_files(directory)
     if not any(name.suffix for _, name in _files(directory)):
         return []
     done = _drop_cleaned(directory)

@@ -22,6 +22,7 @@ from siltstone import files
 from siltstone.errors import CorruptFileError, CorruptRecordError, SourceChangedError
 from siltstone.log.indexes import read_entries
 from siltstone.log.names import SEGMENT_KINDS, parse_segment_file, segment_file
+from siltstone.log.partition_files import partition_files, refuse_kind
 from siltstone.records.checksum import refuse_bad_checksum
 from siltstone.records.layout import MAGIC_POSITION, Bytes, Directory
 from siltstone.records.scan import SCAN_REASON, Scan, ScanEnd, scan_batches
@@ -39,7 +40,6 @@ class Segment:
     size: int
     modified_ns: int
     inode: int
-    device: int
     offset_index_size: int
     time_index_size: int
     transaction_index_size: int
@@ -65,12 +65,12 @@ class Window:
     origin: int
 
 
-def list_segments(directory: Path) -> list[Segment]:
-    """The directory's segments by base offset; files in the middle of a swap are not among them."""
-    named = (entry.name for entry in files.entries(directory) if entry.is_file)
-    return segments_among(
-        directory, {name: files.stat(f"{directory}/{name}") for name in named if _is_of_a_segment(name)}
-    )
+def list_segments(directory: Path, *, owned: bool = False) -> list[Segment]:
+    """The directory's segments by base offset; files in the middle of a swap are not among them.
+
+    ``owned``: all files must be the directory owner's. Raises UnsafeFileError, OSError.
+    """
+    return segments_among(directory, partition_files(directory, owned=owned))
 
 
 def segments_among(directory: Path, found: Mapping[str, files.FileStat]) -> list[Segment]:
@@ -80,19 +80,16 @@ def segments_among(directory: Path, found: Mapping[str, files.FileStat]) -> list
     return [_segment(directory, base, found) for base in bases]
 
 
-def _is_of_a_segment(name: str) -> bool:
-    parsed = parse_segment_file(name)
-    return parsed is not None and not parsed.suffix and parsed.kind in SEGMENT_KINDS
-
-
 def find_segment(directory: Path, base_offset: int) -> Segment:
-    """One segment, without a look at the others. Raises FileNotFoundError."""
+    """One segment, without a look at the others. Raises FileNotFoundError, UnsafeFileError."""
     log = segment_file(base_offset, "log")
-    found = {log: files.stat(directory / log)}
+    found = {log: files.stat(directory / log, follow=False)}
     for kind in SEGMENT_KINDS[1:]:
         name = segment_file(base_offset, kind)
         with contextlib.suppress(FileNotFoundError):
-            found[name] = files.stat(directory / name)
+            found[name] = files.stat(directory / name, follow=False)
+    for name, facts in found.items():
+        refuse_kind(directory / name, facts, files.FILE)
     return _segment(directory, base_offset, found)
 
 
@@ -106,7 +103,6 @@ def _segment(directory: Path, base_offset: int, found: Mapping[str, files.FileSt
         size=facts.size,
         modified_ns=facts.modified_ns,
         inode=facts.inode,
-        device=facts.device,
         offset_index_size=offset_index,
         time_index_size=time_index,
         transaction_index_size=transaction_index,

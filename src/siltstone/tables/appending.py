@@ -24,11 +24,11 @@ from siltstone import files
 from siltstone.clock import Clock
 from siltstone.errors import DirectoryRefusedError, SiltstoneError
 from siltstone.log.fetch import Fetched
-from siltstone.log.names import CLEANER_CHECKPOINT, TopicPartition
+from siltstone.log.names import CLEANER_CHECKPOINT, STAGED_WRITES, TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.service.manager import LogManager
 from siltstone.records.layout import BATCH_OVERHEAD, CODEC_MASK, Bytes
-from siltstone.tables.staged import STAGED_WRITES, StagedFile, remove_staged, staged_batches
+from siltstone.tables.staged import StagedFile, remove_staged, staged_batches
 from siltstone.tables.writes import Write, find_write, forget_write, load_writes, store_write
 
 ABANDONED_MS = 7 * 86_400_000

@@ -27,6 +27,7 @@ from siltstone.log import names
 from siltstone.log.inspection.dump import dump_file, identify
 from siltstone.log.inspection.rows import DumpOptions, Finding, Row
 from siltstone.log.names import TopicPartition, parse_segment_file
+from siltstone.log.partition_files import partition_files
 from siltstone.tables.forensics import BAD_COLUMN
 from siltstone.tables.opened import open_directories
 from siltstone.tables.options import ReadOptions
@@ -104,7 +105,8 @@ def file_table_schema(options: ReadOptions) -> pa.Schema:
 
 
 def plan_files(options: ReadOptions) -> list[FilesSplit]:
-    """A split for each partition that has such files, or for all checkpoints. Raises as ``open_logs``."""
+    """A split for each partition that has such files, or for all checkpoints. Raises as ``open_logs``, and
+    UnsafeFileError."""
     table, found = FILE_TABLES[options.table], []
     directories = open_directories(options)
     if not table.kind:
@@ -112,7 +114,7 @@ def plan_files(options: ReadOptions) -> list[FilesSplit]:
         places = [root / name for root in roots for name in _CHECKPOINTS]
         return [FilesSplit(paths=tuple((str(path), None) for path in places if files.exists(path)))]
     for where, directory in directories.items():
-        inside = [entry.name for entry in files.entries(directory) if _is_of(entry.name, table.kind)]
+        inside = sorted(name for name in partition_files(directory) if _is_of(name, table.kind))
         if inside:
             found.append(FilesSplit(paths=tuple((str(directory / name), where) for name in inside)))
     return found

@@ -183,7 +183,7 @@ def _checkpoints(path: Path) -> list[tuple[int, int] | None]:
     """What is written down of a log directory, be it the path or, of a partition's, its parent."""
     found: list[tuple[int, int] | None] = []
     for name in _CHECKPOINTS:
-        for folder in (path, path.absolute().parent):
+        for folder in (path, path.resolve().parent):
             try:
                 facts = files.stat(folder / name)
                 found.append((facts.inode, facts.modified_ns))

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from siltstone import files
 from siltstone.arrow.batches import record_batch, schema
 from siltstone.config import LONG_MAX
 from siltstone.errors import CorruptFileError
@@ -104,7 +105,11 @@ def _whole_files(
             yield Piece(
                 where=where,
                 directory=str(directory),
-                file=SourceFile(segment.base_offset, segment.size, segment.inode, segment.device),
+                file=SourceFile(
+                    segment.base_offset,
+                    segment.size,
+                    files.FileMark(segment.inode, segment.size, segment.modified_ns, following is None),
+                ),
                 start=start,
                 end=end,
                 position=0,

@@ -40,7 +40,7 @@ from siltstone.tables.bounds import OffsetRange
 from siltstone.tables.offsets import between, unpack_offsets
 from siltstone.tables.opened import open_again, readable_end
 from siltstone.tables.options import LOG, ReadOptions
-from siltstone.tables.splits import Piece, SourceFile, Split, split_ranges
+from siltstone.tables.splits import Piece, Split, split_ranges
 
 WINDOW_BYTES = 2 << 20
 BATCH_ROWS = 32_768
@@ -208,9 +208,7 @@ def open_piece(piece: Piece) -> files.Reader | None:
         reader = files.Reader(Path(piece.directory) / segment_file(piece.file.base_offset, "log"))
     except FileNotFoundError:
         return None
-    found = reader.stat
-    known = SourceFile(piece.file.base_offset, piece.file.size, found.inode, found.device)
-    if known == piece.file and found.size >= piece.end_position:
+    if piece.file.mark.is_of(reader.stat) and reader.stat.size >= piece.end_position:
         return reader
     reader.close()
     return None

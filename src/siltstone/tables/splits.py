@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from siltstone import files
 from siltstone.log.fetch import READ_COMMITTED, AbortedTransaction, LogView
 from siltstone.log.live_segment import LiveSegment
 from siltstone.log.lookup import batch_headers
@@ -34,12 +35,12 @@ _LARGEST_RELATIVE = (1 << 31) - 1
 
 
 class SourceFile(NamedTuple):
-    """A segment's log as it was found: ``size`` in bytes is what of it may be read."""
+    """A segment's log as it was found: ``size`` in bytes is what of it may be read, ``mark`` what it is known
+    by on every machine."""
 
     base_offset: int
     size: int
-    inode: int
-    device: int
+    mark: files.FileMark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +148,7 @@ def _by_segment(source: Source, isolation: str) -> Iterator[Piece]:
         yield Piece(
             where=source.where,
             directory=source.directory,
-            file=_source(segment, size),
+            file=_source(segment, size, is_last=number == len(view.segments) - 1),
             start=start,
             end=end,
             position=first.position,
@@ -173,9 +174,9 @@ def _end_position(segment: LiveSegment, end: int, size: int) -> int:
     return place.position if is_above else place.position + place.size
 
 
-def _source(segment: LiveSegment, size: int) -> SourceFile:
-    found = segment.reader.stat
-    return SourceFile(segment.base_offset, size, found.inode, found.device)
+def _source(segment: LiveSegment, size: int, *, is_last: bool) -> SourceFile:
+    mark = files.FileMark.of(segment.reader.stat, may_grow=is_last)
+    return SourceFile(segment.base_offset, size, mark)
 
 
 def _aborted(view: LogView, wanted: OffsetRange) -> tuple[AbortedTransaction, ...]:

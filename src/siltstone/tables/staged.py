@@ -27,8 +27,6 @@ from siltstone.log.names import TopicPartition
 from siltstone.log.own_folders import has_own_folder
 from siltstone.records.layout import Bytes, Directory
 
-STAGED_WRITES = ".siltstone-writes"
-"""The folder in a partition's directory; not the cleaner's, which removes its own with all that is in it."""
 STAGED = np.dtype(
     [
         ("topic", np.int32),

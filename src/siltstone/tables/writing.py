@@ -29,8 +29,9 @@ from siltstone.errors import (
     UnknownTopicError,
     UsageError,
 )
-from siltstone.log.directory import LogDirectory
-from siltstone.log.names import CLUSTER_METADATA, LOCK, TopicPartition
+from siltstone.log.directory import LogDirectory, true_path
+from siltstone.log.names import CLUSTER_METADATA, LOCK, STAGED_WRITES, TopicPartition
+from siltstone.log.partition_files import refuse_unsafe_files
 from siltstone.log.service.broker_topics import BrokerTopics
 from siltstone.log.service.manager import LogManager
 from siltstone.log.service.topic_registry import load_registry
@@ -38,7 +39,7 @@ from siltstone.records.layout import BATCH_OVERHEAD, CODECS, Bytes
 from siltstone.tables.appending import commit_write, discard_staged
 from siltstone.tables.batching import Filling, by_value, partitions_of, refuse_columns, rows_of, topics_of
 from siltstone.tables.given import Option, number, one_of, parse_options, size
-from siltstone.tables.staged import STAGED_WRITES, StagedFile, StagedWriter
+from siltstone.tables.staged import StagedFile, StagedWriter
 from siltstone.tables.writes import Write, find_write, load_writes
 
 DEFAULT_BATCH_BYTES = 256 << 10
@@ -125,9 +126,9 @@ def plan_write(
     ``streaming``: the commits tell id and epoch. Raises UsageError, UnknownTopicError, DirectoryLockedError,
     SiltstoneError, OSError.
     """
+    path = true_path(Path(options.path))
     refuse_columns(list(columns), topic_given=options.topic is not None or _names_a_partition(options))
     clock = clock or SystemClock()
-    path = Path(options.path).absolute()
     if options.partitions is not None and options.topic is not None:
         _make_topic(path, options.topic, options.partitions, clock)
     directory = LogDirectory.open(path, lock=False)
@@ -136,10 +137,11 @@ def plan_write(
             f"{directory.path}: a live process holds {LOCK}; stop the broker (or wait for the other run) "
             "and try again"
         )
-    only = next(iter(directory.partitions)) if directory.is_single_partition else None
+    only = next(iter(directory.partitions)) if directory.is_partial else None
     topic = options.topic or (only.topic if only else None)
     shapes = _shapes(directory, options, topic)
     first = min(where for where in directory.partitions if where.topic == shapes[0].name)
+    refuse_unsafe_files(directory.partitions[first])
     plan = WritePlan(
         root=str(directory.path),
         only=only,
@@ -155,7 +157,7 @@ def plan_write(
 
 def _names_a_partition(options: WriteOptions) -> bool:
     try:
-        return LogDirectory.open(Path(options.path), lock=False).is_single_partition
+        return LogDirectory.open(Path(options.path), lock=False).is_partial
     except NotALogDirectoryError:
         return False
 

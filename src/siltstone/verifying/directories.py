@@ -88,6 +88,10 @@ def _begin(where: TopicPartition, sides: Sides, terms: Terms) -> _Checking:
         kind = "log_unknown" if before is None else "log_missing"
         log.findings.add(kind, str(where))
         return log
+    unsafe = before.unsafe or after.unsafe
+    if unsafe is not None:
+        log.findings.add("unsafe_file", unsafe)
+        return log
     try:
         _check_beside(before, after, terms, log.findings)
         log.pair = _pair(where, before, after, terms, log)

@@ -17,6 +17,7 @@ KINDS = {
     # Files
     "log_missing": "a log of BEFORE is not in AFTER",
     "log_unknown": "a log of AFTER is not in BEFORE",
+    "unsafe_file": "a link, a device or the like in the place of a file, so nothing of the log is checked",
     "topic_id": "AFTER has another topic id",
     "leftover": "a file of an unfinished swap, or an index without its segment",
     "unreadable": "bytes of AFTER that are no sound batches: checksum, size, magic or records",

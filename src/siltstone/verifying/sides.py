@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from siltstone import files
-from siltstone.errors import CorruptFileError, NotALogDirectoryError, UsageError
+from siltstone.errors import CorruptFileError, NotALogDirectoryError, UnsafeFileError, UsageError
 from siltstone.log.directory import Checkpoints, LogDirectory
 from siltstone.log.names import TopicPartition, parse_partition
 from siltstone.log.segments import Segment, list_segments
@@ -27,13 +27,17 @@ _NO_CHECKPOINTS = Checkpoints(cleaner={}, recovery_point={}, log_start={}, high_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSide:
-    """One log on one side. ``place``: where its snapshots and epochs are; ``checkpoint``: the cleaner's."""
+    """One log on one side. ``place``: where its snapshots and epochs are; ``checkpoint``: the cleaner's.
+
+    ``unsafe``: why its files cannot be gone by, None where they can.
+    """
 
     place: Path
     segments: tuple[Segment, ...]
     checkpoint: int | None
     log_start: int
     high_watermark: int | None
+    unsafe: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +55,7 @@ def open_sides(before: Path, after: Path, topics: Sequence[str] = ()) -> Sides:
     for path in (before, after):
         if not files.is_directory(path):
             raise NotALogDirectoryError(f"{path}: no such directory; give a log directory before and after")
-    one, other = files.stat(before), files.stat(after)
-    if (one.device, one.inode) == (other.device, other.inode):
+    if files.stat(before).place == files.stat(after).place:
         raise UsageError(f"{after}: BEFORE and AFTER are one directory; name a copy from before the cleaning")
     new = _directory_sides(after)
     kept = _kept_logs(before)
@@ -65,6 +68,11 @@ def open_sides(before: Path, after: Path, topics: Sequence[str] = ()) -> Sides:
         notes = (
             f"{before}: originals that a run kept; only the {len(old)} logs that it changed are checked",
         )
+    for where, side in () if kept else old.items():
+        if where in new and files.stat(side.place).place == files.stat(new[where].place).place:
+            raise UsageError(
+                f"{side.place} is {where} of BEFORE and of AFTER; name a copy from before the cleaning"
+            )
     if topics:
         missing = set(topics) - {where.topic for where in old}
         if missing:
@@ -79,15 +87,24 @@ def _directory_sides(path: Path) -> dict[TopicPartition, LogSide]:
     checkpoints = directory.checkpoints()
     found = {}
     for where, place in directory.partitions.items():
-        segments = tuple(list_segments(place))
+        segments, unsafe = _safe_segments(place)
         found[where] = LogSide(
             place=place,
             segments=segments,
+            unsafe=unsafe,
             checkpoint=checkpoints.cleaner.get(where),
             log_start=checkpoints.log_start.get(where, 0),
             high_watermark=checkpoints.high_watermark.get(where),
         )
     return found
+
+
+def _safe_segments(place: Path) -> tuple[tuple[Segment, ...], str | None]:
+    """A partition's segments, or why its files cannot be gone by."""
+    try:
+        return tuple(list_segments(place)), None
+    except UnsafeFileError as error:
+        return (), str(error)
 
 
 def _kept_logs(path: Path) -> dict[TopicPartition, Path]:
@@ -112,10 +129,12 @@ def _kept_sides(
             raise UsageError(f"{folder}: AFTER has no {where}; name the directory that was cleaned in place")
         checkpoint, swapped = _undo(folder)
         rest = [each for each in after[where].segments if each.base_offset not in swapped]
-        originals = sorted([*list_segments(folder), *rest], key=lambda each: each.base_offset)
+        own, unsafe = _safe_segments(folder)
+        originals = sorted([*own, *rest], key=lambda each: each.base_offset)
         found[where] = LogSide(
             place=after[where].place,
             segments=tuple(originals),
+            unsafe=unsafe or after[where].unsafe,
             checkpoint=checkpoint,
             log_start=after[where].log_start,
             high_watermark=after[where].high_watermark,

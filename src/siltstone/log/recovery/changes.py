@@ -14,9 +14,6 @@ from pathlib import Path
 from siltstone import files
 from siltstone.log.names import SEGMENT_KINDS, SNAPSHOT, segment_file
 
-TEMPORARY = ".tmp"
-"""What ``files.replace`` appends to a name; a crash can leave such a file."""
-
 
 class Changes:
     """The changes to one partition directory; ``removed`` and ``truncated_bytes`` tell of them."""

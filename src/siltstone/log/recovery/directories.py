@@ -22,7 +22,7 @@ from pathlib import Path
 
 from siltstone import files, interruption
 from siltstone.config import LogConfig
-from siltstone.errors import CorruptFileError, DirectoryRefusedError
+from siltstone.errors import CorruptFileError, DirectoryRefusedError, UnsafeFileError
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.directory import LogDirectory, PassedOver
@@ -97,21 +97,11 @@ class Recovery:
 def recover_directories(
     directories: Sequence[LogDirectory], how: Recovery, progress: Progress | None = None
 ) -> list[DirectoryRecovery]:
-    """Recover the opened directories of one broker, at the same time; a result for each, in order.
-
-    Single partitions of one log directory are gone through one after the other: they share its checkpoints.
-    """
+    """Recover the opened directories of one broker (``open_directories``: each once), at the same time; a
+    result for each, in order."""
     runs = [_DirectoryRun(each, how, progress) for each in directories]
-    by_path: dict[Path, list[_DirectoryRun]] = {}
-    for run in runs:
-        by_path.setdefault(run.result.path, []).append(run)
-
-    def run_all(together: list[_DirectoryRun]) -> None:
-        for run in together:
-            run.run()
-
-    with ThreadPoolExecutor(max(len(by_path), 1)) as pool:
-        list(pool.map(run_all, by_path.values()))
+    with ThreadPoolExecutor(max(len(runs), 1)) as pool:
+        list(pool.map(_DirectoryRun.run, runs))
     return [run.result for run in runs]
 
 
@@ -152,7 +142,7 @@ class _DirectoryRun:
             marker = files.read_bytes(path)
         except FileNotFoundError:
             return None
-        if not (self._how.dry_run or self._directory.is_single_partition):
+        if not (self._how.dry_run or self._directory.is_partial):
             files.unlink(path)
             files.sync_directory(self._directory.path)
         return marker
@@ -210,7 +200,7 @@ class _DirectoryRun:
         except CorruptFileError as error:
             damage = Damage(path=error.path, position=error.position, reason=error.reason)
             return LogRecovery(where=where, path=path, status=REFUSED, reason=str(error), damage=(damage,))
-        except DirectoryRefusedError as error:
+        except (DirectoryRefusedError, UnsafeFileError) as error:
             return LogRecovery(where=where, path=path, status=REFUSED, reason=str(error))
         except OSError as error:
             self._go_offline(error)
@@ -238,7 +228,7 @@ class _DirectoryRun:
     ) -> None:
         """Only what has changed is written; entries of logs that are not there any more go."""
         partitions = self._directory.partitions
-        everyone = self._directory.is_single_partition
+        everyone = self._directory.is_partial
         new_points = {where: point for where, point in points.items() if everyone or where in partitions}
         new_starts = {where: start for where, start in starts.items() if everyone or where in partitions}
         marks = self._read(names.REPLICATION_CHECKPOINT)
@@ -262,7 +252,7 @@ class _DirectoryRun:
 
     def _write_marker(self, marker: bytes | None) -> None:
         """Say that the directory was stopped cleanly; with the old words where nothing has changed since."""
-        if not self._how.close or self._directory.is_single_partition:
+        if not self._how.close or self._directory.is_partial:
             return
         served = [log for log in self.result.logs if log.status != SKIPPED]
         if any(log.recovered is None for log in served):

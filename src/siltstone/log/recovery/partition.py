@@ -79,15 +79,17 @@ def recover_partition(
     config: LogConfig,
     now_ms: int,
     check: bool = False,
+    owned: bool = True,
     dry_run: bool = False,
 ) -> Recovered:
     """Bring one partition directory into order.
 
     ``clean``: it was stopped cleanly. ``recovery_point`` and ``log_start`` are the checkpoints' entries, 0
     without one. ``check``: read what lies below the recovery point too, and report what is wrong in it.
-    ``dry_run``: change nothing. Raises CorruptRecordError for a log that cannot be served, OSError.
+    ``owned``: its files must be the directory owner's. ``dry_run``: change nothing. Raises CorruptRecordError
+    for a log that cannot be served, UnsafeFileError for one with a file that is no file of its own, OSError.
     """
-    names, finished, removed = finish_swap(directory, dry_run=dry_run)
+    names, finished, removed = finish_swap(directory, owned=owned, dry_run=dry_run)
     everywhere = check or not clean
     names, split = split_too_wide(directory, names, config, everywhere=everywhere, dry_run=dry_run)
     changes = Changes(directory, names, dry_run=dry_run)

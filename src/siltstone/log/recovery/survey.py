@@ -17,10 +17,12 @@ from siltstone.log.names import (
     PARTITION_METADATA,
     SNAPSHOT,
     SWAP,
+    TEMPORARY,
     parse_segment_file,
 )
 from siltstone.log.overflow import could_overflow, overflowed, split_overflowed
-from siltstone.log.recovery.changes import TEMPORARY, Changes
+from siltstone.log.partition_files import partition_files
+from siltstone.log.recovery.changes import Changes
 from siltstone.log.recovery.indexes import quick_trouble
 from siltstone.log.replacement import finish_replacement
 from siltstone.log.segments import Segment, segments_among
@@ -29,9 +31,14 @@ _FINISHED = "finished the swap of "
 _REMOVED = "removed "
 
 
-def finish_swap(directory: Path, *, dry_run: bool) -> tuple[dict[str, files.FileStat], list[str], list[str]]:
-    """The directory's files once no swap is under way; the segments that one was finished for, what went."""
-    names = files.list_files(directory)
+def finish_swap(
+    directory: Path, *, owned: bool, dry_run: bool
+) -> tuple[dict[str, files.FileStat], list[str], list[str]]:
+    """The directory's files once no swap is under way; the segments that one was finished for, what went.
+
+    ``owned`` as ``partition_files`` has it. Raises UnsafeFileError, CorruptRecordError, OSError.
+    """
+    names = partition_files(directory, owned=owned)
     left = [name for name in names if name.endswith((CLEANED, SWAP, DELETED)) and parse_segment_file(name)]
     if not left:
         return names, [], []

@@ -32,6 +32,7 @@ def claim_all(
     try:
         for path in paths:
             try:
+                _refuse_twice(path, served)
                 served.append(ServedDirectory.claim(path, only=only))
             except OSError as error:
                 offline[path] = f"{error.strerror or error}"
@@ -48,6 +49,16 @@ def claim_all(
     if not serving:
         raise StorageError(f"no log directory can be used: {_said(offline)}")
     return serving, offline
+
+
+def _refuse_twice(path: Path, served: Sequence[ServedDirectory]) -> None:
+    """As a broker refuses a directory that ``log.dirs`` names twice, be it by two paths. Raises
+    DirectoryRefusedError, OSError."""
+    if files.is_directory(path):
+        place = files.stat(path).place
+        for each in served:
+            if each.directory.place == place:
+                raise DirectoryRefusedError(f"{path} and {each.path} are one log directory; name it once")
 
 
 def _said(offline: dict[Path, str]) -> str:

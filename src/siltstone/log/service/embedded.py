@@ -26,6 +26,7 @@ import numpy as np
 from siltstone.clock import Clock, SystemClock
 from siltstone.config import Config, parse_topic_config, refuse_contradictions
 from siltstone.errors import UsageError
+from siltstone.log.directory import true_path
 from siltstone.log.fetch import READ_UNCOMMITTED, Fetched, LogView
 from siltstone.log.found import Appended
 from siltstone.log.ledger.reading import CompactedReader
@@ -105,9 +106,10 @@ class Log:
     ) -> None:
         """Open it, made if it is not there; ``upkeep``: a thread sees to retention and flushes by time.
 
-        Raises UsageError for a bad setting, DirectoryLockedError, StorageError, OSError.
+        Raises UsageError for a bad setting, NotALogDirectoryError, DirectoryRefusedError,
+        DirectoryLockedError, StorageError, OSError.
         """
-        directory = Path(path).absolute()
+        directory = true_path(Path(path))
         self.where: TopicPartition = partition_of(directory)
         own = parse_topic_config(config or {}, f"Log {path}")
         self._clock = clock or SystemClock()

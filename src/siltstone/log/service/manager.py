@@ -26,7 +26,13 @@ from typing import Protocol
 from siltstone import files
 from siltstone.clock import Clock, SystemClock
 from siltstone.config import Config
-from siltstone.errors import PolicyViolationError, SiltstoneError, StorageError, UnknownTopicError
+from siltstone.errors import (
+    DirectoryRefusedError,
+    PolicyViolationError,
+    SiltstoneError,
+    StorageError,
+    UnknownTopicError,
+)
 from siltstone.log import names
 from siltstone.log.found import Background
 from siltstone.log.names import TopicPartition
@@ -186,8 +192,21 @@ class LogManager(ServedLogs):
             self.topics.add(where)
             return self.get(where)
 
+    def refuse_in_the_way(self, where: TopicPartition) -> None:
+        """Raises DirectoryRefusedError where something has a partition's name and is no directory.
+
+        A file is no reason to go offline, and a link would lead out of the log directory.
+        """
+        for served in self.serving():
+            path = served.partition_path(where)
+            if files.exists(path) and files.stat(path, follow=False).kind != files.DIRECTORY:
+                kind = files.stat(path, follow=False).kind
+                raise DirectoryRefusedError(f"{path}: a {kind} is in the way of {where}; take it away")
+
     def make(self, where: TopicPartition) -> PartitionLog:
-        """Make the directory and the log of a partition that ``topics`` lists. Raises StorageError."""
+        """Make the directory and the log of a partition that ``topics`` lists. Raises StorageError,
+        DirectoryRefusedError."""
+        self.refuse_in_the_way(where)
         with self.changing:
             serving = self.serving()
             if not serving:

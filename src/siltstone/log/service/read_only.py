@@ -15,7 +15,7 @@ from types import TracebackType
 from siltstone.clock import Clock, SystemClock
 from siltstone.config import LogConfig
 from siltstone.errors import DirectoryRefusedError, UnknownTopicError
-from siltstone.log.directory import Checkpoints, LogDirectory, refuse_strangers
+from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, refuse_strangers
 from siltstone.log.fetch import LogView
 from siltstone.log.live_segment import LiveSegment
 from siltstone.log.names import TopicPartition, segment_file
@@ -52,7 +52,7 @@ class ReadOnlyLogs:
 
     def __init__(self, directories: Sequence[Path | str], *, clock: Clock | None = None) -> None:
         """Raises NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError."""
-        opened = [LogDirectory.open(Path(each), lock=False) for each in directories]
+        opened = open_directories([Path(each) for each in directories], lock=False)
         refuse_strangers(opened)
         self._clock = clock or SystemClock()
         self._checkpoints = [(each, each.checkpoints()) for each in opened]
@@ -94,6 +94,7 @@ class ReadOnlyLogs:
             log_start=checkpoints.log_start.get(where, 0),
             config=LogConfig(),
             now_ms=self._clock.now_ms(),
+            owned=False,
             dry_run=True,
         )
         mark = checkpoints.high_watermark.get(where, recovered.log_end_offset)

@@ -85,7 +85,7 @@ class ServedDirectory:
                 _logger.warning("%s; it is made anew", error)
                 self._written[name] = {}
                 self.was_clean = False
-            others = self._written[name] if self.directory.is_single_partition else {}
+            others = self._written[name] if self.directory.is_partial else {}
             mine = self.directory.partitions
             self._kept[name] = {where: at for where, at in others.items() if where not in mine}
         with contextlib.suppress(CorruptFileError):
@@ -196,7 +196,7 @@ class ServedDirectory:
         A partition that is made anew must not begin where an earlier one of its name ended. Raises OSError.
         """
         self.write_checkpoints()
-        if self.directory.is_single_partition:
+        if self.directory.is_partial:
             return
         here = self.all_partitions
         with contextlib.suppress(CorruptFileError):
@@ -279,7 +279,7 @@ class ServedDirectory:
         """Are all partitions of the directory in order, those too that were not opened here?"""
         if self.refused:
             return False
-        if self.was_clean or not (self._passed_over or self.directory.is_single_partition):
+        if self.was_clean or not (self._passed_over or self.directory.is_partial):
             return True
         return not LogDirectory.open(self.path, lock=False).partitions.keys() - self.logs.keys()
 

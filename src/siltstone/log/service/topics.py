@@ -67,6 +67,7 @@ class Partitions(Protocol):
     @property
     def offline(self) -> Mapping[Path, str]: ...
     def serving(self) -> list[ServedDirectory]: ...
+    def refuse_in_the_way(self, where: TopicPartition) -> None: ...
     def make(self, where: TopicPartition) -> object: ...
     def take_away(self, served: ServedDirectory, where: TopicPartition, delay_ms: int) -> None: ...
     def settings_changed(self, topic: str) -> None: ...
@@ -134,7 +135,10 @@ class Topics:
             return
         for name, entry in self._registry.topics.items():
             if entry.unmade:
-                self._make(name, entry)
+                try:
+                    self._make(name, entry)
+                except DirectoryRefusedError as error:
+                    _logger.warning("%s; topic %s stays without it until the next start", error, name)
 
     # Settings
 
@@ -238,7 +242,8 @@ class Topics:
     ) -> TopicDescription:
         """A new topic; ``num.partitions`` partitions unless told, ``config`` as texts by Kafka's names.
 
-        Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, InvalidConfigError, StorageError.
+        Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, InvalidConfigError, StorageError,
+        DirectoryRefusedError where something that is no directory has a partition's name.
         """
         with self._manager.changing:
             refuse_bad_name(name)
@@ -256,6 +261,7 @@ class Topics:
                 raise InvalidPartitionsError(f"topic {name!r}: {count} partitions; give at least 1")
             self._refuse_bad_settings(name, texts)
             numbers = tuple(range(count))
+            self._refuse_in_the_way(name, numbers)
             entry = TopicEntry(
                 topic_id=new_id(self._random_bytes), partitions=numbers, unmade=numbers, config=texts
             )
@@ -282,10 +288,15 @@ class Topics:
 
     def _add(self, name: str, entry: TopicEntry, more: Iterable[int]) -> None:
         more = tuple(more)
+        self._refuse_in_the_way(name, more)
         numbers = tuple(sorted((*entry.partitions, *more)))
         entry = replace(entry, partitions=numbers, unmade=(*entry.unmade, *more))
         self._write(self._registry.with_topic(name, entry))
         self._make(name, entry)
+
+    def _refuse_in_the_way(self, name: str, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._manager.refuse_in_the_way(TopicPartition(name, number))
 
     def _make(self, name: str, entry: TopicEntry) -> None:
         """Make what is unmade of a listed topic, and say so only then: a crash before makes it once more."""

@@ -1,0 +1,195 @@
+"""What the files of a partition directory have to be; whoever relies on them refuses anything else."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from siltstone import files
+from siltstone.errors import CorruptFileError, NotALogDirectoryError, UnsafeFileError
+from siltstone.log.checkpoints import read_topic_id
+from siltstone.log.directory import LogDirectory
+from siltstone.log.partition_files import partition_files, refuse_unsafe_files
+from siltstone.log.replacement import finish_replacement
+from siltstone.log.segments import find_segment, list_segments
+from tests.cleaner import logs
+from tests.cleaner.logs import one
+from tests.operator.staged import is_root
+
+LOG = f"{4:020d}.log"
+NAMES = [
+    LOG,
+    f"{4:020d}.index",
+    f"{4:020d}.timeindex",
+    f"{4:020d}.txnindex",
+    f"{4:020d}.snapshot",
+    f"{4:020d}.log.cleaned",
+    f"{4:020d}.log.swap",
+    f"{4:020d}.log.deleted",
+    f"{4:020d}.snapshot.deleted",
+    "leader-epoch-checkpoint",
+    "leader-epoch-checkpoint.tmp",
+    "partition.metadata",
+]
+FOLDERS = [".siltstone", ".compacted", ".siltstone-writes"]
+
+
+def _link(path: Path) -> None:
+    target = path.parent.parent / "target"
+    target.write_bytes(path.read_bytes() if path.is_file() else b"")
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+
+
+def _broken_link(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to("nowhere")
+
+
+def _of_kind(kind: int) -> Callable[[Path], None]:
+    def make(path: Path) -> None:
+        path.unlink(missing_ok=True)
+        os.mknod(path, kind | 0o600)
+
+    return make
+
+
+def _directory(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+KINDS: dict[str, Callable[[Path], None]] = {
+    "symbolic link": _link,
+    "a symbolic link": _broken_link,
+    "FIFO": _of_kind(stat.S_IFIFO),
+    "socket": _of_kind(stat.S_IFSOCK),
+    "directory": _directory,
+}
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Path:
+    segments = {0: [one(0, "a")], 4: [one(4, "b")], 8: [one(8, "c")]}
+    return logs.write_log(tmp_path / "data", segments)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_of_kafkas_is_a_regular_file(partition: Path, name: str, kind: str) -> None:
+    KINDS[kind](partition / name)
+    for refused in (
+        lambda: list_segments(partition),
+        lambda: partition_files(partition),
+        lambda: refuse_unsafe_files(partition),
+        lambda: finish_replacement(partition),
+    ):
+        with pytest.raises(UnsafeFileError) as caught:
+            refused()
+        assert str(partition / name) in str(caught.value) and kind in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["symbolic link", "FIFO", "regular file"])
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_name_of_ours_is_a_directory(partition: Path, name: str, kind: str) -> None:
+    (KINDS | {"regular file": Path.touch})[kind](partition / name)
+    with pytest.raises(UnsafeFileError, match=f"{name}: a {kind}, but a directory"):
+        list_segments(partition)
+
+
+def test_other_names_and_hard_links_are_nobodys_concern(partition: Path, tmp_path: Path) -> None:
+    before = list_segments(partition, owned=True)
+    os.link(partition / LOG, tmp_path / "second name")
+    for number, make in enumerate(KINDS.values()):
+        make(partition / f"note-{number}")
+    for name in FOLDERS:
+        (partition / name).mkdir()
+    assert list_segments(partition, owned=True) == before
+    assert "note-0" not in partition_files(partition)
+
+
+@pytest.mark.skipif(not is_root(), reason="needs root")
+@pytest.mark.parametrize("name", [LOG, "partition.metadata", ".siltstone"])
+def test_whoever_changes_a_log_wants_its_files_to_be_the_directorys_owners(
+    partition: Path, name: str
+) -> None:
+    (partition / name).mkdir() if name in FOLDERS else (partition / name).touch()
+    os.chown(partition / name, 12345, -1)
+    assert len(list_segments(partition)) == 3
+    with pytest.raises(UnsafeFileError, match=r"user 12345, but its partition directory to user 0;.*chown 0"):
+        list_segments(partition, owned=True)
+    (partition / "strange").touch()
+    for path in (partition, *partition.iterdir()):
+        if path.name != "strange":
+            os.chown(path, 12345, -1)
+    assert len(list_segments(partition, owned=True)) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_segment_alone(partition: Path, kind: str) -> None:
+    KINDS[kind](partition / f"{4:020d}.index")
+    with pytest.raises(UnsafeFileError):
+        find_segment(partition, 4)
+    assert find_segment(partition, 0).size
+    with pytest.raises(FileNotFoundError):
+        find_segment(partition, 5)
+
+
+def test_a_partition_whose_segments_are_all_links_is_still_one(tmp_path: Path) -> None:
+    """Passed over, it would be missing from the list of logs without a word."""
+    partition = logs.write_log(tmp_path / "data", {0: [one(0, "a")]})
+    for mark in (tmp_path / "data").glob("*[!0]"):
+        mark.unlink()
+    _link(partition / f"{0:020d}.log")
+    with LogDirectory.open(partition, lock=False) as directory:
+        assert list(directory.partitions.values()) == [partition]
+    with LogDirectory.open(tmp_path / "data", lock=False) as directory:
+        assert list(directory.partitions.values()) == [partition]
+    (partition / f"{0:020d}.log").unlink()
+    with pytest.raises(NotALogDirectoryError):
+        LogDirectory.open(tmp_path / "data", lock=False)
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "socket", "directory"])
+def test_a_topic_id_that_is_no_file_makes_no_sense(partition: Path, kind: str) -> None:
+    KINDS[kind](partition / "partition.metadata")
+    with pytest.raises(CorruptFileError, match="no regular file"):
+        read_topic_id(partition)
+
+
+def test_names_that_go_meanwhile(partition: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker unlinks what it renamed to .deleted at any time; any other name that goes is a change."""
+    going = partition / f"{0:020d}.log.deleted"
+    real = os.scandir
+
+    class Scan:
+        def __init__(self, path: Path) -> None:
+            self.entries = list(real(path))
+
+        def __enter__(self) -> list[os.DirEntry[str]]:
+            going.unlink()
+            return self.entries
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+    going.touch()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", Scan)
+        assert len(list_segments(partition)) == 3
+    going = partition / LOG
+    monkeypatch.setattr(os, "scandir", Scan)
+    with pytest.raises(FileNotFoundError):
+        list_segments(partition)
+
+
+def test_the_kinds_of_files(tmp_path: Path) -> None:
+    for number, make in enumerate(KINDS.values()):
+        make(tmp_path / str(number))
+    found = files.list_all(tmp_path)
+    kinds = [found[str(number)].kind for number in range(len(KINDS))]
+    assert kinds == ["symbolic link", "symbolic link", "FIFO", "socket", "directory"]

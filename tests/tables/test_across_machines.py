@@ -1,0 +1,129 @@
+"""Planned on one machine, read on another: clients of a network file system number devices on their own."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from siltstone import app, files
+from siltstone.clock import ManualClock
+from siltstone.compacted.compactor import TwoPhaseCompactor
+from siltstone.compacted.engine import InProcessCompactionEngine
+from siltstone.errors import SourceChangedError
+from siltstone.log import replacement
+from siltstone.log.service.read_only import ReadOnlyLogs
+from siltstone.tables.options import ReadOptions
+from siltstone.tables.table import AnySplit, plan_table, read_table
+from tests.cleaner import logs
+from tests.cleaner.logs import NOW, one
+from tests.operator.staged import in_process
+
+SEGMENTS = {0: [one(0, "a"), one(1, "b")], 2: [one(2, "a"), one(3, "c")], 4: [one(4, "b")]}
+LAST = [2, 3, 4]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    partition = logs.write_log(tmp_path / "data", SEGMENTS)
+    (partition.parent / ".kafka_cleanshutdown").touch()
+    return partition.parent
+
+
+@pytest.fixture
+def other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every look at a file finds another device number."""
+    numbers = itertools.count()
+    device = property(lambda stat: next(numbers), lambda stat, number: None)
+    monkeypatch.setattr(files.FileStat, "device", device)
+
+
+def read(splits: list[AnySplit], options: ReadOptions) -> list[int]:
+    """The offsets of some splits, which travel as Spark ships them."""
+    shipped = pickle.loads(pickle.dumps(splits))
+    found = [batch for split in shipped for batch in read_table(split, options)]
+    return sorted(pa.Table.from_batches(found)["offset"].to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("given", "offsets"),
+    [
+        ({}, [0, 1, 2, 3, 4]),
+        ({"view": "latest"}, LAST),
+        ({"asOfOffset": '{"topic":{"0":3}}', "view": "latest"}, [1, 2, 3]),
+        ({"asOfOffset": '{"topic":{"0":2}}'}, [0, 1, 2]),
+        ({"badBatches": "quarantine"}, [0, 1, 2, 3, 4]),
+    ],
+)
+def test_a_view_is_read_by_what_all_machines_see(
+    root: Path, other_machines: None, given: dict[str, str], offsets: list[int]
+) -> None:
+    options = ReadOptions.of({"path": str(root), **given})
+    assert read(plan_table(options), options) == offsets
+
+
+def test_a_ledger_is_made_and_read(root: Path, other_machines: None) -> None:
+    with ReadOnlyLogs([root]) as found:
+        compactor = TwoPhaseCompactor(InProcessCompactionEngine(), clock=ManualClock(NOW))
+        compactor.compact(found["topic", 0])
+    options = ReadOptions.of({"path": str(root), "view": "compacted"})
+    assert read(plan_table(options), options) == LAST
+
+
+def test_what_a_task_has_read_back_is_not_read_again(
+    root: Path, other_machines: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again: list[Path] = []
+    check = replacement._check
+    monkeypatch.setattr(replacement, "_check", lambda path: (again.append(path), check(path))[1])
+    request = app.CleanRequest(
+        directories=[root], in_place=True, topics=["topic"], config=["cleanup.policy=compact"], force=True
+    )
+    (result,) = app.clean(request, engine=in_process).results
+    assert result.status == "cleaned" and not again
+
+
+@pytest.mark.parametrize("change", ["touched", "cut", "another file", "longer"])
+def test_a_closed_segment_that_is_not_what_it_was_ends_a_view(root: Path, change: str) -> None:
+    options = ReadOptions.of({"path": str(root), "view": "latest"})
+    splits = plan_table(options)
+    path = root / "topic-0" / f"{2:020d}.log"
+    data, before = path.read_bytes(), path.stat()
+    if change == "touched":
+        os.utime(path, ns=(5, 5))
+    elif change == "another file":
+        path.rename(path.with_suffix(".other"))
+        path.write_bytes(data)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    else:
+        path.write_bytes(data[:-1] if change == "cut" else data + data)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(SourceChangedError, match="run the query again"):
+        read(splits, options)
+
+
+def test_the_active_segment_may_grow(root: Path) -> None:
+    options = ReadOptions.of({"path": str(root), "view": "latest"})
+    splits = plan_table(options)
+    path = root / "topic-0" / f"{4:020d}.log"
+    path.write_bytes(path.read_bytes() + one(5, "c"))
+    assert read(splits, options) == LAST
+    os.utime(path, ns=(5, 5))
+    path.write_bytes(SEGMENTS[4][0])
+    with pytest.raises(SourceChangedError):
+        read(splits, options)
+
+
+def test_a_mark(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"four")
+    closed, active = (files.FileMark.of(files.stat(path), may_grow=grows) for grows in (False, True))
+    assert closed.is_of(files.stat(path)) and active.is_of(files.stat(path))
+    path.write_bytes(b"four and more")
+    assert not closed.is_of(files.stat(path)) and active.is_of(files.stat(path))
+    path.write_bytes(b"4")
+    assert not active.is_of(files.stat(path))
