@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import threading
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,6 +46,25 @@ def test_a_new_file_is_new_and_private_until_it_gets_its_attributes(tmp_path: Pa
     with pytest.raises(FileExistsError):
         files.write_new(path, b"other")
     assert path.read_bytes() == b"data"
+
+
+def test_a_small_file_takes_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "small"
+    path.write_bytes(b"data")
+    tracemalloc.start()
+    try:
+        assert files.read_bytes(path) == b"data"
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_pipe_has_no_size_and_is_read_to_its_end(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb") as pipe:
+        pipe.write(bytes(10_000))
+    assert files.read_bytes(f"/dev/fd/{reading}") == bytes(10_000)
+    os.close(reading)
 
 
 def test_a_partial_write_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

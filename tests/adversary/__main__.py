@@ -50,6 +50,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--keep", default="adversary-failures", help="where directories of failed cases go")
     parser.add_argument("--no-slow", action="store_true", help="no case starts Spark or another process")
+    parser.add_argument(
+        "--without", default="", help="attacks and commands to leave out, with commas between"
+    )
     return parser.parse_args()
 
 
@@ -60,7 +63,13 @@ def _run(asked: argparse.Namespace, store: Path, kept: Path) -> Found:
     names = bases.names()
     golden = [name for name in names if name.startswith(("golden/", "txn/")) and name.endswith("/0")]
     single = flips(asked.seed, bases, golden)
-    cases = every_one(random_cases(asked.seed, names, slow=not asked.no_slow), single, 1)
+    left_out = set(asked.without.split(","))
+    drawn = (
+        case
+        for case in random_cases(asked.seed, names, slow=not asked.no_slow)
+        if not left_out & {*case.attacks, *case.commands}
+    )
+    cases = every_one(drawn, single, 1)
     found = run_room(cases, store, seconds=asked.seconds, workers=asked.workers, keep=kept, tell=say)
     done = sum(count for (kind, _), count in found.table.items() if kind.startswith("every bit"))
     say(found.text())

@@ -264,9 +264,12 @@ def link_folders(draw: Random, scene: Scene) -> str:
 
 @attack
 def link_partition(draw: Random, scene: Scene) -> str:
-    """The partition's directory is a link to where it really lies."""
+    """The partition's directory is a link to where it really lies: with a broker that was not stopped."""
     partition = scene.target(draw)
-    target = scene.bystander / partition.name
+    target = scene.bystander / "logs" / partition.name
+    target.parent.mkdir(exist_ok=True)
+    (target.parent / "meta.properties").write_text("version=1\ncluster.id=others\nnode.id=7\n")
+    (target.parent / ".lock").touch()
     shutil.copytree(partition, target, copy_function=shutil.copy2)
     return _put_link(scene, partition, target)
 

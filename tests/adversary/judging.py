@@ -59,7 +59,7 @@ def run_case(case: Case, bases: Bases, root: Path) -> Verdict:
                 scene.attacked.append(attacks.flip_exactly(scene, name.removeprefix("flip=")))
             else:
                 scene.attacked.append(ATTACKS[name](draw, scene))
-    except DoesNotApplyError:
+    except (DoesNotApplyError, OSError):  # a queue is where another attack wants a file
         shutil.rmtree(root)
         return Verdict(outcome=NOT_APPLIED)
     found, refused, said = [], False, [*scene.attacked]
@@ -225,6 +225,8 @@ def _judge_cleaning(scene: Scene, done: Done, before: Sight, after: Sight) -> li
                 found += _unchanged(before, after, path, f"{name}: nothing was reported of it, but")
                 continue
         rules = _cleaning_rules(scene, done, before, path, result)
+        if _swap_is_under_way(scene, before, path):
+            continue
         if done.interrupted and topic_of(Path(path)) in scene.base.topics:
             rules = _interrupted(scene, done, before, path, rules)
         found += [f"{name}: {problem}" for problem in oracle.problems(log, now, rules)]
@@ -234,6 +236,11 @@ def _judge_cleaning(scene: Scene, done: Done, before: Sight, after: Sight) -> li
         if not rules.cleans and not _has_leftovers(before, path) and "splits" not in str(result):
             found += _unchanged(before, after, path, f"{name}: {result['status']}, but")
     return found
+
+
+def _swap_is_under_way(scene: Scene, sight: Sight, path: str) -> bool:
+    """Of a real broker: what is not in its place yet counts, too, which the tests of golden swaps look at."""
+    return scene.base.name.startswith("recovery/") and _has_leftovers(sight, path)
 
 
 def _interrupted(scene: Scene, done: Done, before: Sight, path: str, rules: Rules) -> Rules:
@@ -328,7 +335,7 @@ def _judge_recovery(scene: Scene, done: Done, before: Sight, after: Sight) -> li
             log_start=_entry(before, path, "log-start-offset-checkpoint") or 0,
             doubtful=scene.doubtful,
         )
-        if _has_leftovers(before, path) and scene.base.name.startswith("recovery/"):
+        if _swap_is_under_way(scene, before, path):
             continue
         found += [f"{Path(path).name}: {problem}" for problem in oracle.problems(log, now, rules)]
     return found
@@ -338,7 +345,7 @@ def _judge_opened(scene: Scene, done: Done, before: Sight, after: Sight) -> list
     found = []
     for path, log in before.logs.items():
         now = after.logs.get(path) or Log(path=Path(path), segments={}, odd=[])
-        if _has_leftovers(before, path) and scene.base.name.startswith("recovery/"):
+        if _swap_is_under_way(scene, before, path):
             continue
         cleans = done.to_the_end
         rules = Rules(

@@ -12,7 +12,7 @@ is written apart from the cleaner and uses nothing of it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.adversary import plain
 from tests.adversary.plain import ABORTED, COMMITTED, OPEN, Log, Record
@@ -62,11 +62,18 @@ def bound_of(before: Log, rules: Rules) -> int:
 
 def problems(before: Log, after: Log, rules: Rules) -> list[str]:
     """What is wrong with a log after a command; empty when all is well."""
-    found = [*_told(_order(before, after, rules)), *_told(_same(before, after, rules))]
-    if not (before.ascends and not before.odd):
-        if before.logs() != after.logs():
-            found.append("a log that makes no sense was changed")
-        return found
+    found = []
+    if before.odd and before.logs() != after.logs():
+        return [f"a log with {before.odd[0]}, which is no file, was changed"]
+    if not before.ascends:
+        limit = before.disordered_from
+        for base, segment in before.segments.items():
+            now = after.segments.get(base)
+            if base >= limit and (now is None or now.data != segment.data) and not rules.reported_cut:
+                found.append(f"segment {base}, at or above disorder in {limit}, was changed")
+        rules = replace(rules, doubtful=True, active=None, committed=None, appends=True)
+        before, after = before.below(limit), after.below(limit)
+    found += [*_told(_order(before, after, rules)), *_told(_same(before, after, rules))]
     found += _told(_missing(before, after, rules))
     found += _told(_damage_stays(before, after, rules))
     found += _told(_end(before, after, rules))
@@ -85,12 +92,14 @@ def _told(lines: Iterator[str]) -> list[str]:
 def _order(before: Log, after: Log, rules: Rules) -> Iterator[str]:
     if before.ascends and not after.ascends:
         yield "offsets do not ascend any more"
+    whole = b"".join(before.logs().values())
     for base, segment in after.segments.items():
         old = before.segments.get(base)
         if segment.damaged_at is None or (old is not None and old.data == segment.data):
             continue
-        if old is None or not (rules.cuts and old.data.startswith(segment.data)):
-            yield f"segment {base} was written with damage at byte {segment.damaged_at}"
+        if segment.data in whole or (old is not None and rules.cuts and old.data.startswith(segment.data)):
+            continue  # a segment that is too wide was split, or cut
+        yield f"segment {base} was written with damage at byte {segment.damaged_at}"
 
 
 def _same(before: Log, after: Log, rules: Rules) -> Iterator[str]:
@@ -118,6 +127,8 @@ def _missing(before: Log, after: Log, rules: Rules) -> Iterator[str]:
         return
     bound = bound_of(before, rules)
     last = _last_of_each_key(before, bound, rules)
+    if rules.appends:
+        last |= {r.key: o for o, r in after.records.items() if o >= before.end_offset and r.key is not None}
     cut_from = _cut_from(before, rules)
     started = min(after.segments, default=LONG_MAX)
     for offset in gone:
@@ -213,10 +224,10 @@ def _may_expire(before: Log, after: Log, offset: int, started: int, rules: Rules
 
 def _damage_stays(before: Log, after: Log, rules: Rules) -> Iterator[str]:
     """Damage is reported and left, but for what recovery cuts off."""
-    cut = _cut_from(before, rules)
+    cut, whole = _cut_from(before, rules), b"".join(after.logs().values())
     for segment in before.damaged:
         now = after.segments.get(segment.base_offset)
-        if now is not None and now.data == segment.data:
+        if segment.data in whole:
             continue
         if cut is not None and rules.reported_cut:
             continue

@@ -22,6 +22,7 @@ from tests.records import twin
 CODEC, LOG_APPEND, TRANSACTIONAL, CONTROL, HORIZON = 0x07, 0x08, 0x10, 0x20, 0x40
 HEADER = struct.Struct(">qiibIhiqqqhii")
 MOST_BATCHES = 40_000
+NOWHERE = 1 << 63
 COMMITTED, ABORTED, OPEN = "committed", "aborted", "open"
 _SEGMENT = re.compile(r"^(\d{20})\.log\Z", re.ASCII)
 
@@ -121,7 +122,7 @@ def _modern(raw: bytes) -> Batch:
         records.append(
             Record(
                 base + offset_delta,
-                newest if attributes & LOG_APPEND else first + time_delta,
+                newest if attributes & LOG_APPEND else _wrapped(first + time_delta),
                 key,
                 value,
                 headers,
@@ -143,6 +144,11 @@ def _modern(raw: bytes) -> Batch:
         producer_epoch=epoch,
         records=tuple(records),
     )
+
+
+def _wrapped(value: int) -> int:
+    """As a sum of two 64-bit integers."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _sequence(first: int, delta: int) -> int:
@@ -228,8 +234,11 @@ def scan(base_offset: int, data: bytes, modified_ms: int = 0) -> Segment:
 
 @dataclass(slots=True, kw_only=True)
 class Log:
-    """A partition as it lies there. ``odd``: segment names that are no regular file. ``states``: what became
-    of the transaction that a record is of, by offset; ``open_from``: the first offset of one without an end.
+    """A partition as it lies there.
+
+    ``odd``: segment names that are no regular file. ``states``: what became of the transaction that a record
+    is of, by offset; ``open_from``: the first offset of one without an end. ``disordered_from``: the base of
+    the first segment whose offsets go back, or do not lie in it.
     """
 
     path: Path
@@ -240,7 +249,20 @@ class Log:
     segment_of: dict[int, int] = field(default_factory=dict)
     states: dict[int, str] = field(default_factory=dict)
     open_from: int | None = None
-    ascends: bool = True
+    disordered_from: int = NOWHERE
+
+    @property
+    def ascends(self) -> bool:
+        """Do offsets ascend, each within its segment?"""
+        return self.disordered_from == NOWHERE
+
+    def below(self, base: int) -> Log:
+        """The log without its segments from ``base`` on."""
+        kept = {each: segment for each, segment in self.segments.items() if each < base}
+        found = Log(path=self.path, segments=kept, odd=[])
+        _collect(found)
+        _end_transactions(found)
+        return found
 
     @property
     def damaged(self) -> list[Segment]:
@@ -272,7 +294,7 @@ def read(partition: Path) -> Log:
     segments, odd = {}, []
     for name in sorted(os.listdir(partition)) if partition.is_dir() else ():
         named = _SEGMENT.match(name)
-        if named is None:
+        if named is None or int(named[1]) >= NOWHERE:  # no offset is that large
             continue
         facts = os.lstat(partition / name)
         if not stat.S_ISREG(facts.st_mode):
@@ -297,7 +319,7 @@ def _collect(log: Log) -> None:
                 or batch.base_offset < base
                 or batch.last_offset >= bases[number + 1]
             ):
-                log.ascends = False
+                log.disordered_from = min(log.disordered_from, base)
             last = max(last, batch.last_offset)
             for record in batch.records:
                 log.records[record.offset] = record

@@ -28,6 +28,7 @@ SECONDS_MAX = 60
 APART_SECONDS_MAX = 300
 MEMORY_MAX = 3 << 30
 KEPT_MAX = 40
+STACK_MAX = 10
 FOUND_MAX = 400
 Spoiler = Callable[[], None]
 """Breaks the product within a worker, for the tests of this room."""
@@ -162,7 +163,8 @@ class _Worker:
         self._process.kill()
         self._process.join()
         with contextlib.suppress(OSError):
-            why += "\n" + (self._store / "hang").read_text()
+            stacks = (self._store / "hang").read_text().splitlines()
+            why = "\n".join([why, *stacks[:STACK_MAX]])
         return Verdict(outcome=FAILED, problems=[why])
 
     def again(self) -> None:
@@ -197,17 +199,19 @@ def run_room(
     workers: int = 2,
     keep: Path | None = None,
     spoil: Spoiler | None = None,
-    stop_at_first: bool = False,
+    until: Callable[[str], object] = lambda failure: None,
     tell: Callable[[Any], object] = lambda text: None,
 ) -> Found:
     """Run cases for so many seconds, or until there are none. ``keep``: where failed cases' directories
-    go."""
+    go; ``until``: a failure that is enough."""
+    # An arena of malloc's for each thread that ever ran would count as memory.
+    os.environ["MALLOC_ARENA_MAX"] = "2"
     found, began = Found(), time.monotonic()
     crew = [_Worker(store / f"worker-{number}", spoil) for number in range(workers)]
     stream: Iterator[Case] = iter(cases)
     try:
         while True:
-            late = time.monotonic() - began > seconds or (stop_at_first and bool(found.failures))
+            late = time.monotonic() - began > seconds or any(map(until, found.failures))
             for worker in crew:
                 case = None if worker.case is not None or late else next(stream, None)
                 if case is not None:

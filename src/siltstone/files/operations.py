@@ -21,6 +21,7 @@ from siltstone.files.parents import REAL_FILE, open_real, parent_of
 _BEGUN_AT_ONCE = 8 << 20
 _KEPT_BEHIND = 24 << 20
 """What is so near to a file's end is hardly on disk yet: nobody waits for it."""
+_BEYOND_THE_SIZE = 1 << 12
 _REMOVED_AGAIN = 100
 """A tree into which somebody still puts files is looked through so many times."""
 _DEPTH_MAX = 32
@@ -210,7 +211,13 @@ def read_bytes(path: str | os.PathLike[str], limit: int = 1 << 30) -> bytes:
 def read_input(path: str | os.PathLike[str], limit: int = 1 << 30) -> bytes:
     """The same of a file that a person named on a command line, which may be a pipe. Raises OSError."""
     with open(path, "rb") as file:
-        return file.read(limit)
+        # Python takes as much memory as is asked for before it reads a byte, and a pipe has no size.
+        at_once = os.fstat(file.fileno()).st_size + _BEYOND_THE_SIZE
+        parts = list[bytes]()
+        while limit > 0 and (part := file.read(min(limit, at_once))):
+            parts.append(part)
+            limit -= len(part)
+        return b"".join(parts)
 
 
 def sha256(path: str | os.PathLike[str]) -> str:

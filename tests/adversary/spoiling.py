@@ -1,0 +1,139 @@
+"""Ways to break the product on purpose, so that the room can be seen to find it: one function each.
+
+A spoiler runs within a worker, before its cases. It changes what a name in the product stands for, no file.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from siltstone import files
+from siltstone.cleaner import facts
+from siltstone.errors import CorruptFileError
+from siltstone.log import replacement
+
+YEARS_MS = 10 * 365 * 86_400_000
+LONG_MAX = (1 << 63) - 1
+
+
+def the_high_watermark_is_no_bound() -> None:
+    """As if all of the log were committed."""
+    real = facts.log_facts
+
+    @functools.wraps(real)
+    def spoiled(state: Any, checkpoints: Any, segments: Any, producers: Any, bound: Any) -> Any:
+        return real(state, checkpoints, segments, producers, LONG_MAX)
+
+    facts.log_facts = spoiled
+
+
+def horizons_pass_early() -> None:
+    """As if it were ten years later for tombstones."""
+    _change_work(lambda work: replace(work, now_ms=min(work.now_ms + YEARS_MS, LONG_MAX)))
+
+
+def tombstones_are_stamped_with_the_past() -> None:
+    """As if they need not stay at all."""
+    _change_work(lambda work: replace(work, delete_retention_ms=min(-1, -abs(work.delete_retention_ms))))
+
+
+def keyless_records_always_go() -> None:
+    """As if ``--drop-keyless`` had been said."""
+    _change_work(lambda work: replace(work, drop_keyless=True))
+
+
+def producers_are_forgotten() -> None:
+    """As if all of them had been silent too long."""
+    _change_work(lambda work: replace(work, producers=()))
+
+
+def _change_work(change: Callable[[Any], Any]) -> None:
+    real = facts._work
+    facts._work = lambda *given: change(real(*given))
+
+
+def contradictions_of_transactions_pass() -> None:
+    """What a ``.txnindex`` says holds, whatever the markers say."""
+    from siltstone.cleaner import work
+    from siltstone.log import transactions
+
+    real = transactions._follow
+
+    def spoiled(*columns: Any) -> Any:
+        real(*columns)
+        return -1, 0
+
+    transactions._follow = spoiled  # type: ignore[assignment]
+    transactions.TransactionScan.refuse_unmarked = lambda *given: None  # type: ignore[method-assign]
+    work.refuse_other_ends = lambda *given: None
+
+
+def links_are_followed_when_trees_are_removed() -> None:
+    """The tree that a link leads to goes."""
+
+    def spoiled(path: str | os.PathLike[str]) -> None:
+        real = os.path.realpath(path)
+        if os.path.isdir(real):
+            shutil.rmtree(real)
+
+    files.remove_tree = spoiled
+
+
+def bad_metadata_is_a_bug() -> None:
+    """What is no error of ours comes out of a file that makes no sense."""
+    real = facts.read_topic_id
+
+    def spoiled(partition: Path) -> str | None:
+        try:
+            return real(partition)
+        except CorruptFileError as error:
+            raise ValueError(str(error)) from error
+
+    facts.read_topic_id = spoiled
+
+
+def an_interrupted_swap_is_thrown_away() -> None:
+    """``.swap`` files go, as if their originals were still there."""
+    real = replacement.finish_replacement
+
+    @functools.wraps(real)
+    def spoiled(partition: Path, *rest: Any, **more: Any) -> Any:
+        for path in sorted(Path(partition).glob("*.swap")):
+            path.unlink()
+        return real(partition, *rest, **more)
+
+    for name, module in list(_modules().items()):
+        if name.startswith("siltstone") and getattr(module, "finish_replacement", None) is real:
+            module.finish_replacement = spoiled
+
+
+def _modules() -> dict[str, Any]:
+    import sys
+
+    import siltstone.app
+    import siltstone.log.service.manager  # noqa: F401 - both have names of their own for it
+
+    return sys.modules
+
+
+def the_process_dies() -> None:
+    """Before its second operation on a file."""
+    left = [2]
+
+    def count(operation: object) -> None:
+        left[0] -= 1
+        if not left[0]:
+            os._exit(9)
+
+    files.operations._observer = count  # type: ignore[attr-defined]
+
+
+def memory_is_taken() -> None:
+    """Eight gigabytes of it."""
+    _change_work(lambda work: bytearray(8 << 30) and work)

@@ -1,0 +1,58 @@
+"""The room is tested: a cleaner that is broken on purpose is found among the cases of CI."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.adversary import spoiling
+from tests.adversary.drawing import random_cases
+from tests.adversary.judging import Case
+from tests.adversary.room import run_room
+from tests.adversary.test_hostile_cases import ci_cases
+from tests.in_memory import FOLDER
+
+SECONDS = 120
+FOUND = {
+    spoiling.the_high_watermark_is_no_bound: "is gone: (at or above|the last committed)",
+    spoiling.horizons_pass_early: "is gone: a tombstone with horizon",
+    spoiling.tombstones_are_stamped_with_the_past: "was stamped with",
+    spoiling.keyless_records_always_go: "is gone: it has no key",
+    spoiling.producers_are_forgotten: "the last batch of live producer",
+    spoiling.contradictions_of_transactions_pass: "is gone: the last committed|was aborted and",
+    spoiling.links_are_followed_when_trees_are_removed: "the bystander changed",
+    spoiling.bad_metadata_is_a_bug: "Traceback",
+    spoiling.an_interrupted_swap_is_thrown_away: "offset .* is gone|the end went back",
+    spoiling.the_process_dies: "the process died: exit code 9",
+    spoiling.memory_is_taken: "MemoryError",
+}
+
+
+@pytest.fixture
+def store() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="siltstone-adversary-", dir=FOLDER) as name:
+        (Path(name) / "names").mkdir()
+        yield Path(name)
+
+
+@pytest.mark.parametrize("spoil", FOUND, ids=lambda spoil: spoil.__name__)
+def test_a_broken_product_is_found(spoil: Callable[[], None], store: Path) -> None:
+    cases = (case for case in ci_cases(store) if any(each.startswith("clean") for each in case.commands))
+    pattern = re.compile(FOUND[spoil])
+    found = run_room(cases, store, seconds=SECONDS, workers=1, spoil=spoil, until=pattern.search)
+    assert any(pattern.search(each) for each in found.failures), found.text()
+
+
+def test_every_case_is_drawn_alike_again() -> None:
+    first, second = (random_cases(5, ["made/plain", "life/1"]) for _ in range(2))
+    assert [str(next(first)) for _ in range(40)] == [str(next(second)) for _ in range(40)]
+
+
+def test_a_hang_is_found(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.adversary.room.SECONDS_MAX", 0)
+    found = run_room([Case.of("made/plain~~clean~1")], store, seconds=5, workers=1)
+    assert "it hangs" in found.failures[0]
