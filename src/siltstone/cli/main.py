@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import signal
 import sys
@@ -68,6 +69,17 @@ def say(message: str) -> None:
         sys.stderr.write(f"siltstone: {' '.join(message.split())}\n")
 
 
+def escape_what_cannot_be_shown() -> None:
+    """Let both outputs escape what their encoding lacks (``\\xff``, ``\\udcff``), for all commands.
+
+    A name of a file is bytes, of which Python makes surrogates where they are no text in the locale; no name
+    may end a command that has changed something in a traceback.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _interrupt(number: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
@@ -118,6 +130,7 @@ def _is_worth_a_line(record: logging.LogRecord) -> bool:
 
 def main() -> NoReturn:
     """The entry point of the ``siltstone`` script."""
+    escape_what_cannot_be_shown()
     signal.signal(signal.SIGTERM, _interrupt)
     logging.getLogger().addFilter(_is_worth_a_line)
     status = run()
