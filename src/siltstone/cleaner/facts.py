@@ -23,7 +23,7 @@ from siltstone.errors import CorruptFileError, UnsafeFileError
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import Checkpoints, LogDirectory
 from siltstone.log.ledger.uncovered import uncovered
-from siltstone.log.names import CLUSTER_METADATA, STAGING, TopicPartition
+from siltstone.log.names import CLUSTER_METADATA, LOG_START_CHECKPOINT, STAGING, TopicPartition
 from siltstone.log.overflow import overflowed
 from siltstone.log.producers import ProducerState, producer_state
 from siltstone.log.replacement import interrupted
@@ -208,8 +208,24 @@ def plan_log(
     if not segments:
         return result.stop(report.NOTHING_TO_DO, "the directory holds no segments")
     producers = state.opened.producers if state.opened else producer_state(state.path, segments)
+    _refuse_start_beyond(state, checkpoints, producers.end_offset)
     facts = log_facts(state, checkpoints, segments, producers, committed_below)
     return _decide(state, choices, staging, result, segments, producers, facts, unfinished)
+
+
+def _refuse_start_beyond(state: LogState, checkpoints: Checkpoints, end_offset: int) -> None:
+    """A log start above the log's end, which no broker writes, would let retention take everything.
+
+    A broker's own start does take it (Kafka's ``LogLoader``): whether that is wanted its operator must say.
+    """
+    start = checkpoints.log_start.get(state.where, 0)
+    if start > end_offset and state.opened is None:
+        raise CorruptFileError(
+            str(state.directory.path / LOG_START_CHECKPOINT),
+            0,
+            f"the log start of {state.where}, {start}, is above the log's end, {end_offset}; mend the entry, "
+            "or let siltstone recover (or the broker) empty the log",
+        )
 
 
 def log_facts(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import sys
 from typing import TYPE_CHECKING, NoReturn
@@ -68,6 +69,17 @@ def say(message: str) -> None:
         sys.stderr.write(f"siltstone: {' '.join(message.split())}\n")
 
 
+def escape_what_cannot_be_shown() -> None:
+    """Let both outputs escape what their encoding lacks (``\\xff``, ``\\udcff``), for all commands.
+
+    A name of a file is bytes, of which Python makes surrogates where they are no text in the locale; no name
+    may end a command that has changed something in a traceback.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _run(arguments: list[str]) -> int:
     """Run one command line; what is wrong with the words of it is a UsageError, and whatever comes of a
     signal a KeyboardInterrupt."""
@@ -128,6 +140,7 @@ def _last_words(line: str) -> None:
 
 def main() -> NoReturn:
     """The entry point of the ``siltstone`` script."""
+    escape_what_cannot_be_shown()
     came = interruption.Interruption(say=_last_words)
     came.install()
     logging.getLogger().addFilter(_is_worth_a_line)

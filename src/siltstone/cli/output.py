@@ -13,8 +13,13 @@ from rich.text import Text
 
 
 def write_json(document: object, *, flush: bool = False) -> None:
-    """One JSON document, or one object of a stream, on standard output; ``flush``: it is wanted now."""
-    sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+    """One JSON document, or one object of a stream, on standard output; ``flush``: it is wanted now.
+
+    In ASCII where the output is not UTF-8, and half of a surrogate pair in JSON's own escape everywhere.
+    """
+    ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    text = json.dumps(document, ensure_ascii=ascii_only).encode("utf-8", "backslashreplace").decode()
+    sys.stdout.write(f"{text}\n")
     if flush:
         sys.stdout.flush()
 

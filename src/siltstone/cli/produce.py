@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -80,15 +81,18 @@ class ProduceFlags:
         """The headers of every record. Raises UsageError."""
         found: list[tuple[str, bytes | None]] = []
         for text in self.header:
-            name, equals, value = text.partition("=")
+            name, equals, value = os.fsencode(text).partition(b"=")
+            try:
+                found.append((name.decode(), value if equals else None))
+            except UnicodeDecodeError:
+                name = b""
             if not name:
-                raise UsageError(f"-H {text!r}: give name=value")
-            found.append((name, value.encode() if equals else None))
+                raise UsageError(f"-H {text!r}: give name=value, the name in UTF-8")
         return found
 
     def record(self, raw: bytes, headers: Sequence[tuple[str, bytes | None]]) -> NewRecord:
         """What one piece of the input means."""
-        key = None if self.key is None else self.key.encode()
+        key = None if self.key is None else os.fsencode(self.key)
         value: bytes | None = raw
         if self.key_delimiter is not None:
             before, found, after = raw.partition(delimiter(self.key_delimiter, "-K"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -50,20 +51,24 @@ NETWORK_FILE_SYSTEMS = frozenset(
 )
 
 
+_OCTAL = re.compile(rb"\\([0-3][0-7]{2})")
+"""How the kernel writes a space, a tab, a line end or a backslash of a mount point."""
+
+
 def file_system(path: str | os.PathLike[str]) -> str:
     """The name of the file system that holds ``path`` ("ext4", "nfs4"…), "" where it cannot be told."""
     real = os.path.realpath(path)
     try:
-        lines = read_bytes("/proc/self/mountinfo").decode("utf-8", "replace").splitlines()
+        lines = read_bytes("/proc/self/mountinfo").splitlines()
     except OSError:
         return ""
     best, kind = "", ""
     for line in lines:
-        left, _, right = line.partition(" - ")
-        mount = left.split()[4].encode().decode("unicode_escape")
+        left, _, right = line.partition(b" - ")
+        mount = os.fsdecode(_OCTAL.sub(lambda found: bytes([int(found[1], 8)]), left.split()[4]))
         inside = real == mount or real.startswith(mount.rstrip("/") + "/")
         if inside and len(mount) >= len(best):
-            best, kind = mount, right.split()[0]
+            best, kind = mount, os.fsdecode(right.split()[0])
     return kind
 
 

@@ -8,6 +8,7 @@ file is there at any moment, never half of one.
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from siltstone.log.names import PARTITION_METADATA, TopicPartition
 _TOPIC_ID_LENGTH = 22
 _NO_FILE = (errno.EISDIR, errno.EINVAL, errno.ENXIO)
 _ENTRY_FIELDS = 3
+_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
@@ -42,9 +44,12 @@ def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
 def _entry(path: Path, row: str) -> tuple[TopicPartition, int]:
     fields = row.split()
     try:
-        if len(fields) != _ENTRY_FIELDS:
+        if len(fields) != _ENTRY_FIELDS or not all(map(_NUMBER.fullmatch, fields[1:])):
             raise ValueError
-        return TopicPartition(fields[0], int(fields[1])), int(fields[2])
+        offset = int(fields[2])
+        if not -(1 << 63) <= offset < 1 << 63:
+            raise ValueError
+        return TopicPartition(fields[0], int(fields[1])), offset
     except ValueError:
         raise CorruptFileError(str(path), 0, f"no 'topic partition offset': {row!r}") from None
 
