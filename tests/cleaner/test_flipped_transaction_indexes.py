@@ -20,8 +20,7 @@ from siltstone.cleaner.engine import InProcessEngine
 from siltstone.cleaner.report import CLEANED, UNCLEANABLE, LogResult
 from tests import golden_sets, in_memory
 from tests.cleaner import logs
-from tests.cleaner.logs import one
-from tests.cleaner.transactional import data, marker, write_index
+from tests.cleaner.transactional import a_log
 
 SPREAD = RunLimits(whole_log_bytes=0)
 PRODUCER_BYTES, FIRST_BYTES, LAST_BYTES = range(2, 10), range(10, 18), range(18, 26)
@@ -97,30 +96,6 @@ def flip_each(subject: Subject, folder: Path, bits: Callable[[Path], Iterator[in
         if staged is not None:
             shutil.rmtree(staged)
     return ended
-
-
-def a_log(path: Path, high_watermark: int = 1 << 40) -> Path:
-    """Three producers whose transactions lie in one another and over segments; both outcomes, side by side.
-
-    Ids and offsets are one bit apart where they can be, so that a flip hits what is there.
-    """
-    segments = {
-        0: [data(0, 4, "a", "committed"), data(1, 5, "b", "aborted"), marker(2, 4, commit=True)],
-        3: [data(3, 4, "c", "aborted", 2), marker(5, 5, commit=False), data(6, 5, "d", "committed")],
-        7: [marker(7, 4, commit=False), data(8, 4, "a", "aborted"), marker(9, 5, commit=True)],
-        10: [data(10, 5, "b", "committed"), marker(11, 4, commit=False), data(12, 4, "c", "committed")],
-        13: [data(13, 6, "d", "aborted"), marker(14, 6, commit=False), data(15, 6, "a", "aborted")],
-        16: [marker(16, 5, commit=True), marker(17, 4, commit=True), marker(18, 5, commit=False)],
-        19: [marker(19, 6, commit=False)],
-        20: [one(20, "z")],
-    }
-    partition = logs.write_log(path, segments, high_watermark=high_watermark)
-    write_index(partition, 3, (5, 1, 5, 3))
-    write_index(partition, 7, (4, 3, 7, 6))
-    write_index(partition, 10, (4, 8, 11, 10))
-    write_index(partition, 13, (6, 13, 14, 10))
-    write_index(partition, 19, (6, 15, 19, 20))
-    return partition
 
 
 def every_bit(index: Path) -> Iterator[int]:

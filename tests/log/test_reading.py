@@ -14,13 +14,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.errors import CorruptRecordError, MessageTooLargeError, OffsetOutOfRangeError, UsageError
+from siltstone.errors import (
+    CorruptFileError,
+    CorruptRecordError,
+    MessageTooLargeError,
+    OffsetOutOfRangeError,
+    UsageError,
+)
 from siltstone.log.fetch import read
 from siltstone.log.reading import AtTime, LogReader, as_record_batches
 from siltstone.records.control import end_transaction_marker
 from siltstone.records.layout import HEADER
 from siltstone.records.scan import scan_batches
 from tests.cleaner.logs import Rec, batch, one
+from tests.cleaner.transactional import a_log
 from tests.golden_sets import case_names, legacy_names, read_records
 from tests.log.views import (
     FixedLog,
@@ -321,3 +328,47 @@ def test_a_damaged_message_set_is_not_served_as_a_good_batch(tmp_path: Path) -> 
     log = log_of(tmp_path, bytes(entry))
     with pytest.raises(CorruptRecordError, match="checksum does not match"):
         as_record_batches(read(log.view, 0, 1000))
+
+
+def test_a_flipped_bit_in_an_offset_index_changes_no_read(tmp_path: Path) -> None:
+    """An entry is believed only where a batch that it can stand for may begin, while it leads on."""
+    batches = [
+        batch([Rec(offset=at, key=b"k%d" % at, value=bytes(at % 90)) for at in range(first, first + 3)])
+        for first in range(40, 100, 3)
+    ]
+    directory = write_segments(tmp_path / "topic-0", {40: batches}, 300)
+    index = directory / f"{40:020}.index"
+    data, view = index.read_bytes(), view_of(directory)
+    assert len(data) >= 8 * 8
+    read_from = range(40, 100, 9)
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        index.write_bytes(flipped)
+        reader = LogReader(FixedLog(view_of(directory, end=view.log_end_offset)), "earliest")
+        for offset in read_from:
+            reader.seek(offset)
+            polled = reader.poll(1)
+            assert polled is not None and polled.columns.offset[0] == offset, (bit, offset)
+
+
+@pytest.mark.parametrize("size", [1, 1 << 20])
+def test_a_flipped_bit_in_a_transaction_index_is_refused_or_nothing(tmp_path: Path, size: int) -> None:
+    """What is read before the contradiction shows may be wrong: who reads on is told."""
+    directory, refused = a_log(tmp_path / "log"), 0
+    want = offsets(LogReader(FixedLog(view_of(directory)), isolation=COMMITTED))
+    assert want == [0, 6, 10, 12, 20]
+    for index in sorted(directory.glob("*.txnindex")):
+        data = index.read_bytes()
+        for bit in range(8 * len(data)):
+            flipped = bytearray(data)
+            flipped[bit // 8] ^= 1 << bit % 8
+            index.write_bytes(flipped)
+            try:
+                reader = LogReader(FixedLog(view_of(directory)), isolation=COMMITTED, buffer_bytes=size)
+                assert offsets(reader) == want, (index.name, bit)
+            except CorruptFileError as error:
+                refused += 1
+                assert "txnindex" in str(error)
+        index.write_bytes(data)
+    assert refused > 3 * 5 * 64

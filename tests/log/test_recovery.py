@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from siltstone import files
+from siltstone.cleaner.report import CLEANED, UNCLEANABLE
 from siltstone.config import LogConfig
 from siltstone.errors import CorruptRecordError
 from siltstone.log.epochs import LeaderEpochs
@@ -22,7 +23,8 @@ from siltstone.log.snapshots import read_snapshot, write_snapshot
 from siltstone.records.control import end_transaction_marker
 from siltstone.records.layout import HEADER
 from siltstone.records.scan import scan_batches
-from tests.cleaner.logs import Rec, batch, logs_of, one, tree, write_log
+from tests.cleaner.logs import Rec, batch, logs_of, one, run, tree, write_log
+from tests.cleaner.transactional import a_log, write_index
 
 CONFIG = LogConfig(index_interval_bytes=100)
 NOW = 1_700_000_001_000
@@ -184,9 +186,11 @@ def test_an_abort_that_no_index_names_is_found_by_a_check(tmp_path: Path, left: 
 def test_an_abort_index_may_say_more_than_the_log(tmp_path: Path) -> None:
     """Cleaning takes an aborted transaction's data before its entry."""
     partition = aborting(tmp_path)
-    path = partition / name(10, "txnindex")
-    entry = np.array([(0, 99, 11, 12, 13)], TRANSACTION_ENTRY)
-    path.write_bytes(path.read_bytes() + entry.tobytes())
+    log, path = partition / name(30, "log"), partition / name(30, "txnindex")
+    log.write_bytes(marker(30, commit=False, producer_id=99) + one(31, "k"))
+    path.write_bytes(np.array([(0, 99, 11, 30, 31)], TRANSACTION_ENTRY).tobytes())
+    recover(partition)
+    path.write_bytes(np.array([(0, 99, 11, 30, 31)], TRANSACTION_ENTRY).tobytes())
     before = tree(partition)
     assert recover(partition, clean=True, point=30, check=True).rebuilt_indexes == ()
     assert tree(partition) == before
@@ -427,3 +431,32 @@ def test_a_producer_is_known_by_a_batch_in_which_the_log_starts(
     (partition / name(14, "snapshot")).write_bytes(write_snapshot([]))
     found = recover(partition, clean=True, point=12, start=start)
     assert {entry.producer_id for entry in found.producers} == known
+
+
+@pytest.mark.parametrize(
+    ("base", "entry"),
+    [
+        (7, (4, 0, 7, 6)),  # a COMMIT in it
+        (7, (4, 4, 7, 6)),  # begins too late
+        (10, (4, 8, 10, 10)),  # ends where no marker is
+        (10, (6, 8, 11, 10)),  # another producer's
+        (13, (6, 13, 15, 10)),  # overlaps with the next one's
+        (19, (6, 15, 18, 19)),  # not in the segment of its marker, which is another producer's
+    ],
+)
+def test_a_check_builds_transaction_indexes_that_the_markers_contradict(
+    tmp_path: Path, base: int, entry: tuple[int, int, int, int]
+) -> None:
+    """Then the log is cleaned as it would have been."""
+    forged, wanted = (a_log(tmp_path / each) for each in ("forged", "wanted"))
+    write_index(forged, base, entry)
+    assert run(tmp_path / "forged").status == UNCLEANABLE
+    assert recover(forged, clean=True, check=True).rebuilt_indexes == (name(base, "txnindex"),)
+    assert recover(forged, clean=True, check=True).rebuilt_indexes == ()
+    assert indexes_of(forged) == indexes_of(wanted)
+    assert run(tmp_path / "forged").status == run(tmp_path / "wanted").status == CLEANED
+    assert logs_of(forged) == logs_of(wanted)
+
+
+def indexes_of(partition: Path) -> dict[str, bytes]:
+    return {name: data for name, data in tree(partition).items() if name.endswith(".txnindex")}

@@ -8,6 +8,7 @@ import pytest
 
 from siltstone.errors import OffsetOutOfRangeError, UnknownTopicError, UsageError
 from tests.cleaner.logs import Rec, batch, one
+from tests.cleaner.transactional import marker
 from tests.log.views import write_aborted
 from tests.tables.tables import log_directory, offsets, table_of
 
@@ -106,8 +107,8 @@ def test_the_state_at_an_offset_that_was_cleaned_since_is_not_known(root: Path) 
 
 def test_a_transaction_that_is_aborted_in_a_later_segment_never_counts(tmp_path: Path) -> None:
     inside = [one(at, "k", producer_id=7, transactional=True) for at in range(4)]
-    root = log_directory(tmp_path, {"t-0": {0: inside, 4: [one(4, "k"), one(5, "k")]}})
-    write_aborted(root / "t-0", 4, [(7, 0, 3, 5)])
-    assert offsets(root) == [4, 5]
-    assert offsets(root, isolation="read_uncommitted") == [0, 1, 2, 3, 4, 5]
+    root = log_directory(tmp_path, {"t-0": {0: inside, 4: [marker(4, 7, commit=False), one(5, "k")]}})
+    write_aborted(root / "t-0", 4, [(7, 0, 4, 5)])
+    assert offsets(root) == [5]
+    assert offsets(root, isolation="read_uncommitted") == [0, 1, 2, 3, 5]
     assert offsets(root, startingOffsets='{"t":{"0":1}}', endingOffsets='{"t":{"0":3}}') == []

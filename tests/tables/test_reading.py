@@ -217,3 +217,21 @@ def test_min_partitions_cuts_batches_where_there_are_not_enough(tmp_path: Path) 
 def test_an_empty_log_is_an_empty_table(tmp_path: Path) -> None:
     root = log_directory(tmp_path, {"t-0": {7: []}})
     assert rows(table_of(root)) == [] and rows(table_of(root, view="latest")) == []
+
+
+def test_an_index_that_names_no_batches_costs_no_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Splits are cut at other places then, or not at all; every bit of the index flipped."""
+    monkeypatch.setattr("siltstone.tables.splits.OPEN_COST", 0)
+    batches = [
+        batch([Rec(offset=at, key=b"k", value=bytes(60)) for at in (o, o + 1)]) for o in range(0, 24, 2)
+    ]
+    root = log_directory(tmp_path, {"topic-0": {0: batches, 24: [batch([Rec(offset=24, key=b"k")])]}})
+    index = root / "topic-0" / f"{0:020}.index"
+    data = index.read_bytes()
+    for bit in range(0, 8 * len(data), 3):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        index.write_bytes(flipped)
+        assert offsets(root, minPartitions="6") == list(range(25)), bit

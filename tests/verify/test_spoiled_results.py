@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from siltstone.log.indexes import TRANSACTION_ENTRY
@@ -620,6 +621,22 @@ def test_what_was_damaged_before_is_told_and_nothing_else(golden: Path, tmp_path
     data = bytearray(path.read_bytes())
     data[200] ^= 1
     path.write_bytes(data)
+    assert set(pair.verdict().found) == {"before_damaged"}
+
+
+@pytest.mark.parametrize(
+    "change", [("first_offset", -7), ("first_offset", 2), ("last_offset", 1), ("last_offset", -1)]
+)
+def test_a_transaction_index_of_before_that_the_markers_contradict(
+    golden: Path, tmp_path: Path, change: tuple[str, int]
+) -> None:
+    """Nothing can be said of a cleaning then: what was aborted is not known."""
+    case = golden_sets.load_case(golden, "txn")
+    pair = stage_pair(case, case.rounds[0], tmp_path)
+    path = pair.original / f"{154:020}.txnindex"
+    entries = np.fromfile(path, TRANSACTION_ENTRY)
+    entries[change[0]][1] += change[1]
+    path.write_bytes(entries.tobytes())
     assert set(pair.verdict().found) == {"before_damaged"}
 
 

@@ -295,7 +295,7 @@ def dirty_segments(work: LogWork) -> range:
 def dirty_stretches(work: LogWork, tasks: int) -> list[list[Stretch]]:
     """All that may hold dirty records, in up to so many runs of about the same size."""
     first = dirty_segments(work).start
-    runs = shares(work.segments[first:], work.end, tasks, may_cut=True)
+    runs = shares(work.segments[first:], work.end, tasks, may_cut=work.may_cut)
     return [[replace(stretch, segment=first + stretch.segment) for stretch in run] for run in runs]
 
 

@@ -6,7 +6,9 @@
     stretches     |--------------------|                         a cut between two batches, at an entry of the
                                        |---|--------------|      offset index, where a sound batch begins
 
-An index that is missing, or names no such place, costs nothing but the balance.
+An index that is missing, or names no such place, costs nothing but the balance. One that names a batch inside
+of another one's value is found out: who reads up to that cut meets a batch that goes beyond it. The log is
+extracted once more then, its segments whole.
 """
 
 from __future__ import annotations
@@ -74,6 +76,11 @@ def shares(segments: Sequence[Segment], end: int, tasks: int, *, may_cut: bool) 
         elif 0 < nearest < len(segments):
             begins.setdefault(nearest, set()).add((0, segments[nearest].base_offset))
     return [run for run in _cut(whole(segments, end), begins) if run]
+
+
+def are_cut(runs: Sequence[Sequence[Stretch]]) -> bool:
+    """Does any of the runs begin within a segment?"""
+    return any(stretch.start for run in runs for stretch in run)
 
 
 def _cut(everything: Sequence[Stretch], begins: dict[int, set[tuple[int, int]]]) -> list[list[Stretch]]:

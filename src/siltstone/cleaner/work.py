@@ -76,7 +76,8 @@ class LogWork:
     segments that were modified later. ``map_end``: records from it on all stay; Kafka's map ends where it is
     full, ours does not, so only a comparison with Kafka sets it. ``tombstones_from``: tombstones from it on
     stay at any age (``log.ledger.uncovered``). ``above``: the segments from ``end`` on, where markers of
-    transactions may be that began below. ``io_bytes_per_second``: what one task may read and write.
+    transactions may be that began below. ``may_cut``: tasks may extract parts of a segment.
+    ``io_bytes_per_second``: what one task may read and write.
     """
 
     name: str
@@ -89,6 +90,7 @@ class LogWork:
     producers: tuple[tuple[int, int, int], ...]
     aborted: bytes = b""
     above: tuple[Segment, ...] = ()
+    may_cut: bool = True
     legacy_horizon_ms: int = 0
     message_sets: bool = False
     map_end: int = LONG_MAX

@@ -15,6 +15,7 @@ import numpy as np
 
 from siltstone import files
 from siltstone.config import LogConfig
+from siltstone.errors import CorruptRecordError
 from siltstone.log.index_file import IndexFile
 from siltstone.log.indexes import LARGEST_RELATIVE_OFFSET, TRANSACTION_ENTRY, read_entries
 from siltstone.log.lookup import (
@@ -27,6 +28,7 @@ from siltstone.log.lookup import (
 from siltstone.log.names import DELETED, SEGMENT_KINDS, SNAPSHOT, segment_file
 from siltstone.log.segments import Segment
 from siltstone.log.validation import Validated
+from siltstone.records.layout import MAGIC_POSITION
 
 NO_TIMESTAMP = -1
 
@@ -228,8 +230,25 @@ class LiveSegment:
         start = 0
         if offset > self.base_offset:
             hint = self.offset_index.floor(min(offset - self.base_offset, LARGEST_RELATIVE_OFFSET))
-            start = hint[1] if hint and hint[1] < end else 0
-        return position_of_offset(self.reader, offset, start=start, end=end)
+            start = self._start_at(hint, end)
+        try:
+            return position_of_offset(self.reader, offset, start=start, end=end)
+        except CorruptRecordError:
+            if not start:
+                raise
+        return position_of_offset(self.reader, offset, end=end)
+
+    def _start_at(self, hint: tuple[int, int] | None, end: int) -> int:
+        """The position that an entry of the offset index names, if a batch that it can stand for may begin
+        there; else 0. No more can be told without the batches before: an entry that names a batch inside of
+        a value is believed, as by Kafka, until a recovery that checks all of the log."""
+        if hint is None or not 0 <= hint[1] < end:
+            return 0
+        head = self.reader.read(hint[1], MAGIC_POSITION + 1)
+        if len(head) <= MAGIC_POSITION:
+            return 0
+        offset, magic = int.from_bytes(head[:8], "big"), head[MAGIC_POSITION]
+        return hint[1] if magic <= 2 and self.base_offset <= offset <= self.base_offset + hint[0] else 0
 
     def offset_behind(self, position: int) -> int | None:
         """An offset above all batches before byte ``position``, as near as the index knows."""
@@ -243,9 +262,15 @@ class LiveSegment:
         entry = self.time_index.floor(timestamp - 1)
         start = 0
         if entry is not None:
-            hint = self.offset_index.floor(entry[1])
-            start = hint[1] if hint and hint[1] < end else 0
-        return first_offset_at_or_after(self.reader, timestamp, start=start, end=end, from_offset=from_offset)
+            start = self._start_at(self.offset_index.floor(entry[1]), end)
+        try:
+            return first_offset_at_or_after(
+                self.reader, timestamp, start=start, end=end, from_offset=from_offset
+            )
+        except CorruptRecordError:
+            if not start:
+                raise
+        return first_offset_at_or_after(self.reader, timestamp, end=end, from_offset=from_offset)
 
     def aborted(self) -> list[tuple[int, int, int, int]]:
         """Aborted transactions that ended here: (producer id, first, last, last stable offset)."""
@@ -327,7 +352,7 @@ class LiveSegment:
         """The largest timestamp of what is left: the time index knows only some of them."""
         self._largest = None
         hint = self.offset_index.floor(max(self.largest()[1] - self.base_offset, 0))
-        for batches in batch_headers(self.reader, start=hint[1] if hint else 0, end=self.size):
+        for batches in batch_headers(self.reader, start=self._start_at(hint, self.size), end=self.size):
             row = int(batches["max_timestamp"].argmax())
             timestamp = int(batches["max_timestamp"][row])
             if timestamp > self.largest()[0]:

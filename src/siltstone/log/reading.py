@@ -24,7 +24,9 @@ import numpy.typing as npt
 from siltstone.errors import CorruptRecordError, MessageTooLargeError, OffsetOutOfRangeError, UsageError
 from siltstone.log import fetch
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, AbortedTransaction, Fetched, LogView, Place
+from siltstone.log.live_segment import LiveSegment
 from siltstone.log.segments import LARGEST_BATCH
+from siltstone.log.transactions import Aborted, Carried, TransactionScan
 from siltstone.records.checksum import first_bad_checksum, refuse_bad_checksum
 from siltstone.records.codecs import DEFAULT_LIMIT
 from siltstone.records.columns import RecordColumns, select
@@ -97,6 +99,21 @@ class Record:
     leader_epoch: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Before:
+    """What a reader read last: up to ``offset``; ``unended``: the producers that it left in a transaction."""
+
+    view: LogView | None = None
+    segment: LiveSegment | None = None
+    offset: int = -1
+    unended: tuple[int, ...] = ()
+
+    def leads_to(self, view: LogView, fetched: Fetched, offset: int) -> bool:
+        """Does what is read now follow? In another view's segment a cleaning may have taken the marker of a
+        transaction that was read before."""
+        return self.offset == offset and (self.view is view or self.segment is fetched.segment)
+
+
 class LogReader:
     """A cursor over a log. ``offset`` is the next one to be read, ``resets`` how often it had to jump.
 
@@ -130,6 +147,7 @@ class LogReader:
         self.buffer_bytes, self._largest = buffer_bytes, largest_batch_bytes
         self._limit, self._verify = limit, verify
         self._place: Place | None = None
+        self._before = _Before()
         self.resets = 0
         self.offset = self._offset_of(start, log.view)
 
@@ -161,8 +179,9 @@ class LogReader:
         """The next records, of about ``max_bytes`` of log (at least one batch); None at the end.
 
         Raises OffsetOutOfRangeError (``reset``), MessageTooLargeError for a batch over
-        ``largest_batch_bytes``, CorruptRecordError for a batch that makes no sense; ``offset`` is still the
-        same then: ``seek`` behind it to go on.
+        ``largest_batch_bytes``, CorruptRecordError for a batch that makes no sense, CorruptFileError for a
+        ``.txnindex`` that the markers contradict; ``offset`` is still the same then: ``seek`` behind it to go
+        on.
         """
         tries = 0
         while self._end is None or self.offset < self._end:
@@ -170,7 +189,7 @@ class LogReader:
             view = self._log.view
             try:
                 fetched = self._fetch(view, max_bytes or self.buffer_bytes, place)
-                polled = None if fetched.slice is None else self._take(fetched)
+                polled = None if fetched.slice is None else self._take(view, fetched)
             except CorruptRecordError:
                 # The log may have been cut off, and may have grown again: look the offset up once more.
                 tries += 1
@@ -203,7 +222,7 @@ class LogReader:
         while self.buffer_bytes < fetched.first_batch_size:
             self.buffer_bytes = min(2 * self.buffer_bytes, self._largest)
 
-    def _take(self, fetched: Fetched) -> Polled:
+    def _take(self, view: LogView, fetched: Fetched) -> Polled:
         """Decode what was fetched and move on; what is left of it may be nothing."""
         assert fetched.slice is not None
         path, origin = fetched.slice.reader.path, fetched.slice.position
@@ -214,29 +233,41 @@ class LogReader:
         if bad == 0:
             raise CorruptRecordError(path, origin, "checksum does not match")
         batches = batches[:bad]
-        kept = self._wanted(batches, fetched.aborted)
+        kept, unended = self._wanted(batches, data, view, fetched)
         try:
             columns = decode_records(data, kept, limit=self._limit, path=path, origin=origin)
         except CorruptRecordError as error:
             batches = batches[batches["position"] < error.position - origin]
             if not len(batches):
                 raise
-            kept = self._wanted(batches, fetched.aborted)
+            kept, unended = self._wanted(batches, data, view, fetched)
             columns = decode_records(data, kept, limit=self._limit, path=path, origin=origin)
         end = fetched.end_offset if self._end is None else min(self._end, fetched.end_offset)
         columns = _between(columns, self.offset, end)
         self._place = fetched.behind(batches)
         self.offset = max(self.offset, int(batches["last_offset"][-1]) + 1)
+        self._before = _Before(view=view, segment=fetched.segment, offset=self.offset, unended=unended)
         return Polled(columns=columns, batches=kept)
 
-    def _wanted(self, batches: Directory, aborted: tuple[AbortedTransaction, ...]) -> Directory:
-        """The batches with records for the caller."""
+    def _wanted(
+        self, batches: Directory, data: Bytes, view: LogView, fetched: Fetched
+    ) -> tuple[Directory, tuple[int, ...]]:
+        """The batches with records for the caller, and the producers that they leave in a transaction.
+
+        Raises CorruptFileError where a transaction index and the markers contradict each other.
+        """
         wanted = ((batches["attributes"] & CONTROL_BIT) == 0) | (batches["magic"] < 2)
         wanted &= batches["last_offset"] >= self.offset
         wanted &= batches["count"] != 0
-        if aborted:
-            wanted &= ~in_aborted(batches, aborted)
-        return batches if wanted.all() else batches[wanted]
+        unended = self._before.unended if self._before.leads_to(view, fetched, self.offset) else ()
+        flags = TRANSACTIONAL_BIT | CONTROL_BIT
+        concerned = bool(fetched.aborted) or bool((batches["attributes"] & flags).any())
+        if self._isolation == READ_COMMITTED and concerned and fetched.slice is not None:
+            path, origin = fetched.slice.reader.path, fetched.slice.position
+            scan = TransactionScan(Aborted.among(fetched.aborted, path), Carried(unended=unended))
+            wanted &= ~scan.aborted_among(data, batches, path=path, origin=origin)
+            unended = scan.unended
+        return (batches if wanted.all() else batches[wanted]), unended
 
 
 def in_aborted(batches: Directory, aborted: tuple[AbortedTransaction, ...]) -> npt.NDArray[np.bool_]:

@@ -27,7 +27,7 @@ that meets none, the entry, and the marker last. So an entry without data is fin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,7 +95,16 @@ class Aborted:
 
         Raises CorruptFileError, with ``path``, for entries that cannot be of one log.
         """
-        entries = np.frombuffer(data, TRANSACTION_ENTRY)
+        return cls._of(np.frombuffer(data, TRANSACTION_ENTRY), path)
+
+    @classmethod
+    def among(cls, transactions: Iterable[tuple[int, int, int]], path: str = "") -> Aborted:
+        """From (producer id, first offset, last offset) each, in any order. Raises CorruptFileError."""
+        rows = [(0, *each, each[2] + 1) for each in transactions]
+        return cls._of(np.array(rows, TRANSACTION_ENTRY), path)
+
+    @classmethod
+    def _of(cls, entries: Entries, path: str) -> Aborted:
         entries = entries[np.lexsort((entries["first_offset"], entries["producer_id"]))]
         named = ("producer_id", "first_offset", "last_offset")
         producer_id, first_offset, last_offset = (entries[name].astype(np.int64) for name in named)
@@ -344,6 +353,16 @@ class TransactionScan:
         if due.any():
             producer = int(self._aborted.producer_id[np.argmax(due)])
             raise CorruptFileError(path, 0, ENDS_ELSEWHERE.format(producer=producer))
+
+    def aborted_among(self, window: Bytes, batches: Directory, *, path: str, origin: int) -> Flags:
+        """For readers of committed records: which of the batches, all that there are, were aborted.
+
+        Raises CorruptFileError where the index and the markers among them contradict each other.
+        """
+        followed = self.follow(window, batches, path=path, origin=origin)
+        first, end = int(batches["base_offset"][0]), int(batches["last_offset"][-1]) + 1
+        self.refuse_unmarked(first, end, path)
+        return np.zeros(len(batches), np.bool_) if followed is None else followed[0]
 
     def summary(self, first: int) -> Int64:
         """How a scan from offset ``first`` on left the producers: int64[n, 3], rows as ``OPEN`` says."""

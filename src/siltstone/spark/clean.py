@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -38,10 +38,11 @@ from siltstone.cleaner.engine import (
 )
 from siltstone.cleaner.judging import Offsets
 from siltstone.cleaner.keys import ENTRY_BYTES, EntryBlob, merge_bucket
-from siltstone.cleaner.lookup import CLEAN_SHARE, pays
+from siltstone.cleaner.lookup import CLEAN_SHARE, dirty_stretches, pays
+from siltstone.cleaner.report import UNCLEANABLE
 from siltstone.cleaner.rewrite import Buffers
-from siltstone.cleaner.staging import Rewritten, rewrite_group
-from siltstone.cleaner.stretches import Stretch, shares
+from siltstone.cleaner.staging import Rewritten, remove_staged, rewrite_group
+from siltstone.cleaner.stretches import Stretch, are_cut, shares
 from siltstone.cleaner.winners import WINNER_BYTES, WinnersFile, rewrite_from, write_winners
 from siltstone.cleaner.work import (
     Extracted,
@@ -277,6 +278,20 @@ class SparkEngine:
 
     def clean_spread(self, work: LogWork) -> LogDone:
         """One log over all workers."""
+        done = self._clean_spread(work)
+        if self._was_cut_amiss(work, done.found):
+            for group in done.groups:
+                remove_staged(group)
+            done = self._clean_spread(replace(work, may_cut=False))
+        return done
+
+    def _was_cut_amiss(self, work: LogWork, found: Extracted) -> bool:
+        """May it be that a segment was cut where no batch begins, and nothing else is wrong with the log?"""
+        if found.trouble is None or found.trouble.status != UNCLEANABLE:
+            return False
+        return are_cut(self._parts(work)) or are_cut(dirty_stretches(work, self._parallelism))
+
+    def _clean_spread(self, work: LogWork) -> LogDone:
         together = self._goes_together(work)
         # The map of a second pass goes to the tasks by way of a SparkContext.
         if pays(work, self._clean_share) and not is_connect(self._session):
@@ -293,6 +308,12 @@ class SparkEngine:
 
     def gather(self, work: LogWork) -> Gathered:
         """One log over all workers, up to a file of winners for each group."""
+        gathered = self._gather(work)
+        if self._was_cut_amiss(work, gathered.totals.found):
+            gathered = self._gather(replace(work, may_cut=False))
+        return gathered
+
+    def _gather(self, work: LogWork) -> Gathered:
         gathered = Gathered(totals=LogDone(name=work.name, found=Extracted()))
         reports = self._by_group(work, gather_task)
         files = [row for row in reports if row.kind == rows.GATHERED]
@@ -332,7 +353,7 @@ class SparkEngine:
     def _parts(self, work: LogWork) -> list[list[Stretch]]:
         """What each extracting task reads."""
         tasks = max(self._parallelism, math.ceil(work.size / _TASK_BYTES))
-        return shares(work.segments, work.end, tasks, may_cut=not work.message_sets)
+        return shares(work.segments, work.end, tasks, may_cut=work.may_cut and not work.message_sets)
 
     def _rewriting_tasks(self, work: LogWork, groups: Sequence[Group]) -> int:
         """A task costs Spark some 80 ms: as many as there are cores, unless the winners that each holds

@@ -27,9 +27,11 @@ from siltstone import files
 from siltstone.arrow.batches import TIME_COLUMNS, record_batch, schema
 from siltstone.config import LONG_MAX
 from siltstone.errors import CheckFailedError, OffsetOutOfRangeError, SourceChangedError
+from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.names import segment_file
 from siltstone.log.reading import in_aborted
 from siltstone.log.segments import Window, windows
+from siltstone.log.transactions import Aborted, Flags, TransactionScan
 from siltstone.records.codecs import Scratch
 from siltstone.records.columns import KeyColumns, RecordColumns, select
 from siltstone.records.decode import decode_chosen_records, decode_record_times, decode_records
@@ -102,8 +104,8 @@ def decoded(piece: Piece, options: ReadOptions, decoder: Decoder[Columns]) -> It
     They hold until the next ones are asked for. Of ``winners`` and ``hidden`` nothing is known here.
     """
     scratch = Scratch()
-    for part, window, path in _windows(piece, options):
-        batches = window.batches[wanted_batches(part, window.batches)]
+    for part, window, path, wanted in _windows(piece, options):
+        batches = window.batches[wanted]
         if not len(batches):
             continue
         columns = decoder(window.data, batches, scratch, path=path, origin=window.origin)
@@ -138,8 +140,8 @@ def _only(piece: Piece, winners: Int64, options: ReadOptions) -> Iterator[Taken[
     """The winners, all of them; no other record of a v2 batch is decoded."""
     scratch, found = Scratch(), 0
     try:
-        for part, window, path in _windows(piece, options):
-            for rows in _runs(window.batches, wanted_batches(part, window.batches), winners):
+        for _, window, path, wanted in _windows(piece, options):
+            for rows in _runs(window.batches, wanted, winners):
                 columns = _chosen(window, rows, winners, scratch, path)
                 found += len(columns)
                 if not options.keep_tombstones:
@@ -189,8 +191,13 @@ def _chosen(window: Window, rows: Int64, winners: Int64, scratch: Scratch, path:
     return chosen.columns
 
 
-def _windows(piece: Piece, options: ReadOptions) -> Iterator[tuple[Piece, Window, str]]:
-    """The piece's bytes, window by window, each with the piece that it is of, and its file."""
+def _windows(piece: Piece, options: ReadOptions) -> Iterator[tuple[Piece, Window, str, Flags]]:
+    """The piece's bytes, window by window, each with the piece that it is of, its file, and which batches
+    have records for the caller.
+
+    Raises CorruptFileError where a transaction index and the markers contradict each other, as far as this
+    piece shows it.
+    """
     reader = open_piece(piece)
     if reader is None:
         for part in pieces_now(piece, options):
@@ -198,8 +205,10 @@ def _windows(piece: Piece, options: ReadOptions) -> Iterator[tuple[Piece, Window
         return
     with reader:
         size = piece.end_position
+        committed = options.isolation == READ_COMMITTED
+        scan = TransactionScan(Aborted.among(piece.aborted, reader.path)) if committed else None
         for window in windows(reader, start=piece.position, size=size, window_size=WINDOW_BYTES):
-            yield piece, window, reader.path
+            yield piece, window, reader.path, _wanted(piece, scan, window, reader.path)
 
 
 def open_piece(piece: Piece) -> files.Reader | None:
@@ -233,19 +242,37 @@ def pieces_now(piece: Piece, options: ReadOptions) -> Iterator[Piece]:
         yield from split.pieces
 
 
-def wanted_batches(piece: Piece, batches: Directory) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which batches have records for the caller: no control batches, none of aborted transactions."""
-    is_set = batches["magic"] < 2
-    wanted = ((batches["attributes"] & CONTROL_BIT) == 0) | is_set
-    wanted &= batches["last_offset"] >= piece.start
-    wanted &= (batches["base_offset"] < piece.end) | is_set
-    wanted &= batches["count"] != 0
+def _wanted(piece: Piece, scan: TransactionScan | None, window: Window, path: str) -> Flags:
+    wanted, batches = _with_records(piece, window.batches), window.batches
+    # A piece may share bytes with others, but it knows of its own aborted transactions only.
+    rows = np.flatnonzero((batches["last_offset"] >= piece.start) & (batches["base_offset"] < piece.end))
+    if scan is not None and len(rows):
+        mine = batches[rows]
+        wanted[rows] &= ~scan.aborted_among(window.data, mine, path=path, origin=window.origin)
+    return wanted
+
+
+def wanted_batches(piece: Piece, batches: Directory) -> Flags:
+    """Which batches have records for the caller: no control batches, none of aborted transactions.
+
+    By the indexes alone, for batches among which some may be damaged.
+    """
+    wanted = _with_records(piece, batches)
     if piece.aborted:
         first, last = int(batches["base_offset"][0]), int(batches["last_offset"][-1])
         near = tuple(
             each for each in piece.aborted if each.last_offset >= first and each.first_offset <= last
         )
         wanted &= ~in_aborted(batches, near)
+    return wanted
+
+
+def _with_records(piece: Piece, batches: Directory) -> Flags:
+    is_set = batches["magic"] < 2
+    wanted = ((batches["attributes"] & CONTROL_BIT) == 0) | is_set
+    wanted &= batches["last_offset"] >= piece.start
+    wanted &= (batches["base_offset"] < piece.end) | is_set
+    wanted &= batches["count"] != 0
     return np.asarray(wanted)
 
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from siltstone import files
+from siltstone.errors import CorruptRecordError
 from siltstone.log.fetch import READ_COMMITTED, AbortedTransaction, LogView
 from siltstone.log.live_segment import LiveSegment
 from siltstone.log.lookup import batch_headers
@@ -214,8 +215,13 @@ def _places_behind(segment: LiveSegment, piece: Piece, wanted: list[int]) -> Ite
         return
     for position in wanted:
         entry = segment.offset_index.first_at(position)
-        if entry is not None and entry[1] < piece.end_position:
+        if entry is None or not 0 <= entry[1] < piece.end_position:
+            continue
+        try:
             header = next(batch_headers(segment.reader, start=entry[1], end=piece.end_position))[0]
+        except CorruptRecordError:
+            continue  # the index is wrong, or the log: who reads it will say so
+        if header["base_offset"] <= segment.base_offset + entry[0]:
             yield int(header["last_offset"]) + 1, int(header["position"] + header["size"])
 
 

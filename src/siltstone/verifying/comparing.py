@@ -7,11 +7,10 @@ whether it may be: by transaction, by horizon, or (an entry for ``keys``) becaus
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
+from siltstone.errors import CorruptFileError
 from siltstone.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Int64
 from siltstone.verifying import keys
 from siltstone.verifying.findings import Findings
@@ -29,7 +28,15 @@ from siltstone.verifying.matching import (
 )
 from siltstone.verifying.pairs import LogPair
 from siltstone.verifying.streams import Piece
-from siltstone.verifying.transactions import EMPTIED, GONE, STAYED, Marker, SpanTransactions, judge_marker
+from siltstone.verifying.transactions import (
+    EMPTIED,
+    GONE,
+    STAYED,
+    AbortedIndex,
+    Marker,
+    SpanTransactions,
+    judge_marker,
+)
 
 Flags = npt.NDArray[np.bool_]
 _GONE, _STAYED, _EMPTIED = range(3)
@@ -40,10 +47,10 @@ class Comparison:
     """A piece of BEFORE, a part of ``pair`` below ``rewritten_end`` or above it."""
 
     def __init__(
-        self, pair: LogPair, before: Piece, aborted: Flags, rewritten: bool, findings: Findings
+        self, pair: LogPair, before: Piece, index: AbortedIndex, rewritten: bool, findings: Findings
     ) -> None:
         self._pair, self._before, self._findings = pair, before, findings
-        self._aborted, self._rewritten = aborted, rewritten
+        self._index, self._aborted, self._rewritten = index, index.aborted(before.batches), rewritten
         count = len(before.batches)
         self._kept = np.zeros(len(before.columns), np.bool_)
         self._fate = np.zeros(count, np.int8)
@@ -290,13 +297,23 @@ class Comparison:
             commit = self._commits(int(first_record[row]))
             if commit is None:
                 continue
-            here = _between(data, producers, producer, last.get(producer, -1), row)
+            mine = _between(data, producers, producer, last.get(producer, -1), row)
+            self._refuse_contradiction(row, producer, commit, mine)
+            here = bool(len(mine))
             self._marker(row, commit, transactions, transactions.data_between(producer, here=here))
             transactions.end(producer)
             last[producer] = row
         for producer in np.unique(producers).tolist():
-            if _between(data, producers, producer, last.get(producer, -1), len(batches)):
+            if len(_between(data, producers, producer, last.get(producer, -1), len(batches))):
                 transactions.opened.add(producer)
+
+    def _refuse_contradiction(self, row: int, producer: int, commit: bool, data: Int64) -> None:
+        """Raises CorruptFileError where BEFORE's indexes say otherwise than its marker in this row."""
+        offset = int(self._before.batches["base_offset"][row])
+        if self._index.contradicts(producer, offset, commit, self._aborted[data]):
+            what = "commit" if commit else "abort"
+            reason = f"the {what} of producer {producer} at offset {offset} contradicts a .txnindex"
+            raise CorruptFileError(self._before.path, self._before.position(row), reason)
 
     def _commits(self, record: int) -> bool | None:
         key = self._before.columns.key(record)
@@ -327,8 +344,8 @@ class Comparison:
             judge_marker(self._pair, marker, had_data, self._findings)
 
 
-def _between(data: Int64, producers: Int64, producer: int, after: int, before: int) -> bool:
-    """Is a data batch of the producer among rows (``after``, ``before``)? Sorted by producer, then row."""
+def _between(data: Int64, producers: Int64, producer: int, after: int, before: int) -> Int64:
+    """The rows (``after``, ``before``) with data batches of the producer. Sorted by producer, then row."""
     low, high = np.searchsorted(producers, [producer, producer + 1])
-    mine: Sequence[int] | Int64 = data[low:high]
-    return bool(np.searchsorted(mine, before) > np.searchsorted(mine, after, side="right"))
+    mine = data[low:high]
+    return mine[np.searchsorted(mine, after, side="right") : np.searchsorted(mine, before)]

@@ -73,7 +73,7 @@ def _compare(pair: LogPair, span: Span, report: SpanReport) -> Iterator[Words]:
             segment = pair.before[number]
             rewritten = segment.base_offset < pair.rewritten_end and after is not None
             for piece in before_pieces(segment, span.start, span.end):
-                comparison = Comparison(pair, piece, aborted.aborted(piece.batches), rewritten, findings)
+                comparison = Comparison(pair, piece, aborted, rewritten, findings)
                 if after is None:
                     comparison.follow(report.transactions)
                     continue

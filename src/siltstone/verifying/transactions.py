@@ -30,6 +30,7 @@ from siltstone.verifying.findings import Findings
 from siltstone.verifying.pairs import LogPair
 
 Flags = npt.NDArray[np.bool_]
+_NONE = np.empty(0, np.int64)
 GONE, STAYED, EMPTIED = "gone", "stayed", "emptied"
 
 
@@ -122,6 +123,18 @@ class AbortedIndex:
                 inside = (where >= 0) & (known[1][where.clip(min=0)] >= batches["base_offset"][rows])
                 found[rows] = inside
         return found
+
+    def contradicts(self, producer: int, offset: int, commit: bool, data_is_listed: Flags) -> bool:
+        """Does an entry say something else than a marker at ``offset``?
+
+        ``data_is_listed``: of data batches between the producer's marker before it and this one, which are
+        named as aborted. Data of an abort that none of them names is for ``check_entries``.
+        """
+        first, last = self._by_producer.get(producer, (_NONE, _NONE))
+        entry = int(np.searchsorted(first, offset, side="right")) - 1
+        if entry < 0 or last[entry] < offset:
+            return bool(data_is_listed.any())
+        return commit or int(last[entry]) != offset or not data_is_listed.all()
 
 
 def judge_marker(pair: LogPair, marker: Marker, had_data: bool, findings: Findings) -> None:

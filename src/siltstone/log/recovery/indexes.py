@@ -1,8 +1,8 @@
 """Are a segment's index files there, and can they be of this segment?
 
 An index has no checksum. ``quick_trouble`` asks what a size and the last entry tell, for a start after a
-clean stop; ``whole_trouble`` reads all entries; ``trouble_with_log`` holds each of them against the log. What
-does not pass is built again.
+clean stop; ``whole_trouble`` reads all entries; ``trouble_with_log`` holds each of them against the log, and
+``contradict_markers`` all transaction indexes together. What does not pass is built again.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from siltstone import files
-from siltstone.errors import CorruptFileError
+from siltstone.errors import CorruptFileError, CorruptRecordError
 from siltstone.log.indexes import ENTRY_OF_KIND, ENTRY_STRUCTS, read_entries
 from siltstone.log.inspection.indexes import IndexFile, index_rows
 from siltstone.log.inspection.rows import DumpOptions, Finding
 from siltstone.log.names import SEGMENT_KINDS, segment_file
-from siltstone.log.segments import Segment
+from siltstone.log.segments import Segment, windows
+from siltstone.log.transactions import Aborted, TransactionScan, carried_by_group, transaction_indexes
+from siltstone.records.layout import Int64
 
 INDEX_KINDS = SEGMENT_KINDS[1:]
 _LEAST_TIMESTAMP = -1
+_BEHIND_ALL = (1 << 63) - 1
 _WIDTHS = {kind: ENTRY_OF_KIND[kind].itemsize for kind in INDEX_KINDS}
 
 
@@ -117,3 +120,36 @@ def lacks_transactions(
             return [name]
     covered = all(listed.get((producer, last), last + 1) <= first for _, producer, first, last, _ in aborted)
     return [] if covered else [name]
+
+
+def contradict_markers(segments: Sequence[Segment]) -> bool:
+    """Do the transaction indexes of a log say something that its batches do not bear out?
+
+    Reads all of the log where there is an entry. Where batches are damaged nothing is said of transactions
+    that go beyond their segment. Raises OSError.
+    """
+    try:
+        aborted = Aborted.of(transaction_indexes(segments))
+        if not len(aborted.entries):
+            return False
+        ends = [*(segment.base_offset for segment in segments[1:]), _BEHIND_ALL]
+        summaries = [_gone_through(aborted, *each) for each in zip(segments, ends, strict=True)]
+        whole = [each for each in summaries if each is not None]
+        if len(whole) == len(summaries):
+            carried_by_group(whole, [])
+    except CorruptFileError:
+        return True
+    return False
+
+
+def _gone_through(aborted: Aborted, segment: Segment, end: int) -> Int64 | None:
+    """How a segment leaves its transactions, None where it is damaged. Raises CorruptFileError."""
+    scan = TransactionScan(aborted)
+    with files.Reader(segment.path) as reader:
+        try:
+            for window in windows(reader, verify=False):
+                scan.follow(window.data, window.batches, path=segment.path, origin=window.origin)
+        except CorruptRecordError:
+            return None
+    scan.refuse_unmarked(segment.base_offset, end, segment.path)
+    return scan.summary(segment.base_offset)

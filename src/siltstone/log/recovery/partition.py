@@ -32,7 +32,13 @@ from siltstone.log.indexes import ENTRY_OF_KIND, LARGEST_RELATIVE_OFFSET, TRANSA
 from siltstone.log.names import LEADER_EPOCH_CHECKPOINT, SEGMENT_KINDS, segment_file
 from siltstone.log.producers import ProducerStates
 from siltstone.log.recovery.changes import Changes
-from siltstone.log.recovery.indexes import lacks_transactions, quick_trouble, trouble_with_log, whole_trouble
+from siltstone.log.recovery.indexes import (
+    contradict_markers,
+    lacks_transactions,
+    quick_trouble,
+    trouble_with_log,
+    whole_trouble,
+)
 from siltstone.log.recovery.producers import AbortedEntry, ProducerHistory, fold
 from siltstone.log.recovery.scan import (
     Damage,
@@ -132,6 +138,7 @@ class _Recovery:
         self.notes: list[str] = []
         self._epochs = self._load_epochs()
         self._too_wide: set[int] = set()
+        self._distrusts_transactions = False
         self._seen_epochs: list[tuple[int, int]] = []
         self._last_epoch = -1
         self._history = ProducerHistory(
@@ -153,6 +160,7 @@ class _Recovery:
 
     def run(self, recovery_point: int, *, check: bool) -> int:
         """Do it; the log's end offset."""
+        self._distrusts_transactions = check and contradict_markers(self.segments)
         end = self._tail_end() if self._clean else None
         first = len(self.segments)
         if end is None:
@@ -218,11 +226,23 @@ class _Recovery:
         if check and scan.damage is None:
             lying = trouble_with_log(segment, self._changes.names)
             lying += lacks_transactions(segment, self._changes.names, aborted)
+            lying += self._distrusted(segment, aborted)
             trouble += [name for name in lying if name not in trouble]
         if trouble:
             self._write_indexes(segment, scan, aborted, trouble)
         if check:
             self._note_gaps(number, scan)
+
+    def _distrusted(self, segment: Segment, aborted: Sequence[AbortedEntry]) -> list[str]:
+        """A segment's transaction index that is not what its log says, where one of the log's is wrong.
+
+        Else it may say more: cleaning takes an aborted transaction's data before its entry.
+        """
+        name = segment_file(segment.base_offset, "txnindex")
+        if not self._distrusts_transactions or name not in self._changes.names:
+            return []
+        wanted = np.array(aborted, TRANSACTION_ENTRY).tobytes()
+        return [] if files.read_bytes(self._changes.directory / name) == wanted else [name]
 
     def _note_gaps(self, number: int, scan: SegmentScan) -> None:
         if self._config.compacts:

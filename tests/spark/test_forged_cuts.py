@@ -1,0 +1,79 @@
+"""An offset index that names a batch inside of a value: the log is cleaned all the same, segments whole."""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from siltstone.cleaner.cleaner import RunLimits
+from siltstone.cleaner.engine import Engine, InProcessEngine
+from siltstone.cleaner.report import CLEANED, UNCLEANABLE, LogResult
+from siltstone.cleaner.stretches import are_cut, place_near, shares
+from siltstone.log.segments import list_segments
+from siltstone.spark.clean import SparkEngine
+from tests.cleaner import logs
+from tests.cleaner.lives import stretches_of_any_size
+from tests.cleaner.logs import Rec, batch, one
+from tests.spark.ways import WAYS
+
+pytestmark = pytest.mark.spark
+
+INNER = one(14, "key-1", "the embedded one" * 9)
+
+
+def write(path: Path, *, forged: bool, checkpoint: int | None = None) -> Path:
+    """In the middle of the second segment a value holds a batch, which the index names if ``forged``."""
+    first = [one(offset, f"key-{offset % 7}") for offset in range(9)]
+    values = [one(offset, f"key-{offset % 3}", "value" * 9) for offset in range(9, 19)]
+    outer = batch([Rec(offset=13, key=b"outer", value=b"x" * 50 + INNER + b"x" * 50)])
+    second = [*values[:4], outer, *values[6:]]
+    partition = logs.write_log(
+        path, {0: first, 9: second, 19: [one(19, "z")]}, checkpoint=checkpoint, interval=100_000
+    )
+    if forged:
+        position = b"".join(second).index(INNER)
+        (partition / f"{9:020d}.index").write_bytes(struct.pack(">ii", 5, position))
+        assert place_near(list_segments(partition)[1], position) == (position, 14)
+    return partition
+
+
+def clean(path: Path, engine: Engine, limits: RunLimits | None = None) -> LogResult:
+    limits = limits or RunLimits(whole_log_bytes=0)
+    return logs.run(path, config={"segment.bytes": 300}, limits=limits, engine=lambda: engine)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("how", ["first pass", "second pass", "in waves"])
+def test_a_cut_within_a_batch_is_done_again_without(
+    tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, how: str, way: int
+) -> None:
+    stretches_of_any_size(monkeypatch)
+    checkpoint = 9 if how == "second pass" else None
+    ours = write(tmp_path / "ours", forged=True, checkpoint=checkpoint)
+    wanted = write(tmp_path / "wanted", forged=False, checkpoint=checkpoint)
+    closed = list_segments(ours)[1 if checkpoint else 0 : 2]
+    assert are_cut(shares(closed, 19, 3, may_cut=True))
+    limits = logs.one_group_a_wave(tmp_path / "ours", {"segment.bytes": 300}) if how == "in waves" else None
+    engine = SparkEngine(session, tasks=3, clean_share=0 if checkpoint else 4, together_bytes=way)
+    result = clean(tmp_path / "ours", engine, limits)
+    assert result.status == CLEANED, result.reason
+    assert clean(tmp_path / "wanted", InProcessEngine(clean_share=math.inf)).status == CLEANED
+    assert logs.tree(ours) == logs.tree(wanted)
+    assert not (ours / ".siltstone").exists()
+
+
+def test_a_log_that_is_damaged_besides_stays_uncleanable(
+    tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stretches_of_any_size(monkeypatch)
+    partition = write(tmp_path, forged=True)
+    log = partition / f"{0:020d}.log"
+    log.write_bytes(log.read_bytes()[:-1] + b"\x01")
+    before = logs.tree(partition)
+    result = clean(tmp_path, SparkEngine(session, tasks=3))
+    assert result.status == UNCLEANABLE and str(log) in str(result.reason)
+    assert logs.tree(partition) == before
