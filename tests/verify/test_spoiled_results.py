@@ -627,5 +627,5 @@ def test_there_are_at_least_twenty_kinds_of_spoiling_and_most_kinds_of_problems_
     assert len({each.spoil for each in SPOILINGS}) >= 20
     met = {kind for each in SPOILINGS for kind in each.found}
     assert met <= KINDS.keys()
-    apart = {"log_missing", "log_unknown", "before_damaged", "not_converted", "lost_unkeyed"}
+    apart = {"log_missing", "log_unknown", "unsafe_file", "before_damaged", "not_converted", "lost_unkeyed"}
     assert KINDS.keys() - met <= apart

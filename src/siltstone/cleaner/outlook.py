@@ -78,7 +78,7 @@ class Outlooks:
         ``to_the_end``: its high watermark is its end. Raises SiltstoneError, OSError; see above.
         """
         assert state.config is not None
-        segments = list_segments(state.path, owned=True)
+        segments = list_segments(state.path)
         if not segments:
             return None
         high_watermark = None if to_the_end else checkpoints.high_watermark.get(state.where, 0)
