@@ -644,5 +644,6 @@ def test_there_are_at_least_twenty_kinds_of_spoiling_and_most_kinds_of_problems_
     assert len({each.spoil for each in SPOILINGS}) >= 20
     met = {kind for each in SPOILINGS for kind in each.found}
     assert met <= KINDS.keys()
-    apart = {"unchecked", "log_missing", "log_unknown", "before_damaged", "not_converted", "lost_unkeyed"}
+    apart = {"unchecked", "unsafe_file", "log_missing", "log_unknown", "before_damaged", "not_converted"}
+    apart |= {"lost_unkeyed"}
     assert KINDS.keys() - met <= apart

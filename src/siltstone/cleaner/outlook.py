@@ -78,7 +78,7 @@ class Outlooks:
         ``committed_below``: an offset, see ``Checkpoints``. Raises SiltstoneError, OSError; see above.
         """
         assert state.config is not None
-        segments = list_segments(state.path, owned=True)
+        segments = list_segments(state.path)
         if not segments:
             return None
         producers = self._producers(state, segments, checkpoints)
