@@ -1,0 +1,43 @@
+"""kill -9 of Spark's Python daemon and of its Java: the log stays whole, the bytes come out the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.golden_sets import REPOSITORY
+from tests.operator.staged import Staged, last_values, logs_in, no_leftovers, stage
+from tests.spark.killed_processes import SET
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.timeout(240)
+def test_the_log_stays_whole_and_the_next_run_cleans_it(golden: Path, tmp_path: Path) -> None:
+    script = [sys.executable, "-m", "tests.spark.killed_processes", str(golden), str(tmp_path)]
+    done = subprocess.run(script, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = json.loads(done.stdout)
+    whole = stage(golden, SET, tmp_path / "whole")
+    values = last_values(whole.partition)
+    assert whole.clean_one().status == "cleaned"
+    for whom in ("daemon", "java"):
+        assert (tmp_path / f"killed-{whom}").exists()
+        killed = Staged(
+            case=whole.case,
+            directory=tmp_path / whom,
+            request=whole.asking(directories=[tmp_path / whom]),
+        )
+        assert last_values(killed.partition) == values
+        if said[whom]["status"] != "cleaned":
+            assert said[whom]["reason"] and "\n" not in said[whom]["reason"], said
+            assert killed.checkpoint() is None
+            assert killed.clean_one().status == "cleaned"
+        assert logs_in(killed.directory) == logs_in(whole.directory), whom
+        no_leftovers(killed.directory)
+    assert said["daemon"]["status"] == "cleaned", said
+    assert said["java"]["status"] != "cleaned", said
