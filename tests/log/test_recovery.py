@@ -460,3 +460,17 @@ def test_a_check_builds_transaction_indexes_that_the_markers_contradict(
 
 def indexes_of(partition: Path) -> dict[str, bytes]:
     return {name: data for name, data in tree(partition).items() if name.endswith(".txnindex")}
+
+
+def test_a_check_finds_an_index_entry_that_names_a_batch_in_a_value(tmp_path: Path) -> None:
+    """Whoever looks an offset up believes such an entry, as Kafka does: the log has to be read to tell."""
+    inner = one(5, "k", "inner")
+    outer = batch([Rec(offset=4, key=b"k", value=b"x" * 40 + inner + b"x" * 40)])
+    before = [one(offset, "k", "v" * 40) for offset in range(4)]
+    partition = write_log(tmp_path, {0: [*before, outer, one(5, "k"), one(6, "k")], 7: [one(7, "k")]})
+    recover(partition)
+    index = partition / name(0, "index")
+    data, position = index.read_bytes(), b"".join([*before, outer]).index(inner)
+    index.write_bytes(np.array([5, position], ">i4").tobytes())
+    assert recover(partition, clean=True, check=True).rebuilt_indexes == (index.name,)
+    assert index.read_bytes() == data
