@@ -69,7 +69,8 @@ def _fill_v2(data: Bytes, position: int, size: int, row: Any) -> bool:
     row.producer_epoch = read_int16(data, position + 51)
     row.base_sequence = read_int32(data, position + 53)
     row.count = read_int32(data, position + 57)
-    return row.count >= 0 and delta >= 0 and row.count <= size
+    # A compressed record may take less than a byte: what its batch can hold is known once it is plain.
+    return row.count >= 0 and delta >= 0 and (row.count <= size or (row.attributes & 7) != 0)
 
 
 @kernel
