@@ -53,6 +53,7 @@ from siltstone.records.check import (
 )
 from siltstone.records.checksum import first_bad_checksum, patch_checksums
 from siltstone.records.codecs import DecompressedTooLargeError, DecompressionError, Scratch, decompress
+from siltstone.records.inflate import records_max
 from siltstone.records.layout import (
     BATCH,
     BATCH_OVERHEAD,
@@ -295,22 +296,28 @@ def _refuse_faults(rows: Directory, findings: Int64) -> None:
 def _check_compressed(
     data: Bytes, rows: Directory, findings: Int64, config: LogConfig, rules: _Rules
 ) -> None:
-    scratch = Scratch(4096)
+    scratch, limit = Scratch(4096), config.max_decompressed_message_bytes
     for row in np.flatnonzero(rows["attributes"] & CODEC_MASK).tolist():
         start, size = int(rows["position"][row]), int(rows["size"][row])
         codec = int(rows["attributes"][row]) & CODEC_MASK
+        if int(rows["count"][row]) > records_max(limit):
+            raise _too_large(start, f"more than {records_max(limit)} records")
         scratch.clear()
         try:
             body = data[start + BATCH_OVERHEAD : start + size]
-            decompress(codec, body, scratch, config.max_decompressed_message_bytes)
+            decompress(codec, body, scratch, limit)
         except DecompressedTooLargeError as error:
-            raise MessageTooLargeError(
-                _at(start, f"{error}: send smaller batches, or raise max.decompressed.message.bytes")
-            ) from None
+            raise _too_large(start, str(error)) from None
         except DecompressionError as error:
             raise InvalidRecordError(_at(start, str(error))) from None
         plain = scratch.array()
         check_records(plain, 0, len(plain), rows, row, rules[2], rules[3], findings[row])
+
+
+def _too_large(position: int, reason: str) -> MessageTooLargeError:
+    return MessageTooLargeError(
+        _at(position, f"{reason}: send smaller batches, or raise max.decompressed.message.bytes")
+    )
 
 
 def _refuse_records(rows: Directory, findings: Int64, config: LogConfig, rules: _Rules) -> None:
