@@ -6,14 +6,11 @@ import os
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from siltstone.cleaner.engine import InProcessEngine
 from siltstone.cleaner.reading_back import ReadBack
 from siltstone.cleaner.report import CLEANED, FAILED, SKIPPED, UNCLEANABLE
-from siltstone.cleaner.rewrite import pieces
-from siltstone.records.layout import BATCH
 from tests.cleaner import logs
 from tests.cleaner.logs import DAY, NOW, RECORD_TIME, Header, Rec, batch, headers_of, one, records_in
 
@@ -253,13 +250,3 @@ def test_a_written_segment_that_does_not_read_back_is_not_swapped(
     assert result.status in (FAILED, UNCLEANABLE)
     shutil.rmtree(partition / ".siltstone", ignore_errors=True)
     assert logs.tree(path) == before
-
-
-def test_pieces_cover_every_batch_once() -> None:
-    rows = np.zeros(50, BATCH)
-    rows["size"] = 10
-    rows["attributes"][10:20] = 4
-    for limit in (1, 9, 35, 100, 10**6):
-        parts = [list(range(*part.indices(50))) for part in pieces(rows, limit)]
-        assert [row for part in parts for row in part] == list(range(50))
-    assert list(pieces(rows[:0])) == []

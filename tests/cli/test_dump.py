@@ -330,14 +330,16 @@ def test_records_that_make_no_sense_cost_only_their_batch(segment: Path, dump: A
 
 
 def test_a_bomb_is_refused(tmp_path: Path, dump: Any) -> None:
-    body = bytes(cramjam.zstd.compress(bytes(200 << 20)))
+    body = bytes(cramjam.zstd.compress(bytes(20 << 20)))
     header = HEADER.pack(0, 49 + len(body), 0, 2, 0, 4, 0, 0, 0, -1, -1, -1, 1)
     data = np.frombuffer(bytearray(header + body), np.uint8)
     patch_checksums(data, np.array([0]), np.array([len(data)]))
     path = tmp_path / f"{BASE}.log"
     path.write_bytes(data.tobytes())
-    status, out, err = dump(path, "--deep-iteration")
-    assert status == 1 and "isvalid: true" in out and "decompresses to more than" in err
+    status, out, err = dump(path, "--deep-iteration", "--max-decompressed-message-bytes", "20000000")
+    assert status == 1 and "isvalid: true" in out and "decompresses to more than 20000000" in err
+    assert "decompresses" not in dump(path, "--deep-iteration")[2]
+    assert dump(path, "--max-decompressed-message-bytes", "0")[0] == 2
 
 
 @pytest.mark.parametrize(

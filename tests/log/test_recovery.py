@@ -474,3 +474,16 @@ def test_a_check_finds_an_index_entry_that_names_a_batch_in_a_value(tmp_path: Pa
     index.write_bytes(np.array([5, position], ">i4").tobytes())
     assert recover(partition, clean=True, check=True).rebuilt_indexes == (index.name,)
     assert index.read_bytes() == data
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_a_batch_of_more_records_than_bytes_is_no_damage(tmp_path: Path, codec: int) -> None:
+    """Small records that are alike take less than a byte each in zstd; nothing of such a log is cut off."""
+    many = [Rec(offset=10 + number, key=b"k", value=b"") for number in range(20_000)]
+    large = batch(many, codec=codec)
+    assert codec != 4 or len(large) < len(many)
+    partition = write_log(tmp_path, {0: [one(0, "k"), large, one(30_000, "k")]})
+    before = logs_of(partition)
+    recovered = recover(partition)
+    assert (recovered.truncated_bytes, recovered.damage, recovered.log_end_offset) == (0, (), 30_001)
+    assert logs_of(partition) == before

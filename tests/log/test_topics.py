@@ -261,6 +261,20 @@ def test_the_brokers_settings_change_below_the_topics(tmp_path: Path) -> None:
         assert (manager[EVENTS].config.retention_ms, manager["own", 0].config.retention_ms) == (2000, 7)
 
 
+def test_readers_go_by_the_topics_bound_of_a_batch(tmp_path: Path) -> None:
+    """What was appended under a larger one is named with the setting until that is raised again."""
+    name = "max.decompressed.message.bytes"
+    with opened(tmp_path, config={name: "100"}) as manager:
+        manager.topics.create("events", config={name: "1000000", "compression.type": "zstd"})
+        append(manager[EVENTS], 1, size=50_000)
+        assert len(list(manager[EVENTS].reader())) == 1
+        assert manager[EVENTS].offset_for_time(NOW) is not None
+        manager.topics.alter("events", remove=[name])
+        for read in (lambda: list(manager[EVENTS].reader()), lambda: manager[EVENTS].offset_for_time(NOW)):
+            with pytest.raises(CorruptFileError, match=f"more than 100 bytes; .* raise {name}"):
+                read()
+
+
 # Deleting
 
 

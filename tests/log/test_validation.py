@@ -17,6 +17,7 @@ from siltstone.errors import (
     RecordRefusedError,
     UnreadableBatchError,
 )
+from siltstone.log import validation
 from siltstone.log.validation import NAMED_RECORDS, Origin
 from siltstone.records.control import end_transaction_marker
 from siltstone.records.layout import Bytes
@@ -464,6 +465,16 @@ def test_a_batch_that_decompresses_to_too_much(codec: int) -> None:
         data, MessageTooLargeError, "max.decompressed.message.bytes", max_decompressed_message_bytes=1 << 20
     )
     assert append(data, max_decompressed_message_bytes=1 << 21).records == 1
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_a_compressed_batch_of_many_small_records(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as are cleaned later; they may be more than the bytes that they are stored in."""
+    many = [Rec(offset=number, key=b"k", value=b"", timestamp=TIME) for number in range(20_000)]
+    data = of_records(many, codec=codec)
+    assert append(data.copy()).records == len(many)
+    monkeypatch.setattr(validation, "records_max", lambda limit: len(many) - 1)
+    assert_refused(data, MessageTooLargeError, "more than 19999 records: .*max.decompressed.message.bytes")
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])

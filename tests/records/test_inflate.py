@@ -12,7 +12,8 @@ import zstandard
 
 from siltstone.errors import CorruptRecordError
 from siltstone.records.codecs import DEFAULT_LIMIT, Scratch, libzstd
-from siltstone.records.inflate import inflate
+from siltstone.records.decode import decode_records
+from siltstone.records.inflate import inflate, records_max, refuse_impossible_counts
 from siltstone.records.layout import BATCH, BATCH_OVERHEAD, Bytes, Directory
 from tests.records import twin
 from tests.records.arrays import array
@@ -137,3 +138,48 @@ def test_threads_decompress_side_by_side(library: str) -> None:
     bodies = [(twin.ZSTD, twin.compress(twin.ZSTD, text)) for text in data]
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(lambda _: inflated(bodies) == data, range(24)))
+
+
+@pytest.mark.parametrize("codec", [twin.GZIP, twin.SNAPPY, twin.ZSTD])
+def test_who_says_that_it_is_too_large_is_refused_before_any_room_is_made(library: str, codec: int) -> None:
+    scratch = Scratch(64)
+    bodies = [(codec, twin.compress(codec, bytes(size))) for size in (500, 3 << 20)]
+    with pytest.raises(CorruptRecordError, match=r"than 1048576 bytes; .* max\.decompressed\.message\.bytes"):
+        inflated(bodies, limit=1 << 20, scratch=scratch)
+    assert len(scratch.reserve(0)) == 64
+
+
+def test_room_is_made_once_for_what_is_told(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_growth(scratch: Scratch, size: int) -> None:
+        assert len(scratch._view) - scratch.used >= size, "it had to grow"
+
+    monkeypatch.setattr(Scratch, "_grow", no_growth)
+    scratch = Scratch(64)
+    for size in (3 << 20, 1000, 5 << 20):
+        bodies = [(twin.ZSTD, twin.compress(twin.ZSTD, bytes(size)))] * 3
+        assert [len(each) for each in inflated(bodies, scratch=scratch)] == [size] * 3
+    assert len(scratch.reserve(0)) == 0
+
+
+def test_a_frame_that_promises_more_than_it_has_is_refused(library: str) -> None:
+    whole = zstandard.ZstdCompressor().compress(bytes(100 << 20))
+    told = bytearray(whole)
+    told[whole.index((100 << 20).to_bytes(4, "little")) + 3] += 2  # 32 MiB more
+    assert "zstd" in str(outcome([(twin.ZSTD, bytes(told))]))
+
+
+def test_counts_are_bound_by_the_bytes_and_by_the_limit() -> None:
+    """Before a row of the columns is allocated."""
+    window, batches = laid_out([(twin.ZSTD, twin.compress(twin.ZSTD, bytes(70_000)))])
+    batches["magic"], batches["last_offset"] = 2, 1 << 30
+    for count, reason in ((10_001, "more records than its bytes can hold"), (10_000, "a record's")):
+        batches["count"] = count
+        with pytest.raises(CorruptRecordError, match=reason):
+            decode_records(window, batches)
+    sizes = np.array([1 << 40])
+    for limit in (1, DEFAULT_LIMIT, 1 << 30):
+        most = records_max(limit)
+        assert most == max(limit, 256 << 20) // 64
+        refuse_impossible_counts(batches, np.array([most]), sizes, "a.log", 0, limit)
+        with pytest.raises(CorruptRecordError, match=rf"{most} records; .* raise max\.decompressed\."):
+            refuse_impossible_counts(batches, np.array([most + 1]), sizes, "a.log", 0, limit)

@@ -145,6 +145,16 @@ def test_impossible_counts_and_offset_deltas(position: int, value: int) -> None:
     assert (len(found.batches), found.end, found.outcome) == (1, len(small_batch()), ScanEnd.BAD_COUNT)
 
 
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_more_compressed_records_than_bytes(codec: int) -> None:
+    """100,000 small records take 45 KB in zstd: only what is plain takes seven bytes a record."""
+    many = patched(patched(small_batch(1), 57, "i", 1 << 20), 23, "i", (1 << 20) - 1)
+    assert scan(many).outcome == ScanEnd.BAD_COUNT
+    found = scan(patched(many, 21, "h", codec))
+    assert (found.outcome, found.batches["count"].tolist()) == (ScanEnd.CLEAN, [1 << 20])
+    assert scan(patched(patched(many, 21, "h", codec), 57, "i", -1)).outcome == ScanEnd.BAD_COUNT
+
+
 @pytest.mark.parametrize("count", [1023, 1024, 1025, 1024 + 8192, 1024 + 8192 + 1])
 def test_the_directory_grows(count: int) -> None:
     one = small_batch()

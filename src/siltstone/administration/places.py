@@ -6,6 +6,7 @@ somebody is writing to it right now) it shows what the next start would find, an
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +35,7 @@ from siltstone.log.names import CLUSTER_METADATA, LOCK, TopicPartition
 from siltstone.log.service.manager import LogManager
 from siltstone.log.service.read_only import ReadOnlyLog, ReadOnlyLogs
 from siltstone.log.service.topic_registry import TopicRegistry, load_registry
+from siltstone.records.codecs import LIMIT_SETTING
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__share_group_state", "__transaction_state")
 """Topics that a broker keeps for itself."""
@@ -255,7 +257,8 @@ class Look:
         """A partition's log, up to the high watermark that was written down last.
 
         A topic that was made here has no other replica: it is read to its end, and so is everything with
-        ``to_the_end``. Raises UnknownTopicError, DirectoryRefusedError, CorruptFileError, OSError.
+        ``to_the_end``. Batches are read up to what ``max.decompressed.message.bytes`` allows here. Raises
+        UnknownTopicError, DirectoryRefusedError, CorruptFileError, OSError.
         """
         if where not in self._here:
             raise UnknownTopicError(
@@ -271,8 +274,8 @@ class Look:
             raise DirectoryRefusedError(
                 f"{self._here[where]}: the process that uses it is swapping segments; try again in a moment"
             ) from None
-        if to_the_end or where.topic in self.registry.topics:
-            return reading_to_the_end(log)
+        log = reading_to_the_end(log) if to_the_end or where.topic in self.registry.topics else log
+        log.view = log.view._replace(batch_limit=self._batch_limit(where.topic))
         return log
 
     def committed_log(self, where: TopicPartition, *, no_other_replica: bool = False) -> ReadOnlyLog:
@@ -294,6 +297,14 @@ class Look:
         checkpoints = (each.checkpoints() for each in found)
         bounds = (each.committed_below(where, no_other_replica=no_other_replica) for each in checkpoints)
         return next(bounds, None)
+
+    def _batch_limit(self, topic: str) -> int:
+        """What a batch may decompress to; the setting is ours: a broker gives it to no topic of its own."""
+        entry, config = self.registry.topics.get(topic), self.broker
+        if entry is not None:
+            with contextlib.suppress(UsageError):  # for who shows settings to say
+                config = config.over(parse_topic_config(entry.config, f"topic {topic}"))
+        return config.integer(LIMIT_SETTING)
 
     def damage_of(self, where: TopicPartition) -> str | None:
         """Why not all of a partition can be read; of one that somebody is writing to, nothing is said."""

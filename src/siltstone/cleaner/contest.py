@@ -14,7 +14,7 @@ import numpy as np
 from siltstone.cleaner.judging import BY_KEY, MARKER_STAYS, Fates, Flags, Offsets
 from siltstone.config import LONG_MAX
 from siltstone.errors import CheckFailedError
-from siltstone.records.codecs import Scratch
+from siltstone.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.records.columns import RecordColumns
 from siltstone.records.decode import decode_chosen_records
 from siltstone.records.layout import CONTROL_BIT, Bytes, Directory
@@ -80,16 +80,24 @@ def in_order(winners: Offsets, span: int) -> Offsets:
 class ByWinners:
     """``winners``: offsets less ``base_offset``, ascending; ``map_end``: records from it on all stay.
 
-    Without ``counts_keyless`` a batch in which there is no winner is not looked into: all of it is beaten.
+    ``batch_limit``: what one batch may decompress to. Without ``counts_keyless`` a batch in which there is no
+    winner is not looked into: all of it is beaten.
     """
 
     def __init__(
-        self, winners: Offsets, base_offset: int, *, map_end: int = LONG_MAX, counts_keyless: bool = True
+        self,
+        winners: Offsets,
+        base_offset: int,
+        *,
+        map_end: int = LONG_MAX,
+        counts_keyless: bool = True,
+        batch_limit: int = DEFAULT_LIMIT,
     ) -> None:
         self.winners = winners
         self._base_offset = base_offset
         self._map_end = map_end
         self._counts_keyless = counts_keyless
+        self._limit = batch_limit
         self._met = 0
 
     def beaten(self, batches: Directory) -> Flags:
@@ -114,7 +122,9 @@ class ByWinners:
             met=self._met,
             all_from=np.where(fates[rows] == BY_KEY, self._map_end, 0),
         )
-        found = decode_chosen_records(window, batches, rows, choice, scratch, path=path, origin=origin)
+        found = decode_chosen_records(
+            window, batches, rows, choice, scratch, limit=self._limit, path=path, origin=origin
+        )
         self._met = found.met
         won = np.ones(len(found.columns), np.bool_)
         met = len(won) + found.left_out

@@ -35,6 +35,7 @@ from siltstone.log.segments import (
     list_segments,
 )
 from siltstone.log.transactions import transaction_indexes
+from siltstone.records.codecs import LIMIT_SETTING
 
 TASK_MEMORY_FACTOR = 4
 """A task's memory for keys over ``log.cleaner.dedupe.buffer.size``: every bucket costs the job a task."""
@@ -301,7 +302,8 @@ def _decide(
         result.notes.append(not_gone_on_with(unfinished.run, resumed))
     why_not_now = _ineligible(state.config, choices, found)
     if why_not_now is not None:
-        if not find_horizons(segments, found.clean_end, choices.now_ms, work.tombstones_from).is_due:
+        seen = (found.clean_end, choices.now_ms, work.tombstones_from, work.batch_limit)
+        if not find_horizons(segments, *seen).is_due:
             return result.stop(*why_not_now)
         result.notes.append("the delete horizons of all its tombstones have passed")
         if found.end <= found.first_dirty:
@@ -395,6 +397,7 @@ def _work(
         hash_key=(secrets.randbits(64), secrets.randbits(64)),
         window_size=config.integer("log.cleaner.io.buffer.size"),
         memory_bytes=TASK_MEMORY_FACTOR * config.integer("log.cleaner.dedupe.buffer.size"),
+        batch_limit=config.integer(LIMIT_SETTING),
         io_bytes_per_second=share_of_io(config.number(IO_LIMIT), choices.tasks_at_once),
     )
 

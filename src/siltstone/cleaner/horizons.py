@@ -21,8 +21,10 @@ from siltstone import files
 from siltstone.config import LONG_MAX
 from siltstone.log.lookup import batch_headers
 from siltstone.log.segments import Segment, unchanged, windows
+from siltstone.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.records.decode import decode_records
 from siltstone.records.layout import CONTROL_BIT, Directory, delete_horizons
+from siltstone.records.pieces import pieces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +39,15 @@ class Horizons:
 
 
 def find_horizons(
-    segments: Sequence[Segment], end: int, now_ms: int, tombstones_from: int = LONG_MAX
+    segments: Sequence[Segment],
+    end: int,
+    now_ms: int,
+    tombstones_from: int = LONG_MAX,
+    batch_limit: int = DEFAULT_LIMIT,
 ) -> Horizons:
     """The horizons below offset ``end``, as of ``now_ms``; tombstones from ``tombstones_from`` on stay.
 
-    Raises CorruptFileError, OSError.
+    ``batch_limit``: what one batch may decompress to, in bytes. Raises CorruptFileError, OSError.
     """
     stamped = []
     newest: int | None = None
@@ -53,9 +59,8 @@ def find_horizons(
                 newest = latest if newest is None else max(newest, latest)
     if newest is None or newest > now_ms:
         return Horizons(newest_ms=newest)
-    return Horizons(
-        newest_ms=newest, is_due=any(_has_something_to_remove(each, tombstones_from) for each in stamped)
-    )
+    due = (_has_something_to_remove(each, tombstones_from, batch_limit) for each in stamped)
+    return Horizons(newest_ms=newest, is_due=any(due))
 
 
 def _is_stamped(batches: Directory) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -74,7 +79,8 @@ def _newest_in(segment: Segment) -> int | None:
     return newest
 
 
-def _has_something_to_remove(segment: Segment, tombstones_from: int) -> bool:
+def _has_something_to_remove(segment: Segment, tombstones_from: int, limit: int) -> bool:
+    scratch = Scratch()
     with unchanged(segment) as reader:
         for window in windows(reader):
             batches = window.batches[np.flatnonzero(_is_stamped(window.batches))]
@@ -83,7 +89,10 @@ def _has_something_to_remove(segment: Segment, tombstones_from: int) -> bool:
             if (batches["attributes"] & CONTROL_BIT).any():
                 return True
             batches = batches[batches["last_offset"] < tombstones_from]
-            columns = decode_records(window.data, batches, path=segment.path, origin=window.origin)
-            if ((columns.value_size < 0) & (columns.key_size >= 0)).any():
-                return True
+            for part in pieces(window.data, batches):
+                columns = decode_records(
+                    window.data, batches[part], scratch, limit=limit, path=segment.path, origin=window.origin
+                )
+                if ((columns.value_size < 0) & (columns.key_size >= 0)).any():
+                    return True
     return False

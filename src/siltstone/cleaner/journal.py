@@ -283,6 +283,7 @@ def going_on(journal: Journal, segments: Sequence[Segment], fresh: LogWork, done
         aborted=fresh.aborted,
         window_size=fresh.window_size,
         memory_bytes=fresh.memory_bytes,
+        batch_limit=fresh.batch_limit,
         io_bytes_per_second=fresh.io_bytes_per_second,
     )
     return replace(journal, work=work, checked=journal.checked[:done])

@@ -193,6 +193,7 @@ class Lookup:
     def __init__(self, work: LogWork, offset_map: OffsetMap, buffers: Buffers | None = None) -> None:
         self._key = (np.uint64(work.hash_key[0]), np.uint64(work.hash_key[1]))
         self._first_dirty = work.first_dirty
+        self.batch_limit = work.batch_limit
         self._map = offset_map
         self._tables = offset_map.tables()
         self.buffers = buffers or Buffers()
@@ -241,7 +242,8 @@ class ByLookup:
         if (batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)).any():
             self.transactional = True
             raise CheckFailedError(f"{path}: has transactions")
-        columns = decode_records(window, batches, scratch, path=path, origin=origin)
+        limit = self._lookup.batch_limit
+        columns = decode_records(window, batches, scratch, limit=limit, path=path, origin=origin)
         won, met = self._lookup.won(columns)
         self.met += met
         keyless = int(np.count_nonzero(columns.key_size < 0))

@@ -19,6 +19,7 @@ from siltstone.log.directory import Checkpoints
 from siltstone.log.ledger.uncovered import uncovered
 from siltstone.log.producers import ProducerState, load_producers, producer_state
 from siltstone.log.segments import Segment, list_segments
+from siltstone.records.codecs import LIMIT_SETTING
 
 HORIZON_BYTES = 4 << 30
 """Clean parts whose headers are read in one round; the others have their turn in the next ones."""
@@ -91,13 +92,14 @@ class Outlooks:
         is_dirty = found.end > found.first_dirty and found.cleanable_bytes > 0
         is_due = is_dirty and plan.is_eligible(found, state.config.number("min.cleanable.dirty.ratio"))
         clean = tuple(each for each in segments if each.base_offset < found.clean_end)
+        limit = state.config.integer(LIMIT_SETTING)
         return Outlook(
             size=sum(each.size for each in segments),
             segments=len(segments),
             range=found,
             is_dirty=is_dirty,
             is_due=is_due,
-            horizons=None if is_due else self._horizons(state.path, clean, found.clean_end, now_ms),
+            horizons=None if is_due else self._horizons(state.path, clean, found.clean_end, now_ms, limit),
         )
 
     def _producers(self, state: LogState, segments: list[Segment], checkpoints: Checkpoints) -> ProducerState:
@@ -121,13 +123,15 @@ class Outlooks:
             self._settled[path] = identity
         return found
 
-    def _horizons(self, path: Path, segments: tuple[Segment, ...], end: int, now_ms: int) -> Horizons | None:
+    def _horizons(
+        self, path: Path, segments: tuple[Segment, ...], end: int, now_ms: int, batch_limit: int
+    ) -> Horizons | None:
         known = self._known.get(path)
         if known is not None and known.holds(segments, now_ms):
             return known.horizons
         if self._room <= 0:
             return None
         self._room -= sum(each.size for each in segments)
-        found = find_horizons(segments, end, now_ms, uncovered(path).tombstones_from)
+        found = find_horizons(segments, end, now_ms, uncovered(path).tombstones_from, batch_limit)
         self._known[path] = _Known(segments, now_ms, found)
         return found

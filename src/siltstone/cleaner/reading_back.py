@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 
 from siltstone import files
 from siltstone.cleaner.judging import Offsets, meet_winners
-from siltstone.cleaner.rewrite import pieces
 from siltstone.cleaner.work import Group, LogWork, refuse_disorder
 from siltstone.errors import CheckFailedError
 from siltstone.log.indexes import IndexBuilder
@@ -19,6 +18,7 @@ from siltstone.log.segments import Window, windows
 from siltstone.records.codecs import Scratch
 from siltstone.records.decode import decode_record_keys
 from siltstone.records.layout import CONTROL_BIT
+from siltstone.records.pieces import pieces
 
 _WRONG = ("an offset is there twice or out of order", "a record is there that is no winner")
 
@@ -50,12 +50,14 @@ class ReadBack:
         return size - before
 
     def _scan(self, window: Window, winners: Offsets) -> None:
-        path, base = self._path, self._group.base_offset
+        path, base, limit = self._path, self._group.base_offset, self._work.batch_limit
         self._following = refuse_disorder(path, window, self._following, self._group.end_offset)
         self._again.add_directory(window.batches)
-        for part in pieces(window.batches):
+        for part in pieces(window.data, window.batches):
             batches = window.batches[part]
-            columns = decode_record_keys(window.data, batches, self._scratch, path=path, origin=window.origin)
+            columns = decode_record_keys(
+                window.data, batches, self._scratch, limit=limit, path=path, origin=window.origin
+            )
             control = (batches["attributes"] & CONTROL_BIT) != 0
             spans = (columns.offset, columns.batch, control, base, self._work.map_end)
             self._last, self._met, wrong = meet_winners(*spans, winners, self._last, self._met)

@@ -20,8 +20,6 @@ object a record, and a compressed batch is the only thing that costs Python anyt
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -356,17 +354,3 @@ def _must_stay(rules: Rules, batches: Directory) -> Flags:
     fences = (last_offsets[where] < 0) & control & (epochs[where] == batches["producer_epoch"])
     kept: Flags = last | (known & ((last_offsets[where] == batches["last_offset"]) | fences))
     return kept
-
-
-def pieces(batches: Directory, limit: int = 8 << 20) -> Iterator[Any]:
-    """Slices of a directory whose records, decompressed, take about ``limit`` bytes at most a slice.
-
-    Message sets (v0, v1) and v2 batches are never in the same one.
-    """
-    weight = batches["size"].astype(np.int64) * np.where(codec_of(batches) > 0, 8, 1)
-    parts = (np.cumsum(weight) - 1) // limit
-    edges = np.flatnonzero((np.diff(parts) != 0) | (np.diff(batches["magic"] == 2))) + 1
-    bounds = [0, *edges.tolist(), len(batches)]
-    for start, end in itertools.pairwise(bounds):
-        if end > start:
-            yield slice(start, end)

@@ -21,13 +21,14 @@ from siltstone.cleaner.contest import ByWinners, Contest, in_order
 from siltstone.cleaner.judging import Offsets
 from siltstone.cleaner.pacing import Pacer, paced_windows
 from siltstone.cleaner.reading_back import ReadBack
-from siltstone.cleaner.rewrite import Buffers, Draft, Output, Rewriter, pieces
+from siltstone.cleaner.rewrite import Buffers, Draft, Output, Rewriter
 from siltstone.cleaner.work import Group, LogWork, Trouble, refuse_disorder, trouble_of
 from siltstone.config import INT_MAX
 from siltstone.errors import CheckFailedError, SourceChangedError
 from siltstone.log.indexes import IndexBuilder, Indexes
 from siltstone.log.segments import Segment, unchanged
 from siltstone.log.transactions import NOTHING, Carried
+from siltstone.records.pieces import pieces
 
 _COPY_BYTES = 4 << 20
 _READ_BACK_BYTES = 8 << 20
@@ -180,7 +181,13 @@ def rewrite_group(
     """
     counts_keyless = work.drop_keyless  # else there are none, or the log is not cleaned
     ascending = in_order(winners, group.end_offset - group.base_offset)
-    contest = ByWinners(ascending, group.base_offset, map_end=work.map_end, counts_keyless=counts_keyless)
+    contest = ByWinners(
+        ascending,
+        group.base_offset,
+        map_end=work.map_end,
+        counts_keyless=counts_keyless,
+        batch_limit=work.batch_limit,
+    )
     return rewrite_by(work, group, contest, attempt, carried, buffers)
 
 
@@ -281,7 +288,7 @@ def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink, behi
         # The rewriter sums up what it looks at: what goes as a whole was summed up when the keys were read.
         for window in paced_windows(reader, work.window_size, pacer, verify=False):
             following = refuse_disorder(segment.path, window, following, end)
-            for part in pieces(window.batches):
+            for part in pieces(window.data, window.batches):
                 found = rewriter.rewrite(
                     window.data,
                     window.batches[part],

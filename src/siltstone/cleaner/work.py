@@ -24,7 +24,7 @@ from siltstone.cleaner.dealing import by_base
 from siltstone.cleaner.judging import Flags
 from siltstone.cleaner.keys import EntryBlob, Winners
 from siltstone.cleaner.pacing import UNLIMITED, Pacer, paced_windows
-from siltstone.cleaner.rewrite import Rules, pieces
+from siltstone.cleaner.rewrite import Rules
 from siltstone.cleaner.stretches import Stretch, whole
 from siltstone.config import LONG_MAX
 from siltstone.errors import CorruptFileError, SiltstoneError
@@ -38,10 +38,11 @@ from siltstone.log.transactions import (
     left_unended,
     refuse_other_ends,
 )
-from siltstone.records.codecs import Scratch
+from siltstone.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.records.columns import KeyColumns
 from siltstone.records.decode import decode_record_keys
 from siltstone.records.layout import CONTROL_BIT, Directory, Int64
+from siltstone.records.pieces import pieces
 
 KEYLESS = "has {count} records without a key, which cleaning would remove; say --drop-keyless to allow it"
 
@@ -77,6 +78,7 @@ class LogWork:
     full, ours does not, so only a comparison with Kafka sets it. ``tombstones_from``: tombstones from it on
     stay at any age (``log.ledger.uncovered``). ``above``: the segments from ``end`` on, where markers of
     transactions may be that began below. ``may_cut``: tasks may extract parts of a segment.
+    ``batch_limit``: what one batch may decompress to (``max.decompressed.message.bytes``).
     ``io_bytes_per_second``: what one task may read and write.
     """
 
@@ -102,6 +104,7 @@ class LogWork:
     hash_key: tuple[int, int]
     window_size: int
     memory_bytes: int
+    batch_limit: int = DEFAULT_LIMIT
     io_bytes_per_second: float = UNLIMITED
 
     def rules(self) -> Rules:
@@ -211,10 +214,15 @@ def _extract_stretch(
     with unchanged(segment) as reader:
         for window in paced_windows(reader, work.window_size, pacer, span=span):
             before, following = following, refuse_disorder(segment.path, window, following, stretch.end)
-            for part in pieces(window.batches):
+            for part in pieces(window.data, window.batches):
                 batches = window.batches[part]
                 columns = decode_record_keys(
-                    window.data, batches, scratch, path=segment.path, origin=window.origin
+                    window.data,
+                    batches,
+                    scratch,
+                    limit=work.batch_limit,
+                    path=segment.path,
+                    origin=window.origin,
                 )
                 before = refuse_inner_disorder(segment.path, window, batches, columns, before)
                 found.records += len(columns)

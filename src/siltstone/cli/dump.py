@@ -15,8 +15,13 @@ from siltstone.errors import UsageError
 from siltstone.log.inspection.dump import DumpFile, dump_file, identify
 from siltstone.log.inspection.rows import Decoder, DumpOptions, Finding, Row
 from siltstone.log.inspection.text import printable, render
+from siltstone.records.codecs import DEFAULT_LIMIT
 
 _FLAG = Parameter(negative=())
+_LIMIT = Parameter(help="Show no records of a batch that decompresses to more bytes.")
+_JSON = Parameter(
+    name="--json", negative=(), help="Print one JSON object a line; keys and values are base64."
+)
 
 
 def dump(
@@ -27,9 +32,10 @@ def dump(
     verify_index_only: Annotated[bool, _FLAG] = False,
     index_sanity_check: Annotated[bool, _FLAG] = False,
     max_bytes: int | None = None,
+    max_decompressed_message_bytes: Annotated[int, _LIMIT] = DEFAULT_LIMIT,
     offsets_decoder: Annotated[bool, _FLAG] = False,
     transaction_log_decoder: Annotated[bool, _FLAG] = False,
-    json_: Annotated[bool, Parameter(name="--json", negative=())] = False,
+    json_: Annotated[bool, _JSON] = False,
 ) -> int:
     """Show what is in files of a Kafka log directory, as kafka-dump-log does, and check them.
 
@@ -55,8 +61,6 @@ def dump(
         Print keys and values as those of __consumer_offsets.
     transaction_log_decoder
         Print keys and values as those of __transaction_state.
-    json_
-        Print one JSON object a line; keys and values are base64.
     """
     options = _options(
         print_data_log=print_data_log,
@@ -64,6 +68,7 @@ def dump(
         verify_index_only=verify_index_only,
         index_sanity_check=index_sanity_check,
         max_bytes=max_bytes,
+        max_decompressed_message_bytes=max_decompressed_message_bytes,
         offsets_decoder=offsets_decoder,
         transaction_log_decoder=transaction_log_decoder,
     )
@@ -80,6 +85,9 @@ def _options(*, offsets_decoder: bool, transaction_log_decoder: bool, **chosen: 
         raise UsageError("--verify-index-only and --index-sanity-check: choose one")
     if options.max_bytes is not None and options.max_bytes <= 0:
         raise UsageError(f"--max-bytes {options.max_bytes}: must be over 0")
+    if options.max_decompressed_message_bytes <= 0:
+        given = options.max_decompressed_message_bytes
+        raise UsageError(f"--max-decompressed-message-bytes {given}: must be over 0")
     return options
 
 

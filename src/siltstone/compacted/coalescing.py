@@ -22,7 +22,7 @@ import numpy as np
 from siltstone.errors import CheckFailedError, CorruptRecordError
 from siltstone.records.build import compress_batches, copy_bytes, write_int
 from siltstone.records.checksum import patch_checksums
-from siltstone.records.codecs import Scratch
+from siltstone.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.records.convert import NO_HORIZON, convert_entries
 from siltstone.records.decode import decode_records
 from siltstone.records.inflate import inflate
@@ -200,10 +200,17 @@ class Coalescer:
     ``offsets``: what was kept, an array for each call, in order.
     """
 
-    def __init__(self, listed: Int64, *, keep_listed: bool = True, limit: int = BATCH_BYTES) -> None:
+    def __init__(
+        self,
+        listed: Int64,
+        *,
+        keep_listed: bool = True,
+        limit: int = BATCH_BYTES,
+        batch_limit: int = DEFAULT_LIMIT,
+    ) -> None:
         self._listed = listed
         self._keep_listed = keep_listed
-        self._limit = limit
+        self._limit, self._batch_limit = limit, batch_limit
         self._open: Int64 = np.zeros(11, np.int64)
         self._out, self._packed, self._plain = Scratch(), Scratch(), Scratch()
         self.offsets: list[Int64] = []
@@ -238,7 +245,8 @@ class Coalescer:
             window, batches = self._converted(window, batches, path, origin)
             if not len(batches):
                 return None
-        data, starts, ends = inflate(window, batches, self._plain, path=path, origin=origin)
+        plain, limit = self._plain, self._batch_limit
+        data, starts, ends = inflate(window, batches, plain, limit=limit, path=path, origin=origin)
         counts = int(batches["count"].sum())
         room = int((ends - starts).sum()) + int(batches["size"].sum()) + GROWTH * counts
         most = 2 * len(batches) + 2 * room // self._limit + 4
@@ -272,7 +280,8 @@ class Coalescer:
     ) -> tuple[Bytes, Directory]:
         """Message set entries as v2 batches, which hold nothing but what stays."""
         assert self._keep_listed, "a generation has no message sets"
-        columns = decode_records(window, entries, Scratch(), path=path, origin=origin)
+        limit = self._batch_limit
+        columns = decode_records(window, entries, Scratch(), limit=limit, path=path, origin=origin)
         where = np.searchsorted(self._listed, columns.offset).clip(max=max(len(self._listed) - 1, 0))
         keep = (
             self._listed[where] == columns.offset if len(self._listed) else np.zeros(len(columns), np.bool_)

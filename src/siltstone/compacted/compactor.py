@@ -104,7 +104,8 @@ class TwoPhaseCompactor:
             store.collect()
         run = store.make_run(secrets.token_hex(8))
         try:
-            draft = Draft(store, run, ledger, (order, retain_null_key), self._settings)
+            settings = replace(self._settings, batch_limit=view.batch_limit)
+            draft = Draft(store, run, ledger, (order, retain_null_key), settings)
             result = self._run(log, draft, committing)
         finally:
             with contextlib.suppress(OSError):
@@ -161,7 +162,7 @@ class TwoPhaseCompactor:
                 for each in older
                 if each.keys_size
             ),
-            output=self._settings.output(draft.run),
+            output=draft.settings.output(draft.run),
         )
 
 

@@ -26,18 +26,23 @@ from siltstone.log.ledger.held import generation_name
 from siltstone.log.ledger.manifest import BY_TIME, Generation, Ledger, SegmentEntry
 from siltstone.log.ledger.store import KEYS, LedgerStore
 from siltstone.log.names import segment_file
+from siltstone.records.codecs import DEFAULT_LIMIT
 from siltstone.records.layout import Int64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Sizes of what is written and of what tasks take, in bytes; ``most_generations`` of a ledger."""
+    """Sizes of what is written and of what tasks take, in bytes; ``most_generations`` of a ledger.
+
+    ``batch_limit``: what one batch may decompress to; the log's own setting is put in its place.
+    """
 
     segment_bytes: int = 1 << 30
     index_interval: int = 4096
     index_bytes: int = 10 << 20
     window_size: int = 4 << 20
     memory_bytes: int = 256 << 20
+    batch_limit: int = DEFAULT_LIMIT
     most_generations: int = MOST_GENERATIONS
 
     def output(self, run: Path) -> Output:
@@ -49,6 +54,7 @@ class Settings:
             index_bytes=self.index_bytes,
             window_size=self.window_size,
             memory_bytes=self.memory_bytes,
+            batch_limit=self.batch_limit,
         )
 
 
@@ -64,7 +70,7 @@ class Draft:
     ) -> None:
         self.store, self.run, self.ledger = store, run, ledger
         self.order, self.retain_null_key = ways
-        self._settings = settings
+        self.settings = settings
         self.horizon = None if ledger is None else ledger.horizon
         self.hash_key = (secrets.randbits(64), secrets.randbits(64)) if ledger is None else ledger.hash_key
         self.generations: list[Generation] = [] if ledger is None else list(ledger.generations)
@@ -147,7 +153,7 @@ class Draft:
             for each in self.generations
         ]
         gone: list[int] = []
-        for first, last in reversed(folds(weights, self._settings.most_generations)):
+        for first, last in reversed(folds(weights, self.settings.most_generations)):
             old = self.generations[first:last]
             self.generations[first:last] = [self._folded(engine, name, old)]
             for each in old:
@@ -165,7 +171,7 @@ class Draft:
             hidden={each.id: self.hidden[each.id] for each in old if each.id in self.hidden},
             keys=tuple(OldKeys(generation=each.id, path=str(self.keys_of(each.id))) for each in old),
             hash_key=self.hash_key,
-            output=self._settings.output(self.run),
+            output=self.settings.output(self.run),
         )
         done = engine.fold(work)
         live = sum(each.records - len(self.hidden.get(each.id, ())) for each in old)

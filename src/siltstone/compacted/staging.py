@@ -21,7 +21,6 @@ import numpy as np
 from crc32c import crc32c
 
 from siltstone import files
-from siltstone.cleaner.rewrite import pieces
 from siltstone.cleaner.work import Trouble, refuse_disorder, trouble_of
 from siltstone.compacted.coalescing import Coalesced, Coalescer
 from siltstone.compacted.key_index import KeyIndex, KeysPart
@@ -44,6 +43,7 @@ from siltstone.records.checksum import refuse_bad_checksum
 from siltstone.records.codecs import Scratch
 from siltstone.records.decode import decode_record_keys
 from siltstone.records.layout import Int64
+from siltstone.records.pieces import pieces
 
 KINDS = ("log", "index", "timeindex")
 
@@ -181,7 +181,7 @@ def rewrite_group(work: CompactionWork, group: Group, winners: Int64, attempt: s
     Never raises for what is wrong with the log, the disk or the counts: the report says so, and the files of
     this attempt are gone then.
     """
-    coalescer = Coalescer(np.sort(winners))
+    coalescer = Coalescer(np.sort(winners), batch_limit=work.output.batch_limit)
     return _written(work.name, work.sources, group, coalescer, work.output, attempt, len(winners))
 
 
@@ -191,7 +191,7 @@ def fold_group(work: FoldWork, group: Group, attempt: str) -> Rewritten:
     parts = [offsets for each, offsets in sorted(work.hidden.items()) if each in mine]
     hidden = np.sort(np.concatenate([np.empty(0, np.int64), *parts]))
     low, high = np.searchsorted(hidden, [group.base_offset, group.end_offset])
-    coalescer = Coalescer(hidden[low:high], keep_listed=False)
+    coalescer = Coalescer(hidden[low:high], keep_listed=False, batch_limit=work.output.batch_limit)
     return _written(work.name, work.sources, group, coalescer, work.output, attempt, None)
 
 
@@ -230,7 +230,7 @@ def _coalesced(source: Source, coalescer: Coalescer, output: Output) -> Iterator
             following = refuse_disorder(source.path, window, following, source.end_offset)
             chosen = coalescer.chosen(window.batches)
             refuse_bad_checksum(window.data, chosen, path=source.path, origin=window.origin)
-            for part in pieces(chosen) if len(chosen) else ():
+            for part in pieces(window.data, chosen):
                 found = coalescer.take(window.data, chosen[part], path=source.path, origin=window.origin)
                 if found is not None and len(found.size):
                     yield found
@@ -251,9 +251,14 @@ def _read_back(report: Rewritten, group: Group, offsets: Int64, output: Output) 
             for window in windows(reader, window_size=output.window_size):
                 following = refuse_disorder(path, window, following, group.end_offset)
                 again.add_directory(window.batches)
-                for part in pieces(window.batches):
+                for part in pieces(window.data, window.batches):
                     columns = decode_record_keys(
-                        window.data, window.batches[part], scratch, path=path, origin=window.origin
+                        window.data,
+                        window.batches[part],
+                        scratch,
+                        limit=output.batch_limit,
+                        path=path,
+                        origin=window.origin,
                     )
                     mine = offsets[seen : seen + len(columns)]
                     if not np.array_equal(mine, columns.offset):

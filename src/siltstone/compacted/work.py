@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 
 from siltstone import files
-from siltstone.cleaner.rewrite import pieces
 from siltstone.cleaner.work import Trouble, aborted_of, refuse_disorder, refuse_inner_disorder, trouble_of
 from siltstone.compacted.collecting import EntryCollector
 from siltstone.compacted.key_index import KeyIndex, KeysPart, write_part
@@ -36,10 +35,11 @@ from siltstone.compacted.keys import (
 from siltstone.errors import CorruptFileError, SourceChangedError
 from siltstone.log.segments import Window, windows
 from siltstone.log.transactions import TransactionScan
-from siltstone.records.codecs import Scratch
+from siltstone.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.records.columns import KeyColumns
 from siltstone.records.decode import decode_record_keys, decode_records
 from siltstone.records.layout import CONTROL_BIT, Directory, Int64
+from siltstone.records.pieces import pieces
 
 MERGE_BYTES = 80
 """What a merge takes for an entry at its peak."""
@@ -87,6 +87,7 @@ class Output:
     """How new files are written: ``staging`` is the run's folder, sizes are in bytes.
 
     ``segment_bytes``: a segment that has so much ends. ``memory_bytes``: what a task may take for keys.
+    ``batch_limit``: what one batch may decompress to (``max.decompressed.message.bytes``).
     """
 
     staging: str
@@ -95,6 +96,7 @@ class Output:
     index_bytes: int
     window_size: int
     memory_bytes: int
+    batch_limit: int = DEFAULT_LIMIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,14 +233,16 @@ def _extract_source(
     source, scratch = work.sources[number], Scratch()
     decode = decode_records if work.by_time else decode_record_keys
     scan = TransactionScan(aborted_of(work.aborted))
-    following = source.base_offset
+    following, limit = source.base_offset, work.output.batch_limit
     with opened(source) as reader:
         for window in source_windows(reader, source, work.output.window_size):
             before = following
             following = refuse_disorder(source.path, window, following, source.end_offset)
-            for part in pieces(window.batches):
+            for part in pieces(window.data, window.batches):
                 batches = window.batches[part]
-                columns = decode(window.data, batches, scratch, path=source.path, origin=window.origin)
+                columns = decode(
+                    window.data, batches, scratch, limit=limit, path=source.path, origin=window.origin
+                )
                 before = refuse_inner_disorder(source.path, window, batches, columns, before)
                 wanted = _wanted(work, scan, batches, columns, source.path, window, found)
                 yield from _collect(work, columns, wanted, collector, found)

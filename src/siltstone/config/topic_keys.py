@@ -53,7 +53,7 @@ TOPIC_KEYS = (
     _accepted("local.retention.bytes", Kind.LONG, -2, _TIERED, "log.local.retention.bytes", least=-2),
     _accepted("local.retention.ms", Kind.LONG, -2, _TIERED, "log.local.retention.ms", least=-2),
     _key("max.compaction.lag.ms", Kind.LONG, LONG_MAX, "A record stays uncleaned at most this long, whatever the dirty ratio.", "log.cleaner.max.compaction.lag.ms", least=1),
-    _key("max.decompressed.message.bytes", Kind.INT, 256 << 20, "Most bytes that one batch may decompress to.", "max.decompressed.message.bytes", least=1, kafka="Siltstone's own: a small batch must not be able to fill the memory."),
+    _key("max.decompressed.message.bytes", Kind.INT, 256 << 20, "Most bytes that one batch may decompress to; a log with a larger one is uncleanable (docs/operating.md).", "max.decompressed.message.bytes", least=1, kafka="Siltstone's own: a small batch must not be able to fill the memory; what several batches take together is bounded without it."),
     _key("max.message.bytes", Kind.INT, 1_048_588, "Largest batch that may be appended, as stored.", "message.max.bytes", least=0),
     _accepted("message.downconversion.enable", Kind.BOOLEAN, True, "For readers of old formats.", "log.message.downconversion.enable", kafka="Gone in Kafka 4."),
     _accepted("message.format.version", Kind.STRING, "3.0-IV1", "Format that records are written in.", "log.message.format.version", kafka="Gone in Kafka 4."),

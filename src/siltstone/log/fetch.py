@@ -25,6 +25,7 @@ from siltstone.errors import CorruptRecordError, OffsetOutOfRangeError
 from siltstone.files import FileSlice
 from siltstone.log.live_segment import LiveSegment
 from siltstone.log.lookup import RecordPlace
+from siltstone.records.codecs import DEFAULT_LIMIT
 from siltstone.records.layout import LOG_OVERHEAD, Bytes, Directory
 from siltstone.records.scan import SCAN_REASON, ScanEnd, scan_batches
 
@@ -37,7 +38,10 @@ Found = TypeVar("Found")
 
 
 class LogView(NamedTuple):
-    """A log at one moment. ``active_size``: bytes of the last segment that are there."""
+    """A log at one moment. ``active_size``: bytes of the last segment that are there.
+
+    ``batch_limit``: what one of its batches may decompress to (``max.decompressed.message.bytes``).
+    """
 
     segments: tuple[LiveSegment, ...]
     log_start_offset: int
@@ -45,6 +49,7 @@ class LogView(NamedTuple):
     high_watermark: int
     last_stable_offset: int
     active_size: int
+    batch_limit: int = DEFAULT_LIMIT
 
     def size_of(self, number: int) -> int:
         """Bytes of segment ``number`` that belong to this view."""
@@ -275,7 +280,9 @@ def offset_for_time(view: LogView, timestamp: int) -> RecordPlace | None:
 def _first_at_or_after(view: LogView, timestamp: int) -> RecordPlace | None:
     for number, segment in enumerate(view.segments):
         if segment.largest_timestamp >= timestamp:
-            place = segment.place_of_time(timestamp, view.size_of(number), view.log_start_offset)
+            place = segment.place_of_time(
+                timestamp, view.size_of(number), view.log_start_offset, view.batch_limit
+            )
             if place is not None:
                 return place if place.offset < view.high_watermark else None
     return None

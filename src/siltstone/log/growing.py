@@ -92,6 +92,7 @@ class GrowingLog(ViewedLog):
             mark,
             self._producers.last_stable_offset(mark, self._log_start),
             self._list.active.size,
+            self.config.max_decompressed_message_bytes,
         )
         self.view = view
         return view

@@ -255,8 +255,13 @@ class LiveSegment:
         entry = self.offset_index.first_at(position)
         return None if entry is None else self.base_offset + entry[0]
 
-    def place_of_time(self, timestamp: int, end: int, from_offset: int) -> RecordPlace | None:
-        """The first record at or after ``timestamp`` (ms), below byte ``end``."""
+    def place_of_time(
+        self, timestamp: int, end: int, from_offset: int, batch_limit: int
+    ) -> RecordPlace | None:
+        """The first record at or after ``timestamp`` (ms), below byte ``end``.
+
+        ``batch_limit``: what a batch may decompress to, in bytes.
+        """
         if not end:
             return None
         entry = self.time_index.floor(timestamp - 1)
@@ -265,12 +270,14 @@ class LiveSegment:
             start = self._start_at(self.offset_index.floor(entry[1]), end)
         try:
             return first_offset_at_or_after(
-                self.reader, timestamp, start=start, end=end, from_offset=from_offset
+                self.reader, timestamp, start=start, end=end, from_offset=from_offset, limit=batch_limit
             )
         except CorruptRecordError:
             if not start:
                 raise
-        return first_offset_at_or_after(self.reader, timestamp, end=end, from_offset=from_offset)
+        return first_offset_at_or_after(
+            self.reader, timestamp, end=end, from_offset=from_offset, limit=batch_limit
+        )
 
     def aborted(self) -> list[tuple[int, int, int, int]]:
         """Aborted transactions that ended here: (producer id, first, last, last stable offset)."""

@@ -159,6 +159,7 @@ class PartitionLog(GrowingLog):
         """Settings that hold from now on: sizes at the next roll, policies at once."""
         with self._lock:
             self.config = self._list.config = config
+            self._publish()
 
     def expire_producers(self) -> None:
         """Forget producers that were silent for ``producer.id.expiration.ms``."""

@@ -33,12 +33,15 @@ from siltstone.records.columns import RecordColumns, select
 from siltstone.records.convert import up_convert
 from siltstone.records.decode import decode_records
 from siltstone.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory
+from siltstone.records.pieces import PIECE_BYTES, pieces
 from siltstone.records.scan import SCAN_REASON, ScanEnd
 
 EARLIEST, LATEST = "earliest", "latest"
 RESET_POLICIES = (EARLIEST, LATEST, "none")
 DEFAULT_BUFFER_BYTES = 1 << 20
 _TRIES = 5
+_GROWTH = 8
+"""What is polled takes so many times its stored bytes in memory at most, or ``PIECE_BYTES``, or one batch."""
 
 
 class HasView(Protocol):
@@ -69,7 +72,7 @@ class ReaderSettings(TypedDict, total=False):
     end: int | None
     buffer_bytes: int
     largest_batch_bytes: int
-    limit: int
+    limit: int | None
     verify: bool
 
 
@@ -119,8 +122,9 @@ class LogReader:
 
     ``reset`` says what becomes of an offset that is no longer, or not yet, in the log: it goes on at the
     "earliest" or "latest" one, or "none": OffsetOutOfRangeError. ``end``: nothing at or above is read.
-    ``buffer_bytes`` is read at once and grows up to ``largest_batch_bytes``; ``limit`` is what one batch may
-    decompress to. One thread at a time.
+    ``buffer_bytes`` is read at once and grows up to ``largest_batch_bytes``; of what grows by far when it is
+    decompressed less is taken. ``limit`` is what one batch may decompress to: the log's own unless told. One
+    thread at a time.
     """
 
     def __init__(
@@ -133,7 +137,7 @@ class LogReader:
         end: int | None = None,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
         largest_batch_bytes: int = LARGEST_BATCH,
-        limit: int = DEFAULT_LIMIT,
+        limit: int | None = None,
         verify: bool = True,
     ) -> None:
         if isolation not in (READ_COMMITTED, READ_UNCOMMITTED):
@@ -189,7 +193,8 @@ class LogReader:
             view = self._log.view
             try:
                 fetched = self._fetch(view, max_bytes or self.buffer_bytes, place)
-                polled = None if fetched.slice is None else self._take(view, fetched)
+                limit = view.batch_limit if self._limit is None else self._limit
+                polled = None if fetched.slice is None else self._take(view, fetched, limit)
             except CorruptRecordError:
                 # The log may have been cut off, and may have grown again: look the offset up once more.
                 tries += 1
@@ -222,7 +227,7 @@ class LogReader:
         while self.buffer_bytes < fetched.first_batch_size:
             self.buffer_bytes = min(2 * self.buffer_bytes, self._largest)
 
-    def _take(self, view: LogView, fetched: Fetched) -> Polled:
+    def _take(self, view: LogView, fetched: Fetched, limit: int) -> Polled:
         """Decode what was fetched and move on; what is left of it may be nothing."""
         assert fetched.slice is not None
         path, origin = fetched.slice.reader.path, fetched.slice.position
@@ -233,15 +238,17 @@ class LogReader:
         if bad == 0:
             raise CorruptRecordError(path, origin, "checksum does not match")
         batches = batches[:bad]
+        budget = max(_GROWTH * len(data), PIECE_BYTES)
+        batches = batches[next(pieces(data, batches, budget))]
         kept, unended = self._wanted(batches, data, view, fetched)
         try:
-            columns = decode_records(data, kept, limit=self._limit, path=path, origin=origin)
+            columns = decode_records(data, kept, limit=limit, path=path, origin=origin)
         except CorruptRecordError as error:
             batches = batches[batches["position"] < error.position - origin]
             if not len(batches):
                 raise
             kept, unended = self._wanted(batches, data, view, fetched)
-            columns = decode_records(data, kept, limit=self._limit, path=path, origin=origin)
+            columns = decode_records(data, kept, limit=limit, path=path, origin=origin)
         end = fetched.end_offset if self._end is None else min(self._end, fetched.end_offset)
         columns = _between(columns, self.offset, end)
         self._place = fetched.behind(batches)

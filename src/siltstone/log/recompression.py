@@ -40,12 +40,12 @@ def recompress(data: Bytes, batches: Directory, config: LogConfig) -> tuple[Byte
     others = ((attributes & CODEC_MASK) != codec) & ((attributes & CONTROL_BIT) == 0)
     if not others.any():
         return data, batches
-    parts = []
+    parts, limit = [], config.max_decompressed_message_bytes
     for row, (start, size) in enumerate(
         zip(batches["position"].tolist(), batches["size"].tolist(), strict=True)
     ):
         if others[row]:
-            parts.append(_compressed(_plain(data, batches, row), codec, level))
+            parts.append(_compressed(_plain(data, batches, row, limit), codec, level))
         else:
             parts.append(data[start : start + size])
     joined = np.concatenate(parts)
@@ -76,12 +76,12 @@ def _compressed(batch: Bytes, codec: int, level: int | None) -> Bytes:
     return whole
 
 
-def _plain(data: Bytes, batches: Directory, row: int) -> Bytes:
+def _plain(data: Bytes, batches: Directory, row: int, limit: int) -> Bytes:
     """The batch made anew, not compressed."""
     old = batches[row]
     own_times = batches[row : row + 1].copy()
     own_times["attributes"] &= ~TIMESTAMP_TYPE_BIT
-    columns = decode_records(data, own_times)
+    columns = decode_records(data, own_times, limit=limit)
     shape = BatchShape(
         base_offset=int(old["base_offset"]),
         leader_epoch=int(old["leader_epoch"]),

@@ -73,6 +73,7 @@ from siltstone.records.check import (
 )
 from siltstone.records.checksum import first_bad_checksum, patch_checksums
 from siltstone.records.codecs import DecompressedTooLargeError, DecompressionError, Scratch, decompress
+from siltstone.records.inflate import records_max
 from siltstone.records.layout import (
     BATCH,
     BATCH_OVERHEAD,
@@ -367,29 +368,39 @@ def _refuse_faults(rows: Directory, findings: Int64) -> None:
 def _check_compressed(
     data: Bytes, rows: Directory, findings: Int64, config: LogConfig, rules: _Rules
 ) -> None:
+    scratch = Scratch(4096)
     for row in np.flatnonzero(rows["attributes"] & CODEC_MASK).tolist():
-        plain, start, end = _plain_records(data, rows, row, config)
+        plain, start, end = _plain_records(data, rows, row, config, scratch)
         check_records(plain, start, end, rows, row, rules[2], rules[3], findings[row])
 
 
-def _plain_records(data: Bytes, rows: Directory, row: int, config: LogConfig) -> tuple[Bytes, int, int]:
+def _plain_records(
+    data: Bytes, rows: Directory, row: int, config: LogConfig, scratch: Scratch
+) -> tuple[Bytes, int, int]:
     """The records of a batch, decompressed if need be: the bytes that hold them, from where up to where."""
     start, size = int(rows["position"][row]), int(rows["size"][row])
     codec = int(rows["attributes"][row]) & CODEC_MASK
     if not codec:
         return data, start + BATCH_OVERHEAD, start + size
-    scratch = Scratch(4096)
+    limit = config.max_decompressed_message_bytes
+    if int(rows["count"][row]) > records_max(limit):
+        raise _too_large(start, f"more than {records_max(limit)} records")
+    scratch.clear()
     try:
         body = data[start + BATCH_OVERHEAD : start + size]
-        decompress(codec, body, scratch, config.max_decompressed_message_bytes)
+        decompress(codec, body, scratch, limit)
     except DecompressedTooLargeError as error:
-        raise MessageTooLargeError(
-            _at(start, f"{error}: send smaller batches, or raise max.decompressed.message.bytes")
-        ) from None
+        raise _too_large(start, str(error)) from None
     except DecompressionError as error:
         raise UnreadableBatchError(_at(start, str(error))) from None
     plain = scratch.array()
     return plain, 0, len(plain)
+
+
+def _too_large(position: int, reason: str) -> MessageTooLargeError:
+    return MessageTooLargeError(
+        _at(position, f"{reason}: send smaller batches, or raise max.decompressed.message.bytes")
+    )
 
 
 def _refuse_records(
@@ -416,7 +427,7 @@ def _records_error(
 
     ``claimed``: it claims log-append time in vain, so that no record's time is right.
     """
-    plain, start, end = _plain_records(data, rows, row, config)
+    plain, start, end = _plain_records(data, rows, row, config, Scratch(4096))
     named = np.empty((min(NAMED_RECORDS, int(rows["count"][row])), 2), np.int64)
     count, keyless, untimely = refused_records(plain, start, end, rows[row], *rules[1:], claimed, named)
     reasons = (_NO_KEY, _CLAIMED if claimed else _out_of_bounds(config, rules))

@@ -41,6 +41,7 @@ from siltstone.records.layout import (
     Int64,
     codec_of,
 )
+from siltstone.records.pieces import pieces
 
 Flags = npt.NDArray[np.bool_]
 NO_HORIZON = -1
@@ -245,8 +246,9 @@ def up_convert(
         if not len(run) or modern[first]:
             parts.append(_stretch(window, run))
             continue
-        columns = decode_records(window, run, scratch, limit=limit, path=path, origin=origin)
-        parts.append(convert_entries(run, columns, path=path, origin=origin).data)
+        for part in pieces(window, run):
+            columns = decode_records(window, run[part], scratch, limit=limit, path=path, origin=origin)
+            parts.append(convert_entries(run[part], columns, path=path, origin=origin).data)
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 

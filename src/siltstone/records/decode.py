@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone.errors import CheckFailedError, CorruptRecordError
-from siltstone.records.codecs import DEFAULT_LIMIT, Scratch
+from siltstone.records.codecs import DEFAULT_LIMIT, SPANS_END, Scratch
 from siltstone.records.columns import KeyColumns, RecordColumns, select
 from siltstone.records.layout import Bytes, Directory, Int64
 from siltstone.records.legacy import decode_legacy
@@ -36,10 +36,11 @@ def decode_records(
 ) -> RecordColumns:
     """Decode every record of ``batches`` (rows of a scan over ``window``, any magic) in log order.
 
-    ``scratch`` takes decompressed bytes and may be used again once the columns are done with. ``limit``
-    bounds what one batch may decompress to, in bytes. ``path`` and ``origin`` (the file position of
-    ``window[0]``) are for messages. Control batches are decoded like others. Raises CorruptRecordError
-    with the position of a batch that makes no sense.
+    How many batches are taken at a time bounds the memory: ``pieces`` says. ``scratch`` takes decompressed
+    bytes and may be used again once the columns are done with. ``limit`` bounds what one batch may
+    decompress to, in bytes, and how many records it may have (``inflate.records_max``). ``path`` and
+    ``origin`` (the file position of ``window[0]``) are for messages. Control batches are decoded like
+    others. Raises CorruptRecordError with the position of a batch that makes no sense.
     """
     modern = batches["magic"] == 2
     if modern.all():
@@ -54,13 +55,14 @@ def decode_record_keys(
     batches: Directory,
     scratch: Scratch | None = None,
     *,
+    limit: int = DEFAULT_LIMIT,
     path: str = "",
     origin: int = 0,
 ) -> KeyColumns:
     """``decode_records``, with all its checks, for somebody who wants no more than keys and offsets."""
     if (batches["magic"] == 2).all():
-        return decode_keys(window, batches, scratch, path=path, origin=origin)
-    return decode_records(window, batches, scratch, path=path, origin=origin)
+        return decode_keys(window, batches, scratch, limit=limit, path=path, origin=origin)
+    return decode_records(window, batches, scratch, limit=limit, path=path, origin=origin)
 
 
 def decode_record_times(
@@ -68,13 +70,14 @@ def decode_record_times(
     batches: Directory,
     scratch: Scratch | None = None,
     *,
+    limit: int = DEFAULT_LIMIT,
     path: str = "",
     origin: int = 0,
 ) -> TimeColumns:
     """Offsets and timestamps; of v2 records nothing else is looked at. Raises CorruptRecordError."""
     if (batches["magic"] == 2).all():
-        return decode_times(window, batches, scratch, path=path, origin=origin)
-    found = decode_records(window, batches, scratch, path=path, origin=origin)
+        return decode_times(window, batches, scratch, limit=limit, path=path, origin=origin)
+    found = decode_records(window, batches, scratch, limit=limit, path=path, origin=origin)
     return TimeColumns(batch=found.batch, offset=found.offset, timestamp=found.timestamp)
 
 
@@ -85,6 +88,7 @@ def decode_chosen_records(
     choice: Choice,
     scratch: Scratch | None = None,
     *,
+    limit: int = DEFAULT_LIMIT,
     path: str = "",
     origin: int = 0,
 ) -> ChosenRecords:
@@ -93,8 +97,8 @@ def decode_chosen_records(
     Raises CorruptRecordError and CheckFailedError.
     """
     if not len(rows) or batches["magic"][rows[0]] == 2:
-        return decode_chosen(window, batches, rows, choice, scratch, path=path, origin=origin)
-    columns = decode_legacy(window, batches[rows], scratch, path=path, origin=origin)
+        return decode_chosen(window, batches, rows, choice, scratch, limit=limit, path=path, origin=origin)
+    columns = decode_legacy(window, batches[rows], scratch, limit=limit, path=path, origin=origin)
     relative = columns.offset - choice.base
     always = columns.offset >= choice.all_from[columns.batch]
     met = choice.met
@@ -128,9 +132,9 @@ def _decode_mixed(
     new = decode(window, batches[new_rows], Scratch(), limit=limit, path=path, origin=origin)
     shift = 0 if new.data is old.data else len(old.data)
     data = new.data if shift == 0 else np.concatenate((old.data, new.data))
-    if len(data) > DEFAULT_LIMIT:
+    if len(data) > SPANS_END:
         position = origin + int(batches["position"][0])
-        raise CorruptRecordError(path, position, "more than 2 GiB of records in one window")
+        raise CorruptRecordError(path, position, "more than 2 GiB of records at a time")
     return _interleave(data, old, new, old_rows, new_rows, shift)
 
 

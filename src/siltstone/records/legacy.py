@@ -27,8 +27,16 @@ import numpy.typing as npt
 
 from siltstone.errors import CorruptRecordError
 from siltstone.records.checksum import message_checksums
-from siltstone.records.codecs import DEFAULT_LIMIT, DecompressionError, Scratch, decompress
+from siltstone.records.codecs import (
+    DEFAULT_LIMIT,
+    SPANS_END,
+    DecompressedTooLargeError,
+    DecompressionError,
+    Scratch,
+    decompress,
+)
 from siltstone.records.columns import RecordColumns, empty_columns
+from siltstone.records.inflate import oversized, refuse_impossible_counts
 from siltstone.records.integers import read_int32, read_int64
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import (
@@ -224,6 +232,7 @@ def decode_legacy(
     counts = np.empty(len(rows), np.int64)
     data = scratch.array()
     _refuse(_count_inner(data, starts, ends, counts), batches, rows, path, origin)
+    refuse_impossible_counts(batches[rows], counts, ends - starts, path, origin, limit)
     columns = _place(data, batches, entries, wrapped, counts, shift)
     first = np.searchsorted(columns.batch, rows)
     arrays = [getattr(columns, name) for name in _FILLED]
@@ -255,7 +264,7 @@ def _entry_spans(window: Bytes, batches: Directory, path: str, origin: int) -> _
 
 def _plain_columns(window: Bytes, batches: Directory, entries: _Spans) -> RecordColumns:
     """Columns over the window itself: one row an entry."""
-    assert len(window) <= DEFAULT_LIMIT, "spans are int32"
+    assert len(window) <= SPANS_END, "spans are int32"
     columns = empty_columns(window, len(batches))
     columns.batch[:] = np.arange(len(batches))
     _fill_plain(columns, slice(None), batches, entries, 0)
@@ -321,10 +330,12 @@ def _inflate_sets(
             if codec >= len(CODECS) or CODECS[codec] == "zstd":
                 raise DecompressionError(f"no message set codec has the number {codec}")
             decompress(codec, window[start : start + size], scratch, limit, magic)
+        except DecompressedTooLargeError as error:
+            raise CorruptRecordError(path, origin + position, oversized(error)) from None
         except DecompressionError as error:
             raise CorruptRecordError(path, origin + position, str(error)) from None
-        if scratch.used > DEFAULT_LIMIT:
-            raise CorruptRecordError(path, origin + position, "more than 2 GiB of records in one window")
+        if scratch.used > SPANS_END:
+            raise CorruptRecordError(path, origin + position, "more than 2 GiB of records at a time")
         bounds[i + 1] = scratch.used
     return bounds[:-1], bounds[1:]
 

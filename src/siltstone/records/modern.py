@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone.errors import CheckFailedError, CorruptRecordError
-from siltstone.records.codecs import DEFAULT_LIMIT, Scratch
+from siltstone.records.codecs import DEFAULT_LIMIT, SPANS_END, Scratch
 from siltstone.records.columns import (
     KEY_COLUMNS,
     OTHER_COLUMNS,
@@ -21,7 +21,7 @@ from siltstone.records.columns import (
     empty_arrays,
     empty_columns,
 )
-from siltstone.records.inflate import inflate
+from siltstone.records.inflate import inflate, refuse_impossible_counts
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import (
     TIMESTAMP_TYPE_BIT,
@@ -232,9 +232,9 @@ class _Plain:
         data, starts, ends = inflate(
             window, mine, scratch or Scratch(), limit=limit, path=path, origin=origin
         )
-        assert len(data) <= DEFAULT_LIMIT, "spans are int32"
+        assert len(data) <= SPANS_END, "spans are int32"
         counts = mine["count"].astype(np.int64)
-        refuse_impossible_counts(mine, counts, ends - starts, path, origin)
+        refuse_impossible_counts(mine, counts, ends - starts, path, origin, limit)
         rows = np.arange(len(batches)) if rows is None else rows
         return cls(
             batches=batches,
@@ -271,15 +271,6 @@ class _Plain:
             raise CorruptRecordError(self.path, self.origin + position, DECODE_REASON[reason])
         count, met, left_out, keyless = counts
         return count, met, left_out, keyless
-
-
-def refuse_impossible_counts(batches: Directory, counts: Int64, sizes: Int64, path: str, origin: int) -> None:
-    """A record takes at least seven bytes: a larger count would only make us allocate."""
-    bad = np.flatnonzero(counts * 7 > sizes)
-    if len(bad):
-        raise CorruptRecordError(
-            path, origin + int(batches["position"][bad[0]]), "more records than its bytes can hold"
-        )
 
 
 def is_log_append(batches: Directory) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from siltstone.errors import CorruptRecordError
-from siltstone.records.codecs import DEFAULT_LIMIT, Scratch
-from siltstone.records.inflate import inflate
+from siltstone.records.codecs import DEFAULT_LIMIT, SPANS_END, Scratch
+from siltstone.records.inflate import inflate, refuse_impossible_counts
 from siltstone.records.kernel import kernel
 from siltstone.records.layout import Bytes, Directory, Int32, Int64
-from siltstone.records.modern import refuse_impossible_counts
 from siltstone.records.record import DECODE_REASON, record_head
 
 
@@ -77,18 +76,20 @@ def decode_times(
     batches: Directory,
     scratch: Scratch | None = None,
     *,
+    limit: int = DEFAULT_LIMIT,
     path: str = "",
     origin: int = 0,
 ) -> TimeColumns:
     """Offsets and timestamps of every record of ``batches`` (rows of a scan over ``window``, magic 2).
 
-    ``scratch`` takes decompressed bytes; ``path`` and ``origin`` (the file position of ``window[0]``) are for
-    messages. Raises CorruptRecordError with the position of the first batch that makes no sense.
+    ``scratch`` takes decompressed bytes, ``limit`` bounds a batch's; ``path`` and ``origin`` (the file
+    position of ``window[0]``) are for messages. Raises CorruptRecordError with the position of the first
+    batch that makes no sense.
     """
-    data, starts, ends = inflate(window, batches, scratch or Scratch(), path=path, origin=origin)
-    assert len(data) <= DEFAULT_LIMIT, "no batch is larger"
+    data, starts, ends = inflate(window, batches, scratch or Scratch(), limit=limit, path=path, origin=origin)
+    assert len(data) <= SPANS_END, "no batch is larger"
     counts = batches["count"].astype(np.int64)
-    refuse_impossible_counts(batches, counts, ends - starts, path, origin)
+    refuse_impossible_counts(batches, counts, ends - starts, path, origin, limit)
     total = int(counts.sum())
     columns = TimeColumns(
         batch=np.empty(total, np.int32), offset=np.empty(total, np.int64), timestamp=np.empty(total, np.int64)

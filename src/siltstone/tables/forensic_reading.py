@@ -136,7 +136,12 @@ def _read_piece(piece: Piece, options: ReadOptions) -> Iterator[pa.RecordBatch]:
         return
     with reader:
         found = judged_batches(
-            reader, piece.position, piece.end_position, piece.start, quarantine=options.quarantine
+            reader,
+            piece.position,
+            piece.end_position,
+            piece.start,
+            quarantine=options.quarantine,
+            batch_limit=options.max_decompressed_message_bytes,
         )
         for judged in found:
             if judged.columns is not None:

@@ -26,7 +26,7 @@ from siltstone.errors import CorruptRecordError
 from siltstone.log.inspection.batches import BAD_CHECKSUM, checksums_hold
 from siltstone.log.segments import Window, windows
 from siltstone.records.checksum import batch_checksums
-from siltstone.records.codecs import Scratch
+from siltstone.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.records.columns import RecordColumns
 from siltstone.records.decode import decode_records
 from siltstone.records.kernel import kernel
@@ -44,6 +44,7 @@ from siltstone.records.layout import (
     Int32,
     Int64,
 )
+from siltstone.records.pieces import pieces
 from siltstone.records.scan import scan_batches
 
 OUT_OF_ORDER = "its offsets are not above those before it and below those behind it"
@@ -143,17 +144,24 @@ def batch_rows(
 
 
 def judged_batches(
-    reader: files.Reader, start: int, end: int, offset: int, *, quarantine: bool
+    reader: files.Reader,
+    start: int,
+    end: int,
+    offset: int,
+    *,
+    quarantine: bool,
+    batch_limit: int = DEFAULT_LIMIT,
 ) -> Iterator[Judged]:
     """Everything in bytes ``[start, end)``, in order; ``offset``: the first that may be there.
 
-    Columns hold until the next ones are asked for. Raises CorruptRecordError unless ``quarantine``.
+    ``batch_limit``: what one batch may decompress to, in bytes. Columns hold until the next ones are asked
+    for. Raises CorruptRecordError unless ``quarantine``.
     """
     scratch, position, doubtful = Scratch(), start, -1
     while position < end:
         try:
             for window in windows(reader, start=position, size=end, window_size=_SEARCH_BYTES, verify=False):
-                for judged in _judged(reader.path, window, scratch, offset):
+                for judged in _judged(reader.path, window, scratch, offset, batch_limit):
                     if judged.reason and not quarantine:
                         raise CorruptRecordError(reader.path, _position(judged), judged.reason)
                     if judged.columns is not None:
@@ -189,14 +197,16 @@ def _position(judged: Judged) -> int:
     return int(judged.batches["position"][0]) if len(judged.batches) else judged.position
 
 
-def _judged(path: str, window: Window, scratch: Scratch, offset: int) -> Iterator[Judged]:
+def _judged(path: str, window: Window, scratch: Scratch, offset: int, limit: int) -> Iterator[Judged]:
     """The window's batches: runs of sound ones, and each bad one by itself."""
     valid = checksums_hold(window.data, window.batches)
     sound = valid & ~_out_of_order(window.batches, valid, offset)
     first = 0
     for bad in [*np.flatnonzero(~sound).tolist(), len(valid)]:
         if bad > first:
-            yield from _decoded(path, window, slice(first, bad), scratch)
+            for part in pieces(window.data, window.batches[first:bad]):
+                some = slice(first + part.start, first + part.stop)
+                yield from _decoded(path, window, some, scratch, limit)
             offset = max(offset, int(window.batches["last_offset"][bad - 1]) + 1)
         if bad < len(valid):
             holds = bool(valid[bad])
@@ -218,18 +228,20 @@ def _out_of_order(batches: Directory, valid: npt.NDArray[np.bool_], offset: int)
     return found
 
 
-def _decoded(path: str, window: Window, part: slice, scratch: Scratch) -> Iterator[Judged]:
+def _decoded(path: str, window: Window, part: slice, scratch: Scratch, limit: int) -> Iterator[Judged]:
     """Sound batches decoded; where one cannot be, those before it and behind it are."""
     while part.start < part.stop:
         batches = window.batches[part]
         stop = part.stop
         try:
-            columns = decode_records(window.data, batches, scratch, path=path, origin=window.origin)
+            columns = decode_records(
+                window.data, batches, scratch, limit=limit, path=path, origin=window.origin
+            )
         except CorruptRecordError as error:
             positions = batches["position"] + window.origin
             stop = part.start + max(int(np.searchsorted(positions, error.position, side="right")) - 1, 0)
             if stop > part.start:
-                yield from _decoded(path, window, slice(part.start, stop), scratch)
+                yield from _decoded(path, window, slice(part.start, stop), scratch, limit)
             known = int(window.batches["base_offset"][stop])
             yield _bad(window, stop, True, error.reason, known)
             part = slice(stop + 1, part.stop)

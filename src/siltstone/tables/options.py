@@ -2,8 +2,8 @@
 
 Names and meanings are those of Spark's Kafka source (``KafkaSourceProvider``) where it has them; ours are
 ``path``, ``view``, ``tombstones``, ``asOfOffset``, ``asOfTimestamp``, ``isolation``, ``columns``,
-``badBatches``, ``includeBatchMetadata`` and ``maxPartitionBytes``. What is given as a text is read by
-``OPTIONS``: a new option is a row there and a field here.
+``badBatches``, ``includeBatchMetadata``, ``maxPartitionBytes`` and ``maxDecompressedMessageBytes``. What is
+given as a text is read by ``OPTIONS``: a new option is a row there and a field here.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from siltstone.errors import UsageError
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.names import TopicPartition
+from siltstone.records.codecs import DEFAULT_LIMIT
 from siltstone.tables.choice import (
     EARLIEST,
     LATEST,
@@ -66,6 +67,7 @@ class ReadOptions:
     min_partitions: int | None = None
     max_partition_bytes: int = DEFAULT_PARTITION_BYTES
     max_records_per_partition: int | None = None
+    max_decompressed_message_bytes: int = DEFAULT_LIMIT
     include_headers: bool = False
     columns: tuple[str, ...] | None = None
     view: str = LOG
@@ -202,6 +204,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("minPartitions", number(1), "min_partitions"),
     Option("maxPartitionBytes", size, "max_partition_bytes"),
     Option("maxRecordsPerPartition", number(1), "max_records_per_partition"),
+    Option("maxDecompressedMessageBytes", size, "max_decompressed_message_bytes"),
     Option("includeHeaders", boolean, "include_headers"),
     Option("columns", words, "columns"),
     Option("view", one_of(LOG, LATEST_VIEW, COMPACTED), "view"),

@@ -37,6 +37,7 @@ from siltstone.records.columns import KeyColumns, RecordColumns, select
 from siltstone.records.decode import decode_chosen_records, decode_record_times, decode_records
 from siltstone.records.layout import CONTROL_BIT, Bytes, Directory, Int64
 from siltstone.records.modern import Choice
+from siltstone.records.pieces import pieces
 from siltstone.records.times import TimeColumns
 from siltstone.tables.bounds import OffsetRange
 from siltstone.tables.offsets import between, unpack_offsets
@@ -56,7 +57,7 @@ class Decoder(Protocol[Columns_co]):
     """One of the functions of ``records.decode`` that decode all records."""
 
     def __call__(
-        self, window: Bytes, batches: Directory, scratch: Scratch, *, path: str, origin: int
+        self, window: Bytes, batches: Directory, scratch: Scratch, *, limit: int, path: str, origin: int
     ) -> Columns_co:
         """The records of some batches of a window."""
         ...
@@ -103,17 +104,17 @@ def decoded(piece: Piece, options: ReadOptions, decoder: Decoder[Columns]) -> It
 
     They hold until the next ones are asked for. Of ``winners`` and ``hidden`` nothing is known here.
     """
-    scratch = Scratch()
-    for part, window, path, wanted in _windows(piece, options):
-        batches = window.batches[wanted]
-        if not len(batches):
-            continue
-        columns = decoder(window.data, batches, scratch, path=path, origin=window.origin)
-        first, behind = np.searchsorted(columns.offset, [part.start, part.end]).tolist()
-        if behind - first < len(columns):
-            columns = select(columns, slice(first, behind))
-        if len(columns):
-            yield Taken(columns=columns, batches=batches)
+    scratch, limit = Scratch(), options.max_decompressed_message_bytes
+    for part, window, path, mask in _windows(piece, options):
+        wanted = window.batches[mask]
+        for some in pieces(window.data, wanted):
+            batches = wanted[some]
+            columns = decoder(window.data, batches, scratch, limit=limit, path=path, origin=window.origin)
+            first, behind = np.searchsorted(columns.offset, [part.start, part.end]).tolist()
+            if behind - first < len(columns):
+                columns = select(columns, slice(first, behind))
+            if len(columns):
+                yield Taken(columns=columns, batches=batches)
 
 
 def _shown(piece: Piece, found: Iterator[Taken[Columns]]) -> Iterator[Taken[Columns]]:
@@ -141,8 +142,8 @@ def _only(piece: Piece, winners: Int64, options: ReadOptions) -> Iterator[Taken[
     scratch, found = Scratch(), 0
     try:
         for _, window, path, wanted in _windows(piece, options):
-            for rows in _runs(window.batches, wanted, winners):
-                columns = _chosen(window, rows, winners, scratch, path)
+            for rows in _runs(window, wanted, winners):
+                columns = _chosen(window, rows, winners, scratch, path, options)
                 found += len(columns)
                 if not options.keep_tombstones:
                     columns = select(columns, np.flatnonzero(columns.value_size >= 0))
@@ -161,8 +162,9 @@ def _changed(piece: Piece, found: int, winners: Int64) -> SourceChangedError:
     )
 
 
-def _runs(batches: Directory, wanted: npt.NDArray[np.bool_], winners: Int64) -> Iterator[Int64]:
+def _runs(window: Window, wanted: npt.NDArray[np.bool_], winners: Int64) -> Iterator[Int64]:
     """Rows of wanted batches that may hold winners, in runs of one kind, with offsets less than 2³² apart."""
+    batches = window.batches
     modern, base = batches["magic"] == 2, batches["base_offset"]
     holds = np.searchsorted(winners, base) < np.searchsorted(winners, batches["last_offset"] + 1)
     # A message set's base offset is its last one: it is gone through in any case.
@@ -170,14 +172,17 @@ def _runs(batches: Directory, wanted: npt.NDArray[np.bool_], winners: Int64) -> 
     if len(rows):
         far = (base[rows] - base[rows[0]]) >> 31
         edges = np.flatnonzero((np.diff(far) != 0) | (np.diff(modern[rows]) != 0)) + 1
-        yield from np.split(rows, edges)
+        for run in np.split(rows, edges):
+            yield from (run[part] for part in pieces(window.data, batches[run]))
 
 
-def _chosen(window: Window, rows: Int64, winners: Int64, scratch: Scratch, path: str) -> RecordColumns:
+def _chosen(
+    window: Window, rows: Int64, winners: Int64, scratch: Scratch, path: str, options: ReadOptions
+) -> RecordColumns:
     """The winners among a run's records. Raises CheckFailedError where one is passed that is not there."""
-    batches, origin = window.batches, window.origin
+    batches, origin, limit = window.batches, window.origin, options.max_decompressed_message_bytes
     if batches["magic"][rows[0]] != 2:
-        columns = decode_records(window.data, batches[rows], scratch, path=path, origin=origin)
+        columns = decode_records(window.data, batches[rows], scratch, limit=limit, path=path, origin=origin)
         some = select(columns, _rows_of(columns.offset, winners)) if len(columns) else columns
         return dataclasses.replace(some, batch=rows[some.batch].astype(np.int32))
     mine = between(winners, int(batches["base_offset"][rows[0]]), int(batches["last_offset"][rows[-1]]) + 1)
@@ -187,7 +192,9 @@ def _chosen(window: Window, rows: Int64, winners: Int64, scratch: Scratch, path:
         met=0,
         all_from=np.full(len(rows), LONG_MAX),
     )
-    chosen = decode_chosen_records(window.data, batches, rows, choice, scratch, path=path, origin=origin)
+    chosen = decode_chosen_records(
+        window.data, batches, rows, choice, scratch, limit=limit, path=path, origin=origin
+    )
     return chosen.columns
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from siltstone.config import LONG_MAX, Config, Source
 from siltstone.log.segments import Segment
+from siltstone.records.codecs import DEFAULT_LIMIT, LIMIT_SETTING
 
 Producers = tuple[tuple[int, int, int], ...]
 
@@ -22,7 +23,7 @@ class Terms:
     """What is known of the cleaning; times in ms. What is None is not known, and not held against AFTER.
 
     ``now_ms``: its clock; where ``now_is_exact`` is False, only that it was not later. ``deletes``: retention
-    may have taken whole segments.
+    may have taken whole segments. ``batch_limit``: what one batch may decompress to, in bytes.
     """
 
     now_ms: int
@@ -33,6 +34,7 @@ class Terms:
     producer_expiration_ms: int = 86_400_000
     deletes: bool = False
     beyond_high_watermark: bool = False
+    batch_limit: int = DEFAULT_LIMIT
 
 
 def terms_of(
@@ -57,6 +59,7 @@ def terms_of(
         producer_expiration_ms=config.integer("producer.id.expiration.ms"),
         deletes="delete" in config.policies
         and config.setting("cleanup.policy").origin is not Source.DEFAULT_CONFIG,
+        batch_limit=config.integer(LIMIT_SETTING),
     )
 
 

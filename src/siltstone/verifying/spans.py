@@ -72,7 +72,7 @@ def _compare(pair: LogPair, span: Span, report: SpanReport) -> Iterator[Words]:
         for number in span.before:
             segment = pair.before[number]
             rewritten = segment.base_offset < pair.rewritten_end and after is not None
-            for piece in before_pieces(segment, span.start, span.end):
+            for piece in before_pieces(segment, span.start, span.end, pair.terms.batch_limit):
                 comparison = Comparison(pair, piece, aborted, rewritten, findings)
                 if after is None:
                     comparison.follow(report.transactions)
@@ -98,7 +98,8 @@ class _After:
 
     def __init__(self, pair: LogPair, span: Span, findings: Findings) -> None:
         assert span.after is not None
-        self._stream: AfterStream | None = AfterStream(pair.after[span.after], span.end)
+        segment, limit = pair.after[span.after], pair.terms.batch_limit
+        self._stream: AfterStream | None = AfterStream(segment, span.end, limit)
         self._findings, self._end = findings, span.end
 
     def take(self, upto: int) -> Iterator[Piece]:

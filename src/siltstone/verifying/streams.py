@@ -1,12 +1,11 @@
 """Reading the two sides of a span, piece by piece: whole batches with their records.
 
-Memory is bounded by a window (4 MiB, or the largest batch) and a piece's decompressed records, whatever the
-sizes of the segments.
+Memory is bounded by a window (4 MiB, or the largest batch), a piece's decompressed records and the largest
+batch's, whatever the sizes of the segments.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,9 +17,8 @@ from siltstone.log.segments import Segment, Window, unchanged, windows
 from siltstone.records.codecs import Scratch
 from siltstone.records.columns import RecordColumns
 from siltstone.records.decode import decode_records
-from siltstone.records.layout import Bytes, Directory, codec_of
-
-PIECE_BYTES = 8 << 20
+from siltstone.records.layout import Bytes, Directory
+from siltstone.records.pieces import pieces
 
 
 class DisorderError(Exception):
@@ -55,47 +53,40 @@ class Piece:
         return self.origin + int(self.batches["position"][row])
 
 
-def parts(batches: Directory) -> Iterator[slice]:
-    """Slices whose records take about ``PIECE_BYTES`` at most, of one kind of format each."""
-    if not len(batches):
-        return
-    weight = batches["size"].astype(np.int64) * np.where(codec_of(batches) > 0, 8, 1)
-    heavy = np.diff((np.cumsum(weight) - 1) // PIECE_BYTES) != 0
-    edges = np.flatnonzero(heavy | np.diff(batches["magic"] == 2)) + 1
-    for start, end in itertools.pairwise([0, *edges.tolist(), len(batches)]):
-        yield slice(start, end)
+def before_pieces(segment: Segment, start: int, end: int, batch_limit: int) -> Iterator[Piece]:
+    """A segment of BEFORE, as far as its batches end in [start, end).
 
-
-def before_pieces(segment: Segment, start: int, end: int) -> Iterator[Piece]:
-    """A segment of BEFORE, as far as its batches end in [start, end). Raises CorruptFileError, OSError."""
+    ``batch_limit``: what one batch may decompress to, in bytes. Raises CorruptFileError, OSError.
+    """
     scratch = Scratch()
     with unchanged(segment) as reader:
         for window in windows(reader):
             inside = (window.batches["last_offset"] >= start) & (window.batches["base_offset"] < end)
             batches = window.batches if inside.all() else window.batches[np.flatnonzero(inside)]
-            for part in parts(batches):
-                yield _piece(window, batches[part], segment.path, scratch)
+            for part in pieces(window.data, batches):
+                yield _piece(window, batches[part], segment.path, scratch, batch_limit)
 
 
-def _piece(window: Window, batches: Directory, path: str, scratch: Scratch) -> Piece:
-    columns = decode_records(window.data, batches, scratch, path=path, origin=window.origin)
+def _piece(window: Window, batches: Directory, path: str, scratch: Scratch, limit: int) -> Piece:
+    columns = decode_records(window.data, batches, scratch, limit=limit, path=path, origin=window.origin)
     return Piece(path=path, origin=window.origin, data=window.data, batches=batches, columns=columns)
 
 
 class AfterStream:
     """A segment of AFTER, handed out up to an offset at a time; close it.
 
-    Every batch must lie in [the segment's base, ``end``) and ascend.
+    Every batch must lie in [the segment's base, ``end``) and ascend. ``batch_limit``: what one may decompress
+    to, in bytes.
     """
 
-    def __init__(self, segment: Segment, end: int) -> None:
+    def __init__(self, segment: Segment, end: int, batch_limit: int) -> None:
         self.path = segment.path
         self._following, self._end = segment.base_offset, end
         self._reader: files.Reader = unchanged(segment)
         self._windows = windows(self._reader)
         self._window: Window | None = None
         self._row = 0
-        self._scratch = Scratch()
+        self._scratch, self._limit = Scratch(), batch_limit
 
     def take(self, upto: int) -> Iterator[Piece]:
         """What begins at or below offset ``upto``, once. A piece is good until the next one is asked for.
@@ -113,8 +104,8 @@ class AfterStream:
                 return
             mine = self._window.batches[self._row : stop]
             self._row = stop
-            for part in parts(mine):
-                yield _piece(self._window, mine[part], self.path, self._scratch)
+            for part in pieces(self._window.data, mine):
+                yield _piece(self._window, mine[part], self.path, self._scratch, self._limit)
 
     def _advance(self) -> bool:
         try:

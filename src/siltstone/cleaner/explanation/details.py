@@ -144,7 +144,13 @@ def key_text(work: LogWork, offset: int) -> str:
             return ""
         window = np.empty(place.size, np.uint8)
         reader.read_into(window, place.position)
-    columns = decode_records(window, scan_batches(window).batches, path=segment.path, origin=place.position)
+    columns = decode_records(
+        window,
+        scan_batches(window).batches,
+        limit=work.batch_limit,
+        path=segment.path,
+        origin=place.position,
+    )
     rows = np.flatnonzero(columns.offset == offset)
     key = columns.key(int(rows[0])) if len(rows) else None
     if key is None:

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone.cleaner.hashing import siphash128_each
-from siltstone.cleaner.rewrite import pieces
 from siltstone.cleaner.work import LogWork
 from siltstone.config import LONG_MAX
 from siltstone.log.segments import unchanged, windows
@@ -26,6 +25,7 @@ from siltstone.records.codecs import Scratch
 from siltstone.records.columns import RecordColumns
 from siltstone.records.decode import decode_records
 from siltstone.records.layout import CONTROL_BIT, Bytes, Directory, Int64, delete_horizons
+from siltstone.records.pieces import pieces
 
 Words = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
@@ -162,10 +162,15 @@ def _entries(work: LogWork, number: int, bins: Bins, observed: Observed) -> Iter
     keeps = work.keeps_legacy_tombstones(number)
     with unchanged(segment) as reader:
         for window in windows(reader, window_size=work.window_size):
-            for part in pieces(window.batches):
+            for part in pieces(window.data, window.batches):
                 batches = window.batches[part]
                 columns = decode_records(
-                    window.data, batches, scratch, path=segment.path, origin=window.origin
+                    window.data,
+                    batches,
+                    scratch,
+                    limit=work.batch_limit,
+                    path=segment.path,
+                    origin=window.origin,
                 )
                 if not len(columns):
                     continue

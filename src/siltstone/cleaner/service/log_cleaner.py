@@ -317,7 +317,8 @@ class LogCleaner:
     def _is_due(self, each: Candidate, now_ms: int) -> bool:
         try:
             below, leave = segments_below(each.log, each.clean_end), uncovered(each.log.directory)
-            found = find_horizons(below, each.clean_end, now_ms, leave.tombstones_from)
+            limit = each.log.config.max_decompressed_message_bytes
+            found = find_horizons(below, each.clean_end, now_ms, leave.tombstones_from, limit)
         except (SiltstoneError, OSError) as error:
             _logger.warning("%s", error)
             self._next_look_ms[each.where] = None

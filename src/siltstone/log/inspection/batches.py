@@ -19,7 +19,7 @@ from siltstone.log.inspection.coordinators import decode_record
 from siltstone.log.inspection.rows import DumpOptions, Finding, Output, Row, finding_of
 from siltstone.log.segments import windows
 from siltstone.records.checksum import batch_checksums
-from siltstone.records.codecs import DEFAULT_LIMIT, Scratch
+from siltstone.records.codecs import Scratch
 from siltstone.records.columns import RecordColumns
 from siltstone.records.decode import decode_records
 from siltstone.records.layout import (
@@ -42,9 +42,6 @@ CONTROL_TYPES = (
     "ABORT COMMIT LEADER_CHANGE SNAPSHOT_HEADER SNAPSHOT_FOOTER KRAFT_VERSION KRAFT_VOTERS"
 ).split()
 _LARGEST_SEQUENCE = 0x7FFFFFFF
-_SMALLEST_LIMIT = 64 << 20
-_LARGEST_RATIO = 1100
-"""No honest gzip or lz4 stream grows by more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,10 +155,14 @@ def _batch_output(path: str, batch: _Batch, options: DumpOptions, scratch: Scrat
     finding = None if row["isvalid"] else Finding(path=path, position=row["position"], reason=BAD_CHECKSUM)
     columns = None
     if options.shows_records:
-        limit = min(max(_LARGEST_RATIO * row["size"], _SMALLEST_LIMIT), DEFAULT_LIMIT)
         try:
             columns = decode_records(
-                batch.data, batch.header, scratch, limit=limit, path=path, origin=batch.origin
+                batch.data,
+                batch.header,
+                scratch,
+                limit=options.max_decompressed_message_bytes,
+                path=path,
+                origin=batch.origin,
             )
         except CorruptRecordError as error:
             finding = finding or finding_of(error)

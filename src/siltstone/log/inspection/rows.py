@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from siltstone.errors import CorruptFileError
+from siltstone.records.codecs import DEFAULT_LIMIT
 
 Row = dict[str, Any]
 Decoder = Literal["offsets", "transactions"]
@@ -34,13 +35,15 @@ Output = Iterator[Row | Finding]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpOptions:
-    """What to show; the names are the flags of Kafka's tool. ``max_bytes`` bounds what is read of a log."""
+    """What to show; the names are the flags of Kafka's tool. ``max_bytes`` bounds what is read of a log,
+    ``max_decompressed_message_bytes`` what one batch may decompress to."""
 
     print_data_log: bool = False
     deep_iteration: bool = False
     verify_index_only: bool = False
     index_sanity_check: bool = False
     max_bytes: int | None = None
+    max_decompressed_message_bytes: int = DEFAULT_LIMIT
     decoder: Decoder | None = None
 
     @property

@@ -232,6 +232,7 @@ class CompactedReader:
             "isolation": READ_UNCOMMITTED,
             "reset": "none",
             "buffer_bytes": self.buffer_bytes,
+            "limit": self._how.get("limit") or self._log.view.batch_limit,
             "verify": False,  # all of it has just been summed up, or was not to be
         }
         return LogReader(_Fixed(part.view), self.offset, **how)

@@ -12,14 +12,19 @@ from typing import Any
 from siltstone.records.codecs import gzip, libzstd, lz4, snappy, zstd
 from siltstone.records.codecs.scratch import (
     DEFAULT_LIMIT,
+    LIMIT_SETTING,
+    SPANS_END,
     DecompressedTooLargeError,
     DecompressionError,
     Scratch,
 )
+from siltstone.records.codecs.told import told_sizes
 from siltstone.records.layout import Bytes
 
 __all__ = [
     "DEFAULT_LIMIT",
+    "LIMIT_SETTING",
+    "SPANS_END",
     "DecompressedTooLargeError",
     "DecompressionError",
     "Scratch",
@@ -27,6 +32,7 @@ __all__ = [
     "compress_all",
     "decompress",
     "libzstd",
+    "told_sizes",
 ]
 
 _LZ4, _ZSTD = 3, 4

@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import threading
 
-from siltstone.records.codecs.scratch import DEFAULT_LIMIT, Scratch
+from siltstone.records.codecs.scratch import SPANS_END, Scratch
 from siltstone.records.kernel import call_of_five, kernel
 from siltstone.records.layout import Bytes, Int64
 
@@ -109,7 +109,7 @@ def decompress_run(
         _mine.context = _Context(_library)
     if _mine.context.address is None:
         return first
-    out = scratch.reserve(0)[: max(DEFAULT_LIMIT - scratch.used, 0)]
+    out = scratch.reserve(0)[: max(SPANS_END - scratch.used, 0)]
     given = (data, starts, ends, codecs, first, out, limit, sizes)
     behind, used = _decompress(_function, _mine.context.address, *given)
     scratch.used += used

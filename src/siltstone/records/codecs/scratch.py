@@ -6,7 +6,12 @@ import numpy as np
 
 from siltstone.records.layout import Bytes
 
-DEFAULT_LIMIT = (1 << 31) - 1
+SPANS_END = (1 << 31) - 1
+"""Bytes that one buffer of records may have: spans are int32."""
+DEFAULT_LIMIT = 256 << 20
+"""Bytes that one batch may decompress to where nobody says otherwise: the setting's default."""
+LIMIT_SETTING = "max.decompressed.message.bytes"
+_GROWTH_MAX = 16 << 20
 
 
 class DecompressionError(ValueError):
@@ -49,6 +54,14 @@ class Scratch:
         self._grow(size)
         return self._view[self.used : self.used + size]
 
+    def make_room(self, size: int) -> None:
+        """See to ``size`` free bytes in one go, where nothing is in use yet."""
+        assert self.used == 0, "what is in use would be lost"
+        if len(self._view) < size:
+            self._array, self._view = np.empty(0, np.uint8), memoryview(b"")  # the old memory goes first
+            self._array = np.empty(size, np.uint8)
+            self._view = self._array.data
+
     def append(self, data: memoryview | bytes) -> int:
         """Copy ``data`` in as it is; returns its size."""
         size, used = len(data), self.used
@@ -60,6 +73,7 @@ class Scratch:
     def _grow(self, size: int) -> None:
         if len(self._view) - self.used >= size:
             return
-        grown = np.empty(max(self.used + size, 2 * len(self._array)), np.uint8)
+        more = min(len(self._array), _GROWTH_MAX)
+        grown = np.empty(max(self.used + size, len(self._array) + more), np.uint8)
         grown[: len(self._array)] = self._array  # blocks of a frame may lie behind ``used``
         self._array, self._view = grown, grown.data
