@@ -24,7 +24,7 @@ from bench.generate import Generated, generate
 from bench.measure import Times, WrongResultError
 from bench.partition_log import Figure, measure_log
 from bench.tables import measure_tables
-from siltstone.cleaner.engine import Engine
+from siltstone.compaction.engine import Engine
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.compact import SparkCompactionEngine
 from siltstone.spark.session import start_session

@@ -18,10 +18,10 @@ import numpy as np
 
 import siltstone as st
 from bench.partition_log import Figure, append, batch_of
-from siltstone.cleaner.service.log_cleaner import LogCleaner
-from siltstone.config import Config, parse_assignments
+from siltstone.base.config import Config, parse_assignments
 from siltstone.log.names import TopicPartition
-from siltstone.log.service.manager import LogManager
+from siltstone.runtime.log_cleaner import LogCleaner
+from siltstone.runtime.manager import LogManager
 from siltstone.spark.embedded import start_cleaner
 
 PARTITIONS = 2

@@ -19,12 +19,11 @@ import numpy as np
 from bench.generate import KEYS, SEGMENT_BYTES, WHERE, Generated, generate
 from bench.measure import WrongResultError, fresh_copy
 from bench.partition_log import Figure
-from siltstone import files
-from siltstone.clock import SystemClock
-from siltstone.compacted.compactor import TwoPhaseCompactor
-from siltstone.compacted.engine import CompactionEngine
-from siltstone.compacted.result import CompactionResult
-from siltstone.config import LogConfig
+from siltstone.base import files
+from siltstone.base.clock import SystemClock
+from siltstone.base.config import LogConfig
+from siltstone.compaction.ledger.compactor import TwoPhaseCompactor
+from siltstone.compaction.ledger.engine import CompactionEngine, CompactionResult
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.opening import open_partition
 from siltstone.log.partition import PartitionLog

@@ -21,13 +21,13 @@ from pathlib import Path
 
 import numpy as np
 
+from siltstone.base.records.build import BatchShape, Spans, build_batch
+from siltstone.base.records.layout import CODECS, Bytes
+from siltstone.base.records.scan import scan_batches
 from siltstone.log.checkpoints import write_checkpoint
 from siltstone.log.indexes import IndexBuilder
 from siltstone.log.names import TopicPartition, segment_file
 from siltstone.log.snapshots import write_snapshot
-from siltstone.records.build import BatchShape, Spans, build_batch
-from siltstone.records.layout import CODECS, Bytes
-from siltstone.records.scan import scan_batches
 
 WHERE = TopicPartition("bench", 0)
 SEGMENT_BYTES = 128 << 20

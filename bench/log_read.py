@@ -24,13 +24,13 @@ from pathlib import Path
 import numpy as np
 
 from bench.generate import generate
-from siltstone.arrow import to_batches
-from siltstone.config import LogConfig
+from siltstone.base.config import LogConfig
 from siltstone.log.fetch import LogView, Place, read
-from siltstone.log.live_segment import LiveSegment
 from siltstone.log.names import TopicPartition
 from siltstone.log.reading import LogReader
+from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import list_segments
+from siltstone.tables.arrow import to_batches
 
 TIMES = 7
 SIZES_MB = (1, 2, 4, 8)

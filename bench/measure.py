@@ -21,20 +21,19 @@ from pathlib import Path
 import numpy as np
 
 from bench.generate import SEGMENT_BYTES, WHERE, Generated
-from siltstone import files
-from siltstone.cleaner.cleaner import Cleaner, RunLimits
-from siltstone.cleaner.collecting import KeyCollector
-from siltstone.cleaner.destination import InPlace
-from siltstone.cleaner.engine import Engine, bucket_count, entry_capacity
-from siltstone.cleaner.facts import Choices, LogState, Planned, plan_log, staging_folder
-from siltstone.cleaner.keys import EntryBlob, merge_bucket
-from siltstone.cleaner.staging import Rewritten, rewrite_group
-from siltstone.cleaner.work import Extracted, extract, winners_by_group
-from siltstone.config import Config, parse_assignments
+from siltstone.base import files
+from siltstone.base.config import Config, parse_assignments
+from siltstone.base.records.codecs import Scratch
+from siltstone.base.records.modern import decode
+from siltstone.compaction.engine import Engine, bucket_count, entry_capacity
+from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
+from siltstone.compaction.inplace.destination import InPlace
+from siltstone.compaction.inplace.facts import Choices, LogState, Planned, plan_log, staging_folder
+from siltstone.compaction.keys import EntryBlob, KeyCollector, merge_bucket
+from siltstone.compaction.staging import Rewritten, rewrite_group
+from siltstone.compaction.work import Extracted, extract, winners_by_group
 from siltstone.log.directory import LogDirectory
 from siltstone.log.segments import count_records, list_segments, windows
-from siltstone.records.codecs import Scratch
-from siltstone.records.modern import decode
 
 SETTINGS = ("cleanup.policy=compact", "min.cleanable.dirty.ratio=0.0", f"segment.bytes={SEGMENT_BYTES}")
 NOW_MS = 1_710_000_000_000

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from siltstone.config import LogConfig
+from siltstone.base.config import LogConfig
+from siltstone.base.records.build import BatchShape, Spans, build_batch
 from siltstone.log.opening import open_partition
 from siltstone.log.partition import PartitionLog
-from siltstone.log.service.manager import LogManager
-from siltstone.records.build import BatchShape, Spans, build_batch
+from siltstone.runtime.manager import LogManager
 
 RECORD_VALUE = bytes(range(100))
 SEGMENT_BYTES = 1 << 30

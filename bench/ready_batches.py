@@ -14,8 +14,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from siltstone.arrow.batches import schema
 from siltstone.spark.tasks import pass_over_imports
+from siltstone.tables.arrow import schema
 
 ROWS = 32_768
 KEY_BYTES, VALUE_BYTES = 16, 98

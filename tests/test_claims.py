@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.files import Claim
+from siltstone.base.files import Claim
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.config import (
+from siltstone.base.config import (
     ALL_KEYS,
     Config,
     find_key,
@@ -19,8 +19,8 @@ from siltstone.config import (
     refuse_contradictions,
     split_additions,
 )
-from siltstone.config.resolve import Source
-from siltstone.errors import UsageError
+from siltstone.base.config.resolve import Source
+from siltstone.base.errors import UsageError
 
 
 def test_synonyms_are_the_same_setting() -> None:

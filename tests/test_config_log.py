@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from siltstone.config import Config, LogConfig, find_key, parse_assignments
-from siltstone.config.log_config import key_of
+from siltstone.base.config import Config, LogConfig, find_key, parse_assignments
+from siltstone.base.config.log_config import key_of
 
 
 @pytest.mark.parametrize("field", fields(LogConfig), ids=lambda field: field.name)

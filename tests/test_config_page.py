@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.config import ALL_KEYS
-from siltstone.config.page import reference_page
+from siltstone.base.config import ALL_KEYS
+from siltstone.base.config.page import reference_page
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 
 
 def test_the_committed_page_is_the_generated_one() -> None:
     made = reference_page()
-    assert PAGE.read_text(encoding="utf-8") == made, "python -m siltstone.config > docs/configuration.md"
+    assert PAGE.read_text(encoding="utf-8") == made, "python -m siltstone.base.config > docs/configuration.md"
 
 
 def test_every_name_is_in_the_page() -> None:
@@ -27,5 +27,5 @@ def test_every_name_is_in_the_page() -> None:
 
 
 def test_the_module_writes_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_module("siltstone.config", run_name="__main__")
+    runpy.run_module("siltstone.base.config", run_name="__main__")
     assert capsys.readouterr().out == reference_page()

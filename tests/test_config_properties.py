@@ -6,13 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.config import Config, Source
-from siltstone.config.properties import (
-    first_of,
-    parse_foreign_server_properties,
-    parse_server_properties,
-)
-from siltstone.errors import UsageError
+from siltstone.base.config import Config, Source
+from siltstone.base.config.values import first_of, parse_foreign_server_properties, parse_server_properties
+from siltstone.base.errors import UsageError
 
 SAMPLE = r"""# A comment
 ! another one

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.config import (
+from siltstone.base.config import (
     Config,
     LogConfig,
     Source,

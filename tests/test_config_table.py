@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from siltstone.config import ALL_KEYS, Config, Kind, Level, find_broker_key, find_key, find_topic_key
-from siltstone.errors import UsageError
+from siltstone.base.config import ALL_KEYS, Config, Kind, Level, find_broker_key, find_key, find_topic_key
+from siltstone.base.errors import UsageError
 
 LONG_MAX = 9_223_372_036_854_775_807
 

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from siltstone import errors
-from siltstone.errors import CorruptRecordError, InvalidRecordError, LogError, RecordError
+from siltstone.base import errors
+from siltstone.base.errors import CorruptRecordError, InvalidRecordError, LogError, RecordError
 
 KAFKA_CODES = {
     "OFFSET_OUT_OF_RANGE": 1,

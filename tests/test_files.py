@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from siltstone import files
-from siltstone.files import Operation, behind, operations, places
+from siltstone.base import files
+from siltstone.base.files import Operation, operations, places
+from siltstone.base.files import operations as behind
 
 
 class Stopped(Exception):
@@ -472,7 +473,7 @@ def test_nothing_is_reserved_beyond_the_limit_or_for_small_files(tmp_path: Path)
 def test_a_file_system_that_reserves_nothing_is_written_to_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("siltstone.files.appending._fallocate", None)
+    monkeypatch.setattr("siltstone.base.files.appending._fallocate", None)
     appender = files.Appender(tmp_path / "log", reserve_up_to=1 << 30)
     for _ in range(3):
         appender.write(b"x" * (1 << 20))

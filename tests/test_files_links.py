@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import files
-from siltstone.files import Operation, parents
+from siltstone.base import files
+from siltstone.base.files import Operation, parents
 
 SOMEBODY = 12345
 

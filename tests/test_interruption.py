@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import interruption
-from siltstone.interruption import Interruption, came_of_interrupt
+from siltstone.base import interruption
+from siltstone.base.interruption import Interruption, came_of_interrupt
 
 INT, TERM = signal.SIGINT, signal.SIGTERM
 HEAD = """
 import contextlib, os, signal, sys, threading, time
-from siltstone.interruption import Interruption, current
+from siltstone.base.interruption import Interruption, current
 
 def say(line):
     sys.stderr.write(f"{line}\\n")
@@ -169,7 +169,7 @@ def test_a_full_pipe(tmp_path: Path) -> None:
             HEAD
             + """
 came.uninstall()
-from siltstone import interruption
+from siltstone.base import interruption
 from siltstone.cli import main
 
 interruption.Interruption.__init__.__kwdefaults__["grace_seconds"] = 0.5

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from siltstone import files
+from siltstone.base import files
 
 
 def test_a_lock_of_this_process(tmp_path: Path) -> None:
@@ -24,7 +24,8 @@ def test_a_lock_of_another_process(tmp_path: Path) -> None:
     path = tmp_path / ".lock"
     path.touch()
     program = (
-        f"import sys\nfrom siltstone import files\nlock = files.Lock({str(path)!r})\nprint(1, flush=True)\n"
+        "import sys\nfrom siltstone.base import files\n"
+        f"lock = files.Lock({str(path)!r})\nprint(1, flush=True)\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program + "sys.stdin.read()"],
@@ -39,6 +40,6 @@ def test_a_lock_of_another_process(tmp_path: Path) -> None:
 
 
 def locked_from_outside(path: Path) -> bool:
-    program = f"from siltstone import files\nprint(files.is_locked({str(path)!r}))"
+    program = f"from siltstone.base import files\nprint(files.is_locked({str(path)!r}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     return done.stdout == "True\n"

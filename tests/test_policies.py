@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from siltstone import app
-from siltstone.cleaner.report import LogResult
+from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, SiltstoneError, UsageError
 from siltstone.cli.main import run
-from siltstone.errors import CorruptFileError, DirectoryRefusedError, SiltstoneError, UsageError
-from siltstone.log.service import embedded
-from siltstone.log.service.topic_registry import TopicEntry, TopicRegistry, write_registry
+from siltstone.commands import clean as app
+from siltstone.compaction.report import LogResult
+from siltstone.runtime import embedded
+from siltstone.runtime.topics import TopicEntry, TopicRegistry, write_registry
 from tests.log.metadata_logs import write_cluster_metadata, write_metadata_log
 from tests.operator.staged import in_process, listing, no_engine, stage
 from tests.records.frames import config, remove_topic, topic, topic_config, topic_id

@@ -69,12 +69,12 @@ WALL_CLOCKS = {
 STOPWATCHES = {
     f"time.{name}{unit}" for name in ("monotonic", "perf_counter", "process_time") for unit in ("", "_ns")
 }
-STOPWATCH_ROOMS = {"app", "cli", "spark", "cleaner", "compacted"}
+STOPWATCH_ROOMS = {"cli", "commands", "spark", "runtime", "compaction"}
 
 CODE_FROM_DATA_MODULES = {"cPickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 CODE_FROM_DATA_CALLS = {"eval", "exec", "compile", "__import__"}
 
-LATE_IMPORT_ROOMS = {"app", "cli", "review", "warmup"}
+LATE_IMPORT_ROOMS = {"cli", "commands", "warmup"}
 NUMBA_OVERLOADS = {"overload", "overload_method", "overload_attribute", "intrinsic"}
 
 Offence = tuple[int, str]
@@ -178,18 +178,18 @@ def names_say_something(module: Module) -> Iterator[Offence]:
 
 
 def files_go_through_one_door(module: Module) -> Iterator[Offence]:
-    """Only files.py touches the file system."""
-    if module.parts[0] == "files":
+    """Only base/files touches the file system."""
+    if module.parts[:2] == ("base", "files"):
         return
     for line, name in imported_modules(module.tree):
         if name.partition(".")[0] in FILE_MODULES:
-            yield line, f"file access outside files.py: import {name}"
+            yield line, f"file access outside base/files: import {name}"
     for node, name in module.references():
         if name in FILE_CALLS:
-            yield node.lineno, f"file access outside files.py: {name}"
+            yield node.lineno, f"file access outside base/files: {name}"
     for call in (node for node in ast.walk(module.tree) if isinstance(node, ast.Call)):
         if isinstance(call.func, ast.Attribute) and is_path_access(module, call.func):
-            yield call.lineno, f"file access outside files.py: .{call.func.attr}()"
+            yield call.lineno, f"file access outside base/files: .{call.func.attr}()"
 
 
 def is_path_access(module: Module, method: ast.Attribute) -> bool:
@@ -206,12 +206,12 @@ def is_path_access(module: Module, method: ast.Attribute) -> bool:
 
 
 def time_comes_from_the_clock(module: Module) -> Iterator[Offence]:
-    """The wall clock only in clock.py; stopwatches only where durations are reported."""
-    if module.parts == ("clock",):
+    """The wall clock only in base/clock.py; stopwatches only where durations are reported."""
+    if module.parts == ("base", "clock"):
         return
     for node, name in module.references():
         if name in WALL_CLOCKS:
-            yield node.lineno, f"wall clock outside clock.py: {name}"
+            yield node.lineno, f"wall clock outside base/clock.py: {name}"
         elif name in STOPWATCHES and module.room not in STOPWATCH_ROOMS:
             yield node.lineno, f"stopwatch in {module.room}: {name}"
 
@@ -234,7 +234,7 @@ def data_is_never_code(module: Module) -> Iterator[Offence]:
 
 
 def imports_are_at_the_top(module: Module) -> Iterator[Offence]:
-    """Imports inside functions only in app, cli, review, warmup (start-up time) and numba's overloads."""
+    """Imports inside functions only in cli, commands, warmup (start-up time) and numba's overloads."""
     if module.room in LATE_IMPORT_ROOMS:
         return
     late: dict[int, None] = {}
@@ -321,13 +321,13 @@ BAD_SNIPPETS: list[tuple[Rule, str, str]] = [
     (files_go_through_one_door, "log/a.py", "self.log_path.rename(target)"),
     (time_comes_from_the_clock, "log/a.py", "import time\ntime.time()"),
     (time_comes_from_the_clock, "cli/a.py", "from time import time as now\nnow()"),
-    (time_comes_from_the_clock, "cleaner/clock.py", "import time\ntime.time_ns()"),
+    (time_comes_from_the_clock, "log/clock.py", "import time\ntime.time_ns()"),
     (time_comes_from_the_clock, "log/a.py", "import datetime\ndatetime.datetime.now()"),
     (time_comes_from_the_clock, "log/a.py", "from datetime import datetime\nclock = datetime.now"),
     (time_comes_from_the_clock, "log/a.py", "import time\ntime.perf_counter()"),
     (time_comes_from_the_clock, "records/a.py", "from time import monotonic_ns\nmonotonic_ns()"),
-    (spark_stays_in_its_room, "cleaner/a.py", "import pyspark"),
-    (spark_stays_in_its_room, "app.py", "def f():\n    from pyspark.sql import SparkSession"),
+    (spark_stays_in_its_room, "compaction/a.py", "import pyspark"),
+    (spark_stays_in_its_room, "commands/clean.py", "def f():\n    from pyspark.sql import SparkSession"),
     (data_is_never_code, "log/a.py", "import pickle"),
     (data_is_never_code, "log/a.py", "from marshal import loads"),
     (data_is_never_code, "log/a.py", "eval('1')"),
@@ -341,11 +341,11 @@ GOOD_SNIPPETS = {
     "log/b.py": '"""Doc."""\nfrom siltstone import files\nfiles.unlink("x")\nself._files.exists("x")\n',
     "log/d.py": '"""Doc."""\nlog.open()\nname.replace("a", "b")\n',
     "log/c.py": '"""Doc."""\ndef _f():\n    pass\n\ndef g():\n    """Doc."""\n    re.compile("x")\n',
-    "files.py": '"""Doc."""\nimport os\nos.rename("x", "y")\nopen("x")\n',
-    "clock.py": '"""Doc."""\nimport time\ntime.time_ns()\n',
-    "cleaner/a.py": '"""Doc."""\nimport time\ntime.perf_counter()\n',
+    "base/files/a.py": '"""Doc."""\nimport os\nos.rename("x", "y")\nopen("x")\n',
+    "base/clock.py": '"""Doc."""\nimport time\ntime.time_ns()\n',
+    "compaction/a.py": '"""Doc."""\nimport time\ntime.perf_counter()\n',
     "spark/a.py": '"""Doc."""\nfrom pyspark.sql import SparkSession\n',
-    "app.py": '"""Doc."""\ndef f():\n    """Doc."""\n    from siltstone.spark import clean\n',
+    "commands/a.py": '"""Doc."""\ndef f():\n    """Doc."""\n    from siltstone.spark import clean\n',
     "records/a.py": '"""Doc."""\n@overload(crc)\ndef _crc(data):\n    import llvmlite\n',
 }
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
-from siltstone import files
+from siltstone.base import files
+from siltstone.base.records.codecs import Scratch
+from siltstone.base.records.decode import decode_records
 from siltstone.log.segments import list_segments, windows
-from siltstone.records.codecs import Scratch
-from siltstone.records.decode import decode_records
 
 _PRIME = np.uint64(0x100000001B3)
 _BASIS = np.uint64(0xCBF29CE484222325)

@@ -23,8 +23,8 @@ import time
 from pathlib import Path
 from unittest import mock
 
-from siltstone import app
-from siltstone.cleaner.engine import Engine, InProcessEngine
+from siltstone.commands import clean as app
+from siltstone.compaction.engine import Engine, InProcessEngine
 
 ENGINES = ("spark", "untuned", "in-process")
 

@@ -23,7 +23,7 @@ _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One workload: ``records`` and ``keys`` (the key space) over all partitions, sizes in bytes.
+    """One workload: ``base.records`` and ``keys`` (the key space) over all partitions, sizes in bytes.
 
     ``updates``: so many records follow on a log that Kafka's cleaner has cleaned; ``recent``: they take their
     keys from the newest tenth of the first part. ``batch_bytes``: of a batch before compression, 1 for one

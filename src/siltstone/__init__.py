@@ -1,8 +1,8 @@
 """Siltstone: a Kafka-format commit log for Python whose log cleaner runs on Spark.
 
 Importing the package loads no Spark, no server and no web code. The rooms, from the bottom up:
-``records`` (bytes and columns), ``log`` (a partition directory), ``cleaner`` (what to clean and how),
-``spark`` (how the work is spread), ``app`` (the wiring) and ``cli``.
+``base.records`` (bytes and columns), ``log`` (a partition directory), ``cleaner`` (what to clean and how),
+``spark`` (how the work is spread), ``commands.clean`` (the wiring) and ``cli``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from siltstone.log.service.embedded import Log, NewRecord, append, open
-    from siltstone.log.service.manager import LogManager
-    from siltstone.log.service.retention import register_policy
+    from siltstone.log.retention import register_policy
+    from siltstone.runtime.embedded import Log, NewRecord, append, open
+    from siltstone.runtime.manager import LogManager
     from siltstone.spark.embedded import start_cleaner, start_compaction
     from siltstone.spark.source.face import read
 
@@ -31,13 +31,13 @@ __all__ = [
 __version__ = "0.1.0"
 
 _FACE = {
-    "Log": "siltstone.log.service.embedded",
-    "LogManager": "siltstone.log.service.manager",
-    "NewRecord": "siltstone.log.service.embedded",
-    "append": "siltstone.log.service.embedded",
-    "open": "siltstone.log.service.embedded",
+    "Log": "siltstone.runtime.embedded",
+    "LogManager": "siltstone.runtime.manager",
+    "NewRecord": "siltstone.runtime.embedded",
+    "append": "siltstone.runtime.embedded",
+    "open": "siltstone.runtime.embedded",
     "read": "siltstone.spark.source.face",
-    "register_policy": "siltstone.log.service.retention",
+    "register_policy": "siltstone.log.retention",
     "start_cleaner": "siltstone.spark.embedded",
     "start_compaction": "siltstone.spark.embedded",
 }

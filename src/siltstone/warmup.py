@@ -11,20 +11,20 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from siltstone import files
-from siltstone.cleaner.engine import InProcessEngine
-from siltstone.cleaner.rehearsal import clean_small_log, small_batches
-from siltstone.clock import SystemClock
-from siltstone.compacted.compactor import TwoPhaseCompactor
-from siltstone.compacted.engine import InProcessCompactionEngine
-from siltstone.config import LONG_MAX, LogConfig
-from siltstone.errors import SiltstoneError
+from siltstone.base import files
+from siltstone.base.clock import SystemClock
+from siltstone.base.config import LONG_MAX, LogConfig
+from siltstone.base.errors import SiltstoneError
+from siltstone.base.records.layout import CODECS
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.ledger.compactor import TwoPhaseCompactor
+from siltstone.compaction.ledger.engine import InProcessCompactionEngine
+from siltstone.compaction.warm_up import clean_small_log, small_batches
 from siltstone.log.ledger.manifest import ORDERS
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.opening import open_partition
 from siltstone.log.reading import LogReader
 from siltstone.log.validation import Origin
-from siltstone.records.layout import CODECS
 
 
 def _clean(directory: Path) -> None:
@@ -63,7 +63,7 @@ def _start_spark(directory: Path) -> None:
     """A cleaning on Spark, which leaves its class archive."""
     if find_spec("pyspark") is None:
         return
-    from siltstone.spark.warming import make_class_archive
+    from siltstone.spark.warm_up import make_class_archive
 
     try:
         make_class_archive(lambda engine: clean_small_log(directory, engine, engine))

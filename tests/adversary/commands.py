@@ -25,22 +25,22 @@ from typing import Any
 
 import pytest
 
-from siltstone import files
-from siltstone.cleaner.engine import InProcessEngine
-from siltstone.cleaner.service.log_cleaner import LogCleaner
+from siltstone.base import files
+from siltstone.base.clock import ManualClock
+from siltstone.base.config import Config, parse_assignments
+from siltstone.base.errors import SiltstoneError
+from siltstone.base.files import Operation
 from siltstone.cli import clean as cli_clean
 from siltstone.cli import explain as cli_explain
 from siltstone.cli import main
-from siltstone.clock import ManualClock
-from siltstone.config import Config, parse_assignments
-from siltstone.errors import SiltstoneError
-from siltstone.files import Operation
-from siltstone.log.found import run_now
-from siltstone.log.service.embedded import NewRecord, batch_of
-from siltstone.log.service.manager import LogManager
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.log.partition import run_now
+from siltstone.runtime.embedded import NewRecord, batch_of
+from siltstone.runtime.log_cleaner import LogCleaner
+from siltstone.runtime.manager import LogManager
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.planning import plan
 from siltstone.tables.reading import read_split
+from siltstone.tables.views import plan
 from tests.adversary.scene import Scene, topic_of
 
 CLEANS, COPIES, RECOVERS, OPENS, LOOKS, COMPACTS = (

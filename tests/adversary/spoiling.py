@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from siltstone import files
-from siltstone.cleaner import facts
-from siltstone.errors import CorruptFileError
+from siltstone.base import files
+from siltstone.base.errors import CorruptFileError
+from siltstone.compaction.inplace import facts
 from siltstone.log import replacement
 
 YEARS_MS = 10 * 365 * 86_400_000
@@ -60,7 +60,7 @@ def _change_work(change: Callable[[Any], Any]) -> None:
 
 def contradictions_of_transactions_pass() -> None:
     """What a ``.txnindex`` says holds, whatever the markers say."""
-    from siltstone.cleaner import work
+    from siltstone.compaction import work
     from siltstone.log import transactions
 
     real = transactions._follow
@@ -116,8 +116,8 @@ def an_interrupted_swap_is_thrown_away() -> None:
 def _modules() -> dict[str, Any]:
     import sys
 
-    import siltstone.app
-    import siltstone.log.service.manager  # noqa: F401 - both have names of their own for it
+    import siltstone.commands.clean
+    import siltstone.runtime.manager  # noqa: F401 - both have names of their own for it
 
     return sys.modules
 

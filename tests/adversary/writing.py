@@ -9,7 +9,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from siltstone.records.control import end_transaction_marker
+from siltstone.base.records.control import end_transaction_marker
 from tests.cleaner.logs import DAY, NOW, Rec, batch, one, write_segment
 from tests.golden_sets import write_checkpoint
 from tests.records import twin

@@ -15,14 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.arrow import COLUMNS, schema, to_arrow, to_batches
-from siltstone.arrow import latest as latest_module
-from siltstone.arrow.buffers import bytes_array
-from siltstone.clock import ManualClock
-from siltstone.compacted.compactor import TwoPhaseCompactor
-from siltstone.compacted.engine import InProcessCompactionEngine
-from siltstone.errors import CorruptRecordError, LedgerError, OffsetOutOfRangeError, UsageError
-from siltstone.log.service.embedded import Log
+from siltstone.base.clock import ManualClock
+from siltstone.base.errors import CorruptRecordError, LedgerError, OffsetOutOfRangeError, UsageError
+from siltstone.compaction.ledger.compactor import TwoPhaseCompactor
+from siltstone.compaction.ledger.engine import InProcessCompactionEngine
+from siltstone.runtime.embedded import Log
+from siltstone.tables import arrow as latest_module
+from siltstone.tables.arrow import COLUMNS, bytes_array, schema, to_arrow, to_batches
 from tests.cleaner.logs import Rec, batch, one
 from tests.golden_sets import case_names, legacy_names, read_records
 from tests.log.views import FixedLog, entries_of, random_segments, view_of, write_segments
@@ -224,7 +223,7 @@ def test_without_pyarrow_it_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['pyarrow'] = None\n"
         "import siltstone.log.reading\n"
-        "try:\n    import siltstone.arrow\nexcept ImportError as error:\n    print(error)"
+        "try:\n    import siltstone.tables.arrow\nexcept ImportError as error:\n    print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'siltstone[arrow]'" in done.stdout

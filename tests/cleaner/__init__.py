@@ -1,1 +1,1 @@
-"""Tests of `siltstone.cleaner`."""
+"""Tests of `siltstone.compaction`."""

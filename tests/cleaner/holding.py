@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from siltstone.cleaner.report import CLEANED, LogResult
+from siltstone.compaction.report import CLEANED, LogResult
 from tests.cleaner import logs
 from tests.cleaner.logs import WHERE
 

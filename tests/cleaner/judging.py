@@ -7,7 +7,7 @@ from dataclasses import asdict, fields, replace
 from itertools import pairwise
 from pathlib import Path
 
-from siltstone.cleaner.report import LogResult
+from siltstone.compaction.report import LogResult
 from tests.cleaner.naive import CODEC, Batch, Segment, read_partition
 from tests.cleaner.oracle import Expected
 

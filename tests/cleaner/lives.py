@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from siltstone.cleaner import stretches
-from siltstone.clock import ManualClock
-from siltstone.config import LogConfig
+from siltstone.base.clock import ManualClock
+from siltstone.base.config import LogConfig
+from siltstone.base.records.control import end_transaction_marker
+from siltstone.compaction import input_splits as stretches
 from siltstone.log.partition import PartitionLog
 from siltstone.log.validation import Origin
-from siltstone.records.control import end_transaction_marker
 from tests.cleaner import oracle
 from tests.cleaner.logs import DAY, NOW, WHERE, Rec
 from tests.golden_sets import read_checkpoint, write_checkpoint

@@ -12,19 +12,18 @@ from pathlib import Path
 
 import numpy as np
 
-from siltstone.cleaner.cleaner import Cleaner, RunLimits
-from siltstone.cleaner.destination import Destination, InPlace
-from siltstone.cleaner.engine import Engine, InProcessEngine
-from siltstone.cleaner.facts import Choices, LogState, Planned, plan_log
-from siltstone.cleaner.report import LogResult
-from siltstone.cleaner.waves import extra, spill, waiting
-from siltstone.config import Config, parse_assignments
+from siltstone.base.config import Config, parse_assignments
+from siltstone.base.records.build import BatchShape, Spans, build_batch, encode_headers
+from siltstone.base.records.layout import HEADER
+from siltstone.base.records.scan import ScanEnd, scan_batches
+from siltstone.compaction.engine import Engine, InProcessEngine
+from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits, extra, spill, waiting
+from siltstone.compaction.inplace.destination import Destination, InPlace
+from siltstone.compaction.inplace.facts import Choices, LogState, Planned, plan_log
+from siltstone.compaction.report import LogResult
 from siltstone.log.directory import LogDirectory
 from siltstone.log.indexes import IndexBuilder
 from siltstone.log.names import TopicPartition, segment_file
-from siltstone.records.build import BatchShape, Spans, build_batch, encode_headers
-from siltstone.records.layout import HEADER
-from siltstone.records.scan import ScanEnd, scan_batches
 from tests.golden_sets import write_checkpoint
 from tests.records import twin
 

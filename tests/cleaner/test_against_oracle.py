@@ -10,9 +10,9 @@ from pathlib import Path
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from siltstone.cleaner.cleaner import RunLimits
-from siltstone.cleaner.engine import InProcessEngine
-from siltstone.cleaner.report import CLEANED, NOTHING_TO_DO, LogResult
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.inplace.cleaner import RunLimits
+from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, LogResult
 from siltstone.log.indexes import IndexBuilder
 from tests import in_memory
 from tests.cleaner import judging, logs, oracle

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import files
-from siltstone.cleaner import staging
-from siltstone.cleaner.behind import OneBehind
-from siltstone.cleaner.engine import InProcessEngine
-from siltstone.cleaner.rehearsal import small_batches, small_work
+from siltstone.base import files
+from siltstone.compaction import staging
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.staging import OneBehind
+from siltstone.compaction.warm_up import small_batches, small_work
 from siltstone.log.names import segment_file
 
 

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.cleaner import collecting
-from siltstone.cleaner.collecting import KeyCollector, last_of_run, pack, put
-from siltstone.cleaner.keys import EntryBlob, merge_bucket, table_for
-from siltstone.records.columns import RecordColumns
-from siltstone.records.decode import decode_records
+from siltstone.base.records.columns import RecordColumns
+from siltstone.base.records.decode import decode_records
+from siltstone.compaction import keys as collecting
+from siltstone.compaction.keys import EntryBlob, KeyCollector, last_of_run, merge_bucket, pack, put, table_for
 from tests.cleaner import logs
 from tests.cleaner.logs import Rec
 from tests.cleaner.test_keys import LOW, WORDS, pairs, partition_of, words

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.cleaner.cleaner import Cleaner, RunLimits
-from siltstone.cleaner.destination import InPlace, Nowhere
-from siltstone.cleaner.engine import InProcessEngine
-from siltstone.cleaner.facts import Choices, LogState
-from siltstone.cleaner.originals import Originals, read_run, undo_log
-from siltstone.cleaner.report import (
+from siltstone.base.config import LONG_MAX
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
+from siltstone.compaction.inplace.destination import InPlace, Nowhere
+from siltstone.compaction.inplace.facts import Choices, LogState
+from siltstone.compaction.inplace.originals import Originals, read_run, undo_log
+from siltstone.compaction.report import (
     CLEANED,
     FAILED,
     NOT_ELIGIBLE,
@@ -22,10 +23,8 @@ from siltstone.cleaner.report import (
     UNCLEANABLE,
     LogResult,
 )
-from siltstone.config import LONG_MAX
-from siltstone.log import replacement
+from siltstone.log import replacement, retention
 from siltstone.log.directory import LogDirectory
-from siltstone.log.service import retention
 from tests.cleaner import logs
 from tests.cleaner.logs import DAY, NOW, Rec, batch
 from tests.golden_sets import load_case, partition_directory, stage_round, write_checkpoint
@@ -237,7 +236,7 @@ def test_a_disk_that_refuses_is_a_failure(tmp_path: Path, monkeypatch: pytest.Mo
     def refusing(*arguments: object, **named: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("siltstone.cleaner.destination.delete_oldest", refusing)
+    monkeypatch.setattr("siltstone.compaction.inplace.destination.delete_oldest", refusing)
     result = clean(tmp_path)
     assert result.status == FAILED and "old segments could not be deleted" in result.reason
     assert result.removed.expired == 0 and result.segments_after == 4

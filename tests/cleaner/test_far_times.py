@@ -12,18 +12,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from siltstone import app, files
-from siltstone.cleaner import plan
-from siltstone.cleaner.explanation.observing import Bins
-from siltstone.cleaner.horizons import Horizons, find_horizons
-from siltstone.cleaner.report import CLEANED, NOTHING_TO_DO
+from siltstone.base import files
+from siltstone.base.clock import LATEST_MS, ManualClock, chosen_ms, time_text
+from siltstone.base.config import LONG_MAX
+from siltstone.base.errors import UsageError
+from siltstone.base.records.decode import decode_records
 from siltstone.cli.watch import watch_logs
-from siltstone.clock import LATEST_MS, ManualClock, chosen_ms, time_text
-from siltstone.config import LONG_MAX
-from siltstone.errors import UsageError
+from siltstone.commands import clean as app
+from siltstone.commands.review import ExplainRequest, VerifyRequest, explain, verify
+from siltstone.compaction.explain.observing import Bins
+from siltstone.compaction.inplace import plan
+from siltstone.compaction.inplace.facts import Horizons, find_horizons
+from siltstone.compaction.report import CLEANED, NOTHING_TO_DO
 from siltstone.log.segments import list_segments, windows
-from siltstone.records.decode import decode_records
-from siltstone.review import ExplainRequest, VerifyRequest, explain, verify
 from tests.cleaner import logs
 from tests.cleaner.logs import DAY, NOW, Rec, batch, one, write_log
 from tests.golden_sets import load_case, partition_directory, stage_round

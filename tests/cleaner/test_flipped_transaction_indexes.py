@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.cleaner.cleaner import RunLimits
-from siltstone.cleaner.engine import InProcessEngine
-from siltstone.cleaner.report import CLEANED, UNCLEANABLE, LogResult
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.inplace.cleaner import RunLimits
+from siltstone.compaction.report import CLEANED, UNCLEANABLE, LogResult
 from tests import golden_sets, in_memory
 from tests.cleaner import logs
 from tests.cleaner.transactional import a_log

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.cleaner.cleaner import RunLimits
-from siltstone.cleaner.engine import InProcessEngine
-from siltstone.cleaner.report import CLEANED, NOTHING_TO_DO, UNCLEANABLE, LogResult
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.inplace.cleaner import RunLimits
+from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, UNCLEANABLE, LogResult
 from siltstone.log.names import segment_file
 from siltstone.log.snapshots import ProducerEntry, write_snapshot
 from tests.cleaner import logs

@@ -8,10 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import files
-from siltstone.cleaner import history
-from siltstone.cleaner.history import CLEANINGS_FILE, Cleaning, History, append_cleanings, read_cleanings
-from siltstone.cleaner.report import CLEANED, FAILED, LogResult, Removed
+from siltstone.base import files
+from siltstone.compaction import report as history
+from siltstone.compaction.report import (
+    CLEANED,
+    CLEANINGS_FILE,
+    FAILED,
+    Cleaning,
+    History,
+    LogResult,
+    Removed,
+    append_cleanings,
+    read_cleanings,
+)
 from siltstone.log.directory import LogDirectory
 
 

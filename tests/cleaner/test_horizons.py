@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from siltstone.cleaner.horizons import Horizons, find_horizons
-from siltstone.cleaner.report import CLEANED, NOT_ELIGIBLE, NOTHING_TO_DO
+from siltstone.compaction.inplace.facts import Horizons, find_horizons
+from siltstone.compaction.report import CLEANED, NOT_ELIGIBLE, NOTHING_TO_DO
 from siltstone.log.segments import list_segments
 from tests.cleaner.logs import DAY, NOW, WHERE, Rec, batch, headers_of, logs_of, offsets, one, run, write_log
 from tests.golden_sets import read_checkpoint, write_checkpoint

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from siltstone.cleaner.report import CLEANED, UNCLEANABLE
+from siltstone.base.records.control import end_transaction_marker
+from siltstone.compaction.report import CLEANED, UNCLEANABLE
 from siltstone.log.indexes import TRANSACTION_ENTRY
-from siltstone.records.control import end_transaction_marker
 from tests.cleaner import holding, logs
 from tests.cleaner.logs import DAY, NOW, RECORD_TIME, WHERE, Rec, batch, one, write_log, write_segment
 from tests.log.batches import array, edited, of_body, record

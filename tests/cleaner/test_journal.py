@@ -11,18 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltstone.cleaner import journal as journal_module
-from siltstone.cleaner.journal import Basis, Checked, Journal, decode, encode, groups_done, size_at_most
-from siltstone.cleaner.staging import Rewritten
-from siltstone.cleaner.winners import (
-    WinnersFile,
-    is_sound,
-    read_winners,
-    rewrite_from,
-    write_winners,
+from siltstone.base.errors import CheckFailedError
+from siltstone.compaction.engine import WinnersFile, is_sound, read_winners, rewrite_from, write_winners
+from siltstone.compaction.inplace import resume as journal_module
+from siltstone.compaction.inplace.resume import (
+    Basis,
+    Checked,
+    Journal,
+    decode,
+    encode,
+    groups_done,
+    size_at_most,
 )
-from siltstone.cleaner.work import Group, LogWork
-from siltstone.errors import CheckFailedError
+from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.work import Group, LogWork
 from siltstone.log.segments import Segment
 from siltstone.log.transactions import Carried
 

@@ -10,16 +10,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.cleaner.dealing import by_base
-from siltstone.cleaner.engine import bucket_count, entry_capacity
-from siltstone.cleaner.facts import Choices, LogState, Planned, plan_log
-from siltstone.cleaner.hashing import LANES, siphash128, siphash128_each
-from siltstone.cleaner.keys import (
-    MERGE_BYTES,
-    EntryBlob,
-    merge_bucket,
-)
-from siltstone.cleaner.work import LogWork
+from siltstone.base.records.hashing import LANES, siphash128, siphash128_each
+from siltstone.compaction.engine import bucket_count, entry_capacity
+from siltstone.compaction.inplace.facts import Choices, LogState, Planned, plan_log
+from siltstone.compaction.keys import MERGE_BYTES, EntryBlob, by_base, merge_bucket
+from siltstone.compaction.work import LogWork
 from siltstone.log.directory import LogDirectory
 from tests.cleaner import logs
 from tests.cleaner.logs import Rec

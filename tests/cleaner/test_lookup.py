@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltstone.cleaner import lookup
-from siltstone.cleaner.cleaner import RunLimits
-from siltstone.cleaner.engine import InProcessEngine
-from siltstone.cleaner.keys import EntryBlob
-from siltstone.cleaner.rehearsal import small_work
-from siltstone.cleaner.report import CLEANED, FAILED, SKIPPED, LogResult
-from siltstone.cleaner.work import LogWork
+from siltstone.base.records.control import end_transaction_marker
+from siltstone.compaction import broadcast as lookup
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.inplace.cleaner import RunLimits
+from siltstone.compaction.keys import EntryBlob
+from siltstone.compaction.report import CLEANED, FAILED, SKIPPED, LogResult
+from siltstone.compaction.warm_up import small_work
+from siltstone.compaction.work import LogWork
 from siltstone.log.segments import list_segments
-from siltstone.records.control import end_transaction_marker
 from tests.cleaner import logs
 from tests.cleaner.logs import one
 

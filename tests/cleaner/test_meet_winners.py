@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from siltstone.cleaner.judging import meet_winners
+from siltstone.compaction.rewrite import meet_winners
 
 BASE = 1 << 40
 

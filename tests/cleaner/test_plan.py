@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import files
-from siltstone.cleaner import plan
-from siltstone.cleaner.plan import CleanableRange, GroupLimits, LagLimits, LogFacts, SegmentFacts
-from siltstone.cleaner.report import CLEANED, NOT_ELIGIBLE, NOTHING_TO_DO
+from siltstone.base import files
+from siltstone.compaction.inplace import plan
+from siltstone.compaction.inplace.plan import CleanableRange, GroupLimits, LagLimits, LogFacts, SegmentFacts
+from siltstone.compaction.report import CLEANED, NOT_ELIGIBLE, NOTHING_TO_DO
 from siltstone.log.checkpoints import read_checkpoint
 from tests.cleaner import logs
 from tests.cleaner.logs import WHERE, one

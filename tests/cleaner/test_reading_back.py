@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltstone import files
-from siltstone.cleaner import staging
-from siltstone.cleaner.contest import in_order
-from siltstone.cleaner.engine import InProcessEngine
-from siltstone.cleaner.reading_back import ReadBack
-from siltstone.cleaner.rehearsal import small_work
-from siltstone.cleaner.staging import Rewritten
+from siltstone.base import files
+from siltstone.compaction import staging
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.rewrite import in_order
+from siltstone.compaction.staging import ReadBack, Rewritten
+from siltstone.compaction.warm_up import small_work
 from siltstone.log.names import segment_file
 from tests.cleaner import logs
 

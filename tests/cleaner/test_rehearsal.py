@@ -9,10 +9,11 @@ from pathlib import Path
 ASKED = """
 import sys
 from pathlib import Path
-from siltstone.cleaner import collecting, hashing, judging, keys, lookup
-from siltstone.cleaner.engine import InProcessEngine
-from siltstone.cleaner.rehearsal import clean_small_log
-from siltstone.records import modern
+from siltstone.compaction import keys as collecting, rewrite as judging, keys, broadcast as lookup
+from siltstone.base.records import hashing
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.warm_up import clean_small_log
+from siltstone.base.records import modern
 
 clean_small_log(Path(sys.argv[1]), InProcessEngine(), InProcessEngine(2))
 kernels = (

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import app, files
-from siltstone.cleaner.history import CLEANINGS_FILE, read_cleanings
-from siltstone.cleaner.report import LogResult
-from siltstone.clock import ManualClock
+from siltstone.base import files
+from siltstone.base.clock import ManualClock
+from siltstone.commands import clean as app
+from siltstone.compaction.report import CLEANINGS_FILE, LogResult, read_cleanings
 from siltstone.log.names import TopicPartition
 from siltstone.log.segments import list_segments
-from siltstone.log.service.topic_registry import TOPICS_FILE
-from siltstone.log.service.uncleanable import UNCLEANABLE_FILE, mark_uncleanable, read_uncleanable
+from siltstone.runtime.served_directory import UNCLEANABLE_FILE, mark_uncleanable, read_uncleanable
+from siltstone.runtime.topics import TOPICS_FILE
 from tests.operator.staged import in_process, listing, stage_several
 
 NOW = 1_800_000_000_000

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.cleaner.cleaned_copy import CleanedCopy
-from siltstone.cleaner.cleaner import RunLimits
-from siltstone.cleaner.destination import InPlace, Nowhere
-from siltstone.cleaner.originals import Originals
-from siltstone.cleaner.report import CLEANED, FAILED, NOTHING_TO_DO, SKIPPED, LogResult
-from siltstone.errors import EngineError
+from siltstone.base.errors import EngineError
+from siltstone.compaction.inplace.cleaner import RunLimits
+from siltstone.compaction.inplace.destination import CleanedCopy, InPlace, Nowhere
+from siltstone.compaction.inplace.originals import Originals
+from siltstone.compaction.report import CLEANED, FAILED, NOTHING_TO_DO, SKIPPED, LogResult
 from siltstone.log.directory import LogDirectory
 from tests.cleaner import logs, waves
 from tests.cleaner.logs import DAY, NOW, one

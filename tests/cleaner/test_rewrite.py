@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.cleaner.engine import InProcessEngine
-from siltstone.cleaner.reading_back import ReadBack
-from siltstone.cleaner.report import CLEANED, FAILED, SKIPPED, UNCLEANABLE
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.report import CLEANED, FAILED, SKIPPED, UNCLEANABLE
+from siltstone.compaction.staging import ReadBack
 from tests.cleaner import logs
 from tests.cleaner.logs import DAY, NOW, RECORD_TIME, Header, Rec, batch, headers_of, one, records_in
 

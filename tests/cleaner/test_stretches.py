@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from siltstone.cleaner import stretches
-from siltstone.cleaner.rehearsal import small_work
-from siltstone.cleaner.stretches import Stretch, place_near, shares, whole
-from siltstone.cleaner.work import Extracted, Group, carried_between, extract
+from siltstone.base.records.control import end_transaction_marker
+from siltstone.compaction import input_splits as stretches
+from siltstone.compaction.input_splits import Stretch, place_near, shares, whole
+from siltstone.compaction.warm_up import small_work
+from siltstone.compaction.work import Extracted, Group, carried_between, extract
 from siltstone.log.segments import Segment, list_segments, unchanged, windows
 from siltstone.log.transactions import Carried
-from siltstone.records.control import end_transaction_marker
 from tests.cleaner import logs
 
 MIB = 1 << 20

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import files
-from siltstone.cleaner.cleaned_copy import CleanedCopy
-from siltstone.cleaner.destination import Destination
-from siltstone.cleaner.report import CLEANED, FAILED, LogResult
+from siltstone.base import files
+from siltstone.compaction.inplace.destination import CleanedCopy, Destination
+from siltstone.compaction.report import CLEANED, FAILED, LogResult
 from siltstone.log.directory import LogDirectory
 from tests.cleaner import logs
 from tests.cleaner.logs import DAY, NOW, one, one_group_a_wave, write_log

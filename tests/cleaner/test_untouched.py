@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import files
-from siltstone.cleaner.cleaned_copy import CleanedCopy
-from siltstone.cleaner.destination import InPlace
-from siltstone.cleaner.originals import Originals
-from siltstone.cleaner.report import CLEANED, FAILED
+from siltstone.base import files
+from siltstone.compaction.inplace.destination import CleanedCopy, InPlace
+from siltstone.compaction.inplace.originals import Originals
+from siltstone.compaction.report import CLEANED, FAILED
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import segment_file
 from tests.cleaner import logs

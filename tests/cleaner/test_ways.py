@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.cleaner.cleaner import Cleaner, RunLimits
-from siltstone.cleaner.destination import InPlace
-from siltstone.cleaner.engine import InProcessEngine, LogDone
-from siltstone.cleaner.facts import Choices, LogState
-from siltstone.cleaner.report import CLEANED
-from siltstone.cleaner.work import LogWork
+from siltstone.compaction.engine import InProcessEngine, LogDone
+from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
+from siltstone.compaction.inplace.destination import InPlace
+from siltstone.compaction.inplace.facts import Choices, LogState
+from siltstone.compaction.report import CLEANED
+from siltstone.compaction.work import LogWork
 from siltstone.log.checkpoints import write_checkpoint
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import TopicPartition

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from siltstone.base.records.control import end_transaction_marker
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.names import segment_file
-from siltstone.records.control import end_transaction_marker
 from tests.cleaner.logs import Rec, batch, one, write_log
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from siltstone.cleaner.cleaner import RunLimits
-from siltstone.cleaner.destination import InPlace
-from siltstone.cleaner.engine import Gathered, InProcessEngine
-from siltstone.cleaner.report import LogResult
-from siltstone.cleaner.staging import Rewritten
-from siltstone.cleaner.winners import WinnersFile
-from siltstone.cleaner.work import Group, LogWork
+from siltstone.compaction.engine import Gathered, InProcessEngine, WinnersFile
+from siltstone.compaction.inplace.cleaner import RunLimits
+from siltstone.compaction.inplace.destination import InPlace
+from siltstone.compaction.report import LogResult
+from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.work import Group, LogWork
 from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.names import TopicPartition
 from tests.cleaner import logs

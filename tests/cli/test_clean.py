@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from siltstone import app, files
+from siltstone.base import files
 from siltstone.cli.main import run
+from siltstone.commands import clean as app
 from siltstone.log.segments import list_segments
 from tests.golden_sets import read_checkpoint
 from tests.operator.staged import (

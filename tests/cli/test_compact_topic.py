@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.app import CleanRequest, clean
-from siltstone.cleaner.engine import InProcessEngine
-from siltstone.compacted.service.status import claim_run
+from siltstone.commands.clean import CleanRequest, clean
+from siltstone.compaction.engine import InProcessEngine
 from siltstone.log.names import TopicPartition
-from siltstone.log.service.manager import LogManager
+from siltstone.runtime.compaction_status import claim_run
+from siltstone.runtime.manager import LogManager
 from tests.cleaner.logs import one, write_log
 from tests.cli.conftest import Command, tree
 from tests.cli.examples import printed, steps

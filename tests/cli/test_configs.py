@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.log.service.manager import LogManager
+from siltstone.runtime.manager import LogManager
 from tests.cli.conftest import Command, tree
 
 USERS = ("--entity-type", "topics", "--entity-name", "users")

@@ -14,14 +14,13 @@ import cramjam
 import numpy as np
 import pytest
 
+from siltstone.base.records.checksum import patch_checksums
+from siltstone.base.records.layout import HEADER
 from siltstone.cli.main import run
-from siltstone.log.inspection.coordinators import decode_record
-from siltstone.log.inspection.dump import DumpOptions, dump_file, identify
-from siltstone.log.inspection.indexes import MOST_FINDINGS
-from siltstone.log.inspection.rows import Finding
-from siltstone.log.inspection.text import printable
-from siltstone.records.checksum import patch_checksums
-from siltstone.records.layout import HEADER
+from siltstone.log.dump.batches import decode_record
+from siltstone.log.dump.files import MOST_FINDINGS, DumpOptions, dump_file, identify
+from siltstone.log.dump.rows import printable
+from siltstone.log.index_checks import Finding
 from tests.golden_sets import case_names, legacy_names, read_records
 
 Line = dict[str, Any]

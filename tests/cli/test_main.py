@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import siltstone
-from siltstone import app
+from siltstone.base.errors import CheckFailedError, EngineError, SiltstoneError, UsageError
 from siltstone.cli import main
-from siltstone.errors import CheckFailedError, EngineError, SiltstoneError, UsageError
+from siltstone.commands import clean as app
 
 
 def one_line(capsys: pytest.CaptureFixture[str], *words: str) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from siltstone import files
+from siltstone.base import files
+from siltstone.base.files import places
 from siltstone.cli import main
-from siltstone.files import places
 from tests.cleaner.logs import one, write_log
 
 NAME = os.fsdecode(b"l\xc3\xa9gs-\xff")

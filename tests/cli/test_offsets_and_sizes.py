@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.administration.offsets import parse_partitions, parse_time
-from siltstone.errors import UsageError
+from siltstone.base.errors import UsageError
+from siltstone.commands.offsets import parse_partitions, parse_time
 from tests.cli.conftest import Command, tree
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.administration.consuming import Consuming, Range, parse_range
-from siltstone.administration.places import Place
-from siltstone.errors import UsageError
-from siltstone.log.service.embedded import NewRecord, append
-from siltstone.log.service.manager import LogManager
-from siltstone.records.partitioner import partition_for_key
+from siltstone.base.errors import UsageError
+from siltstone.base.records.partitioner import partition_for_key
+from siltstone.commands.places import Place
+from siltstone.commands.records import Consuming, Range, parse_range
+from siltstone.runtime.embedded import NewRecord, append
+from siltstone.runtime.manager import LogManager
 from tests.cli.conftest import Command, tree
 
 EVERYTHING = ("-e", "-q", "-f", "%t %p %o %k=%s\\n")
@@ -337,7 +337,7 @@ def test_interrupted_producing_keeps_what_arrived(siltstone: Command, logs: Path
 
 def test_a_directory_in_use_is_not_appended_to(siltstone: Command, logs: Path) -> None:
     program = (
-        "import sys\nfrom siltstone.log.service.manager import LogManager\n"
+        "import sys\nfrom siltstone.runtime.manager import LogManager\n"
         f"with LogManager.open([{str(logs)!r}]):\n    print('held', flush=True)\n    sys.stdin.read()\n"
     )
     with subprocess.Popen(

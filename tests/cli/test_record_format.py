@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from siltstone.base.errors import UsageError
 from siltstone.cli.record_format import RecordFormat, delimiter, envelope
-from siltstone.errors import UsageError
 from siltstone.log.names import TopicPartition
 from siltstone.log.reading import Record
 

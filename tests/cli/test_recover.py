@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from siltstone import files
+from siltstone.base import files
 from siltstone.cli.main import run
 from tests import golden_sets
 from tests.cleaner.logs import tree

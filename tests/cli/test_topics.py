@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.log.names import TopicPartition
-from siltstone.log.service.manager import LogManager
+from siltstone.runtime.manager import LogManager
 from tests.cli.conftest import Command, tree
 
 BROKERS_TOPICS = (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import app
+from siltstone.commands import clean as app
 from tests.cli.conftest import Command, tree
 from tests.operator.staged import Staged, stage
 

@@ -15,19 +15,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from siltstone import app
-from siltstone.administration import watching
-from siltstone.administration.watched import Seen
-from siltstone.administration.watching import Watch
-from siltstone.cleaner import outlook
-from siltstone.cleaner.facts import NO_HIGH_WATERMARK
-from siltstone.cleaner.service.open_logs import candidate
+from siltstone.base.clock import ManualClock
 from siltstone.cli import watch as command
-from siltstone.clock import ManualClock
+from siltstone.commands import clean as app
+from siltstone.commands import watch as outlook
+from siltstone.commands import watch as watching
+from siltstone.commands.policies import PolicyPlaces
+from siltstone.commands.watch import Seen, Watch
+from siltstone.compaction.inplace.facts import NO_HIGH_WATERMARK
 from siltstone.log.names import TopicPartition
-from siltstone.log.service.manager import LogManager
-from siltstone.log.service.uncleanable import UNCLEANABLE_FILE
-from siltstone.policies import PolicyPlaces
+from siltstone.runtime.cleaning import candidate
+from siltstone.runtime.manager import LogManager
+from siltstone.runtime.served_directory import UNCLEANABLE_FILE
 from tests.cleaner.service.serving import SOON, USERS, Blocking, in_background, joined, serving, write
 from tests.cleaner.service.test_transactions_live import Writer
 from tests.cli.conftest import Command, Done, tree

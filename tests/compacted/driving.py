@@ -6,15 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from siltstone.clock import ManualClock
-from siltstone.compacted.compactor import CompactableLog, TwoPhaseCompactor
-from siltstone.compacted.drafting import Settings
-from siltstone.compacted.engine import CompactionEngine, InProcessCompactionEngine
-from siltstone.compacted.result import CompactionResult
+from siltstone.base.clock import ManualClock
+from siltstone.compaction.ledger.compactor import CompactableLog, Settings, TwoPhaseCompactor
+from siltstone.compaction.ledger.engine import CompactionEngine, CompactionResult, InProcessCompactionEngine
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import COMPACTED
-from siltstone.log.service.read_only import ReadOnlyLog, ReadOnlyLogs
+from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
 from tests.cleaner.logs import NOW, WHERE
 from tests.cleaner.naive import batches_of
 from tests.compacted.oracle import Model, Seen, aborted_records, committed, seen_in

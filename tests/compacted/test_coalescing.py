@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.compacted.coalescing import BATCH_BYTES, Coalesced, Coalescer
-from siltstone.errors import CheckFailedError, CorruptRecordError
-from siltstone.records.scan import scan_batches
+from siltstone.base.errors import CheckFailedError, CorruptRecordError
+from siltstone.base.records.scan import scan_batches
+from siltstone.compaction.ledger.staging import BATCH_BYTES, Coalesced, Coalescer
 from tests.cleaner.logs import Rec, batch
 from tests.cleaner.naive import Batch, batches_of
 from tests.compacted.oracle import Seen, seen_in

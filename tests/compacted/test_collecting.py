@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.cleaner.hashing import siphash128
-from siltstone.compacted.collecting import EntryCollector
-from siltstone.compacted.keys import (
+from siltstone.base.records.columns import KeyColumns, RecordColumns
+from siltstone.base.records.decode import decode_record_keys, decode_records
+from siltstone.base.records.hashing import siphash128
+from siltstone.compaction.ledger.keys import (
     PARTITION_SHIFT,
     PARTITIONS,
     EntryBlob,
+    EntryCollector,
     best_of_each_key,
     deleted_of,
     offsets_of,
 )
-from siltstone.records.columns import KeyColumns, RecordColumns
-from siltstone.records.decode import decode_record_keys, decode_records
 from tests.cleaner.logs import Rec, batch
 from tests.records.arrays import directory
 

@@ -10,15 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from siltstone import files
-from siltstone.clock import ManualClock
-from siltstone.compacted import sources as sources_module
-from siltstone.compacted.compactor import TwoPhaseCompactor
-from siltstone.compacted.drafting import Settings
-from siltstone.compacted.engine import Compacted, InProcessCompactionEngine
-from siltstone.compacted.work import CompactionWork
-from siltstone.config import LogConfig
-from siltstone.errors import (
+from siltstone.base import files
+from siltstone.base.clock import ManualClock
+from siltstone.base.config import LogConfig
+from siltstone.base.errors import (
     CheckFailedError,
     CompactionFailedError,
     LedgerError,
@@ -26,6 +21,10 @@ from siltstone.errors import (
     SourceChangedError,
     UsageError,
 )
+from siltstone.compaction.ledger import work as sources_module
+from siltstone.compaction.ledger.compactor import Settings, TwoPhaseCompactor
+from siltstone.compaction.ledger.engine import Compacted, InProcessCompactionEngine
+from siltstone.compaction.ledger.work import CompactionWork
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import COMPACTED
 from siltstone.log.partition import PartitionLog
@@ -131,7 +130,7 @@ def test_a_tail_is_read_from_where_it_begins_in_its_segment(
     starts = []
     hold = sources_module.hold_tail
     monkeypatch.setattr(
-        "siltstone.compacted.compactor.hold_tail",
+        "siltstone.compaction.ledger.compactor.hold_tail",
         lambda *given: starts.append(tail := hold(*given)) or tail,
     )
     result = compact_and_check(log, model)

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltstone.compacted.generations import MOST_GENERATIONS, Weight, folds
+from siltstone.compaction.ledger.compactor import MOST_GENERATIONS, Weight, folds
 
 
 def weights(*sizes: int) -> list[Weight]:

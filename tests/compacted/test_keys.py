@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.compacted.keys import (
+from siltstone.base.records.layout import Words
+from siltstone.compaction.ledger.keys import (
     PARTITION_SHIFT,
     PARTITIONS,
     Contest,
-    Words,
     best_of_each_key,
     deleted_of,
     spread_entries,

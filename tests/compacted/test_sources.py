@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from siltstone.compacted.sources import end_of
+from siltstone.compaction.ledger.work import end_of
 from siltstone.log.fetch import LogView
 
 

@@ -21,9 +21,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from siltstone.clock import ManualClock
-from siltstone.compacted.drafting import Settings
-from siltstone.config import LogConfig
+from siltstone.base.clock import ManualClock
+from siltstone.base.config import LogConfig
+from siltstone.compaction.ledger.compactor import Settings
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.partition import PartitionLog

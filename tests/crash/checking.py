@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from siltstone.clock import ManualClock
+from siltstone.base.clock import ManualClock
 from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.partition import PartitionLog
-from siltstone.log.service.manager import LogManager
+from siltstone.runtime.manager import LogManager
 from tests.cleaner import logs
 from tests.cleaner.logs import NOW, WHERE
 from tests.crash.session import Said, message, open_manager

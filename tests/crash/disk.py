@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from siltstone import files
-from siltstone.files import Operation
+from siltstone.base import files
+from siltstone.base.files import Operation
 from tests.crash.survivors import Content, surviving
 
 KEEP, DROP = "keep", "drop"

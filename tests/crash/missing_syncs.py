@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from siltstone import files
-from siltstone.files import operations
+from siltstone.base import files
+from siltstone.base.files import operations
 
 
 def leave_out_syncs(patch: pytest.MonkeyPatch, skipped: Callable[[str], bool]) -> None:

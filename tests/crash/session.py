@@ -13,16 +13,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from siltstone.cleaner.cleaner import RunLimits
-from siltstone.cleaner.engine import InProcessEngine
-from siltstone.cleaner.report import CLEANED
-from siltstone.cleaner.service.log_cleaner import LogCleaner
-from siltstone.clock import ManualClock
-from siltstone.log.found import Background, run_now
-from siltstone.log.partition import PartitionLog
-from siltstone.log.service.manager import LogManager
+from siltstone.base.clock import ManualClock
+from siltstone.base.records.control import end_transaction_marker
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.inplace.cleaner import RunLimits
+from siltstone.compaction.report import CLEANED
+from siltstone.log.partition import Background, PartitionLog, run_now
 from siltstone.log.validation import Origin
-from siltstone.records.control import end_transaction_marker
+from siltstone.runtime.log_cleaner import LogCleaner
+from siltstone.runtime.manager import LogManager
 from tests.cleaner.logs import NOW, WHERE
 from tests.crash.disk import Recording
 from tests.log import driving

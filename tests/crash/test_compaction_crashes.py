@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.clock import ManualClock
-from siltstone.compacted.compactor import TwoPhaseCompactor
-from siltstone.compacted.drafting import Settings
-from siltstone.compacted.engine import InProcessCompactionEngine
+from siltstone.base.clock import ManualClock
+from siltstone.compaction.ledger.compactor import Settings, TwoPhaseCompactor
+from siltstone.compaction.ledger.engine import InProcessCompactionEngine
 from siltstone.log.names import TopicPartition
 from tests.cleaner.logs import NOW
 from tests.crash.disk import DROP, KEEP, Disk, Variant

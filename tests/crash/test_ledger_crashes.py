@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import files
-from siltstone.clock import ManualClock
-from siltstone.config import LogConfig
+from siltstone.base import files
+from siltstone.base.clock import ManualClock
+from siltstone.base.config import LogConfig
 from siltstone.log.fetch import LogView
-from siltstone.log.ledger.cursor import Cursor, encode_cursor
 from siltstone.log.ledger.keeping import settle
+from siltstone.log.ledger.manifest import Cursor, encode_cursor
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import segment_file

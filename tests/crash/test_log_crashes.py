@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import files
-from siltstone.clock import ManualClock
-from siltstone.log.service.manager import LogManager
-from siltstone.log.service.served_directory import ServedDirectory
+from siltstone.base import files
+from siltstone.base.clock import ManualClock
+from siltstone.runtime.manager import LogManager
+from siltstone.runtime.served_directory import ServedDirectory
 from tests import in_memory
 from tests.cleaner.logs import NOW, tree
 from tests.crash.checking import LATER, start_and_check

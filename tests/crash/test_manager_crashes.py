@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import files
-from siltstone.clock import ManualClock
+from siltstone.base import files
+from siltstone.base.clock import ManualClock
 from siltstone.log.names import TopicPartition
-from siltstone.log.service import topic_registry
-from siltstone.log.service.manager import LogManager
+from siltstone.runtime import topics as topic_registry
+from siltstone.runtime.manager import LogManager
 from tests.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
 from tests.log.managed import NOW, append, opened, values
 
@@ -170,7 +170,7 @@ def test_the_harness_finds_what_is_taken_out(
                 writer.write(data)
 
     if broken == "sync":
-        monkeypatch.setattr("siltstone.log.live_segment.LiveSegment.sync", lambda segment: None)
+        monkeypatch.setattr("siltstone.log.segment.LiveSegment.sync", lambda segment: None)
     monkeypatch.setattr(files, "replace", replace)
     made = run(
         tmp_path / "data",

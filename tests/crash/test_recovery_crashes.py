@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import files
-from siltstone.config import LogConfig
-from siltstone.files import Operation
+from siltstone.base import files
+from siltstone.base.config import LogConfig
+from siltstone.base.files import Operation
 from siltstone.log.directory import LogDirectory
 from siltstone.log.recovery.directories import Recovery, recover_directories
 from tests import golden_sets

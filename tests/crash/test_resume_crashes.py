@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.cleaner.report import CLEANED, NOTHING_TO_DO
-from siltstone.files import operations
+from siltstone.base.files import operations
+from siltstone.compaction.report import CLEANED, NOTHING_TO_DO
 from siltstone.log.replacement import finish_replacement
 from tests.cleaner import logs, waves
 from tests.cleaner.logs import DAY, NOW

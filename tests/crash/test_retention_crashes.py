@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import files
-from siltstone.cleaner.destination import InPlace
-from siltstone.cleaner.originals import Originals, read_run, refuse_changed, undo_log
-from siltstone.cleaner.report import CLEANED, NOTHING_TO_DO
+from siltstone.base import files
+from siltstone.compaction.inplace.destination import InPlace
+from siltstone.compaction.inplace.originals import Originals, read_run, refuse_changed, undo_log
+from siltstone.compaction.report import CLEANED, NOTHING_TO_DO
 from siltstone.log import replacement
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import CLEANER_CHECKPOINT, SNAPSHOT, segment_file
@@ -268,7 +268,7 @@ def test_the_harness_finds_a_deletion_that_is_no_prefix(
 ) -> None:
     doing = DOINGS["delete only"]
     with monkeypatch.context() as patch:
-        patch.setattr("siltstone.cleaner.destination.delete_oldest", broken)
+        patch.setattr("siltstone.compaction.inplace.destination.delete_oldest", broken)
         recording, ended = record(doing, tmp_path / "log")
     assert images(doing, recording, ended, [KEEP, DROP, *range(20)], again=False)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.cleaner.report import CLEANED, NOTHING_TO_DO
-from siltstone.config import LogConfig
+from siltstone.base.config import LogConfig
+from siltstone.compaction.report import CLEANED, NOTHING_TO_DO
 from siltstone.log.recovery.partition import recover_partition
 from siltstone.log.replacement import finish_replacement, interrupted
 from tests.cleaner import logs

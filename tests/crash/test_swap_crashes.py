@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from siltstone import files
-from siltstone.cleaner.destination import InPlace
-from siltstone.cleaner.originals import Originals, read_run, refuse_changed, undo_log
-from siltstone.cleaner.report import CLEANED, NOTHING_TO_DO
-from siltstone.files import Operation
+from siltstone.base import files
+from siltstone.base.files import Operation
+from siltstone.compaction.inplace.destination import InPlace
+from siltstone.compaction.inplace.originals import Originals, read_run, refuse_changed, undo_log
+from siltstone.compaction.report import CLEANED, NOTHING_TO_DO
 from siltstone.log import replacement
 from siltstone.log.directory import LogDirectory
 from siltstone.log.replacement import finish_replacement, interrupted

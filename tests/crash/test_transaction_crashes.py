@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.cleaner.cleaner import RunLimits
-from siltstone.cleaner.report import CLEANED, NOTHING_TO_DO, LogResult
+from siltstone.compaction.inplace.cleaner import RunLimits
+from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, LogResult
 from siltstone.log.replacement import finish_replacement, interrupted
 from tests.cleaner import judging, logs, oracle
 from tests.cleaner.lives import DAY, Append, End, Life, Living, Round

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from siltstone.log.names import STAGED_WRITES
+from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.reading import LogReader
-from siltstone.log.service.manager import LogManager
-from siltstone.log.service.read_only import ReadOnlyLogs
-from siltstone.tables.writes import load_writes
+from siltstone.runtime.manager import LogManager
+from siltstone.tables.commit import load_writes
 from tests.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
 from tests.log.views import FixedLog
 from tests.tables.writes import CLOCK, job, left_over, numbered, values

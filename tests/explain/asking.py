@@ -6,8 +6,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from siltstone import review
-from siltstone.cleaner.explanation.model import Explanation, LogExplanation
+from siltstone.commands import review
+from siltstone.compaction.explain.model import Explanation, LogExplanation
 from tests.operator.staged import Staged
 from tests.records import twin
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from siltstone import review
-from siltstone.cleaner.explanation.here import observe_here
-from siltstone.cleaner.explanation.model import MASK, WOULD_CLEAN
-from siltstone.errors import UsageError
+from siltstone.base.errors import UsageError
+from siltstone.commands import review
+from siltstone.compaction.explain.explaining import observe_here
+from siltstone.compaction.explain.model import MASK, WOULD_CLEAN
 from tests.cli.conftest import tree
 from tests.explain.asking import asked, explained, explanation, records_by_key
 from tests.golden_sets import write_checkpoint

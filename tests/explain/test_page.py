@@ -9,9 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from siltstone.cleaner.explanation.drawing import areas, bars, escape, shares
-from siltstone.cleaner.explanation.model import Explanation
-from siltstone.cleaner.explanation.page import page
+from siltstone.commands.explain_page import areas, bars, escape, page, shares
+from siltstone.compaction.explain.model import Explanation
 from tests.cleaner import logs
 from tests.explain.asking import explanation
 from tests.operator.staged import stage
@@ -52,7 +51,7 @@ def _elements(text: str) -> Elements:
 @pytest.fixture
 def hostile(tmp_path: Path) -> Explanation:
     """A log whose keys and values want to be markup, explained with its keys shown."""
-    from siltstone import review
+    from siltstone.commands import review
 
     batches = [
         logs.batch([logs.Rec(offset=offset, key=HOSTILE[offset % len(HOSTILE)], value=b"<b>" * 3)])

@@ -8,8 +8,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from siltstone.cleaner.explanation.observing import EXPIRED, TOMBSTONE, Bins
-from siltstone.cleaner.explanation.tallying import FREQUENCIES, KeyTally, tally
+from siltstone.compaction.explain.observing import EXPIRED, FREQUENCIES, TOMBSTONE, Bins, KeyTally, tally
 
 Row = tuple[int, int, int, int, int]
 

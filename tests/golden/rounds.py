@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from siltstone.cleaner.cleaner import Cleaner, RunLimits
-from siltstone.cleaner.destination import InPlace
-from siltstone.cleaner.engine import InProcessEngine
-from siltstone.cleaner.facts import Choices, LogState
-from siltstone.cleaner.report import CLEANED, LogResult
-from siltstone.config import LONG_MAX, Config, parse_assignments
+from siltstone.base.config import LONG_MAX, Config, parse_assignments
+from siltstone.base.records.scan import scan_batches
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
+from siltstone.compaction.inplace.destination import InPlace
+from siltstone.compaction.inplace.facts import Choices, LogState
+from siltstone.compaction.report import CLEANED, LogResult
 from siltstone.log.directory import LogDirectory
 from siltstone.log.indexes import IndexBuilder
-from siltstone.records.scan import scan_batches
 from tests import golden_sets
 from tests.cleaner.logs import tree
 from tests.golden.comparing import assert_same_log, is_compressed

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from siltstone.config import LogConfig
+from siltstone.base.config import LogConfig
+from siltstone.base.records.layout import CONTROL_BIT, Bytes
+from siltstone.base.records.scan import scan_batches
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.names import segment_file
 from siltstone.log.producers import ProducerStates
 from siltstone.log.segments import list_segments
 from siltstone.log.validation import Origin, Validated, validate_and_assign
-from siltstone.records.layout import CONTROL_BIT, Bytes
-from siltstone.records.scan import scan_batches
 
 SETS = ("txn", "idempotent", "idempotent_gzip")
 CONFIG = LogConfig(policies=("compact",))

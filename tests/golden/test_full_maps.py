@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from siltstone import files
-from siltstone.config import LONG_MAX
+from siltstone.base import files
+from siltstone.base.config import LONG_MAX
+from siltstone.base.records.decode import decode_records
 from siltstone.log.directory import LogDirectory
 from siltstone.log.segments import list_segments, windows
-from siltstone.records.decode import decode_records
 from tests import golden_sets
 from tests.golden.rounds import WAYS, clean_and_compare, clean_round
 

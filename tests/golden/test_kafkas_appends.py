@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from siltstone import files
-from siltstone.clock import ManualClock
-from siltstone.config import Config, LogConfig, parse_topic_config
+from siltstone.base import files
+from siltstone.base.clock import ManualClock
+from siltstone.base.config import Config, LogConfig, parse_topic_config
 from siltstone.log.names import SEGMENT_KINDS, SNAPSHOT, segment_file
 from siltstone.log.opening import open_partition
 from siltstone.log.partition import PartitionLog

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import files
-from siltstone.clock import ManualClock
-from siltstone.config import LogConfig
+from siltstone.base import files
+from siltstone.base.clock import ManualClock
+from siltstone.base.config import LogConfig
+from siltstone.base.records.decode import decode_records
 from siltstone.log.opening import open_partition
 from siltstone.log.reading import LogReader
 from siltstone.log.recovery.partition import recover_partition
 from siltstone.log.segments import list_segments, windows
-from siltstone.records.decode import decode_records
 from tests.golden_sets import Case, legacy_names, load_case
 
 

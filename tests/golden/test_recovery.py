@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from siltstone.config import LogConfig
-from siltstone.errors import CorruptRecordError
+from siltstone.base.config import LogConfig
+from siltstone.base.errors import CorruptRecordError
 from siltstone.log.epochs import LeaderEpochs
 from siltstone.log.recovery.partition import Recovered, recover_partition
 from tests import golden_sets

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import app
-from siltstone.cleaner.report import CLEANED, LogResult
-from siltstone.config import Config, parse_assignments
+from siltstone.base.config import Config, parse_assignments
+from siltstone.commands import clean as app
+from siltstone.compaction.report import CLEANED, LogResult
 from siltstone.log.segments import count_records, list_segments
 from tests import golden_sets
 from tests.cleaner.logs import tree

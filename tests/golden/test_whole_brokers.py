@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from siltstone import app
-from siltstone.cleaner.report import CLEANED, LogResult
-from siltstone.config import format_value
-from siltstone.errors import DirectoryRefusedError
-from siltstone.log.cluster.metadata_log import read_cluster_metadata
+from siltstone.base.config import format_value
+from siltstone.base.errors import DirectoryRefusedError
+from siltstone.commands import clean as app
+from siltstone.compaction.report import CLEANED, LogResult
+from siltstone.log.metadata_log import read_cluster_metadata
 from tests.cleaner.logs import records_in
 from tests.golden_sets import unpack_broker, unpack_brokers
 from tests.operator.staged import in_process, listing, no_engine

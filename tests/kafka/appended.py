@@ -10,8 +10,8 @@ from pathlib import Path
 from crc32c import crc32c
 
 import siltstone as st
-from siltstone.errors import LogError, RecordRefusedError
-from siltstone.records.layout import HEADER
+from siltstone.base.errors import LogError, RecordRefusedError
+from siltstone.base.records.layout import HEADER
 from tests.log.crafted import TOPICS, Row
 from tests.records import twin
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from siltstone.base.records.build import BatchShape, Spans, build_batch, encode_headers
+from siltstone.base.records.control import end_transaction_marker
+from siltstone.base.records.layout import CODECS, Bytes
 from siltstone.log.partition import PartitionLog
 from siltstone.log.validation import Origin
-from siltstone.records.build import BatchShape, Spans, build_batch, encode_headers
-from siltstone.records.control import end_transaction_marker
-from siltstone.records.layout import CODECS, Bytes
 
 from .clients import ProducerState
 from .records import Record, Sent

@@ -68,7 +68,7 @@ class ProduceConnection:
         version: int = 8,
         transactional_id: str | None = None,
     ) -> Answer:
-        """Send ``records`` as they are, with acks of all replicas, and wait for the answer."""
+        """Send ``base.records`` as they are, with acks of all replicas, and wait for the answer."""
         correlation = next(self._correlations)
         name = topic.encode()
         transactional = b"\xff\xff" if transactional_id is None else _string(transactional_id.encode())

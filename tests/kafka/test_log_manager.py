@@ -9,7 +9,7 @@ import pytest
 import siltstone as st
 from siltstone.log.names import TopicPartition
 from siltstone.log.reading import LogReader
-from siltstone.log.service.topic_registry import TOPICS_FILE
+from siltstone.runtime.topics import TOPICS_FILE
 
 from .broker import Broker
 from .logdir import CLEAN_MARKER, checkpoint

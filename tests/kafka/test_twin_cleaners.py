@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.cleaner.report import CLEANED
+from siltstone.compaction.report import CLEANED
 from tests.cleaner import judging, oracle
 from tests.cleaner.naive import read_partition
 

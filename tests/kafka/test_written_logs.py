@@ -17,6 +17,10 @@ import numpy as np
 import pytest
 
 import siltstone as st
+from siltstone.base.records.build import BatchShape
+from siltstone.base.records.control import end_transaction_marker
+from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes
+from siltstone.base.records.scan import scan_batches
 from siltstone.log.fetch import MAX_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
@@ -24,10 +28,6 @@ from siltstone.log.reading import HasView, LogReader
 from siltstone.log.recovery import partition as recovery
 from siltstone.log.snapshots import read_snapshot
 from siltstone.log.validation import Origin
-from siltstone.records.build import BatchShape
-from siltstone.records.control import end_transaction_marker
-from siltstone.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes
-from siltstone.records.scan import scan_batches
 
 from . import clients, real_clients, siltstone_command, tools
 from .broker import Broker

@@ -12,12 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from siltstone.clock import SystemClock
-from siltstone.errors import DirectoryLockedError
+from siltstone.base.clock import SystemClock
+from siltstone.base.errors import DirectoryLockedError
+from siltstone.base.records.layout import CODECS
 from siltstone.log.names import TopicPartition
-from siltstone.records.layout import CODECS
-from siltstone.tables.staged import StagedFile
-from siltstone.tables.writes import Write, load_writes, store_write
+from siltstone.tables.commit import StagedFile, Write, load_writes, store_write
 from siltstone.tables.writing import WriteOptions, WritePlan, commit_plan, plan_write, stage_task
 from tests.tables.writes import TYPES
 

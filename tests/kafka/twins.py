@@ -15,9 +15,9 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from siltstone import app
-from siltstone.cleaner.engine import InProcessEngine
-from siltstone.cleaner.report import LogResult
+from siltstone.commands import clean as app
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.report import LogResult
 from siltstone.log.indexes import IndexBuilder
 from tests.cleaner import oracle
 from tests.cleaner.naive import read_partition

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from siltstone.config import LogConfig
-from siltstone.errors import LogError, RecordRefusedError
+from siltstone.base.config import LogConfig
+from siltstone.base.errors import LogError, RecordRefusedError
+from siltstone.base.records.checksum import first_bad_checksum
+from siltstone.base.records.layout import BATCH, Bytes
+from siltstone.base.records.scan import ScanEnd, scan_batches
 from siltstone.log.validation import Origin, Validated, validate_and_assign
-from siltstone.records.checksum import first_bad_checksum
-from siltstone.records.layout import BATCH, Bytes
-from siltstone.records.scan import ScanEnd, scan_batches
 from tests.log.batches import TIME
 
 LARGE = 200

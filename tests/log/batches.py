@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from crc32c import crc32c
 
-from siltstone.records.layout import CHECKED_FROM, CRC_POSITION, Bytes
+from siltstone.base.records.layout import CHECKED_FROM, CRC_POSITION, Bytes
 from tests.cleaner.logs import Rec, batch
 from tests.records import twin
 

@@ -8,23 +8,22 @@ from pathlib import Path
 
 import numpy as np
 
-from siltstone.cleaner.destination import cleaned_up_to
-from siltstone.cleaner.engine import clean_in_one_go
-from siltstone.cleaner.facts import Choices, LogState, Planned, plan_log
-from siltstone.clock import Clock
-from siltstone.config import LogConfig
+from siltstone.base.clock import Clock
+from siltstone.base.config import LogConfig
+from siltstone.base.records.build import BatchShape, Spans, build_batch
+from siltstone.base.records.checksum import first_bad_checksum
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.layout import CONTROL_BIT, Bytes, Directory
+from siltstone.compaction.engine import clean_in_one_go
+from siltstone.compaction.inplace.destination import cleaned_up_to
+from siltstone.compaction.inplace.facts import Choices, LogState, Planned, plan_log
 from siltstone.log.directory import Checkpoints, LogDirectory
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, Fetched
-from siltstone.log.found import Background, run_now
 from siltstone.log.names import STAGING
 from siltstone.log.opening import open_recovered
-from siltstone.log.partition import PartitionLog
+from siltstone.log.partition import Background, PartitionLog, run_now
 from siltstone.log.recovery.partition import Recovered, recover_partition
 from siltstone.log.replacement import adopt
-from siltstone.records.build import BatchShape, Spans, build_batch
-from siltstone.records.checksum import first_bad_checksum
-from siltstone.records.decode import decode_records
-from siltstone.records.layout import CONTROL_BIT, Bytes, Directory
 from tests.cleaner.logs import WHERE, settings
 from tests.log.model import Stored
 

@@ -17,19 +17,18 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from siltstone.clock import ManualClock
-from siltstone.errors import (
+from siltstone.base.clock import ManualClock
+from siltstone.base.errors import (
     InvalidProducerEpochError,
     InvalidRecordError,
     LogError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
 )
-from siltstone.log.found import Appended
-from siltstone.log.partition import PartitionLog
-from siltstone.log.service import retention
+from siltstone.base.records.control import end_transaction_marker
+from siltstone.log import retention
+from siltstone.log.partition import Appended, PartitionLog
 from siltstone.log.validation import Origin
-from siltstone.records.control import end_transaction_marker
 from tests import in_memory
 from tests.cleaner.logs import NOW, WHERE
 from tests.log import driving

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from siltstone.clock import ManualClock
-from siltstone.config import Config, parse_assignments
-from siltstone.log.found import Appended, run_now
-from siltstone.log.partition import PartitionLog
-from siltstone.log.service.embedded import NewRecord, batch_of
-from siltstone.log.service.manager import LogManager
+from siltstone.base.clock import ManualClock
+from siltstone.base.config import Config, parse_assignments
+from siltstone.log.partition import Appended, PartitionLog, run_now
+from siltstone.runtime.embedded import NewRecord, batch_of
+from siltstone.runtime.manager import LogManager
 
 NOW = 1_800_000_000_000
 MINUTE = 60_000

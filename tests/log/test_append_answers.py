@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from siltstone.clock import ManualClock
-from siltstone.config import LogConfig
-from siltstone.errors import InvalidProducerEpochError, UnreadableBatchError
+from siltstone.base.clock import ManualClock
+from siltstone.base.config import LogConfig
+from siltstone.base.errors import InvalidProducerEpochError, UnreadableBatchError
+from siltstone.base.records.layout import Bytes
 from siltstone.log.opening import open_partition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.validation import Origin
-from siltstone.records.layout import Bytes
 from tests.log.batches import TIME, array, edited, sent
 
 NOW = TIME + 60_000

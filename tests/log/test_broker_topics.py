@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import siltstone as st
-from siltstone.clock import ManualClock
-from siltstone.config import Config, Setting, Source
-from siltstone.errors import (
+from siltstone.base.clock import ManualClock
+from siltstone.base.config import Config, Setting, Source
+from siltstone.base.errors import (
     DirectoryRefusedError,
     InvalidRecordError,
     InvalidTopicError,
@@ -19,10 +19,10 @@ from siltstone.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from siltstone.log.found import run_now
 from siltstone.log.names import TopicPartition
-from siltstone.log.service.manager import LogManager
-from siltstone.log.service.topic_registry import TOPICS_FILE
+from siltstone.log.partition import run_now
+from siltstone.runtime.manager import LogManager
+from siltstone.runtime.topics import TOPICS_FILE
 from tests.golden_sets import unpack_broker
 from tests.log.managed import append
 from tests.operator.staged import Listing, listing
@@ -177,7 +177,7 @@ def test_damaged_metadata_opens_nothing_for_a_change(broker: tuple[Path, Path]) 
 def test_a_bad_setting_refuses_only_its_topic(
     broker: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from siltstone.log.cluster.settings import ClusterSettings
+    from siltstone.log.metadata_log import ClusterSettings
 
     known = ClusterSettings.own_texts
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from siltstone import files
-from siltstone.errors import CorruptFileError
+from siltstone.base import files
+from siltstone.base.errors import CorruptFileError
 from siltstone.log.checkpoints import read_checkpoint, read_properties, read_topic_id, write_checkpoint
 from siltstone.log.names import TopicPartition
 from tests import golden_sets

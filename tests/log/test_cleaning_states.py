@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from siltstone.errors import CleaningAbortedError
+from siltstone.base.errors import CleaningAbortedError
 from siltstone.log.names import TopicPartition
-from siltstone.log.service.cleaning_states import IN_PROGRESS, NONE, CleaningStates, Phase, State, paused
+from siltstone.runtime.cleaning_states import IN_PROGRESS, NONE, CleaningStates, Phase, State, paused
 
 WHERE = TopicPartition("topic", 0)
 SOON = 5

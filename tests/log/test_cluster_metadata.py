@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.errors import CorruptFileError, CorruptRecordError
-from siltstone.log.cluster.image import BROKER, TOPIC, ClusterImage
-from siltstone.log.cluster.metadata_log import read_cluster_metadata
+from siltstone.base.errors import CorruptFileError, CorruptRecordError
+from siltstone.log.metadata_log import BROKER, TOPIC, ClusterImage, read_cluster_metadata
 from tests.cleaner.logs import write_segment
 from tests.log.metadata_logs import (
     LEADER_CHANGE,

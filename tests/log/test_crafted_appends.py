@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from siltstone import app
-from siltstone.cleaner.engine import InProcessEngine
-from siltstone.clock import ManualClock
-from siltstone.config import Config, LogConfig, parse_topic_config
-from siltstone.errors import LogError
+from siltstone.base.clock import ManualClock
+from siltstone.base.config import Config, LogConfig, parse_topic_config
+from siltstone.base.errors import LogError
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.layout import DELETE_HORIZON_BIT
+from siltstone.base.records.scan import scan_batches
+from siltstone.commands import clean as app
+from siltstone.compaction.engine import InProcessEngine
 from siltstone.log.opening import open_partition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.recovery.partition import recover_partition
-from siltstone.records.decode import decode_records
-from siltstone.records.layout import DELETE_HORIZON_BIT
-from siltstone.records.scan import scan_batches
 from tests.golden_sets import write_checkpoint
 from tests.in_memory import FOLDER
 from tests.log.crafted import TOPICS, Row, table

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.errors import DirectoryLockedError, DirectoryRefusedError, NotALogDirectoryError
+from siltstone.base.errors import DirectoryLockedError, DirectoryRefusedError, NotALogDirectoryError
 from siltstone.log import directory as log_directory
 from siltstone.log.checkpoints import write_checkpoint
 from siltstone.log.directory import LogDirectory, refuse_strangers

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import siltstone as st
-from siltstone import files
-from siltstone.clock import ManualClock
-from siltstone.errors import (
+from siltstone.base import files
+from siltstone.base.clock import ManualClock
+from siltstone.base.errors import (
     DirectoryLockedError,
     DirectoryRefusedError,
     InvalidRecordError,
@@ -24,11 +24,11 @@ from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.epochs import LeaderEpochs
 from siltstone.log.names import TopicPartition
+from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.reading import LogReader
-from siltstone.log.service.embedded import batch_of
-from siltstone.log.service.read_only import ReadOnlyLogs
-from siltstone.log.service.topic_registry import TOPICS_FILE
 from siltstone.log.validation import Origin
+from siltstone.runtime.embedded import batch_of
+from siltstone.runtime.topics import TOPICS_FILE
 from tests import golden_sets
 from tests.log.driving import client_batch
 from tests.log.managed import NOW, append, opened, values

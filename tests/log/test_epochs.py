@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltstone.errors import CorruptFileError
+from siltstone.base.errors import CorruptFileError
 from siltstone.log.epochs import LeaderEpochs
 from siltstone.log.names import LEADER_EPOCH_CHECKPOINT
 

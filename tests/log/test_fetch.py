@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.errors import CorruptRecordError, OffsetOutOfRangeError
+from siltstone.base.errors import CorruptRecordError, OffsetOutOfRangeError
 from siltstone.log.fetch import (
     EARLIEST,
     LATEST,

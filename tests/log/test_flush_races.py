@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import files
-from siltstone.clock import ManualClock
-from siltstone.log.live_segment import LiveSegment
+from siltstone.base import files
+from siltstone.base.clock import ManualClock
 from siltstone.log.partition import PartitionLog
+from siltstone.log.segment import LiveSegment
 from tests.cleaner.logs import NOW, WHERE
 from tests.log import driving
 from tests.log.model import Stored

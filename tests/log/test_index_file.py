@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltstone.log.index_file import Entry, IndexFile
+from siltstone.log.segment import Entry, IndexFile
 
 steps = st.lists(
     st.one_of(

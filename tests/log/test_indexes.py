@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.errors import CorruptFileError
+from siltstone.base.errors import CorruptFileError
+from siltstone.base.records.scan import scan_batches
 from siltstone.log.indexes import IndexBuilder, read_entries
 from siltstone.log.names import parse_segment_file
-from siltstone.records.scan import scan_batches
 from tests import golden_sets
 from tests.records.arrays import array
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from siltstone import files
-from siltstone.errors import CorruptRecordError
+from siltstone.base import files
+from siltstone.base.errors import CorruptRecordError
+from siltstone.base.records.layout import Bytes, Int64
 from siltstone.log.indexes import read_entries
 from siltstone.log.lookup import (
     BatchPlace,
@@ -19,7 +20,6 @@ from siltstone.log.lookup import (
     first_offset_at_or_after,
     position_of_offset,
 )
-from siltstone.records.layout import Bytes, Int64
 from tests.cleaner.logs import Rec, batch
 from tests.golden_sets import case_names, legacy_names
 from tests.records import twin

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import files
-from siltstone.clock import ManualClock, SystemClock
-from siltstone.errors import (
+from siltstone.base import files
+from siltstone.base.clock import ManualClock, SystemClock
+from siltstone.base.errors import (
     DirectoryLockedError,
     DirectoryRefusedError,
     NotALogDirectoryError,
@@ -26,7 +26,7 @@ from siltstone.log.checkpoints import read_checkpoint, read_properties, write_ch
 from siltstone.log.directory import LogDirectory
 from siltstone.log.fetch import read
 from siltstone.log.names import TopicPartition
-from siltstone.log.service.manager import LogManager
+from siltstone.runtime.manager import LogManager
 from tests.log.managed import MINUTE, NOW, append, opened, values
 
 EVENTS = TopicPartition("events", 0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from siltstone.errors import InvalidConfigError, UnknownTopicError, UsageError
-from siltstone.log.service.namespaces import (
+from siltstone.base.errors import InvalidConfigError, UnknownTopicError, UsageError
+from siltstone.runtime.topic_names import (
     DEFAULT_NAMESPACE,
     AskedTopic,
     Namespace,

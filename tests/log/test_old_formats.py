@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from siltstone.config import LogConfig
+from siltstone.base.config import LogConfig
+from siltstone.base.records.convert import up_convert
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.scan import scan_batches
 from siltstone.log.fetch import LogView, offset_for_time, read
-from siltstone.log.live_segment import LiveSegment
+from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import list_segments
-from siltstone.records.convert import up_convert
-from siltstone.records.decode import decode_records
-from siltstone.records.scan import scan_batches
 from tests.golden_sets import legacy_names
 from tests.records import twin
 from tests.records.arrays import records_of

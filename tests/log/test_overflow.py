@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from siltstone.cleaner.destination import Nowhere
-from siltstone.cleaner.report import CLEANED, SKIPPED, UNCLEANABLE
-from siltstone.config import INT_MAX, LogConfig
-from siltstone.errors import CorruptRecordError
+from siltstone.base.config import INT_MAX, LogConfig
+from siltstone.base.errors import CorruptRecordError
+from siltstone.compaction.inplace.destination import Nowhere
+from siltstone.compaction.report import CLEANED, SKIPPED, UNCLEANABLE
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.overflow import overflowed, split_overflowed
+from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.recovery.partition import Recovered, recover_partition
 from siltstone.log.segments import list_segments
-from siltstone.log.service.read_only import ReadOnlyLogs
 from tests.cleaner.logs import NOW, WHERE, logs_of, offsets, one, run, tree, write_log
 from tests.log.index_checks import check_indexes
 from tests.records import twin

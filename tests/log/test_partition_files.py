@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import files
-from siltstone.errors import CorruptFileError, NotALogDirectoryError, UnsafeFileError
+from siltstone.base import files
+from siltstone.base.errors import CorruptFileError, NotALogDirectoryError, UnsafeFileError
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import LogDirectory
 from siltstone.log.partition_files import partition_files, refuse_unsafe_files

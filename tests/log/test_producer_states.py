@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from siltstone.errors import CorruptRecordError, InvalidRecordError, OutOfOrderSequenceError
-from siltstone.log.producers import AbortedTransaction, ProducerStates
-from siltstone.log.sequences import ProducerBatch
+from siltstone.base.errors import CorruptRecordError, InvalidRecordError, OutOfOrderSequenceError
+from siltstone.base.records.control import end_transaction_marker
+from siltstone.base.records.layout import BATCH, Bytes
+from siltstone.base.records.scan import scan_batches
+from siltstone.log.producers import AbortedTransaction, ProducerBatch, ProducerStates
 from siltstone.log.snapshots import ProducerEntry, read_snapshot
 from siltstone.log.validation import Origin
-from siltstone.records.control import end_transaction_marker
-from siltstone.records.layout import BATCH, Bytes
-from siltstone.records.scan import scan_batches
 from tests.cleaner.logs import Rec
 from tests.log.batches import TIME, edited, of_records, sent
 

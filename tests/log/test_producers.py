@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from siltstone.base.records.control import end_transaction_marker
 from siltstone.log.names import segment_file
 from siltstone.log.producers import ProducerState, producer_state
 from siltstone.log.segments import list_segments
 from siltstone.log.snapshots import ProducerEntry, read_snapshot, write_snapshot
-from siltstone.records.control import end_transaction_marker
 from tests import golden_sets
 from tests.cleaner import logs
 from tests.cleaner.logs import Rec, batch, one

@@ -14,18 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.errors import (
+from siltstone.base.errors import (
     CorruptFileError,
     CorruptRecordError,
     MessageTooLargeError,
     OffsetOutOfRangeError,
     UsageError,
 )
+from siltstone.base.records.control import end_transaction_marker
+from siltstone.base.records.layout import HEADER
+from siltstone.base.records.scan import scan_batches
 from siltstone.log.fetch import read
 from siltstone.log.reading import AtTime, LogReader, as_record_batches
-from siltstone.records.control import end_transaction_marker
-from siltstone.records.layout import HEADER
-from siltstone.records.scan import scan_batches
 from tests.cleaner.logs import Rec, batch, one
 from tests.cleaner.transactional import a_log
 from tests.golden_sets import case_names, legacy_names, read_records

@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from siltstone.clock import ManualClock
-from siltstone.config import LogConfig
-from siltstone.errors import CorruptRecordError, OffsetOutOfRangeError
+from siltstone.base.clock import ManualClock
+from siltstone.base.config import LogConfig
+from siltstone.base.errors import CorruptRecordError, OffsetOutOfRangeError
+from siltstone.base.records.build import BatchShape, Spans, build_batch
 from siltstone.log.names import CLEANED, SEGMENT_KINDS, segment_file
 from siltstone.log.opening import open_partition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.reading import LogReader
-from siltstone.records.build import BatchShape, Spans, build_batch
 from tests.cleaner.logs import Rec, batch, write_segment
 from tests.log.views import FixedLog
 from tests.records import twin

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from siltstone.errors import MessageTooLargeError
+from siltstone.base.errors import MessageTooLargeError
+from siltstone.base.records.control import end_transaction_marker
 from siltstone.log.validation import Origin
-from siltstone.records.control import end_transaction_marker
 from tests.cleaner.logs import Rec, records_in
 from tests.log.appending import LARGE, append, assert_in_order, assert_refused
 from tests.log.batches import TIME, of_records, sent

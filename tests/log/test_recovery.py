@@ -9,20 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from siltstone import files
-from siltstone.cleaner.report import CLEANED, UNCLEANABLE
-from siltstone.config import LogConfig
-from siltstone.errors import CorruptRecordError
+from siltstone.base import files
+from siltstone.base.config import LogConfig
+from siltstone.base.errors import CorruptRecordError
+from siltstone.base.records.control import end_transaction_marker
+from siltstone.base.records.layout import HEADER
+from siltstone.base.records.scan import scan_batches
+from siltstone.compaction.report import CLEANED, UNCLEANABLE
 from siltstone.log.epochs import LeaderEpochs
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.producers import ProducerStates
-from siltstone.log.recovery.partition import Recovered, recover_partition
-from siltstone.log.recovery.producers import fold, rows_that_matter
+from siltstone.log.recovery.partition import Recovered, fold, recover_partition, rows_that_matter
 from siltstone.log.segments import list_segments
 from siltstone.log.snapshots import read_snapshot, write_snapshot
-from siltstone.records.control import end_transaction_marker
-from siltstone.records.layout import HEADER
-from siltstone.records.scan import scan_batches
 from tests.cleaner.logs import Rec, batch, logs_of, one, run, tree, write_log
 from tests.cleaner.transactional import a_log, write_index
 

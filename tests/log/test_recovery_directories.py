@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import files
-from siltstone.config import LogConfig
+from siltstone.base import files
+from siltstone.base.config import LogConfig
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import TopicPartition
 from siltstone.log.recovery import directories as recovery_directories

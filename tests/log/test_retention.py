@@ -11,16 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltstone.clock import ManualClock
-from siltstone.config import Config, LogConfig, parse_assignments
-from siltstone.errors import InvalidConfigError, PolicyViolationError
-from siltstone.log.found import run_now
+from siltstone.base.clock import ManualClock
+from siltstone.base.config import Config, LogConfig, parse_assignments
+from siltstone.base.errors import InvalidConfigError, PolicyViolationError
+from siltstone.log import retention
 from siltstone.log.names import TopicPartition
 from siltstone.log.opening import open_partition
-from siltstone.log.partition import PartitionLog
-from siltstone.log.service import retention
-from siltstone.log.service.manager import LogManager
-from siltstone.log.service.retention import Decision, SegmentFacts, by_age, by_size, decide, segment_facts
+from siltstone.log.partition import PartitionLog, run_now
+from siltstone.log.retention import Decision, SegmentFacts, by_age, by_size, decide, segment_facts
+from siltstone.runtime.manager import LogManager
 from tests import golden_sets
 from tests.log.managed import append
 

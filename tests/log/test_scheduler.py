@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from siltstone.clock import ManualClock
-from siltstone.log.service.scheduler import Scheduler, Ticker
+from siltstone.base.clock import ManualClock
+from siltstone.runtime.upkeep import Scheduler, Ticker
 
 
 def test_periods_and_single_tasks() -> None:

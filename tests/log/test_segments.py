@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import files
-from siltstone.errors import CorruptRecordError, SourceChangedError
+from siltstone.base import files
+from siltstone.base.errors import CorruptRecordError, SourceChangedError
 from siltstone.log.segments import (
     Segment,
     count_records,

@@ -6,13 +6,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.errors import LogError
+from siltstone.base.errors import LogError
+from siltstone.base.records.control import end_transaction_marker
+from siltstone.base.records.layout import Bytes
+from siltstone.base.records.scan import scan_batches
 from siltstone.log.producers import Duplicate, ProducerStates
 from siltstone.log.snapshots import read_snapshot
 from siltstone.log.validation import Origin
-from siltstone.records.control import end_transaction_marker
-from siltstone.records.layout import Bytes
-from siltstone.records.scan import scan_batches
 from tests.log import sequence_twin as twin
 from tests.log.batches import edited, sent
 from tests.log.sequence_twin import Sent, Stored

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.errors import CorruptFileError
+from siltstone.base.errors import CorruptFileError
 from siltstone.log.snapshots import ProducerEntry, read_snapshot, write_snapshot
 
 longs, ints = st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-(1 << 31), (1 << 31) - 1)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
-from siltstone.errors import OffsetOutOfRangeError
+from siltstone.base.errors import OffsetOutOfRangeError
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.names import CLEANER_CHECKPOINT, LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT

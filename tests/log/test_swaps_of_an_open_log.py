@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import files
-from siltstone.errors import CorruptRecordError, SourceChangedError, StorageError
+from siltstone.base import files
+from siltstone.base.errors import CorruptRecordError, SourceChangedError, StorageError
 from siltstone.log import replacement
 from siltstone.log.names import CLEANED, segment_file
 from siltstone.log.opening import open_partition

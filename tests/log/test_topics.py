@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltstone.clock import ManualClock
-from siltstone.config import Config, parse_assignments
-from siltstone.errors import (
+from siltstone.base.clock import ManualClock
+from siltstone.base.config import Config, parse_assignments
+from siltstone.base.errors import (
     CorruptFileError,
     DirectoryRefusedError,
     InvalidConfigError,
@@ -27,7 +27,7 @@ from siltstone.errors import (
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, read_topic_id, write_checkpoint
 from siltstone.log.names import TopicPartition, parse_partition
-from siltstone.log.service.topic_names import (
+from siltstone.runtime.topic_names import (
     deleted_directory,
     is_deleted_directory,
     new_id,
@@ -35,13 +35,7 @@ from siltstone.log.service.topic_names import (
     refuse_bad_name,
     refuse_collision,
 )
-from siltstone.log.service.topic_registry import (
-    TOPICS_FILE,
-    TopicEntry,
-    TopicRegistry,
-    load_registry,
-    write_registry,
-)
+from siltstone.runtime.topics import TOPICS_FILE, TopicEntry, TopicRegistry, load_registry, write_registry
 from tests.log.managed import MINUTE, NOW, append, opened, values
 from tests.log.test_manager import failing, names_in
 

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.errors import CorruptFileError
+from siltstone.base.errors import CorruptFileError
+from siltstone.base.records.control import end_transaction_marker
+from siltstone.base.records.layout import HEADER
+from siltstone.base.records.scan import scan_batches
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.segments import list_segments
 from siltstone.log.transactions import (
@@ -22,9 +25,6 @@ from siltstone.log.transactions import (
     left_unended,
     transaction_indexes,
 )
-from siltstone.records.control import end_transaction_marker
-from siltstone.records.layout import HEADER
-from siltstone.records.scan import scan_batches
 from tests.cleaner import logs
 from tests.cleaner.logs import Rec, batch
 

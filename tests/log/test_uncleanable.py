@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.errors import CorruptFileError, UnknownTopicError
+from siltstone.base.errors import CorruptFileError, UnknownTopicError
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import TopicPartition
-from siltstone.log.service.cleaning_states import IN_PROGRESS, NONE, paused
-from siltstone.log.service.uncleanable import (
+from siltstone.runtime.cleaning_states import IN_PROGRESS, NONE, paused
+from siltstone.runtime.served_directory import (
     UNCLEANABLE_FILE,
     Uncleanable,
     clear_uncleanable,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from siltstone.errors import (
+from siltstone.base.errors import (
     CorruptMessageError,
     InvalidRecordError,
     InvalidTimestampError,
@@ -17,10 +17,10 @@ from siltstone.errors import (
     RecordRefusedError,
     UnreadableBatchError,
 )
+from siltstone.base.records.control import end_transaction_marker
+from siltstone.base.records.layout import Bytes
 from siltstone.log import validation
 from siltstone.log.validation import NAMED_RECORDS, Origin
-from siltstone.records.control import end_transaction_marker
-from siltstone.records.layout import Bytes
 from tests.cleaner.logs import Rec, records_in
 from tests.log.appending import LARGE, append, assert_in_order, assert_refused
 from tests.log.batches import TIME, array, edited, of_body, of_records, record, sent

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from siltstone.config import LogConfig
+from siltstone.base.config import LogConfig
 from siltstone.log.fetch import LogView
 from siltstone.log.indexes import TRANSACTION_ENTRY
-from siltstone.log.live_segment import LiveSegment
 from siltstone.log.names import TopicPartition
+from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import list_segments
 from tests.cleaner.logs import WHERE, Rec, batch, write_segment
 from tests.records import twin

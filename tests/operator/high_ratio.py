@@ -17,17 +17,17 @@ from pathlib import Path
 
 import numpy as np
 
-from siltstone import review
-from siltstone.arrow import to_batches
-from siltstone.cleaner.horizons import find_horizons
-from siltstone.clock import ManualClock
-from siltstone.compacted.compactor import TwoPhaseCompactor
-from siltstone.compacted.engine import InProcessCompactionEngine
-from siltstone.log.inspection.dump import dump_file, identify
-from siltstone.log.inspection.rows import DumpOptions
+from siltstone.base.clock import ManualClock
+from siltstone.base.records.codecs import compress
+from siltstone.commands import review
+from siltstone.compaction.inplace.facts import find_horizons
+from siltstone.compaction.ledger.compactor import TwoPhaseCompactor
+from siltstone.compaction.ledger.engine import InProcessCompactionEngine
+from siltstone.log.dump.files import dump_file, identify
+from siltstone.log.dump.rows import DumpOptions
+from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.segments import list_segments
-from siltstone.log.service.read_only import ReadOnlyLogs
-from siltstone.records.codecs import compress
+from siltstone.tables.arrow import to_batches
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.table import plan_table, read_table
 from tests.cleaner.logs import DAY, NOW, WHERE, Rec, batch, one, run, write_log

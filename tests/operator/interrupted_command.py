@@ -71,7 +71,7 @@ def while_kernels_compile(marker: str) -> None:
 
 def while_swapping(marker: str) -> None:
     """A log's new segments are about to be swapped in, which lasts a while."""
-    from siltstone.cleaner import destination
+    from siltstone.compaction.inplace import destination
 
     replace: Any = destination.replace_segments
 
@@ -85,8 +85,8 @@ def while_swapping(marker: str) -> None:
 
 def spread() -> None:
     """All logs go over all workers, as if they were large."""
-    from siltstone import app
-    from siltstone.cleaner.explanation import explaining
+    from siltstone.commands import clean as app
+    from siltstone.compaction.explain import explaining
 
     app.RunLimits = functools.partial(app.RunLimits, whole_log_bytes=0)  # type: ignore[assignment, misc]
     explaining.WHOLE_LOG_BYTES = 0

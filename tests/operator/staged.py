@@ -6,14 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from siltstone import app, files
-from siltstone.cleaner.engine import Engine, InProcessEngine, Progress
-from siltstone.cleaner.report import LogResult
+from siltstone.base import files
+from siltstone.base.records.codecs import Scratch
+from siltstone.base.records.modern import decode
+from siltstone.commands import clean as app
+from siltstone.compaction.engine import Engine, InProcessEngine, Progress
+from siltstone.compaction.report import LogResult
 from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.names import TopicPartition
 from siltstone.log.segments import list_segments, windows
-from siltstone.records.codecs import Scratch
-from siltstone.records.modern import decode
 from tests.golden_sets import Case, load_case, stage_round
 
 Listing = dict[str, tuple[bytes, int, int]]

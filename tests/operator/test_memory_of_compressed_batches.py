@@ -14,15 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import app, review
-from siltstone.administration.places import Look, Place
-from siltstone.cleaner.report import LogResult
-from siltstone.clock import ManualClock
-from siltstone.compacted.compactor import TwoPhaseCompactor
-from siltstone.compacted.engine import InProcessCompactionEngine
-from siltstone.errors import CompactionFailedError, CorruptRecordError
+from siltstone.base.clock import ManualClock
+from siltstone.base.errors import CompactionFailedError, CorruptRecordError
+from siltstone.commands import clean as app
+from siltstone.commands import review
+from siltstone.commands.places import Look, Place
+from siltstone.compaction.ledger.compactor import TwoPhaseCompactor
+from siltstone.compaction.ledger.engine import InProcessCompactionEngine
+from siltstone.compaction.report import LogResult
+from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.reading import LogReader
-from siltstone.log.service.read_only import ReadOnlyLogs
 from tests.cleaner.logs import NOW, WHERE, logs_of, offsets, one, records_in, write_log
 from tests.golden_sets import write_checkpoint
 from tests.log.views import FixedLog

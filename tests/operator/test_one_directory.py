@@ -17,21 +17,23 @@ from typing import Any
 import pytest
 
 import siltstone as st
-from siltstone import app, files, review
-from siltstone.administration.places import Place
-from siltstone.errors import (
+from siltstone.base import files
+from siltstone.base.errors import (
     DirectoryLockedError,
     DirectoryRefusedError,
     NotALogDirectoryError,
     SiltstoneError,
     UsageError,
 )
+from siltstone.commands import clean as app
+from siltstone.commands import review
+from siltstone.commands.places import Place
 from siltstone.log import directory as log_directory
 from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.directory import LogDirectory, open_directories, refuse_strangers
 from siltstone.log.names import CLEANER_CHECKPOINT, TopicPartition
-from siltstone.log.service.manager import LogManager
-from siltstone.log.service.read_only import ReadOnlyLogs
+from siltstone.log.read_only import ReadOnlyLogs
+from siltstone.runtime.manager import LogManager
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.table import plan_table
 from siltstone.tables.writing import WriteOptions, plan_write

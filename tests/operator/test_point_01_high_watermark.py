@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import app
-from siltstone.cleaner.report import LogResult
+from siltstone.commands import clean as app
+from siltstone.compaction.report import LogResult
 from siltstone.log.segments import list_segments
 from tests.cleaner import logs
 from tests.golden_sets import read_checkpoint, write_checkpoint

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from siltstone import app
-from siltstone.errors import DirectoryRefusedError, SiltstoneError, UsageError
+from siltstone.base.errors import DirectoryRefusedError, SiltstoneError, UsageError
+from siltstone.commands import clean as app
 from tests.operator.staged import in_process, listing, no_engine, stage, stage_several
 
 NOW_MS = 1_795_230_724_700

@@ -9,21 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import app, files
-from siltstone.cleaner.engine import InProcessEngine
-from siltstone.cleaner.report import FAILED
-from siltstone.clock import ManualClock
-from siltstone.config import LogConfig
-from siltstone.errors import DirectoryRefusedError
-from siltstone.files import Operation
+from siltstone.base import files
+from siltstone.base.clock import ManualClock
+from siltstone.base.config import LogConfig
+from siltstone.base.errors import DirectoryRefusedError
+from siltstone.base.files import Operation
+from siltstone.commands import clean as app
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.report import FAILED
 from siltstone.log.directory import LogDirectory
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.overflow import split_overflowed
 from siltstone.log.recovery.directories import Recovery, recover_directories
 from siltstone.log.replacement import finish_replacement
 from siltstone.log.segments import list_segments
-from siltstone.log.service.manager import LogManager
-from siltstone.tables.staged import StagedWriter, remove_staged
+from siltstone.runtime.manager import LogManager
+from siltstone.tables.commit import StagedWriter, remove_staged
 from tests.cleaner.logs import NOW, WHERE, one, run, tree, write_log
 from tests.log.test_overflow import wide_log
 from tests.operator.staged import in_process, is_root, last_values, listing, stage_several

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import app, files
-from siltstone.errors import DirectoryLockedError, DirectoryRefusedError
+from siltstone.base import files
+from siltstone.base.errors import DirectoryLockedError, DirectoryRefusedError
+from siltstone.commands import clean as app
 from tests.operator.staged import Staged, in_process, listing, no_engine, stage
 
 HOLDER = """

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from siltstone import app, files
-from siltstone.cleaner import engine as engine_module
-from siltstone.cleaner.engine import InProcessEngine, LogDone
-from siltstone.cleaner.staging import Rewritten
-from siltstone.cleaner.winners import WinnersFile
-from siltstone.cleaner.work import Extracted, Group, LogWork
+from siltstone.base import files
+from siltstone.commands import clean as app
+from siltstone.compaction import engine as engine_module
+from siltstone.compaction.engine import InProcessEngine, LogDone, WinnersFile
+from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.work import Extracted, Group, LogWork
 from siltstone.log.transactions import Carried
 from tests.operator.staged import SMALL_WAVES, Staged, listing, no_leftovers, stage
 

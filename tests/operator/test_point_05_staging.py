@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from siltstone import app, files
-from siltstone.cleaner.engine import InProcessEngine, LogDone
-from siltstone.cleaner.staging import rewrite_group
-from siltstone.cleaner.work import LogWork
+from siltstone.base import files
+from siltstone.commands import clean as app
+from siltstone.compaction.engine import InProcessEngine, LogDone
+from siltstone.compaction.staging import rewrite_group
+from siltstone.compaction.work import LogWork
 from tests.operator.staged import Staged, listing, no_leftovers, stage
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import app, files
-from siltstone.cleaner.engine import InProcessEngine
-from siltstone.cleaner.staging import Rewritten
-from siltstone.cleaner.winners import WinnersFile
-from siltstone.cleaner.work import Group, LogWork
-from siltstone.errors import DirectoryRefusedError
+from siltstone.base import files
+from siltstone.base.errors import DirectoryRefusedError
+from siltstone.commands import clean as app
+from siltstone.compaction.engine import InProcessEngine, WinnersFile
+from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.work import Group, LogWork
 from tests.operator.staged import (
     Staged,
     in_process,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import app, files
+from siltstone.base import files
+from siltstone.commands import clean as app
 from siltstone.log.segments import list_segments
 from tests.operator.staged import Staged, is_root, stage
 

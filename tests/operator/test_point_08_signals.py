@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import app
 from siltstone.cli import main
+from siltstone.commands import clean as app
 from siltstone.log.directory import LogDirectory
 from tests.operator.interrupting import Interrupted, interrupt
 from tests.operator.staged import in_process, last_values, log_bytes, stage_several

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from siltstone import app, files
-from siltstone.cleaner import cleaner as cleaner_module
+from siltstone.base import files
+from siltstone.commands import clean as app
+from siltstone.compaction.inplace import cleaner as cleaner_module
 from tests.golden_sets import REPOSITORY
 from tests.operator.staged import (
     SMALL_WAVES,
@@ -30,7 +31,7 @@ SET = "basic_zipf_ts"
 KILLED_HALF_WAY = """
 import os, signal, sys
 from pathlib import Path
-from siltstone import files
+from siltstone.base import files
 from tests.operator.staged import stage
 
 left = int(sys.argv[3])

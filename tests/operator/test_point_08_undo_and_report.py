@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 import siltstone
-from siltstone import app, files
-from siltstone.cleaner.audit import fingerprints
-from siltstone.cleaner.engine import Engine
+from siltstone.base import files
+from siltstone.base.errors import DirectoryRefusedError, EngineError, UsageError
 from siltstone.cli.main import run
-from siltstone.errors import DirectoryRefusedError, EngineError, UsageError
+from siltstone.commands import clean as app
+from siltstone.commands.clean import fingerprints
+from siltstone.compaction.engine import Engine
 from tests.operator.staged import (
     Listing,
     in_process,

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import app, files
+from siltstone.base import files
+from siltstone.base.errors import DirectoryRefusedError, SiltstoneError, UndoStoppedError
+from siltstone.base.files import Operation, Space
 from siltstone.cli.main import run
-from siltstone.errors import DirectoryRefusedError, SiltstoneError, UndoStoppedError
-from siltstone.files import Operation, Space
+from siltstone.commands import clean as app
 from tests.in_memory import FOLDER
 from tests.operator.staged import Listing, in_process, listing, names_in, stage_several
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import app, files
-from siltstone.cleaner.report import FAILED
-from siltstone.errors import SiltstoneError
-from siltstone.files import Operation
+from siltstone.base import files
+from siltstone.base.errors import SiltstoneError
+from siltstone.base.files import Operation
+from siltstone.commands import clean as app
+from siltstone.compaction.report import FAILED
 from tests.operator.staged import in_process, is_root, last_values, listing, stage_several
 
 BAD = "tombstones"

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import app, files
-from siltstone.cleaner import staging
-from siltstone.cleaner.report import LogResult, failures
+from siltstone.base import files
+from siltstone.commands import clean as app
+from siltstone.compaction import staging
+from siltstone.compaction.report import LogResult, failures
 from siltstone.log.segments import list_segments
 from tests.operator.staged import in_process, listing, no_leftovers, stage_several
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import app
 from siltstone.cli.main import run
+from siltstone.commands import clean as app
 from siltstone.log.segments import list_segments
 from tests.operator.staged import Staged, in_process, records, stage
 

@@ -14,16 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import app, review
-from siltstone.administration.places import Place
-from siltstone.administration.sizes import describe_log_dirs
-from siltstone.cleaner.report import LogResult, failures
-from siltstone.errors import DirectoryRefusedError, UnsafeFileError
+from siltstone.base.errors import DirectoryRefusedError, UnsafeFileError
+from siltstone.commands import clean as app
+from siltstone.commands import review
+from siltstone.commands.offsets import describe_log_dirs
+from siltstone.commands.places import Place
+from siltstone.compaction.report import LogResult, failures
 from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.names import TopicPartition
+from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.segments import list_segments
-from siltstone.log.service.manager import LogManager
-from siltstone.log.service.read_only import ReadOnlyLogs
+from siltstone.runtime.manager import LogManager
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.table import plan_table
 from tests.operator.staged import Listing, in_process, is_root, listing, no_leftovers, stage_several

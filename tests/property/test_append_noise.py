@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.config import LogConfig
-from siltstone.errors import CorruptRecordError, InvalidRecordError, LogError
+from siltstone.base.config import LogConfig
+from siltstone.base.errors import CorruptRecordError, InvalidRecordError, LogError
+from siltstone.base.records.check import FAULT, LARGEST, WIDTH, Fault, check_batches
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.layout import BATCH, Bytes
+from siltstone.base.records.scan import ScanEnd, scan_batches
 from siltstone.log.producers import ProducerStates
 from siltstone.log.validation import Origin, validate_and_assign
-from siltstone.records.check import FAULT, LARGEST, WIDTH, Fault, check_batches
-from siltstone.records.decode import decode_records
-from siltstone.records.layout import BATCH, Bytes
-from siltstone.records.scan import ScanEnd, scan_batches
 from tests.cleaner.logs import Rec, records_in
 from tests.log.batches import TIME, array, of_body, of_records, sent
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from siltstone.cleaner.cleaner import RunLimits
-from siltstone.cleaner.engine import InProcessEngine
-from siltstone.cleaner.report import CLEANED, NOTHING_TO_DO, LogResult
-from siltstone.cleaner.stretches import Stretch, shares
-from siltstone.cleaner.work import LogWork
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.inplace.cleaner import RunLimits
+from siltstone.compaction.input_splits import Stretch, shares
+from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, LogResult
+from siltstone.compaction.work import LogWork
 from tests import in_memory
 from tests.cleaner import judging, logs, oracle
 from tests.cleaner.lives import Life, Living, Round, lives, stretches_of_any_size

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.errors import CorruptRecordError
-from siltstone.records.checksum import first_bad_checksum
-from siltstone.records.codecs import Scratch
-from siltstone.records.decode import decode_records
-from siltstone.records.layout import Bytes
-from siltstone.records.legacy import complete_directory
-from siltstone.records.scan import ScanEnd, scan_batches
+from siltstone.base.errors import CorruptRecordError
+from siltstone.base.records.checksum import first_bad_checksum
+from siltstone.base.records.codecs import Scratch
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.layout import Bytes
+from siltstone.base.records.legacy import complete_directory
+from siltstone.base.records.scan import ScanEnd, scan_batches
 from tests.records import twin
 from tests.records.arrays import array, records_of
 

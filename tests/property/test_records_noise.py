@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.errors import CorruptRecordError
-from siltstone.records.codecs import DecompressionError, Scratch, decompress
-from siltstone.records.decode import decode_records
-from siltstone.records.layout import BATCH, Directory
-from siltstone.records.scan import ScanEnd, scan_batches
-from siltstone.records.varint import read_varint, read_varlong, varint_size, write_varint
+from siltstone.base.errors import CorruptRecordError
+from siltstone.base.records.codecs import DecompressionError, Scratch, decompress
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.layout import BATCH, Directory
+from siltstone.base.records.scan import ScanEnd, scan_batches
+from siltstone.base.records.varint import read_varint, read_varlong, varint_size, write_varint
 from tests.records import twin
 from tests.records.arrays import array, decoded
 

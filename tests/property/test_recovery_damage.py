@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from siltstone.config import LogConfig
-from siltstone.errors import CorruptFileError
+from siltstone.base.config import LogConfig
+from siltstone.base.errors import CorruptFileError
 from siltstone.log.recovery.partition import Recovered, recover_partition
 from tests import in_memory
 from tests.cleaner import logs

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from siltstone.records.columns import RecordColumns
-from siltstone.records.decode import decode_records
-from siltstone.records.layout import Bytes, Directory
-from siltstone.records.scan import ScanEnd, scan_batches
+from siltstone.base.records.columns import RecordColumns
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.layout import Bytes, Directory
+from siltstone.base.records.scan import ScanEnd, scan_batches
 from tests.records.twin import Record
 
 

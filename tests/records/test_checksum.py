@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
-from siltstone.records import checksum
-from siltstone.records.checksum import (
+from siltstone.base.records import checksum
+from siltstone.base.records.checksum import (
     CRC32_TABLES,
     CRC32C_TABLES,
     HAS_CRC32C,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.errors import CheckFailedError
-from siltstone.records.columns import KEY_COLUMNS, RecordColumns
-from siltstone.records.decode import decode_chosen_records, decode_record_keys, decode_records
-from siltstone.records.modern import Choice
+from siltstone.base.errors import CheckFailedError
+from siltstone.base.records.columns import KEY_COLUMNS, RecordColumns
+from siltstone.base.records.decode import decode_chosen_records, decode_record_keys, decode_records
+from siltstone.base.records.modern import Choice
 from tests.records import twin
 from tests.records.arrays import directory
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import zstandard
 
-from siltstone.records.codecs import (
+from siltstone.base.records.codecs import (
     DecompressionError,
     Scratch,
     compress,
@@ -21,7 +21,7 @@ from siltstone.records.codecs import (
     decompress,
     snappy,
 )
-from siltstone.records.layout import CODECS
+from siltstone.base.records.layout import CODECS
 from tests.records import twin
 from tests.records.arrays import array
 

@@ -7,11 +7,10 @@ import struct
 import numpy as np
 import pytest
 
-from siltstone.errors import CorruptRecordError
-from siltstone.records.codecs import Scratch
-from siltstone.records.columns import RecordColumns
-from siltstone.records.modern import decode, is_log_append
-from siltstone.records.record import DECODE_REASON
+from siltstone.base.errors import CorruptRecordError
+from siltstone.base.records.codecs import Scratch
+from siltstone.base.records.columns import DECODE_REASON, RecordColumns
+from siltstone.base.records.modern import decode, is_log_append
 from tests.records import twin
 from tests.records.arrays import array, decoded, directory, records_of
 

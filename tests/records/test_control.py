@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from siltstone.errors import CorruptRecordError
-from siltstone.records.build import BatchShape, Spans, build_batch
-from siltstone.records.control import Marker, end_transaction_marker, marker_of, read_marker
-from siltstone.records.layout import CHECKED_FROM, CONTROL_BIT, Bytes
-from siltstone.records.scan import scan_batches
+from siltstone.base.errors import CorruptRecordError
+from siltstone.base.records.build import BatchShape, Spans, build_batch
+from siltstone.base.records.control import Marker, end_transaction_marker, marker_of, read_marker
+from siltstone.base.records.layout import CHECKED_FROM, CONTROL_BIT, Bytes
+from siltstone.base.records.scan import scan_batches
 
 
 def test_kafkas_markers_are_made_again(golden: Path) -> None:

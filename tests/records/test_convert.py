@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltstone.errors import CorruptRecordError
-from siltstone.records.checksum import first_bad_checksum
-from siltstone.records.columns import RecordColumns
-from siltstone.records.convert import Converted, convert_entries, up_convert
-from siltstone.records.decode import decode_records
-from siltstone.records.layout import CODEC_MASK, DELETE_HORIZON_BIT, Bytes, Directory
-from siltstone.records.legacy import complete_directory
-from siltstone.records.scan import ScanEnd, scan_batches
+from siltstone.base.errors import CorruptRecordError
+from siltstone.base.records.checksum import first_bad_checksum
+from siltstone.base.records.columns import RecordColumns
+from siltstone.base.records.convert import Converted, convert_entries, up_convert
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.layout import CODEC_MASK, DELETE_HORIZON_BIT, Bytes, Directory
+from siltstone.base.records.legacy import complete_directory
+from siltstone.base.records.scan import ScanEnd, scan_batches
 from tests.golden_sets import legacy_names
 from tests.records import twin
 from tests.records.arrays import array, decoded, directory, records_of

@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from siltstone.errors import CorruptRecordError
-from siltstone.records.codecs import Scratch
-from siltstone.records.decode import decode_records
-from siltstone.records.legacy import complete_directory
+from siltstone.base.errors import CorruptRecordError
+from siltstone.base.records.codecs import Scratch
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.legacy import complete_directory
 from tests.records import twin
 from tests.records.arrays import directory, records_of
 

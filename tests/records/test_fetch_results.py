@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltstone.errors import CorruptRecordError
-from siltstone.records.fetch_results import (
+from siltstone.base.errors import CorruptRecordError
+from siltstone.base.records.fetch_results import (
     MessageSetSend,
     decode_message_set_send,
     decode_multi_message_set_send,
@@ -19,7 +19,7 @@ from siltstone.records.fetch_results import (
     encode_multi_message_set_send,
     frame_size,
 )
-from siltstone.records.scan import ScanEnd
+from siltstone.base.records.scan import ScanEnd
 from tests.records import twin
 from tests.records.arrays import array
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from siltstone.records.checksum import first_bad_checksum
-from siltstone.records.codecs import Scratch
-from siltstone.records.decode import decode_records
-from siltstone.records.layout import Bytes, Directory
-from siltstone.records.legacy import complete_directory, decode_legacy
-from siltstone.records.scan import ScanEnd, scan_batches
+from siltstone.base.records.checksum import first_bad_checksum
+from siltstone.base.records.codecs import Scratch
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.layout import Bytes, Directory
+from siltstone.base.records.legacy import complete_directory, decode_legacy
+from siltstone.base.records.scan import ScanEnd, scan_batches
 from tests.golden_sets import read_records
 from tests.records import twin
 from tests.records.arrays import records_of

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import zstandard
 
-from siltstone.errors import CorruptRecordError
-from siltstone.records.codecs import DEFAULT_LIMIT, Scratch, libzstd
-from siltstone.records.decode import decode_records
-from siltstone.records.inflate import inflate, records_max, refuse_impossible_counts
-from siltstone.records.layout import BATCH, BATCH_OVERHEAD, Bytes, Directory
+from siltstone.base.errors import CorruptRecordError
+from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
+from siltstone.base.records.codecs import zstd as libzstd
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.inflate import inflate, records_max, refuse_impossible_counts
+from siltstone.base.records.layout import BATCH, BATCH_OVERHEAD, Bytes, Directory
 from tests.records import twin
 from tests.records.arrays import array
 
@@ -62,7 +63,7 @@ def texts(count: int, seed: int = 5) -> list[bytes]:
 def test_libzstd_does_all_that_it_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every batch but those for which the scratch has to grow."""
     calls = []
-    monkeypatch.setattr("siltstone.records.inflate.decompress", lambda *given: calls.append(given) or 0)
+    monkeypatch.setattr("siltstone.base.records.inflate.decompress", lambda *given: calls.append(given) or 0)
     data = texts(300)
     assert (
         inflated([(twin.ZSTD, twin.compress(twin.ZSTD, text)) for text in data], scratch=Scratch(1 << 22))

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from siltstone.errors import CorruptRecordError
-from siltstone.records.codecs import Scratch
-from siltstone.records.columns import RecordColumns
-from siltstone.records.layout import Directory
-from siltstone.records.legacy import (
+from siltstone.base.errors import CorruptRecordError
+from siltstone.base.records.codecs import Scratch
+from siltstone.base.records.columns import RecordColumns
+from siltstone.base.records.layout import Directory
+from siltstone.base.records.legacy import (
     BAD_INNER_CHECKSUM,
     LEGACY_REASON,
     NULL_SET,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from siltstone.records.codecs import DEFAULT_LIMIT
-from siltstone.records.decode import decode_records
-from siltstone.records.inflate import RECORD_BYTES
-from siltstone.records.layout import BATCH
-from siltstone.records.pieces import PIECE_BYTES, pieces, plain_sizes
-from siltstone.records.scan import scan_batches
+from siltstone.base.records.codecs import DEFAULT_LIMIT
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.inflate import RECORD_BYTES
+from siltstone.base.records.layout import BATCH
+from siltstone.base.records.pieces import PIECE_BYTES, pieces, plain_sizes
+from siltstone.base.records.scan import scan_batches
 from tests.records import twin
 from tests.records.arrays import array
 

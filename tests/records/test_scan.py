@@ -7,8 +7,8 @@ import struct
 import numpy as np
 import pytest
 
-from siltstone.records.layout import BATCH, HEADER, codec_of
-from siltstone.records.scan import SCAN_REASON, Scan, ScanEnd, scan_batches
+from siltstone.base.records.layout import BATCH, HEADER, codec_of
+from siltstone.base.records.scan import SCAN_REASON, Scan, ScanEnd, scan_batches
 from tests.records import twin
 from tests.records.arrays import array
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.errors import CorruptRecordError
-from siltstone.records.decode import decode_record_times, decode_records
-from siltstone.records.record import DECODE_REASON
+from siltstone.base.errors import CorruptRecordError
+from siltstone.base.records.columns import DECODE_REASON
+from siltstone.base.records.decode import decode_record_times, decode_records
 from tests.records import twin
 from tests.records.arrays import directory
 

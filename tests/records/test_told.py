@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import zstandard
 
-from siltstone.records.codecs import DecompressionError, Scratch, compress, decompress, told_sizes
-from siltstone.records.codecs.told import UNTOLD
+from siltstone.base.records.codecs import DecompressionError, Scratch, compress, decompress, told_sizes
+from siltstone.base.records.codecs.told import UNTOLD
 from tests.records import twin
 from tests.records.arrays import array
 

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from siltstone.records.varint import read_varint, read_varlong, varint_size, write_varint
+from siltstone.base.records.varint import read_varint, read_varlong, varint_size, write_varint
 from tests.records import twin
 from tests.records.arrays import array
 

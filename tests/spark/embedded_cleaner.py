@@ -12,10 +12,10 @@ from pathlib import Path
 from pyspark import SparkContext
 
 import siltstone as st
-from siltstone.cleaner.report import CLEANED
-from siltstone.cleaner.service.log_cleaner import LogCleaner
-from siltstone.config import Config, parse_assignments
+from siltstone.base.config import Config, parse_assignments
+from siltstone.compaction.report import CLEANED
 from siltstone.log.names import TopicPartition
+from siltstone.runtime.log_cleaner import LogCleaner
 from siltstone.spark.session import running_session
 from tests.cleaner.service.serving import TOPIC, table, write
 from tests.log import driving

@@ -12,11 +12,11 @@ from pathlib import Path
 from pyspark import SparkContext
 
 import siltstone as st
-from siltstone.cleaner.report import CLEANED
-from siltstone.compacted.service.compactions import Compactions
-from siltstone.compacted.service.status import ERROR, SUCCESS, CompactionStatus
-from siltstone.config import Config, parse_assignments
+from siltstone.base.config import Config, parse_assignments
+from siltstone.compaction.report import CLEANED
 from siltstone.log.names import TopicPartition
+from siltstone.runtime.compaction_status import ERROR, SUCCESS, CompactionStatus
+from siltstone.runtime.compactions import Compactions
 from siltstone.spark.session import running_session
 from tests.cleaner.service.serving import TOPIC, table, write
 from tests.compacted.service.serving import seen

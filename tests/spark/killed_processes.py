@@ -16,9 +16,9 @@ from typing import Any
 
 from pyspark import SparkContext
 
-from siltstone import app
-from siltstone.cleaner.engine import Engine, Progress
-from siltstone.errors import SiltstoneError
+from siltstone.base.errors import SiltstoneError
+from siltstone.commands import clean as app
+from siltstone.compaction.engine import Engine, Progress
 from siltstone.spark import clean as pipeline
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.session import start_session

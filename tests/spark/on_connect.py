@@ -13,10 +13,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from siltstone import review
-from siltstone.cleaner.explanation import explaining
+from siltstone.commands import review
+from siltstone.compaction.explain import explaining
 from siltstone.spark.explain import SparkObserver
-from siltstone.spark.sessions import workers_of
+from siltstone.spark.session import workers_of
 from siltstone.spark.verify import SparkChecker
 
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import siltstone
-from siltstone import app
-from siltstone.cleaner.engine import Engine, Progress
+from siltstone.commands import clean as app
+from siltstone.compaction.engine import Engine, Progress
 from siltstone.spark import clean as pipeline
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.probe import refuse_strange_executors

@@ -22,8 +22,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from siltstone import app
-from siltstone.cleaner.engine import Engine
+from siltstone.commands import clean as app
+from siltstone.compaction.engine import Engine
 from siltstone.spark import clean as pipeline
 from siltstone.spark import jobs
 from siltstone.spark.clean import SparkEngine

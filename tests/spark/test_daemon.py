@@ -118,13 +118,13 @@ def archives_known() -> int:
 def test_workers_have_it_all(session: SparkSession) -> None:
     frame = session.range(0, 2, 1, 2).mapInArrow(what_a_worker_has, "found string")
     for row in frame.collect():
-        assert row.found == "siltstone.spark.daemon: siltstone.cleaner.rewrite, pandas"
+        assert row.found == "siltstone.spark.daemon: siltstone.compaction.rewrite, pandas"
 
 
 def what_a_worker_has(batches: object) -> object:
     """Its daemon's name, and which of two modules it has."""
     words = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().split(b"\0")
     parent = words[words.index(b"-m") + 1].decode()
-    names = ", ".join(name for name in ("siltstone.cleaner.rewrite", "pandas") if name in sys.modules)
+    names = ", ".join(name for name in ("siltstone.compaction.rewrite", "pandas") if name in sys.modules)
     for batch in batches:  # type: ignore[attr-defined]
         yield pa.RecordBatch.from_pydict({"found": [f"{parent}: {names}"] * batch.num_rows})

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import siltstone as st
-from siltstone.cleaner.report import CLEANED
-from siltstone.config import Config, parse_assignments
+from siltstone.base.config import Config, parse_assignments
+from siltstone.compaction.report import CLEANED
 from siltstone.spark.session import running_session
 from tests.cleaner.service.serving import TOPIC, table, write
 

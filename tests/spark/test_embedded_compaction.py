@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import siltstone as st
-from siltstone.compacted.service.status import SUCCESS
-from siltstone.config import Config, parse_assignments
+from siltstone.base.config import Config, parse_assignments
+from siltstone.runtime.compaction_status import SUCCESS
 from siltstone.spark.session import running_session
 from tests.cleaner.service.serving import TOPIC, write
 from tests.compacted.service.serving import seen

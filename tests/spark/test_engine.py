@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from siltstone import app
-from siltstone.cleaner import cleaner as cleaner_module
-from siltstone.cleaner import waves as waves_module
-from siltstone.cleaner.engine import InProcessEngine, bucket_count
-from siltstone.cleaner.report import LogResult
-from siltstone.errors import EngineError
+from siltstone.base.errors import EngineError
+from siltstone.commands import clean as app
+from siltstone.compaction.engine import InProcessEngine, bucket_count
+from siltstone.compaction.inplace import cleaner as cleaner_module
+from siltstone.compaction.inplace import cleaner as waves_module
+from siltstone.compaction.report import LogResult
 from siltstone.spark import clean as pipeline
 from siltstone.spark import tasks as spark_tasks
 from siltstone.spark.clean import SparkEngine

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from siltstone.cleaner.cleaner import RunLimits
-from siltstone.cleaner.engine import Engine, InProcessEngine
-from siltstone.cleaner.report import CLEANED, UNCLEANABLE, LogResult
-from siltstone.cleaner.stretches import are_cut, place_near, shares
+from siltstone.compaction.engine import Engine, InProcessEngine
+from siltstone.compaction.inplace.cleaner import RunLimits
+from siltstone.compaction.input_splits import are_cut, place_near, shares
+from siltstone.compaction.report import CLEANED, UNCLEANABLE, LogResult
 from siltstone.log.segments import list_segments
 from siltstone.spark.clean import SparkEngine
 from tests.cleaner import logs

@@ -7,9 +7,9 @@ import threading
 import pytest
 from pyspark.sql import SparkSession
 
-from siltstone.errors import EngineError
+from siltstone.base.errors import EngineError
+from siltstone.spark.exchange import Row
 from siltstone.spark.jobs import one_ahead
-from siltstone.spark.rows import Row
 
 pytestmark = pytest.mark.spark
 

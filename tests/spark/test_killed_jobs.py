@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from siltstone import app, review
-from siltstone.cleaner.cleaner import RunLimits
-from siltstone.cleaner.engine import Engine, InProcessEngine
-from siltstone.cleaner.report import CLEANED, FAILED, LogResult
+from siltstone.commands import clean as app
+from siltstone.commands import review
+from siltstone.compaction.engine import Engine, InProcessEngine
+from siltstone.compaction.inplace.cleaner import RunLimits
+from siltstone.compaction.report import CLEANED, FAILED, LogResult
 from siltstone.spark import clean as pipeline
 from siltstone.spark import explain, verify
 from siltstone.spark.clean import SparkEngine

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from siltstone import files
-from siltstone.errors import EngineError
+from siltstone.base import files
+from siltstone.base.errors import EngineError
 from siltstone.spark import probe
 
 pytestmark = pytest.mark.spark

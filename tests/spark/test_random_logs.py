@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from pyspark.sql import SparkSession
 
-from siltstone.cleaner.cleaner import RunLimits
-from siltstone.cleaner.engine import Engine, InProcessEngine
-from siltstone.cleaner.report import LogResult
+from siltstone.compaction.engine import Engine, InProcessEngine
+from siltstone.compaction.inplace.cleaner import RunLimits
+from siltstone.compaction.report import LogResult
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.jobs import TOGETHER_BYTES
 from tests import in_memory

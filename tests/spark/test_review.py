@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from siltstone import review
+from siltstone.commands import review
 from siltstone.spark.explain import SparkObserver
-from siltstone.spark.sessions import workers_of
+from siltstone.spark.session import workers_of
 from siltstone.spark.verify import SparkChecker
 from tests import golden_sets
 from tests.explain.asking import asked

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import review
+from siltstone.commands import review
 from tests import golden_sets
 from tests.explain.asking import asked
 from tests.operator.staged import stage

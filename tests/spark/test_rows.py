@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from siltstone.cleaner.keys import EntryBlob
-from siltstone.cleaner.staging import Rewritten
-from siltstone.cleaner.work import Extracted, Trouble
-from siltstone.spark import rows
+from siltstone.compaction.keys import EntryBlob
+from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.work import Extracted, Trouble
+from siltstone.spark import exchange as rows
 
 pytestmark = pytest.mark.spark
 

@@ -18,13 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from siltstone import app
+from siltstone.commands import clean as app
 from siltstone.spark import clean as cleaning
 from siltstone.spark import compact as compacting
 from siltstone.spark.clean import SparkEngine
+from siltstone.spark.exchange import Row, Stage, rows_of
 from siltstone.spark.jobs import Job
-from siltstone.spark.rows import Row, rows_of
-from siltstone.spark.together import Stage
 from tests.cleaner.lives import Life, lives
 from tests.operator.staged import stage
 from tests.spark.test_compaction import live

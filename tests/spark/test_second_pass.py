@@ -13,12 +13,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from siltstone.cleaner.cleaner import RunLimits
-from siltstone.cleaner.engine import Engine, InProcessEngine
-from siltstone.cleaner.report import CLEANED, FAILED, UNCLEANABLE, LogResult
-from siltstone.spark import rows, second_pass
+from siltstone.compaction.engine import Engine, InProcessEngine
+from siltstone.compaction.inplace.cleaner import RunLimits
+from siltstone.compaction.report import CLEANED, FAILED, UNCLEANABLE, LogResult
+from siltstone.spark import broadcast_join as second_pass
+from siltstone.spark import exchange as rows
+from siltstone.spark.broadcast_join import dirty_task
 from siltstone.spark.clean import SparkEngine
-from siltstone.spark.second_pass import dirty_task
 from tests.cleaner import logs
 from tests.cleaner.logs import NOW, Rec, one
 from tests.cleaner.test_lookup import write

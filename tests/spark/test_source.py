@@ -10,8 +10,8 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import siltstone as st
-from siltstone.arrow import to_arrow
-from siltstone.log.service.read_only import ReadOnlyLogs
+from siltstone.log.read_only import ReadOnlyLogs
+from siltstone.tables.arrow import to_arrow
 from tests.cleaner.logs import Rec, batch
 from tests.tables.tables import log_directory
 

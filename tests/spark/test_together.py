@@ -17,11 +17,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from siltstone import files
+from siltstone.base import files
 from siltstone.spark import jobs
+from siltstone.spark.exchange import ALL, FAILED, Row, Stage, _Post, progress_of, rows_of, together_task
 from siltstone.spark.jobs import TOGETHER_BYTES, Job, can_go_together, run, run_apart, run_together
-from siltstone.spark.rows import Row, rows_of
-from siltstone.spark.together import ALL, FAILED, Stage, _Post, progress_of, together_task
 from tests.spark.jobs_on_spark import HOLD, hold
 
 pytestmark = pytest.mark.spark

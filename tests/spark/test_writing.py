@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from siltstone.log.service.manager import LogManager
+from siltstone.runtime.manager import LogManager
 from tests.tables.writes import left_over, records, values
 
 pytestmark = pytest.mark.spark

@@ -10,13 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from siltstone import app, files
-from siltstone.clock import ManualClock
-from siltstone.compacted.compactor import TwoPhaseCompactor
-from siltstone.compacted.engine import InProcessCompactionEngine
-from siltstone.errors import SourceChangedError
+from siltstone.base import files
+from siltstone.base.clock import ManualClock
+from siltstone.base.errors import SourceChangedError
+from siltstone.commands import clean as app
+from siltstone.compaction.ledger.compactor import TwoPhaseCompactor
+from siltstone.compaction.ledger.engine import InProcessCompactionEngine
 from siltstone.log import replacement
-from siltstone.log.service.read_only import ReadOnlyLogs
+from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.table import AnySplit, plan_table, read_table
 from tests.cleaner import logs

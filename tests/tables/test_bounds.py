@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.errors import OffsetOutOfRangeError, UnknownTopicError, UsageError
+from siltstone.base.errors import OffsetOutOfRangeError, UnknownTopicError, UsageError
 from tests.cleaner.logs import Rec, batch, one
 from tests.cleaner.transactional import marker
 from tests.log.views import write_aborted

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.clock import ManualClock
-from siltstone.compacted.compactor import TwoPhaseCompactor
-from siltstone.compacted.engine import InProcessCompactionEngine
-from siltstone.errors import SourceChangedError
+from siltstone.base.clock import ManualClock
+from siltstone.base.errors import SourceChangedError
+from siltstone.compaction.ledger.compactor import TwoPhaseCompactor
+from siltstone.compaction.ledger.engine import InProcessCompactionEngine
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.ledger.store import LedgerStore
-from siltstone.log.service.read_only import ReadOnlyLogs
+from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.planning import plan
-from siltstone.tables.predicate import EVERYTHING
 from siltstone.tables.reading import read_split
+from siltstone.tables.splits import EVERYTHING
+from siltstone.tables.views import plan
 from tests.cleaner.logs import NOW, Rec, batch
 from tests.log.views import write_segments
 from tests.tables.tables import log_directory, offsets, table_of

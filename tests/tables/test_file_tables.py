@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from siltstone.errors import CorruptFileError
+from siltstone.base.errors import CorruptFileError
 from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.indexes import read_entries
 from siltstone.log.names import REPLICATION_CHECKPOINT

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import app
-from siltstone.cleaner.engine import InProcessEngine
-from siltstone.clock import ManualClock
-from siltstone.errors import DirectoryRefusedError, OffsetOutOfRangeError
+from siltstone.base.clock import ManualClock
+from siltstone.base.errors import DirectoryRefusedError, OffsetOutOfRangeError
+from siltstone.commands import clean as app
+from siltstone.compaction.engine import InProcessEngine
 from siltstone.log.names import TopicPartition
-from siltstone.log.service.manager import LogManager
+from siltstone.runtime.manager import LogManager
 from siltstone.tables import following
 from siltstone.tables.following import Follower, as_data, of_data
 from siltstone.tables.options import ReadOptions

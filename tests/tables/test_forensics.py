@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from siltstone import files
-from siltstone.errors import CorruptRecordError, UsageError
-from siltstone.log.inspection.batches import log_rows
-from siltstone.log.inspection.rows import DumpOptions
-from siltstone.records.checksum import patch_checksums
+from siltstone.base import files
+from siltstone.base.errors import CorruptRecordError, UsageError
+from siltstone.base.records.checksum import patch_checksums
+from siltstone.log.dump.batches import log_rows
+from siltstone.log.dump.rows import DumpOptions
 from siltstone.tables.forensics import judged_batches
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.predicate import EVERYTHING
+from siltstone.tables.splits import EVERYTHING
 from siltstone.tables.table import plan_table, read_table, table_schema
 from tests.cleaner.logs import Rec, batch, one
 from tests.golden_sets import case_names

@@ -13,20 +13,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone import files
-from siltstone.arrow import schema, to_batches
-from siltstone.errors import SourceChangedError
+from siltstone.base import files
+from siltstone.base.errors import SourceChangedError
 from siltstone.log.names import TopicPartition
-from siltstone.log.service.read_only import ReadOnlyLogs
-from siltstone.tables import latest
-from siltstone.tables.bounds import find_ranges
-from siltstone.tables.offsets import pack_offsets, unpack_offsets
-from siltstone.tables.opened import open_logs
+from siltstone.log.read_only import ReadOnlyLogs
+from siltstone.tables import views as latest
+from siltstone.tables.arrow import schema, to_batches
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.planning import plan
-from siltstone.tables.predicate import EVERYTHING
 from siltstone.tables.reading import read_split
-from siltstone.tables.splits import Piece, SourceFile, Split
+from siltstone.tables.splits import (
+    EVERYTHING,
+    Piece,
+    SourceFile,
+    Split,
+    find_ranges,
+    open_logs,
+    pack_offsets,
+    unpack_offsets,
+)
+from siltstone.tables.views import plan
 from tests.cleaner.logs import Rec, batch
 from tests.log.views import entries_of, random_segments, write_segments
 from tests.records import twin

@@ -6,11 +6,9 @@ import re
 
 import pytest
 
-from siltstone.errors import UsageError
+from siltstone.base.errors import UsageError
 from siltstone.log.names import TopicPartition
-from siltstone.tables.choice import EARLIEST, Bound
-from siltstone.tables.given import duration_ms, size, time_ms
-from siltstone.tables.options import OPTIONS, ReadOptions
+from siltstone.tables.options import EARLIEST, OPTIONS, Bound, ReadOptions, duration_ms, size, time_ms
 from siltstone.tables.writing import WRITE_OPTIONS
 from tests.golden_sets import REPOSITORY
 

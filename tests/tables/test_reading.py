@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.arrow import schema, to_batches
-from siltstone.errors import CorruptRecordError, OffsetOutOfRangeError, SourceChangedError
-from siltstone.log.service.read_only import ReadOnlyLogs
+from siltstone.base.errors import CorruptRecordError, OffsetOutOfRangeError, SourceChangedError
+from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.tables import reading, splits
+from siltstone.tables.arrow import schema, to_batches
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.planning import plan
 from siltstone.tables.reading import read_split
+from siltstone.tables.views import plan
 from tests.cleaner.logs import Rec, batch, one
 from tests.golden_sets import case_names, legacy_names
 from tests.log.views import random_segments, write_segments

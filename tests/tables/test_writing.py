@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from siltstone.arrow.spans import header_spans_of, spans_of
-from siltstone.errors import (
+from siltstone.base.errors import (
     DirectoryLockedError,
     DirectoryRefusedError,
     InvalidTimestampError,
@@ -20,14 +19,13 @@ from siltstone.errors import (
     UnknownTopicError,
     UsageError,
 )
+from siltstone.base.records.build import Spans, encode_headers
+from siltstone.base.records.partitioner import partition_for_key, partitions_for_keys
 from siltstone.log.names import TopicPartition
-from siltstone.log.service.manager import LogManager
-from siltstone.log.service.read_only import ReadOnlyLogs
-from siltstone.records.build import Spans, encode_headers
-from siltstone.records.partitioner import partition_for_key, partitions_for_keys
-from siltstone.tables.batching import rows_of
-from siltstone.tables.staged import staged_batches
-from siltstone.tables.writes import MOST_KEPT, Write, load_writes, store_write
+from siltstone.log.read_only import ReadOnlyLogs
+from siltstone.runtime.manager import LogManager
+from siltstone.tables.batching import header_spans_of, rows_of, spans_of
+from siltstone.tables.commit import MOST_KEPT, Write, load_writes, staged_batches, store_write
 from siltstone.tables.writing import WriteOptions, abort_plan, commit_plan, stage_task
 from tests.tables.writes import (
     CLOCK,

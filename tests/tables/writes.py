@@ -8,12 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from siltstone.clock import ManualClock
+from siltstone.base.clock import ManualClock
 from siltstone.log.names import TopicPartition
+from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.reading import LogReader, Record
-from siltstone.log.service.read_only import ReadOnlyLogs
-from siltstone.tables.staged import StagedFile
-from siltstone.tables.writes import Write
+from siltstone.tables.commit import StagedFile, Write
 from siltstone.tables.writing import WriteOptions, WritePlan, commit_plan, plan_write, stage_task
 
 NOW = 1_800_000_000_000

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from siltstone.records.layout import HEADER
+from siltstone.base.records.layout import HEADER
 from tests.cleaner.logs import Header, Rec, batch, headers_of, write_segment
 from tests.records import twin
 from tests.verify.staging import Pair

@@ -6,10 +6,10 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from siltstone.config import Config, parse_assignments
-from siltstone.verifying.directories import verify
-from siltstone.verifying.pairs import Terms, terms_of
-from siltstone.verifying.verdict import Checker, LogVerdict, check_here
+from siltstone.base.config import Config, parse_assignments
+from siltstone.verify.directories import verify
+from siltstone.verify.pairs import Terms, terms_of
+from siltstone.verify.verdict import Checker, LogVerdict, check_here
 from tests import golden_sets
 
 LATER = 1 << 60

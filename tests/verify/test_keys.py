@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from siltstone.verifying import keys
-from siltstone.verifying.keys import KEPT, MAY_GO, MUST_GO, TOMBSTONE, KeyTerms, hash_keys, judge_bucket
+from siltstone.verify import keys
+from siltstone.verify.keys import KEPT, MAY_GO, MUST_GO, TOMBSTONE, KeyTerms, hash_keys, judge_bucket
 
 MASK = (1 << 64) - 1
 P1, P2, P3, P4 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63

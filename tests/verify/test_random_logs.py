@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from siltstone.cleaner.report import CLEANED
-from siltstone.verifying.directories import verify
-from siltstone.verifying.pairs import Terms, terms_of
-from siltstone.verifying.verdict import LogVerdict, check_here
+from siltstone.compaction.report import CLEANED
+from siltstone.verify.directories import verify
+from siltstone.verify.pairs import Terms, terms_of
+from siltstone.verify.verdict import LogVerdict, check_here
 from tests.cleaner import logs, oracle
 from tests.cleaner.lives import Life, Living, lives
 from tests.cleaner.naive import batches_of

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from siltstone.log.indexes import TRANSACTION_ENTRY
-from siltstone.verifying.findings import KINDS
+from siltstone.verify.findings import KINDS
 from tests import golden_sets
 from tests.records.twin import Record
 from tests.verify.editing import (
@@ -601,8 +601,8 @@ def test_a_spoiled_result_is_found(
 
 
 def test_a_log_that_is_gone_and_one_that_is_new_are_found(golden: Path, tmp_path: Path) -> None:
-    from siltstone.verifying.directories import verify
-    from siltstone.verifying.verdict import check_here
+    from siltstone.verify.directories import verify
+    from siltstone.verify.verdict import check_here
 
     case = golden_sets.load_case(golden, "basic")
     pair = stage_pair(case, case.rounds[0], tmp_path)

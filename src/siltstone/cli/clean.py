@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from siltstone import app
-from siltstone.cleaner import report as status
-from siltstone.cleaner.report import LogResult, failures
+from siltstone.base.config import Source
+from siltstone.base.errors import UsageError
 from siltstone.cli.output import note, size_text
 from siltstone.cli.watch import watch_logs
-from siltstone.config import Source
-from siltstone.errors import UsageError
+from siltstone.commands import clean as cleaning
+from siltstone.compaction import report as status
+from siltstone.compaction.report import LogResult, failures
 
 _STYLE = {
     status.CLEANED: "green",
@@ -96,16 +96,18 @@ class CleanFlags:
     report: Path | None = None
     dry_run: Annotated[bool, _FLAG] = False
     no_spark: Annotated[bool, _FLAG] = False
-    master: str = app.DEFAULT_MASTER
+    master: str = cleaning.DEFAULT_MASTER
     spill_dir: Path | None = None
 
-    def request(self, directories: Sequence[Path]) -> app.CleanRequest:
+    def request(self, directories: Sequence[Path]) -> cleaning.CleanRequest:
         """What is asked of the application. Raises UsageError."""
         if self.max_extra_bytes is not None and self.max_extra_bytes <= 0:
             raise UsageError(f"--max-extra-bytes {self.max_extra_bytes}: must be over 0")
         given = {each.name: getattr(self, each.name) for each in fields(self)}
         topics, minutes = given.pop("topic"), given.pop("stop_after")
-        return app.CleanRequest(directories=directories, topics=topics, stop_after_minutes=minutes, **given)
+        return cleaning.CleanRequest(
+            directories=directories, topics=topics, stop_after_minutes=minutes, **given
+        )
 
 
 def clean(
@@ -140,7 +142,7 @@ def clean(
     if interval is not None:
         raise UsageError("--interval goes with --watch")
     with _Bars() as bars:
-        done = app.clean(request, progress=bars)
+        done = cleaning.clean(request, progress=bars)
     if json_:
         sys.stdout.write(json.dumps(_document(request, done)) + "\n")
     else:
@@ -174,7 +176,7 @@ class _Bars:
         self._progress.update(self._tasks[key], completed=done, total=total)
 
 
-def _document(request: app.CleanRequest, done: app.CleanReport) -> dict[str, object]:
+def _document(request: cleaning.CleanRequest, done: cleaning.CleanReport) -> dict[str, object]:
     return {
         "run": done.run,
         "dry_run": request.dry_run,
@@ -208,7 +210,7 @@ def _row(result: LogResult) -> list[str]:
     ]
 
 
-def _show(request: app.CleanRequest, done: app.CleanReport) -> None:
+def _show(request: cleaning.CleanRequest, done: cleaning.CleanReport) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=140)

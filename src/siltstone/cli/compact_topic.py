@@ -9,14 +9,23 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from siltstone import app
-from siltstone.administration.compaction import EngineFor, PartitionCompaction, TopicCompaction
-from siltstone.administration.compaction import compact_topic as compact
-from siltstone.cli.flags import FLAG, Directories, Json, Topic, place_of
-from siltstone.cli.output import note, size_text, write_json, write_line, write_table
-from siltstone.compacted.engine import CompactionEngine
-from siltstone.compacted.result import CompactionResult
-from siltstone.errors import UsageError
+from siltstone.base.errors import UsageError
+from siltstone.cli.output import (
+    FLAG,
+    Directories,
+    Json,
+    Topic,
+    note,
+    place_of,
+    size_text,
+    write_json,
+    write_line,
+    write_table,
+)
+from siltstone.commands import clean
+from siltstone.commands.compaction import EngineFor, PartitionCompaction, TopicCompaction
+from siltstone.commands.compaction import compact_topic as compact
+from siltstone.compaction.ledger.engine import CompactionEngine, CompactionResult
 
 SMALL_BYTES = 64 << 20
 """Up to this, one process is done before Spark has started."""
@@ -85,8 +94,8 @@ def engine_for(folders: Sequence[Path], master: str | None = None) -> EngineFor:
     """An engine on the master that was asked for; else Spark does what is worth its start."""
 
     def make(size: int) -> CompactionEngine:
-        chosen = app.DEFAULT_MASTER if master is None and size > SMALL_BYTES else master
-        return app.compaction_engine(chosen, folders)
+        chosen = clean.DEFAULT_MASTER if master is None and size > SMALL_BYTES else master
+        return clean.compaction_engine(chosen, folders)
 
     return make
 

@@ -9,8 +9,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from siltstone.administration.places import Place
-from siltstone.administration.settings import (
+from siltstone.base.config import Config, Source, split_additions
+from siltstone.base.errors import UsageError
+from siltstone.cli.output import FLAG, MANY, Directories, Json, note, place_of, write_json, write_line
+from siltstone.commands.places import Place
+from siltstone.commands.settings import (
     SettingFacts,
     SettingsChange,
     alter_namespace,
@@ -20,10 +23,6 @@ from siltstone.administration.settings import (
     settings_of_namespace,
     settings_of_topic,
 )
-from siltstone.cli.flags import FLAG, MANY, Directories, Json, place_of
-from siltstone.cli.output import note, write_json, write_line
-from siltstone.config import Config, Source, split_additions
-from siltstone.errors import UsageError
 
 _TYPES = ("topics", "brokers", "namespaces")
 

@@ -11,15 +11,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from siltstone import interruption
-from siltstone.administration.consuming import Arrived, Consuming, parse_range
-from siltstone.cli.flags import FLAG, NUMBER_OR_WORD, Directories, Json, Topic, place_of
-from siltstone.cli.output import note
+from siltstone.base import interruption
+from siltstone.base.errors import UsageError
+from siltstone.base.records.layout import TIMESTAMP_TYPE_BIT
+from siltstone.cli.output import FLAG, NUMBER_OR_WORD, Directories, Json, Topic, note, place_of
 from siltstone.cli.record_format import RecordFormat, delimiter, envelope
-from siltstone.errors import UsageError
-from siltstone.log.inspection.text import printable
+from siltstone.commands.records import Arrived, Consuming, parse_range
+from siltstone.log.dump.rows import printable
 from siltstone.log.reading import Polled, records_of
-from siltstone.records.layout import TIMESTAMP_TYPE_BIT
 
 _INTERVAL_SECONDS = 0.25
 _SHARE_OF_WAITING = 4

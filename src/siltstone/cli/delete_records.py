@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from siltstone.administration.offsets import RecordsDeleted, read_offsets
-from siltstone.administration.offsets import delete_records as delete
-from siltstone.cli.flags import FLAG, Directories, Json, place_of
-from siltstone.cli.output import write_json, write_line
-from siltstone.errors import UsageError
+from siltstone.base.errors import UsageError
+from siltstone.cli.output import FLAG, Directories, Json, place_of, write_json, write_line
+from siltstone.commands.offsets import RecordsDeleted, read_offsets
+from siltstone.commands.offsets import delete_records as delete
 
 
 def delete_records(

@@ -11,11 +11,11 @@ from typing import Annotated, Any, TextIO
 
 from cyclopts import Parameter
 
-from siltstone.errors import UsageError
-from siltstone.log.inspection.dump import DumpFile, dump_file, identify
-from siltstone.log.inspection.rows import Decoder, DumpOptions, Finding, Row
-from siltstone.log.inspection.text import printable, render
-from siltstone.records.codecs import DEFAULT_LIMIT
+from siltstone.base.errors import UsageError
+from siltstone.base.records.codecs import DEFAULT_LIMIT
+from siltstone.log.dump.files import DumpFile, dump_file, identify
+from siltstone.log.dump.rows import Decoder, DumpOptions, Row, printable, render
+from siltstone.log.index_checks import Finding
 
 _FLAG = Parameter(negative=())
 _LIMIT = Parameter(help="Show no records of a batch that decompresses to more bytes.")

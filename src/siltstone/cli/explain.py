@@ -9,14 +9,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from siltstone import files, review
-from siltstone.cleaner.explanation.drawing import time_text
-from siltstone.cleaner.explanation.explaining import TOP
-from siltstone.cleaner.explanation.model import Explanation, LogExplanation
-from siltstone.cleaner.explanation.page import page
-from siltstone.cleaner.report import FAILED, UNCLEANABLE
+from siltstone.base import files
+from siltstone.base.errors import UsageError
 from siltstone.cli.output import note, size_text, write_json, write_line, write_table
-from siltstone.errors import UsageError
+from siltstone.commands import review
+from siltstone.commands.explain_page import page, time_text
+from siltstone.compaction.explain.explaining import TOP
+from siltstone.compaction.explain.model import Explanation, LogExplanation
+from siltstone.compaction.report import FAILED, UNCLEANABLE
 
 _MANY = Parameter(negative=(), consume_multiple=False)
 _FLAG = Parameter(negative=())

@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from siltstone.administration.offsets import OffsetFound, list_offsets, parse_time, select_partitions
-from siltstone.cli.flags import FLAG, NUMBER_OR_WORD, Directories, Json, Topic, place_of
-from siltstone.cli.output import note, write_json, write_line
+from siltstone.cli.output import (
+    FLAG,
+    NUMBER_OR_WORD,
+    Directories,
+    Json,
+    Topic,
+    note,
+    place_of,
+    write_json,
+    write_line,
+)
+from siltstone.commands.offsets import OffsetFound, list_offsets, parse_time, select_partitions
 
 
 def get_offsets(

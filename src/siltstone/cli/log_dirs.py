@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-from siltstone.administration.sizes import describe_log_dirs
-from siltstone.cli.flags import FLAG, Directories, Json, place_of
-from siltstone.cli.output import write_line
-from siltstone.errors import UsageError
+from siltstone.base.errors import UsageError
+from siltstone.cli.output import FLAG, Directories, Json, place_of, write_line
+from siltstone.commands.offsets import describe_log_dirs
 
 
 def log_dirs(

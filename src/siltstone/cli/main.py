@@ -11,8 +11,8 @@ import logging
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from siltstone import interruption
-from siltstone.errors import LogError, SiltstoneError, UsageError
+from siltstone.base import interruption
+from siltstone.base.errors import LogError, SiltstoneError, UsageError
 
 if TYPE_CHECKING:
     import cyclopts
@@ -109,7 +109,7 @@ def run(arguments: list[str] | None = None) -> int:
     except SiltstoneError as error:
         say(str(error))
     except BrokenPipeError:
-        from siltstone import files
+        from siltstone.base import files
 
         files.silence_output()
     except OSError as error:
@@ -148,7 +148,7 @@ def main() -> NoReturn:
     try:
         sys.stdout.flush()
     except OSError:
-        from siltstone import files
+        from siltstone.base import files
 
         files.silence_output()
     came.settle()

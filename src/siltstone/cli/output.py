@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from siltstone.base.errors import UsageError
+from siltstone.commands.places import Place
 
 
 def write_json(document: object, *, flush: bool = False) -> None:
@@ -63,3 +68,24 @@ def _shown(value: object) -> str:
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+# Flags that many commands have, and the directories that they mean.
+
+FLAG = Parameter(negative=())
+MANY = Parameter(negative=(), consume_multiple=False)
+NUMBER_OR_WORD = Parameter(negative=(), allow_leading_hyphen=True)
+Directories = Annotated[tuple[Path, ...], Parameter(name="--dir", negative=(), consume_multiple=False)]
+Json = Annotated[bool, Parameter(name="--json", negative=())]
+Topic = Annotated[str | None, Parameter(name=("--topic", "-t"))]
+
+
+def place_of(
+    directories: Sequence[Path], bootstrap_server: str | None, properties: Path | None = None
+) -> Place:
+    """The directories that are meant. Raises UsageError without any."""
+    if bootstrap_server is not None:
+        raise UsageError("--bootstrap-server comes with the broker; say which directory with --dir")
+    if not directories:
+        raise UsageError("say which log directory with --dir")
+    return Place(directories=tuple(directories), server_properties=properties)

@@ -12,13 +12,12 @@ from typing import Annotated, cast
 
 from cyclopts import Parameter
 
-from siltstone import files, interruption
-from siltstone.administration.producing import Producing
-from siltstone.cli.flags import Directories, Json, Topic, place_of
-from siltstone.cli.output import note, write_json
+from siltstone.base import files, interruption
+from siltstone.base.errors import UsageError
+from siltstone.cli.output import Directories, Json, Topic, note, place_of, write_json
 from siltstone.cli.record_format import delimiter
-from siltstone.errors import UsageError
-from siltstone.log.service.embedded import NewRecord
+from siltstone.commands.records import Producing
+from siltstone.runtime.embedded import NewRecord
 
 _CHUNK = 256 << 10
 

@@ -13,7 +13,7 @@ import base64
 import re
 from collections.abc import Callable, Sequence
 
-from siltstone.errors import UsageError
+from siltstone.base.errors import UsageError
 from siltstone.log.names import TopicPartition
 from siltstone.log.reading import Record
 

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from siltstone import app
-from siltstone.errors import UsageError
+from siltstone.base.errors import UsageError
+from siltstone.commands import clean
 from siltstone.log.recovery import directories as status
 from siltstone.log.recovery.directories import DirectoryRecovery, LogRecovery
 
@@ -67,7 +67,7 @@ def recover(
     if threads < 1:
         raise UsageError(f"--threads {threads}: must be at least 1")
     with _Bars() as bars:
-        done = app.recover(
+        done = clean.recover(
             directories,
             config=config,
             broker_config=broker_config,

@@ -11,8 +11,21 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from siltstone.administration.places import Place, TopicFacts
-from siltstone.administration.topics import (
+from siltstone.base.errors import UsageError
+from siltstone.cli.output import (
+    FLAG,
+    MANY,
+    Directories,
+    Json,
+    Topic,
+    note,
+    place_of,
+    write_json,
+    write_line,
+    write_table,
+)
+from siltstone.commands.places import Place, TopicFacts
+from siltstone.commands.topics import (
     PartitionFacts,
     TopicChange,
     add_partitions,
@@ -22,9 +35,6 @@ from siltstone.administration.topics import (
     partitions_of,
     texts_of,
 )
-from siltstone.cli.flags import FLAG, MANY, Directories, Json, Topic, place_of
-from siltstone.cli.output import note, write_json, write_line, write_table
-from siltstone.errors import UsageError
 
 _ACTIONS = ("create", "list", "describe", "alter", "delete")
 _WORDS = ("compact", "compaction-status")
@@ -171,8 +181,8 @@ def topics(
 
 
 def _compact(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
-    from siltstone.administration.compaction import compact_topic
     from siltstone.cli.compact_topic import engine_for, show_compaction
+    from siltstone.commands.compaction import compact_topic
 
     assert flags.topic is not None
     found = compact_topic(place, flags.topic, engine_for(flags.dir), dry_run=flags.dry_run)
@@ -180,8 +190,8 @@ def _compact(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
 
 
 def _watch(place: Place, flags: TopicsFlags, as_json: bool) -> int:
-    from siltstone.administration.compaction import compaction_of
     from siltstone.cli.compact_topic import show_status
+    from siltstone.commands.compaction import compaction_of
 
     assert flags.topic is not None
     found = compaction_of(place, flags.topic)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from siltstone import app
+from siltstone.commands import clean
 
 
 def undo(run: Path, /, *, json_: Annotated[bool, Parameter(name="--json", negative=())] = False) -> int:
@@ -24,7 +24,7 @@ def undo(run: Path, /, *, json_: Annotated[bool, Parameter(name="--json", negati
     json_
         Print one JSON document.
     """
-    restored = app.undo(run)
+    restored = clean.undo(run)
     if json_:
         logs = [{"directory": path, "restored": names} for path, names in restored.items()]
         sys.stdout.write(json.dumps({"logs": logs}) + "\n")

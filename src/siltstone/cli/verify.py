@@ -8,10 +8,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from siltstone import review
 from siltstone.cli.output import note, write_json, write_line, write_table
-from siltstone.verifying.findings import KINDS
-from siltstone.verifying.verdict import LogVerdict, Verdict
+from siltstone.commands import review
+from siltstone.verify.findings import KINDS
+from siltstone.verify.verdict import LogVerdict, Verdict
 
 _MANY = Parameter(negative=(), consume_multiple=False)
 _FLAG = Parameter(negative=())

@@ -12,15 +12,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from siltstone import interruption
-from siltstone.administration.watched import STATES, Seen, WatchedLog
-from siltstone.administration.watching import Watch
-from siltstone.app import CleanRequest
-from siltstone.cleaner.history import Cleaning
+from siltstone.base import interruption
+from siltstone.base.clock import Clock, ManualClock, SystemClock, chosen_ms, time_text
+from siltstone.base.errors import UsageError
 from siltstone.cli.output import size_text, write_json
-from siltstone.clock import Clock, ManualClock, SystemClock, chosen_ms, time_text
-from siltstone.errors import UsageError
-from siltstone.policies import PolicyPlaces
+from siltstone.commands.clean import CleanRequest
+from siltstone.commands.policies import PolicyPlaces
+from siltstone.commands.watch import STATES, Seen, Watch, WatchedLog
+from siltstone.compaction.report import Cleaning
 
 DEFAULT_INTERVAL = 2.0
 LONGEST_INTERVAL = 86_400.0

@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from siltstone import files
-from siltstone.errors import CorruptFileError
+from siltstone.base import files
+from siltstone.base.errors import CorruptFileError
 from siltstone.log.names import PARTITION_METADATA, TopicPartition
 
 _TOPIC_ID_LENGTH = 22

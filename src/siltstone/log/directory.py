@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from siltstone import files
-from siltstone.config import LONG_MAX
-from siltstone.errors import DirectoryLockedError, DirectoryRefusedError, NotALogDirectoryError
+from siltstone.base import files
+from siltstone.base.config import LONG_MAX
+from siltstone.base.errors import DirectoryLockedError, DirectoryRefusedError, NotALogDirectoryError
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, read_properties, write_checkpoint
 from siltstone.log.names import TopicPartition, parse_partition, parse_segment_file, why_not_a_partition

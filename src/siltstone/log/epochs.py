@@ -10,8 +10,8 @@ from __future__ import annotations
 import bisect
 from pathlib import Path
 
-from siltstone import files
-from siltstone.errors import CorruptFileError
+from siltstone.base import files
+from siltstone.base.errors import CorruptFileError
 from siltstone.log.names import LEADER_EPOCH_CHECKPOINT
 
 NO_EPOCH, NO_OFFSET = -1, -1

@@ -21,13 +21,13 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from siltstone.errors import CorruptRecordError, OffsetOutOfRangeError
-from siltstone.files import FileSlice
-from siltstone.log.live_segment import LiveSegment
+from siltstone.base.errors import CorruptRecordError, OffsetOutOfRangeError
+from siltstone.base.files import FileSlice
+from siltstone.base.records.codecs import DEFAULT_LIMIT
+from siltstone.base.records.layout import LOG_OVERHEAD, Bytes, Directory
+from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches
 from siltstone.log.lookup import RecordPlace
-from siltstone.records.codecs import DEFAULT_LIMIT
-from siltstone.records.layout import LOG_OVERHEAD, Bytes, Directory
-from siltstone.records.scan import SCAN_REASON, ScanEnd, scan_batches
+from siltstone.log.segment import LiveSegment
 
 READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
 EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3

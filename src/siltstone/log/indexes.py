@@ -22,9 +22,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from siltstone.errors import CorruptFileError
-from siltstone.records.kernel import kernel
-from siltstone.records.layout import Directory, Int32, Int64
+from siltstone.base.errors import CorruptFileError
+from siltstone.base.records.kernel import kernel
+from siltstone.base.records.layout import Directory, Int32, Int64
 
 OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])

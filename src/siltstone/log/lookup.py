@@ -19,13 +19,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from siltstone import files
-from siltstone.errors import CorruptRecordError
-from siltstone.records.checksum import first_bad_checksum
-from siltstone.records.codecs import DEFAULT_LIMIT, Scratch
-from siltstone.records.decode import decode_records
-from siltstone.records.layout import Directory
-from siltstone.records.scan import SCAN_REASON, ScanEnd, scan_headers
+from siltstone.base import files
+from siltstone.base.errors import CorruptRecordError
+from siltstone.base.records.checksum import first_bad_checksum
+from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.layout import Directory
+from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_headers
 
 FIRST_READ = 16 << 10
 """Bytes of a lookup's first read: a few index intervals."""

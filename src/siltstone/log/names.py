@@ -36,7 +36,7 @@ STAGING = ".siltstone"
 COMPACTED = ".compacted"
 """The folder of compacted ledgers inside a partition directory; see ``log.ledger``."""
 STAGED_WRITES = ".siltstone-writes"
-"""The folder inside a partition directory where a table's write waits for its commit; see ``tables.staged``.
+"""The folder inside a partition directory where a table's write waits for its commit; see ``tables.commit``.
 It is not the cleaner's, which removes its own with all that is in it."""
 CLUSTER_METADATA = "__cluster_metadata"
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from siltstone import files
-from siltstone.clock import Clock, SystemClock
-from siltstone.config import LogConfig
-from siltstone.errors import DirectoryRefusedError
-from siltstone.log.found import Background, Found, run_now
+from siltstone.base import files
+from siltstone.base.clock import Clock, SystemClock
+from siltstone.base.config import LogConfig
+from siltstone.base.errors import DirectoryRefusedError
 from siltstone.log.names import TopicPartition, parse_partition
-from siltstone.log.partition import PartitionLog
+from siltstone.log.partition import Background, Found, PartitionLog, run_now
 from siltstone.log.producers import ProducerStates
 from siltstone.log.recovery.partition import Recovered, recover_partition
 

@@ -17,16 +17,16 @@ from pathlib import Path
 
 import numpy as np
 
-from siltstone import files
-from siltstone.errors import CorruptRecordError
+from siltstone.base import files
+from siltstone.base.errors import CorruptRecordError
+from siltstone.base.records.decode import decode_record_keys
+from siltstone.base.records.layout import Directory
 from siltstone.log.indexes import LARGEST_RELATIVE_OFFSET, IndexBuilder, read_entries
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import STAGING, segment_file
 from siltstone.log.own_folders import has_own_folder
 from siltstone.log.replacement import adopt, replace_segments
 from siltstone.log.segments import Segment, Window, windows
-from siltstone.records.decode import decode_record_keys
-from siltstone.records.layout import Directory
 
 FOLDER = "split"
 

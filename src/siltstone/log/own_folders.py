@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from siltstone import files
-from siltstone.errors import DirectoryRefusedError
+from siltstone.base import files
+from siltstone.base.errors import DirectoryRefusedError
 from siltstone.log.names import STAGING
 
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from siltstone import files
-from siltstone.errors import UnsafeFileError
+from siltstone.base import files
+from siltstone.base.errors import UnsafeFileError
 from siltstone.log.names import COMPACTED, DELETED, STAGED_WRITES, STAGING, TEMPORARY, is_kafkas_file
 
 _FOLDERS = (STAGING, COMPACTED, STAGED_WRITES)

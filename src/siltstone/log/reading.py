@@ -21,20 +21,20 @@ from typing import Protocol, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from siltstone.errors import CorruptRecordError, MessageTooLargeError, OffsetOutOfRangeError, UsageError
+from siltstone.base.errors import CorruptRecordError, MessageTooLargeError, OffsetOutOfRangeError, UsageError
+from siltstone.base.records.checksum import first_bad_checksum, refuse_bad_checksum
+from siltstone.base.records.codecs import DEFAULT_LIMIT
+from siltstone.base.records.columns import RecordColumns, select
+from siltstone.base.records.convert import up_convert
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory
+from siltstone.base.records.pieces import PIECE_BYTES, pieces
+from siltstone.base.records.scan import SCAN_REASON, ScanEnd
 from siltstone.log import fetch
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, AbortedTransaction, Fetched, LogView, Place
-from siltstone.log.live_segment import LiveSegment
+from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import LARGEST_BATCH
 from siltstone.log.transactions import Aborted, Carried, TransactionScan
-from siltstone.records.checksum import first_bad_checksum, refuse_bad_checksum
-from siltstone.records.codecs import DEFAULT_LIMIT
-from siltstone.records.columns import RecordColumns, select
-from siltstone.records.convert import up_convert
-from siltstone.records.decode import decode_records
-from siltstone.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory
-from siltstone.records.pieces import PIECE_BYTES, pieces
-from siltstone.records.scan import SCAN_REASON, ScanEnd
 
 EARLIEST, LATEST = "earliest", "latest"
 RESET_POLICIES = (EARLIEST, LATEST, "none")

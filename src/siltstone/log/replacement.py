@@ -23,8 +23,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from siltstone import files
-from siltstone.errors import CorruptRecordError
+from siltstone.base import files
+from siltstone.base.errors import CorruptRecordError
 from siltstone.log.names import (
     CLEANED,
     DELETED,

@@ -18,14 +18,14 @@ from pathlib import Path
 
 import numpy as np
 
-from siltstone import files
-from siltstone.errors import CorruptFileError, CorruptRecordError, SourceChangedError
+from siltstone.base import files
+from siltstone.base.errors import CorruptFileError, CorruptRecordError, SourceChangedError
+from siltstone.base.records.checksum import refuse_bad_checksum
+from siltstone.base.records.layout import MAGIC_POSITION, Bytes, Directory
+from siltstone.base.records.scan import SCAN_REASON, Scan, ScanEnd, scan_batches
 from siltstone.log.indexes import read_entries
 from siltstone.log.names import SEGMENT_KINDS, parse_segment_file, segment_file
 from siltstone.log.partition_files import partition_files, refuse_kind
-from siltstone.records.checksum import refuse_bad_checksum
-from siltstone.records.layout import MAGIC_POSITION, Bytes, Directory
-from siltstone.records.scan import SCAN_REASON, Scan, ScanEnd, scan_batches
 
 DEFAULT_WINDOW_SIZE = 4 << 20
 LARGEST_BATCH = (1 << 31) - 1

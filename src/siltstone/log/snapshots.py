@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from siltstone.errors import CorruptFileError
+from siltstone.base.errors import CorruptFileError
 
 _HEAD = struct.Struct(">hII")
 _ENTRY = struct.Struct(">qhiqiqiq")

@@ -34,20 +34,27 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from siltstone import files
-from siltstone.errors import CorruptFileError
+from siltstone.base import files
+from siltstone.base.errors import CorruptFileError
+from siltstone.base.records.checksum import refuse_bad_checksum
+from siltstone.base.records.control import marker_of
+from siltstone.base.records.decode import decode_record_keys
+from siltstone.base.records.kernel import kernel
+from siltstone.base.records.layout import (
+    CONTROL_BIT,
+    TRANSACTIONAL_BIT,
+    Bytes,
+    Directory,
+    Flags,
+    Int32,
+    Int64,
+)
+from siltstone.base.records.varint import read_int16
 from siltstone.log.indexes import TRANSACTION_ENTRY, read_entries
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import segment_file
 from siltstone.log.segments import Segment
-from siltstone.records.checksum import refuse_bad_checksum
-from siltstone.records.control import marker_of
-from siltstone.records.decode import decode_record_keys
-from siltstone.records.integers import read_int16
-from siltstone.records.kernel import kernel
-from siltstone.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory, Int32, Int64
 
-Flags = npt.NDArray[np.bool_]
 Kinds = npt.NDArray[np.int8]
 Entries = np.ndarray[tuple[int], np.dtype[np.void]]
 DATA, COMMIT, ABORT, OTHER, EMPTY, SENSELESS = range(6)

@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from siltstone.base.records.layout import Words
 from siltstone.spark import running
 from siltstone.spark.tasks import Batches, in_worker
 
-Words = npt.NDArray[np.uint64]
 Task = Callable[[Batches], Iterator[pa.RecordBatch]]
 _SCHEMA = "log int, target int, count long, blob binary, report string"
 _ARROW = pa.schema(

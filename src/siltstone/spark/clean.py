@@ -1,4 +1,4 @@
-"""The cleaner's pipeline on Spark: DataFrames, three stages, the pieces of ``siltstone.cleaner``.
+"""The cleaner's pipeline on Spark: DataFrames, three stages, the pieces of ``siltstone.compaction``.
 
 ::
 
@@ -27,24 +27,27 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from siltstone.cleaner.engine import (
+from siltstone.base.errors import EngineError
+from siltstone.compaction.broadcast import CLEAN_SHARE, dirty_stretches, pays
+from siltstone.compaction.engine import (
+    WINNER_BYTES,
     Gathered,
     LogDone,
     Progress,
+    WinnersFile,
     bucket_count,
     clean_in_one_go,
     entry_capacity,
     offset_span,
+    rewrite_from,
+    write_winners,
 )
-from siltstone.cleaner.judging import Offsets
-from siltstone.cleaner.keys import ENTRY_BYTES, EntryBlob, merge_bucket
-from siltstone.cleaner.lookup import CLEAN_SHARE, dirty_stretches, pays
-from siltstone.cleaner.report import UNCLEANABLE
-from siltstone.cleaner.rewrite import Buffers
-from siltstone.cleaner.staging import Rewritten, remove_staged, rewrite_group
-from siltstone.cleaner.stretches import Stretch, are_cut, shares
-from siltstone.cleaner.winners import WINNER_BYTES, WinnersFile, rewrite_from, write_winners
-from siltstone.cleaner.work import (
+from siltstone.compaction.input_splits import Stretch, are_cut, shares
+from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob, merge_bucket
+from siltstone.compaction.report import UNCLEANABLE
+from siltstone.compaction.rewrite import Buffers, Offsets
+from siltstone.compaction.staging import Rewritten, remove_staged, rewrite_group
+from siltstone.compaction.work import (
     Extracted,
     Group,
     LogWork,
@@ -54,9 +57,10 @@ from siltstone.cleaner.work import (
     trouble_of,
     winners_by_group,
 )
-from siltstone.errors import EngineError
 from siltstone.log.transactions import NOTHING, Carried
-from siltstone.spark import rows
+from siltstone.spark import exchange
+from siltstone.spark.broadcast_join import clean_by_lookup
+from siltstone.spark.exchange import Row, Stage, rows_of
 from siltstone.spark.jobs import (
     TOGETHER_BYTES,
     Job,
@@ -68,11 +72,8 @@ from siltstone.spark.jobs import (
     run,
     stage,
 )
-from siltstone.spark.rows import Row, rows_of
 from siltstone.spark.running import is_alive, is_connect
-from siltstone.spark.second_pass import clean_by_lookup
 from siltstone.spark.tasks import Batches, finer, merging, task_numbers
-from siltstone.spark.together import Stage
 
 _TASK_BYTES = 1 << 30
 _WHOLE_TASK_BYTES = 256 << 20
@@ -87,7 +88,7 @@ def clean_whole_task(parts: Sequence[Sequence[LogWork]], batches: Batches) -> It
     for number in task_numbers(batches):
         for work in parts[number]:
             done = clean_in_one_go(work, attempt_name(), buffers)
-            yield rows.report_row(rows.REWRITTEN, asdict(done)).batch()
+            yield exchange.report_row(exchange.REWRITTEN, asdict(done)).batch()
 
 
 def dealt(works: Sequence[LogWork], workers: int) -> list[list[LogWork]]:
@@ -108,13 +109,13 @@ def extract_task(
     for number in task_numbers(batches):
         found = Extracted()
         for blob in extract(work, parts[number], buckets, entry_capacity(work), found):
-            yield rows.entries_row(blob).batch()
+            yield exchange.entries_row(blob).batch()
         for summary in found.summaries:
-            yield rows.summary_row(summary).batch()
+            yield exchange.summary_row(summary).batch()
         found.summaries = []
-        yield rows.report_row(rows.FOUND, found, number % buckets).batch()
+        yield exchange.report_row(exchange.FOUND, found, number % buckets).batch()
         if number == 0:
-            yield Row(target=0, kind=rows.HEADS).batch()
+            yield Row(target=0, kind=exchange.HEADS).batch()
 
 
 def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -126,30 +127,30 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
     transactions = Extracted()
     for batch in batches:
         for row in rows_of(batch):
-            if row.kind == rows.HEADS:
-                yield from (Row(target=group.index, kind=rows.WINNERS).batch() for group in work.groups)
+            if row.kind == exchange.HEADS:
+                yield from (Row(target=group.index, kind=exchange.WINNERS).batch() for group in work.groups)
                 continue
-            if row.kind == rows.FOUND:
-                yield Row(target=0, kind=rows.FOUND, report=row.report).batch()
+            if row.kind == exchange.FOUND:
+                yield Row(target=0, kind=exchange.FOUND, report=row.report).batch()
                 continue
-            if row.kind == rows.SUMMARY:
-                transactions.summaries.append(rows.summary_of(row))
+            if row.kind == exchange.SUMMARY:
+                transactions.summaries.append(exchange.summary_of(row))
                 continue
-            blob = rows.entries_of(row, buckets)
+            blob = exchange.entries_of(row, buckets)
             blobs.setdefault(blob.bucket, []).append(blob)
     for group, carried in carried_between(work, transactions).items():
-        yield rows.report_row(rows.CARRIED, asdict(carried), group).batch()
+        yield exchange.report_row(exchange.CARRIED, asdict(carried), group).batch()
     if transactions.trouble is not None:
-        yield rows.report_row(rows.FOUND, transactions).batch()
+        yield exchange.report_row(exchange.FOUND, transactions).batch()
     for bucket in sorted(blobs):
         winners = merge_bucket(blobs.pop(bucket), bucket, buckets)
         counts: dict[int, int] = {}
         for group, offsets in winners_by_group(work, winners):
             counts[group] = len(offsets)
-            for row in rows.winners_rows(group, offsets):
+            for row in exchange.winners_rows(group, offsets):
                 yield row.batch()
         merged = {"dirty_keys": winners.dirty_keys, "winners": counts}
-        yield rows.report_row(rows.MERGED, merged).batch()
+        yield exchange.report_row(exchange.MERGED, merged).batch()
 
 
 def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -164,7 +165,7 @@ def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     for group, parts in sorted(winners.items()):
         mine, over = np.concatenate(parts), carried.get(group, NOTHING)
         report = rewrite_group(work, work.groups[group], mine, attempt_name(), over, buffers)
-        yield rows.report_row(rows.REWRITTEN, report).batch()
+        yield exchange.report_row(exchange.REWRITTEN, report).batch()
 
 
 def gather_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -175,7 +176,7 @@ def gather_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     for group in sorted(winners):
         mine, over = np.concatenate(winners.pop(group)), carried.get(group, NOTHING)
         file = write_winners(work, work.groups[group], mine, attempt_name(), over)
-        yield rows.report_row(rows.GATHERED, asdict(file)).batch()
+        yield exchange.report_row(exchange.GATHERED, asdict(file)).batch()
 
 
 def _apart(
@@ -184,10 +185,10 @@ def _apart(
     """Put aside by group winners, and what is carried into it; hand on all other rows."""
     for batch in batches:
         for row in rows_of(batch):
-            if row.kind == rows.WINNERS:
-                winners.setdefault(row.target, []).append(rows.winners_of(row).copy())
-            elif row.kind == rows.CARRIED:
-                carried[row.target] = rows.carried_of(row.report)
+            if row.kind == exchange.WINNERS:
+                winners.setdefault(row.target, []).append(exchange.winners_of(row).copy())
+            elif row.kind == exchange.CARRIED:
+                carried[row.target] = exchange.carried_of(row.report)
             else:
                 yield row.batch()
 
@@ -200,7 +201,7 @@ def rewrite_from_files_task(
     for number in task_numbers(batches):
         group, file = wave[number]
         report = rewrite_from(work, group, file, attempt_name(), buffers)
-        yield rows.report_row(rows.REWRITTEN, report).batch()
+        yield exchange.report_row(exchange.REWRITTEN, report).batch()
 
 
 class SparkEngine:
@@ -316,9 +317,9 @@ class SparkEngine:
     def _gather(self, work: LogWork) -> Gathered:
         gathered = Gathered(totals=LogDone(name=work.name, found=Extracted()))
         reports = self._by_group(work, gather_task)
-        files = [row for row in reports if row.kind == rows.GATHERED]
-        gathered.files = [rows.winners_file_of(row.report) for row in files]
-        _add_reports(work, gathered.totals, [row for row in reports if row.kind != rows.GATHERED])
+        files = [row for row in reports if row.kind == exchange.GATHERED]
+        gathered.files = [exchange.winners_file_of(row.report) for row in files]
+        _add_reports(work, gathered.totals, [row for row in reports if row.kind != exchange.GATHERED])
         return gathered
 
     def rewrite(
@@ -332,7 +333,7 @@ class SparkEngine:
             return stage(self._session.range(0, len(wave), 1, tasks), rewrite_from_files_task, work, wave)
 
         reports = self._collect(rewriting, work.name)
-        found = [rows.rewritten_of(row.report) for row in reports]
+        found = [exchange.rewritten_of(row.report) for row in reports]
         return sorted(found, key=lambda group: group.group)
 
     def _by_group(self, work: LogWork, task: Callable[..., Iterator[pa.RecordBatch]]) -> list[Row]:
@@ -369,15 +370,15 @@ class SparkEngine:
 
 def _add_reports(work: LogWork, done: LogDone, found: Iterable[Row]) -> None:
     for row in found:
-        if row.kind == rows.FOUND:
-            done.found.add(rows.extracted_of(row.report))
-        elif row.kind == rows.MERGED:
+        if row.kind == exchange.FOUND:
+            done.found.add(exchange.extracted_of(row.report))
+        elif row.kind == exchange.MERGED:
             merged = json.loads(row.report)
             done.dirty_keys += merged["dirty_keys"]
             for group, count in merged["winners"].items():
                 done.winners[int(group)] = done.winners.get(int(group), 0) + count
         else:
-            done.groups.append(rows.rewritten_of(row.report))
+            done.groups.append(exchange.rewritten_of(row.report))
     done.found.trouble = done.found.trouble or check_keyless(work, done.found)
 
 
@@ -390,8 +391,8 @@ def _done_of(text: str) -> LogDone:
     raw: dict[str, Any] = json.loads(text)
     return LogDone(
         name=raw["name"],
-        found=rows.extracted_of(json.dumps(raw["found"])),
-        groups=[rows.rewritten_of(json.dumps(group)) for group in raw["groups"]],
+        found=exchange.extracted_of(json.dumps(raw["found"])),
+        groups=[exchange.rewritten_of(json.dumps(group)) for group in raw["groups"]],
         winners={int(group): count for group, count in raw["winners"].items()},
         dirty_keys=raw["dirty_keys"],
         seconds=raw["seconds"],

@@ -1,4 +1,4 @@
-"""Compaction beside the originals on Spark: the pieces of ``siltstone.compacted``, spread.
+"""Compaction beside the originals on Spark: the pieces of ``siltstone.compaction.ledger``, spread.
 
 ::
 
@@ -21,12 +21,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from siltstone.cleaner.engine import Progress
-from siltstone.cleaner.work import Trouble
-from siltstone.compacted.engine import Compacted, Folded, compact_in_one_go
-from siltstone.compacted.key_index import KeysPart
-from siltstone.compacted.keys import BLOB_BYTES, PARTITIONS, EntryBlob
-from siltstone.compacted.staging import (
+from siltstone.base.records.layout import Int64
+from siltstone.compaction.engine import Progress
+from siltstone.compaction.ledger.engine import Compacted, Folded, compact_in_one_go
+from siltstone.compaction.ledger.key_index import KeysPart
+from siltstone.compaction.ledger.keys import BLOB_BYTES, PARTITIONS, EntryBlob
+from siltstone.compaction.ledger.staging import (
     FoldedKeys,
     FoldWork,
     Rewritten,
@@ -35,7 +35,7 @@ from siltstone.compacted.staging import (
     fold_keys,
     rewrite_group,
 )
-from siltstone.compacted.work import (
+from siltstone.compaction.ledger.work import (
     CompactionWork,
     Extracted,
     Merged,
@@ -45,8 +45,9 @@ from siltstone.compacted.work import (
     extract,
     merge_bucket,
 )
-from siltstone.records.layout import Int64
-from siltstone.spark import rows
+from siltstone.compaction.work import Trouble
+from siltstone.spark import exchange
+from siltstone.spark.exchange import Row, Stage, rows_of
 from siltstone.spark.jobs import (
     TOGETHER_BYTES,
     Job,
@@ -57,9 +58,7 @@ from siltstone.spark.jobs import (
     run,
     stage,
 )
-from siltstone.spark.rows import Row, rows_of
 from siltstone.spark.tasks import Batches, merging, runs_of, task_numbers
-from siltstone.spark.together import Stage
 
 ENTRIES, KEPT, HIDDEN, KEYS = "entries", "kept", "hidden", "keys"
 _TASK_BYTES = 1 << 30
@@ -70,7 +69,7 @@ def compact_whole_task(work: CompactionWork, batches: Batches) -> Iterator[pa.Re
     """The one row's task does it all; what older generations lose goes as rows of its own."""
     for _ in task_numbers(batches):
         done = compact_in_one_go(work, attempt_name())
-        yield rows.report_row(rows.FOUND, _of_extraction(done.found)).batch()
+        yield exchange.report_row(exchange.FOUND, _of_extraction(done.found)).batch()
         yield from _summaries(done.found)
         for generation, parts in done.hidden.items():
             for offsets in parts:
@@ -79,7 +78,7 @@ def compact_whole_task(work: CompactionWork, batches: Batches) -> Iterator[pa.Re
         merged.keys, merged.trouble = done.keys[0] if done.keys else None, done.trouble
         yield _merged_row(merged, done.winners).batch()
         for group in done.groups:
-            yield rows.report_row(rows.REWRITTEN, asdict(group)).batch()
+            yield exchange.report_row(exchange.REWRITTEN, asdict(group)).batch()
 
 
 def extract_task(
@@ -95,7 +94,7 @@ def extract_task(
             else:
                 yield from _offset_rows(KEPT, number % buckets, blob)
         yield from _summaries(found)
-        yield rows.report_row(rows.FOUND, _of_extraction(found), number % buckets).batch()
+        yield exchange.report_row(exchange.FOUND, _of_extraction(found), number % buckets).batch()
         if number == 0:
             yield from (Row(target=bucket, kind=KEYS).batch() for bucket in range(buckets))
 
@@ -131,7 +130,7 @@ def _to_groups(work: CompactionWork, merged: Merged) -> Iterator[pa.RecordBatch]
     counts = {}
     for group, offsets in by_group(work.groups, merged.winners):
         counts[group] = len(offsets)
-        yield from _offset_rows(rows.WINNERS, group, offsets)
+        yield from _offset_rows(exchange.WINNERS, group, offsets)
     yield _merged_row(merged, counts).batch()
 
 
@@ -140,13 +139,13 @@ def rewrite_task(work: CompactionWork, batches: Batches) -> Iterator[pa.RecordBa
     winners: dict[int, list[Int64]] = {}
     for batch in batches:
         for row in rows_of(batch):
-            if row.kind == rows.WINNERS:
+            if row.kind == exchange.WINNERS:
                 winners.setdefault(row.target, []).append(_offsets_of(row).copy())
             else:
                 yield row.batch()
     for group, parts in sorted(winners.items()):
         report = rewrite_group(work, work.groups[group], np.concatenate(parts), attempt_name())
-        yield rows.report_row(rows.REWRITTEN, asdict(report)).batch()
+        yield exchange.report_row(exchange.REWRITTEN, asdict(report)).batch()
 
 
 def fold_task(work: FoldWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -154,10 +153,10 @@ def fold_task(work: FoldWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
     for number in task_numbers(batches):
         if number < buckets:
             folded = fold_keys(work, number, buckets, attempt_name())
-            yield rows.report_row(KEYS, asdict(folded)).batch()
+            yield exchange.report_row(KEYS, asdict(folded)).batch()
         else:
             group = fold_group(work, work.groups[number - buckets], attempt_name())
-            yield rows.report_row(rows.REWRITTEN, asdict(group)).batch()
+            yield exchange.report_row(exchange.REWRITTEN, asdict(group)).batch()
 
 
 def _of_extraction(found: Extracted) -> dict[str, Any]:
@@ -169,14 +168,16 @@ def _of_extraction(found: Extracted) -> dict[str, Any]:
 
 def _summaries(found: Extracted) -> Iterator[pa.RecordBatch]:
     for summary in found.summaries:
-        yield rows.summary_row(summary).batch()
+        yield exchange.summary_row(summary).batch()
 
 
 def _merged_row(merged: Merged, winners: dict[int, int]) -> Row:
     keys = None if merged.keys is None else asdict(merged.keys)
     trouble = None if merged.trouble is None else asdict(merged.trouble)
     counts = {"arrived": merged.arrived, "deleted": merged.deleted, "beaten": merged.beaten}
-    return rows.report_row(rows.MERGED, counts | {"keys": keys, "trouble": trouble, "winners": winners})
+    return exchange.report_row(
+        exchange.MERGED, counts | {"keys": keys, "trouble": trouble, "winners": winners}
+    )
 
 
 def _offset_rows(kind: str, target: int, offsets: Int64) -> Iterator[pa.RecordBatch]:
@@ -287,12 +288,12 @@ def _compacted(found: Iterable[Row]) -> Compacted:
     for row in found:
         if row.kind == HIDDEN:
             done.hidden.setdefault(row.target, []).append(_offsets_of(row).copy())
-        elif row.kind == rows.SUMMARY:
-            done.found.summaries.append(rows.summary_of(row))
-        elif row.kind == rows.FOUND:
+        elif row.kind == exchange.SUMMARY:
+            done.found.summaries.append(exchange.summary_of(row))
+        elif row.kind == exchange.FOUND:
             raw = json.loads(row.report)
             done.found.add(Extracted(**raw | {"trouble": _trouble_of(raw["trouble"])}))
-        elif row.kind == rows.MERGED:
+        elif row.kind == exchange.MERGED:
             _add_merged(done, json.loads(row.report))
         else:
             done.groups.append(_rewritten_of(json.loads(row.report)))

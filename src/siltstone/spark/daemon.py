@@ -56,7 +56,7 @@ def get_ready() -> bool:
     os.environ.update(THREADLESS)
     try:
         with contextlib.redirect_stdout(sys.stderr):  # the other one is Spark's
-            ahead = importlib.import_module("siltstone.spark.ahead")  # here: libraries look at THREADLESS
+            ahead = importlib.import_module("siltstone.spark.preload")  # here: libraries look at THREADLESS
             return bool(ahead.rehearse() == 1)
     except Exception:
         return False

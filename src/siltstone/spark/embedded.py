@@ -19,11 +19,11 @@ import threading
 
 from pyspark.sql import SparkSession
 
-from siltstone.cleaner.engine import Engine
-from siltstone.cleaner.service.log_cleaner import LogCleaner
-from siltstone.compacted.engine import CompactionEngine
-from siltstone.compacted.service.compactions import Compactions
-from siltstone.log.service.manager import LogManager
+from siltstone.compaction.engine import Engine
+from siltstone.compaction.ledger.engine import CompactionEngine
+from siltstone.runtime.compactions import Compactions
+from siltstone.runtime.log_cleaner import LogCleaner
+from siltstone.runtime.manager import LogManager
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.compact import SparkCompactionEngine
 from siltstone.spark.probe import refuse_strange_executors

@@ -14,13 +14,12 @@ from dataclasses import asdict
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from siltstone.cleaner.engine import Engine
-from siltstone.cleaner.explanation.explaining import Sight
-from siltstone.cleaner.explanation.here import buckets_of
-from siltstone.cleaner.explanation.observing import ENTRY_WORDS, Bins, Observed, Words, observe
-from siltstone.cleaner.explanation.tallying import KeyTally, tally
-from siltstone.cleaner.work import LogWork, Trouble, trouble_of
-from siltstone.errors import EngineError
+from siltstone.base.errors import EngineError
+from siltstone.base.records.layout import Words
+from siltstone.compaction.engine import Engine
+from siltstone.compaction.explain.explaining import Sight, buckets_of
+from siltstone.compaction.explain.observing import ENTRY_WORDS, Bins, KeyTally, Observed, observe, tally
+from siltstone.compaction.work import LogWork, Trouble, trouble_of
 from siltstone.spark.bucketed import by_bucket, entries_row, report_row, run_job
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.running import is_alive

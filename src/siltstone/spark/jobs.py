@@ -3,7 +3,7 @@
 ::
 
     apart      a stage of Spark's for each of ours, rows shuffled between them: any master, repeated by task
-    together   one stage whose tasks run side by side (``spark.together``): local masters, as fast as it gets
+    together   one stage whose tasks run side by side (``spark.exchange``): local masters, as fast as it gets
 """
 
 from __future__ import annotations
@@ -22,16 +22,14 @@ import pyarrow as pa
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 
-from siltstone import files
-from siltstone.cleaner.engine import Progress
-from siltstone.errors import EngineError
-from siltstone.spark import rows
-from siltstone.spark.rows import Row, rows_of
+from siltstone.base import files
+from siltstone.base.errors import EngineError
+from siltstone.compaction.engine import Progress
+from siltstone.spark import exchange
+from siltstone.spark.exchange import KEPT_BYTES, Row, Stage, has_failed, progress_of, rows_of, together_task
 from siltstone.spark.running import Cancelling, is_connect, run_job
-from siltstone.spark.session import is_local
-from siltstone.spark.sessions import workers_of
+from siltstone.spark.session import is_local, workers_of
 from siltstone.spark.tasks import by_number, in_worker, told_as_engine_error
-from siltstone.spark.together import KEPT_BYTES, Stage, has_failed, progress_of, together_task
 
 TOGETHER_BYTES = 16 << 30
 """Logs up to this size go together: a worker that dies costs them all that was done."""
@@ -50,7 +48,7 @@ def stage(
 ) -> DataFrame:
     """Let every task of ``frame`` run ``function(*given, batches)``."""
     task = functools.partial(in_worker, function, *given)
-    return frame.mapInArrow(task, rows.SCHEMA, barrier=barrier)
+    return frame.mapInArrow(task, exchange.SCHEMA, barrier=barrier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from siltstone import files
-from siltstone.errors import EngineError
+from siltstone.base import files
+from siltstone.base.errors import EngineError
 
 _PROBES = 8
 

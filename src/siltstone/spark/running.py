@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 
-from siltstone import interruption
+from siltstone.base import interruption
 from siltstone.spark.tasks import told_as_engine_error
 
 

@@ -12,8 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from siltstone import interruption
-from siltstone.errors import EngineError
+from siltstone.base import interruption
+from siltstone.base.errors import EngineError
 
 Batches = Iterable[pa.RecordBatch]
 _BUCKET_BYTES = 32 << 20

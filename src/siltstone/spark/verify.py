@@ -4,7 +4,7 @@
 
     spark.range(spans) ─ span_task ─► entries, reports ─ by target ─► bucket_task ─► reports
 
-A span is one segment of AFTER with what lay in its place. What rules it goes by is ``verifying``'s; nothing
+A span is one segment of AFTER with what lay in its place. What rules it goes by is ``verify``'s; nothing
 of the cleaner is imported here either.
 """
 
@@ -17,16 +17,16 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from siltstone.errors import EngineError
+from siltstone.base.errors import EngineError
+from siltstone.base.records.layout import Words
 from siltstone.spark.bucketed import by_bucket, entries_row, report_row, run_job
 from siltstone.spark.running import is_alive
 from siltstone.spark.tasks import Batches, task_numbers
-from siltstone.verifying.findings import Findings
-from siltstone.verifying.keys import Words, judge_bucket
-from siltstone.verifying.pairs import LogPair, Span, spans_of
-from siltstone.verifying.spans import SpanReport, check_span
-from siltstone.verifying.transactions import SpanTransactions
-from siltstone.verifying.verdict import bucket_count, key_terms
+from siltstone.verify.findings import Findings
+from siltstone.verify.keys import judge_bucket
+from siltstone.verify.pairs import LogPair, Span, spans_of
+from siltstone.verify.transactions import SpanTransactions
+from siltstone.verify.verdict import SpanReport, bucket_count, check_span, key_terms
 
 _SPANS_PER_TASK = 4
 _BUCKETS_LEAST = 2

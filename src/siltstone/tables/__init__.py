@@ -12,3 +12,10 @@
 ``reading`` (a split → Arrow batches) · ``latest`` (which records are their keys' last). No pyspark here:
 ``spark.source`` puts Spark's names on it.
 """
+
+try:
+    import pyarrow  # noqa: F401 - is it there?
+except ImportError as error:
+    raise ImportError(
+        "tables need pyarrow, which is not installed: pip install 'siltstone[arrow]'", name="pyarrow"
+    ) from error

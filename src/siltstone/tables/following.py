@@ -20,9 +20,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from siltstone import files
-from siltstone.clock import Clock, SystemClock
-from siltstone.errors import DirectoryRefusedError, OffsetOutOfRangeError
+from siltstone.base import files
+from siltstone.base.clock import Clock, SystemClock
+from siltstone.base.errors import DirectoryRefusedError, OffsetOutOfRangeError
 from siltstone.log.names import (
     CLEAN_SHUTDOWN,
     LOG_START_CHECKPOINT,
@@ -30,12 +30,9 @@ from siltstone.log.names import (
     REPLICATION_CHECKPOINT,
     TopicPartition,
 )
-from siltstone.log.service.read_only import ReadOnlyLog, ReadOnlyLogs
-from siltstone.tables.bounds import OffsetRange, find_ranges
-from siltstone.tables.choice import LATEST, Bound
-from siltstone.tables.opened import chosen_of, readable_end
-from siltstone.tables.options import ReadOptions
-from siltstone.tables.splits import Split, split_ranges
+from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
+from siltstone.tables.options import LATEST, Bound, ReadOptions
+from siltstone.tables.splits import OffsetRange, Split, chosen_of, find_ranges, readable_end, split_ranges
 
 Offsets = Mapping[TopicPartition, int]
 """The next offset of each partition."""

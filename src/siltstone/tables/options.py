@@ -8,37 +8,254 @@ given as a text is read by ``OPTIONS``: a new option is a row there and a field 
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
-from siltstone.errors import UsageError
+from siltstone.base.errors import UnknownTopicError, UsageError
+from siltstone.base.records.codecs import DEFAULT_LIMIT
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.names import TopicPartition
-from siltstone.records.codecs import DEFAULT_LIMIT
-from siltstone.tables.choice import (
-    EARLIEST,
-    LATEST,
-    Bound,
-    Choice,
-    parse_assign,
-    parse_numbers,
-    refuse_several,
-)
-from siltstone.tables.given import (
-    Option,
-    boolean,
-    directory,
-    duration_ms,
-    number,
-    one_of,
-    parse_options,
-    size,
-    time_ms,
-    words,
-)
+
+# Options as a data source gets them: texts by names whose case does not count.
+#
+# A table of ``Option`` says which there are; ``parse_options`` turns what was given into values and refuses
+# names that are not in it, with the nearest that is. The same for reading, streaming and writing.
+
+_SIZE = re.compile(r"(\d+)\s*(b|k|kb|m|mb|g|gb|t|tb)?", re.IGNORECASE)
+_SCALE = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+_DURATION = re.compile(r"(\d+)\s*(ms|s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)?", re.IGNORECASE)
+_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """``name`` as people write it, ``parse`` its text (ValueError: what is wrong with it)."""
+
+    name: str
+    parse: Callable[[str], Any]
+    field: str
+
+
+IGNORED = frozenset("provider location owner comment external serialization.format paths".split())
+"""What Spark hands on by itself: a catalog's properties of a table among them."""
+
+
+def parse_options(given: Mapping[str, str], table: tuple[Option, ...]) -> dict[str, Any]:
+    """Values by field. Raises UsageError for an unknown name or a text that is not allowed."""
+    known = {option.name.lower(): option for option in table}
+    found: dict[str, Any] = {}
+    for name, text in given.items():
+        lower = name.lower()
+        option = known.get(lower)
+        if option is None and (lower in IGNORED or lower.startswith(("option.", "transient_"))):
+            continue
+        if option is None:
+            raise UsageError(_unknown(name, known))
+        try:
+            found[option.field] = option.parse(text)
+        except ValueError as error:
+            raise UsageError(f"option {option.name}={text!r}: {error}") from None
+    return found
+
+
+def _unknown(name: str, known: Mapping[str, Option]) -> str:
+    if name.lower() == "kafka.isolation.level":
+        return f"option {name!r}: here it is 'isolation'"
+    if name.lower().startswith("kafka."):
+        return f"option {name!r}: siltstone reads directories ('path') and talks to no broker"
+    nearest = difflib.get_close_matches(name.lower(), sorted(known), 1, 0.5)
+    return f"unknown option {name!r}" + (f"; did you mean {known[nearest[0]].name!r}?" if nearest else "")
+
+
+def directory(text: str) -> str:
+    """A directory's name: itself, or a ``file:`` URI, as Spark's catalog writes it."""
+    if not text.startswith("file:"):
+        return text
+    found = urlsplit(text)
+    if found.netloc not in ("", "localhost"):
+        raise ValueError("give a directory of this machine")
+    return unquote(found.path)
+
+
+def boolean(text: str) -> bool:
+    """true or false."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError("give true or false")
+    return text.lower() == "true"
+
+
+def number(least: int = 0) -> Callable[[str], int]:
+    """A whole number of at least ``least``."""
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"-?\d{1,19}", text.strip(), re.ASCII) or int(text) < least:
+            raise ValueError(f"give a whole number of at least {least}")
+        return int(text)
+
+    return parse
+
+
+def one_of(*allowed: str) -> Callable[[str], str]:
+    """One of some words, in lower case."""
+
+    def parse(text: str) -> str:
+        if text.lower() not in allowed:
+            raise ValueError(f"give {' or '.join(allowed)}")
+        return text.lower()
+
+    return parse
+
+
+def size(text: str) -> int:
+    """Bytes, with Spark's endings: ``128m``, ``1g``, ``65536``."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None or int(found[1]) == 0:
+        raise ValueError("give a size such as 128m")
+    return int(found[1]) << _SCALE[(found[2] or "").lower()[:1]]
+
+
+def duration_ms(text: str) -> int:
+    """Milliseconds from ``15m``, ``10s``, ``500ms``; a bare number is ms."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise ValueError("give a duration such as 15m")
+    unit = (found[2] or "ms").lower()
+    return int(found[1]) * (1 if unit == "ms" else _MS[unit[0]])
+
+
+def time_ms(text: str) -> int:
+    """Milliseconds since 1970 from themselves or from an ISO 8601 date or time; UTC where it has no zone."""
+    if re.fullmatch(r"-?\d{1,19}", text.strip(), re.ASCII):
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError("give milliseconds since 1970, or a time such as 2026-01-01T12:00:00Z") from None
+    zoned = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    since = zoned - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Comma-separated words."""
+    found = tuple(word.strip() for word in text.split(",") if word.strip())
+    if not found:
+        raise ValueError("give at least one, separated by commas")
+    return found
+
+
+# Which partitions of a directory a table is over, and from where to where, as Spark's Kafka source has it.
+#
+# ``Choice`` is one of ``assign``, ``subscribe``, ``subscribePattern`` or nothing: all that is there.
+# ``Bound`` is one side: the same for every partition or a number for each; an offset, or a time that stands
+# for one.
+
+EARLIEST, LATEST = -2, -1
+"""Offsets that stand for a side of the log, in Kafka and in Spark's JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Partitions by name; at most one of the three is given. ``pattern`` has to match the whole topic."""
+
+    assign: tuple[TopicPartition, ...] | None = None
+    subscribe: tuple[str, ...] | None = None
+    pattern: str | None = None
+
+    def of(self, there: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """The chosen ones among those that are there, ascending.
+
+        Raises UnknownTopicError for one that is named and not there; a pattern may match nothing.
+        """
+        found = sorted(there)
+        if self.assign is not None:
+            missing = [str(each) for each in self.assign if each not in found]
+            _refuse_missing(missing, "partition")
+            return sorted(self.assign)
+        if self.subscribe is not None:
+            topics = {each.topic for each in found}
+            _refuse_missing([name for name in self.subscribe if name not in topics], "topic")
+            return [each for each in found if each.topic in self.subscribe]
+        if self.pattern is not None:
+            pattern = re.compile(self.pattern)
+            return [each for each in found if pattern.fullmatch(each.topic)]
+        return found
+
+
+def _refuse_missing(missing: list[str], what: str) -> None:
+    if missing:
+        raise UnknownTopicError(f"{', '.join(missing)}: there is no such {what} in the directory")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """One side of what is read: ``every`` for all partitions, or ``each`` its own; offsets or times in ms.
+
+    Offsets may be ``EARLIEST`` or ``LATEST``.
+    """
+
+    every: int | None = None
+    each: Mapping[TopicPartition, int] = field(default_factory=dict)
+    is_time: bool = False
+
+    def of(self, where: TopicPartition) -> int | None:
+        """What holds for a partition, None where ``each`` leaves it out."""
+        return self.every if self.every is not None else self.each.get(where)
+
+
+def parse_assign(text: str) -> tuple[TopicPartition, ...]:
+    """``{"topicA":[0,1],"topicB":[2,4]}``. Raises UsageError."""
+    found: list[TopicPartition] = []
+    for topic, partitions in _object(text).items():
+        if not isinstance(partitions, list) or not all(_is_count(each) for each in partitions):
+            raise ValueError('is no JSON such as {"topicA":[0,1],"topicB":[2]}')
+        found += [TopicPartition(topic, number) for number in partitions]
+    return tuple(sorted(set(found)))
+
+
+def parse_numbers(text: str, least: int) -> dict[TopicPartition, int]:
+    """``{"topicA":{"0":23,"1":-2}}``, numbers from ``least`` on. Raises ValueError."""
+    found: dict[TopicPartition, int] = {}
+    for topic, numbers in _object(text).items():
+        if not isinstance(numbers, dict):
+            raise ValueError('is no JSON such as {"topicA":{"0":23,"1":345}}')
+        for partition, number in numbers.items():
+            if (
+                not re.fullmatch(r"\d{1,10}", partition, re.ASCII)
+                or type(number) is not int
+                or number < least
+            ):
+                raise ValueError(f"{topic}-{partition}: {number!r} is not allowed here")
+            found[TopicPartition(topic, int(partition))] = number
+    return found
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is no JSON: {error.msg}") from None
+    if not isinstance(found, dict):
+        raise ValueError("is no JSON object")
+    return found
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def refuse_several(choice: Choice) -> None:
+    """Spark's rule: at most one of the three. Raises UsageError."""
+    given = [choice.assign is not None, choice.subscribe is not None, choice.pattern is not None]
+    if sum(given) > 1:
+        raise UsageError("give one of assign, subscribe and subscribePattern, not several")
+
 
 LOG, LATEST_VIEW, COMPACTED = "log", "latest", "compacted"
 RECORDS = "records"

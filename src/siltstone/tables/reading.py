@@ -23,27 +23,37 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from siltstone import files
-from siltstone.arrow.batches import TIME_COLUMNS, record_batch, schema
-from siltstone.config import LONG_MAX
-from siltstone.errors import CheckFailedError, OffsetOutOfRangeError, SourceChangedError
+from siltstone.base import files
+from siltstone.base.config import LONG_MAX
+from siltstone.base.errors import CheckFailedError, OffsetOutOfRangeError, SourceChangedError
+from siltstone.base.records.codecs import Scratch
+from siltstone.base.records.columns import KeyColumns, RecordColumns, select
+from siltstone.base.records.decode import (
+    TimeColumns,
+    decode_chosen_records,
+    decode_record_times,
+    decode_records,
+)
+from siltstone.base.records.layout import CONTROL_BIT, Bytes, Directory, Flags, Int64
+from siltstone.base.records.modern import Choice
+from siltstone.base.records.pieces import pieces
 from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.names import segment_file
 from siltstone.log.reading import in_aborted
 from siltstone.log.segments import Window, windows
-from siltstone.log.transactions import Aborted, Flags, TransactionScan
-from siltstone.records.codecs import Scratch
-from siltstone.records.columns import KeyColumns, RecordColumns, select
-from siltstone.records.decode import decode_chosen_records, decode_record_times, decode_records
-from siltstone.records.layout import CONTROL_BIT, Bytes, Directory, Int64
-from siltstone.records.modern import Choice
-from siltstone.records.pieces import pieces
-from siltstone.records.times import TimeColumns
-from siltstone.tables.bounds import OffsetRange
-from siltstone.tables.offsets import between, unpack_offsets
-from siltstone.tables.opened import open_again, readable_end
+from siltstone.log.transactions import Aborted, TransactionScan
+from siltstone.tables.arrow import TIME_COLUMNS, record_batch, schema
 from siltstone.tables.options import LOG, ReadOptions
-from siltstone.tables.splits import Piece, Split, split_ranges
+from siltstone.tables.splits import (
+    OffsetRange,
+    Piece,
+    Split,
+    between,
+    open_again,
+    readable_end,
+    split_ranges,
+    unpack_offsets,
+)
 
 WINDOW_BYTES = 2 << 20
 BATCH_ROWS = 32_768
@@ -54,7 +64,7 @@ Columns_co = TypeVar("Columns_co", KeyColumns, RecordColumns, TimeColumns, covar
 
 
 class Decoder(Protocol[Columns_co]):
-    """One of the functions of ``records.decode`` that decode all records."""
+    """One of the functions of ``base.records.decode`` that decode all records."""
 
     def __call__(
         self, window: Bytes, batches: Directory, scratch: Scratch, *, limit: int, path: str, origin: int
@@ -100,7 +110,8 @@ def read_split(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
 
 
 def decoded(piece: Piece, options: ReadOptions, decoder: Decoder[Columns]) -> Iterator[Taken[Columns]]:
-    """The records of a piece that count, by one of the functions of ``records.decode``; never none at once.
+    """The records of a piece that count, by one of the functions of ``base.records.decode``; never none at
+    once.
 
     They hold until the next ones are asked for. Of ``winners`` and ``hidden`` nothing is known here.
     """

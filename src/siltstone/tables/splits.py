@@ -12,23 +12,214 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import struct
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from siltstone import files
-from siltstone.errors import CorruptRecordError
+from siltstone.base import files
+from siltstone.base.errors import CorruptRecordError, OffsetOutOfRangeError, UsageError
+from siltstone.base.records.layout import Int64
 from siltstone.log.fetch import READ_COMMITTED, AbortedTransaction, LogView
-from siltstone.log.live_segment import LiveSegment
 from siltstone.log.lookup import batch_headers
-from siltstone.log.names import TopicPartition
-from siltstone.log.service.read_only import ReadOnlyLog
-from siltstone.records.layout import Int64
-from siltstone.tables.bounds import OffsetRange
-from siltstone.tables.offsets import between, pack_offsets
-from siltstone.tables.options import ReadOptions
+from siltstone.log.names import CLUSTER_METADATA, TopicPartition
+from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
+from siltstone.log.segment import LiveSegment
+from siltstone.tables.options import EARLIEST, LATEST, LATEST_VIEW, Bound, ReadOptions
+
+# Many offsets in few bytes, to travel with a piece: the winners of a view, or what a ledger hides.
+#
+# ::
+#
+#     base int64 | kind 1 byte | payload       little-endian
+#     kind 0: the offsets less the base as uint32; kind 1: as int64; kind 2: a bit for each from the base on
+
+_HEAD = struct.Struct("<qB")
+_U32, _I64, _BITS = 0, 1, 2
+
+
+def pack_offsets(offsets: Int64) -> bytes:
+    """Ascending offsets (int64) in whichever form is smallest."""
+    if not len(offsets):
+        return _HEAD.pack(0, _U32)
+    base = int(offsets[0])
+    relative = offsets - base
+    span = int(relative[-1]) + 1
+    if span <= 32 * len(offsets):
+        bits = np.zeros(span, np.bool_)
+        bits[relative] = True
+        return _HEAD.pack(base, _BITS) + np.packbits(bits, bitorder="little").tobytes()
+    if span <= 1 << 32:
+        return _HEAD.pack(base, _U32) + relative.astype("<u4").tobytes()
+    return _HEAD.pack(base, _I64) + relative.astype("<i8").tobytes()
+
+
+def unpack_offsets(packed: bytes) -> Int64:
+    """What ``pack_offsets`` packed, ascending int64."""
+    base, kind = _HEAD.unpack_from(packed)
+    if kind == _BITS:
+        bits = np.unpackbits(np.frombuffer(packed, np.uint8, offset=_HEAD.size), bitorder="little")
+        return np.asarray(np.flatnonzero(bits) + base, np.int64)
+    payload = np.frombuffer(packed, "<u4" if kind == _U32 else "<i8", offset=_HEAD.size)
+    return np.asarray(payload.astype(np.int64) + base)
+
+
+def between(offsets: Int64, start: int, end: int) -> Int64:
+    """Those of some ascending offsets in ``[start, end)``."""
+    low, high = np.searchsorted(offsets, [start, end]).tolist()
+    return offsets[low:high]
+
+
+# The logs that a table is over, as they are now: opened without a lock and without changing a byte.
+
+Logs = Mapping[TopicPartition, ReadOnlyLog]
+
+
+def open_logs(options: ReadOptions) -> dict[TopicPartition, ReadOnlyLog]:
+    """The chosen partitions of the options' directories; those of a broker's own metadata only by name.
+
+    Raises what ``ReadOnlyLogs`` raises, and UnknownTopicError for a name that is not there.
+    """
+    with ReadOnlyLogs(options.paths) as logs:
+        return {where: logs[where] for where in chosen_of(logs, options)}
+
+
+def open_directories(options: ReadOptions) -> dict[TopicPartition, Path]:
+    """The chosen partitions' directories, without a look at their logs. Raises as ``open_logs``."""
+    with ReadOnlyLogs(options.paths) as logs:
+        return {where: logs.directory_of(where) for where in chosen_of(logs, options)}
+
+
+def chosen_of(logs: ReadOnlyLogs, options: ReadOptions) -> list[TopicPartition]:
+    """The chosen partitions among those that are there. Raises UnknownTopicError."""
+    named = options.choice.assign is not None or options.choice.subscribe is not None
+    there = [each for each in logs if named or each.topic != CLUSTER_METADATA or len(logs) == 1]
+    return options.choice.of(there)
+
+
+def open_again(directory: Path | str, where: TopicPartition) -> ReadOnlyLog:
+    """One partition as it is now, from its own directory."""
+    with ReadOnlyLogs([directory]) as logs:
+        return logs[where]
+
+
+def readable_end(log: ReadOnlyLog, isolation: str) -> int:
+    """The offset behind what may be read: the last stable one, or the high watermark."""
+    return log.view.last_stable_offset if isolation == READ_COMMITTED else log.view.high_watermark
+
+
+# From bounds as people give them to offsets, as Spark's Kafka source does it (``KafkaOffsetReader``).
+#
+# Offsets that are given for partitions have to name every chosen one and no other. What is no longer in the
+# log, or not yet, is loss of data where ``failOnDataLoss`` says so. Gaps that cleaning left are none.
+
+
+class OffsetRange(NamedTuple):
+    """Offsets ``[start, end)`` of one partition."""
+
+    start: int
+    end: int
+
+
+def find_ranges(logs: Logs, options: ReadOptions) -> dict[TopicPartition, OffsetRange]:
+    """What is to be read of each log. Raises UsageError, OffsetOutOfRangeError."""
+    for bound, name in ((options.starting, "starting"), (options.ending, "ending"), (options.as_of, "asOf")):
+        _refuse_others(bound, logs, name)
+    found = {}
+    for where, log in logs.items():
+        start = start_offset(log, options)
+        end = _as_of(log, options) if options.as_of is not None else _end_offset(log, options)
+        found[where] = OffsetRange(start, max(start, end))
+    return found
+
+
+def _refuse_others(bound: Bound | None, logs: Logs, name: str) -> None:
+    if bound is None or bound.every is not None or set(bound.each) == set(logs):
+        return
+    missing = ", ".join(str(each) for each in sorted(set(logs) - set(bound.each)))
+    too_many = ", ".join(str(each) for each in sorted(set(bound.each) - set(logs)))
+    raise UsageError(
+        f"{name} offsets must name every partition that is read, and no other"
+        + (f"; missing: {missing} (-2 is the earliest, -1 the latest)" if missing else "")
+        + (f"; not read: {too_many}" if too_many else "")
+    )
+
+
+def start_offset(log: ReadOnlyLog, options: ReadOptions) -> int:
+    """Where reading starts. Raises OffsetOutOfRangeError, UsageError where no record is that late."""
+    first, limit = log.log_start_offset, readable_end(log, options.isolation)
+    given = None if options.starting is None else options.starting.of(log.where)
+    if options.starting is None or given is None:
+        return first
+    if not options.starting.is_time:
+        return first if given == EARLIEST else limit if given == LATEST else _inside(log, given, options)
+    place = log.offset_for_time(given)
+    if place is not None:
+        return min(max(place.offset, first), limit)
+    if options.latest_without_match:
+        return limit
+    raise UsageError(
+        f"{log.where}: no record at or after {given} ms; "
+        "startingOffsetsByTimestampStrategy=latest starts at the end then"
+    )
+
+
+def _end_offset(log: ReadOnlyLog, options: ReadOptions) -> int:
+    limit = readable_end(log, options.isolation)
+    given = None if options.ending is None else options.ending.of(log.where)
+    if options.ending is None or given is None:
+        return limit
+    if not options.ending.is_time:
+        return limit if given == LATEST else _inside(log, given, options)
+    place = log.offset_for_time(given)
+    return limit if place is None else min(place.offset, limit)
+
+
+def _inside(log: ReadOnlyLog, offset: int, options: ReadOptions) -> int:
+    """An offset that was given, if the log has it."""
+    first, limit = log.log_start_offset, readable_end(log, options.isolation)
+    if first <= offset <= limit:
+        return offset
+    if options.fail_on_data_loss:
+        raise OffsetOutOfRangeError(
+            f"{log.where}: offset {offset} is outside {first} to {limit}: deleted, or not there yet; "
+            "failOnDataLoss=false reads what there is"
+        )
+    return min(max(offset, first), limit)
+
+
+def _as_of(log: ReadOnlyLog, options: ReadOptions) -> int:
+    """The end of the log as it was: behind an offset, or before the first record that is later."""
+    assert options.as_of is not None
+    limit, given = readable_end(log, options.isolation), options.as_of.of(log.where)
+    assert given is not None
+    if options.as_of.is_time:
+        place = log.offset_for_time(given + 1)
+        end = limit if place is None else min(place.offset, limit)
+    else:
+        end = min(given + 1, limit)
+    if options.fail_on_data_loss:
+        _refuse_unknown_past(log, end, options)
+    return end
+
+
+def _refuse_unknown_past(log: ReadOnlyLog, end: int, options: ReadOptions) -> None:
+    """A state is only known where nothing has gone that belonged to it."""
+    if end < log.log_start_offset:
+        raise OffsetOutOfRangeError(
+            f"{log.where}: as of offset {end - 1}, but all before {log.log_start_offset} was deleted; "
+            "failOnDataLoss=false reads what there is"
+        )
+    cleaned = log.first_dirty_offset
+    if options.view == LATEST_VIEW and end < cleaned:
+        raise OffsetOutOfRangeError(
+            f"{log.where}: as of offset {end - 1}, but the log is cleaned up to {cleaned}: values that were "
+            "the latest then may have gone; failOnDataLoss=false reads what there is"
+        )
+
 
 OPEN_COST = 4 << 20
 """What a task costs, in bytes that it could have read meanwhile: smaller pieces are put together."""
@@ -297,3 +488,61 @@ def _divided(cut: list[Piece], wanted: int) -> list[Split]:
             break
         pieces[number : number + 1] = _by_records(piece, -(-(piece.end - piece.start) // 2))
     return [Split(pieces=(piece,)) for piece in pieces]
+
+
+# What a query's filters leave of a table, as far as it helps to read less.
+#
+# Only an upper bound of what is needed: whoever gets the rows filters them again. None: no bound on that
+# side.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicate:
+    """Rows whose topic and partition are among some, offsets ``[low, high)``, times from ``from_ms`` on."""
+
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    low: int | None = None
+    high: int | None = None
+    from_ms: int | None = None
+
+    def and_topics(self, topics: frozenset[str]) -> Predicate:
+        """And one of these topics."""
+        return replace(self, topics=topics if self.topics is None else self.topics & topics)
+
+    def and_partitions(self, partitions: frozenset[int]) -> Predicate:
+        """And one of these partitions."""
+        both = partitions if self.partitions is None else self.partitions & partitions
+        return replace(self, partitions=both)
+
+    def and_offsets(self, low: int | None, high: int | None) -> Predicate:
+        """And offsets ``[low, high)``."""
+        lows = [each for each in (self.low, low) if each is not None]
+        highs = [each for each in (self.high, high) if each is not None]
+        return replace(self, low=max(lows, default=None), high=min(highs, default=None))
+
+    def and_from(self, from_ms: int) -> Predicate:
+        """And times at or after ``from_ms``."""
+        return replace(self, from_ms=from_ms if self.from_ms is None else max(self.from_ms, from_ms))
+
+    def chosen(self, logs: Logs) -> Logs:
+        """The logs that can have such rows."""
+        return {
+            where: log
+            for where, log in logs.items()
+            if (self.topics is None or where.topic in self.topics)
+            and (self.partitions is None or where.partition in self.partitions)
+        }
+
+    def narrowed(self, wanted: OffsetRange, log: ReadOnlyLog) -> OffsetRange:
+        """What of a log's range can have such rows: times by its time index."""
+        start, end = wanted
+        start = start if self.low is None else max(start, self.low)
+        end = end if self.high is None else min(end, self.high)
+        if self.from_ms is not None and self.from_ms >= 0 and start < end:
+            place = log.offset_for_time(self.from_ms)
+            start = end if place is None else max(start, place.offset)
+        return OffsetRange(start, max(start, end))
+
+
+EVERYTHING = Predicate()

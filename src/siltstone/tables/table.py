@@ -13,14 +13,22 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from siltstone.tables.coordinators import DECODED_TABLES, decoded, decoded_schema, decoded_source
-from siltstone.tables.file_tables import FILE_TABLES, FilesSplit, file_table_schema, plan_files, read_files
-from siltstone.tables.forensic_reading import close_schema, is_close, plan_closely, read_closely
+from siltstone.tables.file_tables import (
+    DECODED_TABLES,
+    FILE_TABLES,
+    FilesSplit,
+    decoded,
+    decoded_schema,
+    decoded_source,
+    file_table_schema,
+    plan_files,
+    read_files,
+)
+from siltstone.tables.forensics import close_schema, is_close, plan_closely, read_closely
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.planning import plan
-from siltstone.tables.predicate import EVERYTHING, Predicate
 from siltstone.tables.reading import read_split, schema_of
-from siltstone.tables.splits import Split
+from siltstone.tables.splits import EVERYTHING, Predicate, Split
+from siltstone.tables.views import plan
 
 AnySplit = Split | FilesSplit
 

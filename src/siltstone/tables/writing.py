@@ -19,28 +19,33 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from siltstone import files
-from siltstone.clock import Clock, SystemClock
-from siltstone.config import Config, LogConfig, parse_topic_config
-from siltstone.errors import (
+from siltstone.base import files
+from siltstone.base.clock import Clock, SystemClock
+from siltstone.base.config import Config, LogConfig, parse_topic_config
+from siltstone.base.errors import (
     DirectoryLockedError,
     MessageTooLargeError,
     NotALogDirectoryError,
     UnknownTopicError,
     UsageError,
 )
+from siltstone.base.records.layout import BATCH_OVERHEAD, CODECS, Bytes
 from siltstone.log.directory import LogDirectory, true_path
 from siltstone.log.names import CLUSTER_METADATA, LOCK, STAGED_WRITES, TopicPartition
 from siltstone.log.partition_files import refuse_unsafe_files
-from siltstone.log.service.broker_topics import BrokerTopics
-from siltstone.log.service.manager import LogManager
-from siltstone.log.service.topic_registry import load_registry
-from siltstone.records.layout import BATCH_OVERHEAD, CODECS, Bytes
-from siltstone.tables.appending import commit_write, discard_staged
+from siltstone.runtime.manager import LogManager
+from siltstone.runtime.topics import BrokerTopics, load_registry
 from siltstone.tables.batching import Filling, by_value, partitions_of, refuse_columns, rows_of, topics_of
-from siltstone.tables.given import Option, number, one_of, parse_options, size
-from siltstone.tables.staged import StagedFile, StagedWriter
-from siltstone.tables.writes import Write, find_write, load_writes
+from siltstone.tables.commit import (
+    StagedFile,
+    StagedWriter,
+    Write,
+    commit_write,
+    discard_staged,
+    find_write,
+    load_writes,
+)
+from siltstone.tables.options import Option, number, one_of, parse_options, size
 
 DEFAULT_BATCH_BYTES = 256 << 10
 _MOST_PENDING = 64 << 20

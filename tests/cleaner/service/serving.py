@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from siltstone.cleaner.cleaner import RunLimits
-from siltstone.cleaner.engine import Engine, InProcessEngine, LogDone
-from siltstone.cleaner.service.log_cleaner import LogCleaner
-from siltstone.cleaner.work import LogWork
-from siltstone.clock import ManualClock
+from siltstone.base.clock import ManualClock
+from siltstone.compaction.engine import Engine, InProcessEngine, LogDone
+from siltstone.compaction.inplace.cleaner import RunLimits
+from siltstone.compaction.work import LogWork
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
-from siltstone.log.service.embedded import NewRecord, batch_of
-from siltstone.log.service.manager import LogManager
+from siltstone.runtime.embedded import NewRecord, batch_of
+from siltstone.runtime.log_cleaner import LogCleaner
+from siltstone.runtime.manager import LogManager
 from tests.log import driving
 from tests.log.managed import NOW, opened
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from siltstone.cleaner.cleaner import RunLimits
-from siltstone.cleaner.report import CLEANED, LogResult
-from siltstone.cleaner.service.destination import IntoOpenLogs
-from siltstone.cleaner.service.log_cleaner import LogCleaner
+from siltstone.compaction.inplace.cleaner import RunLimits
+from siltstone.compaction.report import CLEANED, LogResult
 from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.names import CLEANER_CHECKPOINT
 from siltstone.log.partition import PartitionLog
-from siltstone.log.service.cleaning_states import NONE, Phase, paused
-from siltstone.log.service.manager import LogManager
+from siltstone.runtime.cleaning import IntoOpenLogs
+from siltstone.runtime.cleaning_states import NONE, Phase, paused
+from siltstone.runtime.log_cleaner import LogCleaner
+from siltstone.runtime.manager import LogManager
 from tests.cleaner.service.serving import (
     SOON,
     TOPIC,
@@ -270,7 +270,7 @@ def test_a_swap_that_fails_takes_the_directory_offline(
             raise OSError(5, "Input/output error")
 
         with monkeypatch.context() as patch:
-            patch.setattr("siltstone.log.segment_list.swap_in", fail)
+            patch.setattr("siltstone.log.partition.swap_in", fail)
             (result,) = cleaner.clean_once()
         assert "Input/output error" in result.reason and len(manager.offline) == 1
     with serving(tmp_path) as (manager, cleaner):

@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import files
-from siltstone.cleaner import pacing, staging, work
-from siltstone.cleaner.cleaner import RunLimits
-from siltstone.cleaner.engine import Engine
-from siltstone.cleaner.history import CLEANINGS_FILE, read_cleanings
-from siltstone.cleaner.report import CLEANED, FAILED, UNCLEANABLE
-from siltstone.cleaner.service.log_cleaner import LogCleaner
-from siltstone.cleaner.service.run import MOST_FAILURES
-from siltstone.clock import ManualClock
-from siltstone.config import Config, parse_assignments
-from siltstone.errors import EngineError
+from siltstone.base import files
+from siltstone.base.clock import ManualClock
+from siltstone.base.config import Config, parse_assignments
+from siltstone.base.errors import EngineError
+from siltstone.compaction import input_splits as pacing
+from siltstone.compaction import staging, work
+from siltstone.compaction.engine import Engine
+from siltstone.compaction.inplace.cleaner import RunLimits
+from siltstone.compaction.report import CLEANED, CLEANINGS_FILE, FAILED, UNCLEANABLE, read_cleanings
 from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.names import CLEANER_CHECKPOINT, TopicPartition
 from siltstone.log.partition import PartitionLog
-from siltstone.log.service.cleaning_states import NONE
-from siltstone.log.service.upkeep import UNLINK
+from siltstone.runtime.cleaning import MOST_FAILURES
+from siltstone.runtime.cleaning_states import NONE
+from siltstone.runtime.log_cleaner import LogCleaner
+from siltstone.runtime.upkeep import UNLINK
 from tests.cleaner.service.serving import USERS, Jobs, serving, table, write
 from tests.log import driving
 from tests.log.managed import MINUTE, NOW

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from siltstone.administration.exposition import prometheus_text
-from siltstone.cleaner.engine import Engine
-from siltstone.cleaner.service.gauges import UNCLEANABLE_BYTES, UNCLEANABLE_COUNT
-from siltstone.clock import ManualClock
+from siltstone.base.clock import ManualClock
+from siltstone.commands.watch import prometheus_text
+from siltstone.compaction.engine import Engine
 from siltstone.log.names import TopicPartition
-from siltstone.log.service.manager import LogManager
-from siltstone.log.service.metrics import Sample
+from siltstone.runtime.log_cleaner import UNCLEANABLE_BYTES, UNCLEANABLE_COUNT
+from siltstone.runtime.manager import LogManager
+from siltstone.runtime.metrics import Sample
 from tests.cleaner.service.serving import SOON, USERS, Blocking, in_background, joined, serving, write
 from tests.log.managed import NOW, opened
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from siltstone.clock import ManualClock
+from siltstone.base.clock import ManualClock
+from siltstone.base.records.control import end_transaction_marker
 from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.lookup import batch_headers
 from siltstone.log.partition import PartitionLog
 from siltstone.log.validation import Origin
-from siltstone.records.control import end_transaction_marker
 from tests.cleaner.logs import Rec
 from tests.cleaner.service.serving import TOPIC, USERS, serving, write
 from tests.log import driving

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from siltstone.clock import ManualClock
-from siltstone.compacted.engine import Compacted, CompactionEngine, InProcessCompactionEngine
-from siltstone.compacted.service.compactions import Compactions
-from siltstone.compacted.work import CompactionWork
+from siltstone.base.clock import ManualClock
+from siltstone.compaction.ledger.engine import Compacted, CompactionEngine, InProcessCompactionEngine
+from siltstone.compaction.ledger.work import CompactionWork
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.reading import Record
-from siltstone.log.service.embedded import NewRecord, batch_of
-from siltstone.log.service.manager import LogManager
+from siltstone.runtime.compactions import Compactions
+from siltstone.runtime.embedded import NewRecord, batch_of
+from siltstone.runtime.manager import LogManager
 from tests.log.managed import NOW, opened
 
 USERS = TopicPartition("users", 0)

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.cleaner.engine import InProcessEngine
-from siltstone.cleaner.report import CLEANED
-from siltstone.cleaner.service.log_cleaner import LogCleaner
-from siltstone.clock import ManualClock
-from siltstone.compacted.engine import Compacted, InProcessCompactionEngine
-from siltstone.compacted.service.compactions import Compactions
-from siltstone.compacted.service.status import ERROR, NOT_RUN, SUCCESS
-from siltstone.compacted.work import CompactionWork
+from siltstone.base.clock import ManualClock
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.ledger.engine import Compacted, InProcessCompactionEngine
+from siltstone.compaction.ledger.work import CompactionWork
+from siltstone.compaction.report import CLEANED
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.partition import PartitionLog
-from siltstone.log.service.manager import LogManager
+from siltstone.runtime.compaction_status import ERROR, NOT_RUN, SUCCESS
+from siltstone.runtime.compactions import Compactions
+from siltstone.runtime.log_cleaner import LogCleaner
+from siltstone.runtime.manager import LogManager
 from tests.compacted.service.serving import SOON, USERS, Blocking, compacted, put, seen, serving
 from tests.log.managed import MINUTE, NOW
 

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.clock import ManualClock
-from siltstone.compacted.engine import InProcessCompactionEngine
-from siltstone.compacted.service.compactions import Compactions
-from siltstone.compacted.service.status import ERROR, NOT_RUN, RUNNING, SUCCESS
-from siltstone.errors import (
+from siltstone.base.clock import ManualClock
+from siltstone.base.errors import (
     CompactionInProgressError,
     EngineError,
     LedgerError,
     UnknownTopicError,
     UsageError,
 )
+from siltstone.compaction.ledger.engine import InProcessCompactionEngine
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
+from siltstone.runtime.compaction_status import ERROR, NOT_RUN, RUNNING, SUCCESS
+from siltstone.runtime.compactions import Compactions
 from tests.compacted.service.serving import SOON, USERS, Blocking, compacted, put, seen, serving
 from tests.log.managed import NOW
 

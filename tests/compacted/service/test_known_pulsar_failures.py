@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import files
-from siltstone.clock import ManualClock
-from siltstone.compacted.service.status import ERROR, SUCCESS
+from siltstone.base import files
+from siltstone.base.clock import ManualClock
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.partition import PartitionLog
-from siltstone.log.service.manager import LogManager
+from siltstone.runtime.compaction_status import ERROR, SUCCESS
+from siltstone.runtime.manager import LogManager
 from tests.compacted.service.serving import USERS, compacted, put, seen, serving
 from tests.log.managed import MINUTE, NOW
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltstone.compacted.result import CompactionResult, Removed
-from siltstone.compacted.service.status import (
+from siltstone.compaction.ledger.engine import CompactionResult, Removed
+from siltstone.runtime.compaction_status import (
     ERROR,
     NOT_RUN,
     RUNNING,

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.compacted.service.backlog import backlog_bytes
-from siltstone.compacted.service.thresholds import Threshold, compaction_threshold
-from siltstone.config import Config, parse_broker_config, parse_topic_config
+from siltstone.base.config import Config, parse_broker_config, parse_topic_config
 from siltstone.log.names import TopicPartition
+from siltstone.runtime.compactions import Threshold, backlog_bytes, compaction_threshold
 from tests.log.managed import append, opened
 
 BROKERS = "brokerServiceCompactionThresholdInBytes"

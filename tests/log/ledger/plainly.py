@@ -1,7 +1,7 @@
 """Ledgers made by hand: a compactor that is a dict and a loop, for what stores and readers are tested with.
 
-All file operations go through ``files``, and in the order that the store asks for, so the crash tests can
-stand in the way of each.
+All file operations go through ``base.files``, and in the order that the store asks for, so the crash tests
+can stand in the way of each.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from pathlib import Path
 import numpy as np
 from crc32c import crc32c
 
-from siltstone import files
+from siltstone.base import files
+from siltstone.base.records.layout import Int64
+from siltstone.base.records.scan import scan_batches
 from siltstone.log.indexes import IndexBuilder
 from siltstone.log.ledger.manifest import Generation, Ledger
 from siltstone.log.ledger.reading import HasLedgers
 from siltstone.log.ledger.store import KEYS, LedgerStore, segment_entry
 from siltstone.log.names import segment_file
 from siltstone.log.reading import LogReader, Polled, Record
-from siltstone.records.layout import Int64
-from siltstone.records.scan import scan_batches
 from tests.cleaner.logs import NOW, Rec, batch
 from tests.log.views import FixedLog
 
@@ -35,7 +35,7 @@ def put(path: Path, data: bytes) -> None:
 
 
 def stage_segment(directory: Path, records: Sequence[Rec], per_batch: int, codec: int = 0) -> None:
-    """One segment of ``records``, at least one."""
+    """One segment of ``base.records``, at least one."""
     base = records[0].offset
     groups = [records[at : at + per_batch] for at in range(0, len(records), per_batch)]
     data = b"".join(batch(group, codec=codec) for group in groups)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.errors import LedgerError
-from siltstone.log.ledger.hiding import without
+from siltstone.base.errors import LedgerError
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.scan import scan_batches
+from siltstone.log.ledger.reading import without
 from siltstone.log.reading import Polled
-from siltstone.records.decode import decode_records
-from siltstone.records.scan import scan_batches
 from tests.cleaner.logs import Rec, batch
 from tests.log.ledger import plainly
 

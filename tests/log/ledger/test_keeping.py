@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.cleaner.report import CLEANED, LogResult
-from siltstone.clock import ManualClock
-from siltstone.config import LogConfig
-from siltstone.errors import LedgerError
+from siltstone.base.clock import ManualClock
+from siltstone.base.config import LogConfig
+from siltstone.base.errors import LedgerError
+from siltstone.compaction.report import CLEANED, LogResult
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
-from siltstone.log.service.manager import LogManager
-from siltstone.log.service.retention import SegmentFacts, decide
+from siltstone.log.retention import SegmentFacts, decide
+from siltstone.runtime.manager import LogManager
 from tests.cleaner import logs
 from tests.log import managed
 from tests.log.ledger import plainly

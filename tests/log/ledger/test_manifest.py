@@ -12,18 +12,22 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.errors import LedgerError
-from siltstone.log.ledger.cursor import Cursor, decode_cursor, encode_cursor
-from siltstone.log.ledger.hidden import decode_hidden, encode_hidden
+from siltstone.base.errors import LedgerError
 from siltstone.log.ledger.manifest import (
+    Cursor,
     Generation,
     Ledger,
     SegmentEntry,
+    decode_cursor,
+    decode_hidden,
     decode_manifest,
+    encode_cursor,
+    encode_hidden,
     encode_manifest,
+    seal,
+    unseal,
     what_is_wrong,
 )
-from siltstone.log.ledger.sealed import seal, unseal
 
 PATH = Path("ledger-5.json")
 PARTS = (

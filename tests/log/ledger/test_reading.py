@@ -14,20 +14,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone import files
-from siltstone.clock import ManualClock
-from siltstone.config import LogConfig
-from siltstone.errors import LedgerError, OffsetOutOfRangeError, UsageError
-from siltstone.log.ledger import held as holding
+from siltstone.base import files
+from siltstone.base.clock import ManualClock
+from siltstone.base.config import LogConfig
+from siltstone.base.errors import LedgerError, OffsetOutOfRangeError, UsageError
+from siltstone.base.records.control import end_transaction_marker
+from siltstone.log.ledger import store as holding
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.opening import open_partition
 from siltstone.log.partition import PartitionLog
+from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.reading import AtTime, LogReader
-from siltstone.log.service.embedded import Log
-from siltstone.log.service.read_only import ReadOnlyLogs
 from siltstone.log.validation import Origin
-from siltstone.records.control import end_transaction_marker
+from siltstone.runtime.embedded import Log
 from tests.cleaner.logs import NOW, Rec
 from tests.log import driving
 from tests.log.ledger import plainly

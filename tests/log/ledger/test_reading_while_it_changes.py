@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.clock import ManualClock
-from siltstone.errors import OffsetOutOfRangeError
+from siltstone.base.clock import ManualClock
+from siltstone.base.errors import OffsetOutOfRangeError
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
-from siltstone.log.service.embedded import NewRecord, append
-from siltstone.log.service.manager import LogManager
+from siltstone.runtime.embedded import NewRecord, append
+from siltstone.runtime.manager import LogManager
 from tests.log import managed
 from tests.log.ledger import plainly
 from tests.log.managed import NOW
@@ -108,7 +108,7 @@ def test_threads_read_while_ledgers_are_swapped_and_collected(manager: LogManage
 
 READ = """
 import sys
-from siltstone.log.service.read_only import ReadOnlyLogs
+from siltstone.log.read_only import ReadOnlyLogs
 with ReadOnlyLogs([sys.argv[1]]) as logs:
     reader = logs["topic", 0].reader(read_compacted=True, buffer_bytes=1)
     print(reader.poll().columns.offset[0], flush=True)

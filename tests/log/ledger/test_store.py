@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from siltstone.errors import CheckFailedError, LedgerError
-from siltstone.log.ledger.cursor import Cursor, encode_cursor
-from siltstone.log.ledger.manifest import Ledger
+from siltstone.base.errors import CheckFailedError, LedgerError
+from siltstone.log.ledger.manifest import Cursor, Ledger, encode_cursor
 from siltstone.log.ledger.store import LedgerStore
 from tests.cleaner.logs import Rec
 from tests.log.ledger import plainly

@@ -6,13 +6,64 @@ offsets ``[base_offset, end_offset)``, whatever of them is left. Sizes are in by
 
 from __future__ import annotations
 
+import hashlib
+import json
+import struct
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from siltstone.errors import LedgerError
-from siltstone.log.ledger.sealed import seal, unseal
+import numpy as np
+from crc32c import crc32c
+
+from siltstone.base.errors import LedgerError
+from siltstone.base.records.layout import Int64
+
+# Small JSON files with a version and a checksum of their own.
+#
+# The file is exactly what ``seal`` makes of its fields, so every byte is covered: those of the fields by the
+# SHA-256, the others by being what they must be.
+
+VERSION = 1
+
+
+def seal(fields: Mapping[str, Any]) -> bytes:
+    """The file's bytes: ``version``, the fields in their order, ``sha256`` of both."""
+    body = {"version": VERSION, **fields}
+    return _text({**body, "sha256": _digest(body)})
+
+
+def unseal(path: Path, data: bytes) -> dict[str, Any]:
+    """The fields of a sealed file, without version and checksum.
+
+    Raises LedgerError for bytes that ``seal`` did not make, or whose version is a later one.
+    """
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        raise LedgerError(str(path), "damaged: no JSON") from None
+    if not isinstance(found, dict) or not isinstance(found.get("version"), int):
+        raise LedgerError(str(path), "damaged: no version")
+    if found["version"] != VERSION:
+        raise LedgerError(
+            str(path), f"version {found['version']}; only {VERSION} is known, a newer Siltstone wrote it"
+        )
+    digest = found.pop("sha256", None)
+    if digest != _digest(found) or data != _text({**found, "sha256": digest}):
+        raise LedgerError(str(path), "damaged: the checksum does not match")
+    del found["version"]
+    return found
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_text(body)).hexdigest()
+
+
+def _text(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, indent=1).encode() + b"\n"
+
 
 BY_OFFSET, BY_TIME = "offset", "time"
 ORDERS = (BY_OFFSET, BY_TIME)
@@ -32,7 +83,7 @@ class SegmentEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """Segments that one run wrote: ``records`` in them, ``size`` in bytes of their logs.
+    """Segments that one run wrote: ``base.records`` in them, ``size`` in bytes of their logs.
 
     ``keys_size`` and ``keys_crc`` are those of the key index; ``hidden``: records that later generations have
     superseded, as of the ledger that this is part of.
@@ -146,3 +197,111 @@ def _ledger(fields: dict[str, Any]) -> Ledger:
         for each in fields.pop("generations")
     )
     return Ledger(**fields, hash_key=(int(high, 16), int(low, 16)), generations=generations)
+
+
+# The ``__compaction`` subscription's cursor: up to where the log is compacted, and into which ledger.
+#
+# Both lie in one file, in the words in which Pulsar shows them, so they move together or not at all.
+
+SUBSCRIPTION = "__compaction"
+LEDGER_PROPERTY = "CompactedTopicLedger"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """``horizon``: the first offset that ledger ``ledger_id`` does not cover."""
+
+    horizon: int
+    ledger_id: int
+
+    @property
+    def mark_delete_position(self) -> int:
+        """The last offset that is covered, as Pulsar counts."""
+        return self.horizon - 1
+
+
+def encode_cursor(cursor: Cursor) -> bytes:
+    """The cursor file's bytes."""
+    return seal(
+        {
+            "subscription": SUBSCRIPTION,
+            "markDeletePosition": cursor.mark_delete_position,
+            "properties": {LEDGER_PROPERTY: cursor.ledger_id},
+        }
+    )
+
+
+def decode_cursor(path: Path, data: bytes) -> Cursor:
+    """The cursor of a file's bytes. Raises LedgerError."""
+    fields = unseal(path, data)
+    try:
+        position, ledger_id = fields["markDeletePosition"], fields["properties"][LEDGER_PROPERTY]
+        if not (isinstance(position, int) and isinstance(ledger_id, int) and position >= -1):
+            raise ValueError
+    except (KeyError, TypeError, ValueError):
+        raise LedgerError(str(path), "not a compaction cursor") from None
+    return Cursor(horizon=position + 1, ledger_id=ledger_id)
+
+
+# Which offsets of older generations a ledger leaves out, because later records have superseded them.
+#
+# ::
+#
+#     magic 8 B "SLTHIDE1" · ledger i64 · sections i64 · [generation i64 · count i64 · width i64] · offsets
+#
+# Little-endian. A section's offsets ascend and are counted from its generation's base, in 4 or 8 bytes each.
+# The file's CRC32C is in the ledger's manifest.
+
+MAGIC = b"SLTHIDE1"
+_HEADER = struct.Struct("<8sqq")
+_SECTION = struct.Struct("<qqq")
+_NARROW = 1 << 32
+
+
+def hidden_name(ledger_id: int) -> str:
+    """The name of the file."""
+    return f"ledger-{ledger_id}.hidden"
+
+
+def encode_hidden(ledger_id: int, bases: Mapping[int, int], hidden: Mapping[int, Int64]) -> bytes:
+    """The file's bytes. ``bases``: the generations' base offsets; ``hidden``: generation id → offsets.
+
+    The offsets are int64, strictly ascending; a generation without any is left out.
+    """
+    heads, parts = [], []
+    for generation, offsets in sorted(hidden.items()):
+        if not len(offsets):
+            continue
+        relative = offsets - bases[generation]
+        width = 4 if int(relative[-1]) < _NARROW else 8
+        heads.append(_SECTION.pack(generation, len(offsets), width))
+        parts.append(relative.astype(f"<u{width}").tobytes())
+    return b"".join([_HEADER.pack(MAGIC, ledger_id, len(heads)), *heads, *parts])
+
+
+def decode_hidden(path: Path, data: bytes, ledger: Ledger) -> dict[int, Int64]:
+    """Generation id → hidden offsets (int64, ascending), for those that have any. Raises LedgerError."""
+    if crc32c(data) != ledger.hidden_crc:
+        raise LedgerError(str(path), "damaged: the checksum does not match")
+    bases = {each.id: each.base_offset for each in ledger.generations}
+    try:
+        return dict(_sections(data, ledger.id, bases))
+    except (KeyError, ValueError, struct.error):
+        raise LedgerError(str(path), f"not the hidden offsets of ledger {ledger.id}") from None
+
+
+def _sections(data: bytes, ledger_id: int, bases: Mapping[int, int]) -> list[tuple[int, Int64]]:
+    magic, of_ledger, count = _HEADER.unpack_from(data)
+    if magic != MAGIC or of_ledger != ledger_id:
+        raise ValueError
+    position = _HEADER.size + count * _SECTION.size
+    found = []
+    for number in range(count):
+        head = _SECTION.unpack_from(data, _HEADER.size + number * _SECTION.size)
+        generation, offsets, width = head
+        if width not in (4, 8):
+            raise ValueError
+        relative = np.frombuffer(data, f"<u{width}", offsets, position)
+        found.append((generation, relative.astype(np.int64) + bases[generation]))
+        position += offsets * width
+    return found

@@ -16,20 +16,22 @@ is read as it is.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Unpack
 
 import numpy as np
+import numpy.typing as npt
 
-from siltstone.errors import CorruptRecordError, LedgerError, OffsetOutOfRangeError
+from siltstone.base.errors import CorruptRecordError, LedgerError, OffsetOutOfRangeError
+from siltstone.base.records.columns import RecordColumns, select
+from siltstone.base.records.kernel import kernel
+from siltstone.base.records.layout import Int64
 from siltstone.log import fetch
 from siltstone.log.fetch import READ_UNCOMMITTED, LogView
-from siltstone.log.ledger.held import HeldLedger, Part
-from siltstone.log.ledger.hiding import without
 from siltstone.log.ledger.manifest import manifest_name
-from siltstone.log.ledger.store import LedgerStore
+from siltstone.log.ledger.store import HeldLedger, LedgerStore, Part
 from siltstone.log.reading import (
     EARLIEST,
     AtTime,
@@ -40,6 +42,62 @@ from siltstone.log.reading import (
     Start,
     records_of,
 )
+
+# Records without those that a ledger hides: columns closed up in place, in one pass.
+
+Int32 = npt.NDArray[np.int32]
+_COLUMNS = tuple(field.name for field in fields(RecordColumns) if field.name != "data")
+
+
+@kernel
+def _close_up(
+    hidden: Int64,
+    batch: Int32,
+    offset: Int64,
+    timestamp: Int64,
+    start: Int32,
+    size: Int32,
+    key_start: Int32,
+    key_size: Int32,
+    value_start: Int32,
+    value_size: Int32,
+    headers_start: Int32,
+    header_count: Int32,
+) -> int:
+    """Move the rows together that are not hidden; how many stay, -1 where a hidden one is not there."""
+    kept, at = 0, 0
+    for row in range(len(offset)):
+        if at < len(hidden) and hidden[at] == offset[row]:
+            at += 1
+            continue
+        batch[kept] = batch[row]
+        offset[kept] = offset[row]
+        timestamp[kept] = timestamp[row]
+        start[kept] = start[row]
+        size[kept] = size[row]
+        key_start[kept] = key_start[row]
+        key_size[kept] = key_size[row]
+        value_start[kept] = value_start[row]
+        value_size[kept] = value_size[row]
+        headers_start[kept] = headers_start[row]
+        header_count[kept] = header_count[row]
+        kept += 1
+    return kept if at == len(hidden) else -1
+
+
+def without(polled: Polled, hidden: Int64, path: str) -> Polled:
+    """What was just read, its arrays used again, less the offsets in ``hidden`` (int64, ascending).
+
+    Raises LedgerError, with ``path``, when one between the first and the last offset is not there.
+    """
+    columns = polled.columns
+    first, behind = np.searchsorted(hidden, [columns.offset[0], columns.offset[-1] + 1]).tolist()
+    if first == behind:
+        return polled
+    kept = _close_up(hidden[first:behind], *(getattr(columns, name) for name in _COLUMNS))
+    if kept < 0:
+        raise LedgerError(path, "an offset is hidden that is not in it")
+    return replace(polled, columns=select(columns, slice(0, kept)))
 
 
 class HasLedgers(Protocol):

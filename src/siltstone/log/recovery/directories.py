@@ -20,9 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from siltstone import files, interruption
-from siltstone.config import LogConfig
-from siltstone.errors import CorruptFileError, DirectoryRefusedError, UnsafeFileError
+from siltstone.base import files, interruption
+from siltstone.base.config import LogConfig
+from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, UnsafeFileError
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.directory import LogDirectory, PassedOver

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from siltstone import files
-from siltstone.errors import CorruptRecordError
+from siltstone.base import files
+from siltstone.base.errors import CorruptRecordError
+from siltstone.base.records.checksum import first_bad_checksum
+from siltstone.base.records.layout import Bytes, Directory, Int64
+from siltstone.base.records.scan import ScanEnd, scan_batches
 from siltstone.log.indexes import LARGEST_RELATIVE_OFFSET, OFFSET_ENTRY, IndexBuilder, Indexes
 from siltstone.log.names import segment_file
 from siltstone.log.segments import Segment, windows
-from siltstone.records.checksum import first_bad_checksum
-from siltstone.records.layout import Bytes, Directory, Int64
-from siltstone.records.scan import ScanEnd, scan_batches
 
 _TAIL = 64 << 10
 """Bytes at a segment's end that are read again after a clean stop; more up to the next index entry."""

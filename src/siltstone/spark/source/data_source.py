@@ -18,9 +18,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
-from siltstone.errors import UsageError
-from siltstone.spark.source.batch import BatchReader
-from siltstone.spark.source.stream import StreamReader
+from siltstone.base.errors import UsageError
+from siltstone.spark.source.reader import BatchReader, StreamReader
 from siltstone.spark.source.writer import BatchWriter, StreamWriter
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.table import table_schema

@@ -15,10 +15,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from siltstone.errors import UsageError
+from siltstone.base.errors import UsageError
 from siltstone.spark.tasks import pass_over_imports
-from siltstone.tables.appending import discard_staged
-from siltstone.tables.staged import StagedFile
+from siltstone.tables.commit import StagedFile, discard_staged
 from siltstone.tables.writing import WriteOptions, WritePlan, abort_plan, commit_plan, plan_write, stage_task
 
 _QUERY_ID = "sql.streaming.queryId"

@@ -1,0 +1,1 @@
+"""What every room stands on: records (bytes and columns), config, files, the clock, errors."""

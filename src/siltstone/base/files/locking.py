@@ -1,0 +1,136 @@
+"""Locks that a broker sees, and claims on files of our own.
+
+``Lock`` is a POSIX record lock, as Java's ``FileChannel.lock`` takes them. ``Claim`` is ``flock(2)``: it
+belongs to an open file, so readers in one process do not take each other's away, and ends with the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+import sys
+import threading
+from types import TracebackType
+
+from siltstone.base.files.operations import open_for_writing, open_regular, unlink
+
+_FLOCK = struct.Struct("qqihh" if sys.platform == "darwin" else "hhqqi")
+"""The system's ``struct flock``: start, length, process, kind, whence; kind first on Linux."""
+_KIND = 3 if sys.platform == "darwin" else 0
+
+_held: set[tuple[int, int]] = set()
+"""Device and inode of the files that this process holds: the system would let it lock them once more."""
+_one_at_a_time = threading.RLock()
+"""Held from the look at ``_held`` to the end of what is done by it. To the system the threads of a process
+are one owner: two of them would both get a lock, and whoever closes the file drops it for the other."""
+
+
+class Lock:
+    """An exclusive POSIX lock on one file, held on one descriptor until ``release``.
+
+    ``lockf`` and not ``flock``: Java's ``FileChannel.lock`` is a POSIX record lock. Closing any other
+    descriptor of the same file in this process would drop it, so nothing else may open the file, and a second
+    ``Lock`` on it is refused before it does. Raises BlockingIOError, OSError where the name is a link's.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        with _one_at_a_time:
+            self._take()
+
+    def _take(self) -> None:
+        path = self.path
+        with contextlib.suppress(FileNotFoundError):
+            if _identity(os.lstat(path)) in _held:
+                raise BlockingIOError(errno.EAGAIN, "locked by this process already", path)
+        self._descriptor, self.made = open_for_writing(path)
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(self._descriptor), os.lstat(path)):
+                raise FileNotFoundError(errno.ENOENT, "was removed by the process that held it", self.path)
+        except OSError as error:
+            os.close(self._descriptor)
+            if error.errno in (errno.EACCES, errno.EAGAIN, errno.ENOENT):
+                raise BlockingIOError(errno.EAGAIN, "locked by another process", self.path) from None
+            raise
+        self._identity = _identity(os.fstat(self._descriptor))
+        _held.add(self._identity)
+
+    def release(self) -> None:
+        """Let go, once. A file that was not there before is removed first, as a broker does."""
+        with _one_at_a_time:
+            if self._descriptor >= 0:
+                try:
+                    if self.made:
+                        with contextlib.suppress(FileNotFoundError):
+                            unlink(self.path)
+                finally:
+                    os.close(self._descriptor)
+                    self._descriptor = -1
+                    _held.discard(self._identity)
+
+
+def _identity(facts: os.stat_result) -> tuple[int, int]:
+    return facts.st_dev, facts.st_ino
+
+
+def is_locked(path: str | os.PathLike[str]) -> bool:
+    """Does a process hold a ``Lock`` on the file? Asks only: nothing is locked, made or changed.
+
+    False where there is no such file, or it may not be read, or is no regular file.
+    """
+    with _one_at_a_time:
+        try:
+            if _identity(os.stat(path)) in _held:
+                return True
+            descriptor = open_regular(path)
+        except OSError:
+            return False
+        try:
+            asked = [0, 0, 0, 0, 0]
+            asked[_KIND] = fcntl.F_WRLCK
+            answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(*asked))
+        finally:
+            os.close(descriptor)
+    return bool(_FLOCK.unpack(answer)[_KIND] != fcntl.F_UNLCK)
+
+
+class Claim:
+    """A claim on an existing file: of many that read what it stands for, or of the one that removes it.
+
+    Raises BlockingIOError when somebody's claim is in the way, FileNotFoundError when the file is not there,
+    or was removed before the claim held.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, exclusive: bool = False) -> None:
+        self.path = os.fspath(path)
+        mode = os.O_RDWR if exclusive else os.O_RDONLY  # over a network an exclusive one has to write
+        self._descriptor = open_regular(path, mode)
+        try:
+            fcntl.flock(self._descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(self._descriptor), os.stat(path)):
+                raise FileNotFoundError(errno.ENOENT, "was replaced meanwhile", self.path)
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Let go; twice is once. A claim that nobody holds any more lets go of itself."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            self.release()
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()

@@ -1,0 +1,321 @@
+"""Making batches: new ones from columns, and cleaned ones from kept records.
+
+``encode_records`` writes new records from key, value and header spans. A cleaned batch's records are
+copied by ``compaction.rewrite``, which changes only what a new base timestamp changes, and its header is
+written here. ``compress_batches`` compresses finished batches.
+``write_header`` puts the 61 bytes before them; checksums come last, from
+``checksum.patch_checksums``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from siltstone.base.records.checksum import patch_checksums
+from siltstone.base.records.codecs import Scratch, compress, compress_all
+from siltstone.base.records.kernel import kernel
+from siltstone.base.records.layout import (
+    BATCH_OVERHEAD,
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    HEADER,
+    LOG_OVERHEAD,
+    NO_PRODUCER_ID,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    Bytes,
+    Int32,
+    Int64,
+)
+from siltstone.base.records.varint import varint_size, write_varint
+
+RECORD_ROOM = 60
+"""Most bytes that a record takes beside its key, value and headers: varints and the attributes byte."""
+RECODE_ROOM = 16
+"""Most bytes by which a re-encoded record can outgrow the stored one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchShape:
+    """What a new batch says of itself, beside its records (all as in the header's drawing).
+
+    ``delete_horizon_ms``: None, or the time that takes the base timestamp's place (attribute bit 6).
+    """
+
+    base_offset: int = 0
+    leader_epoch: int = 0
+    codec: int = 0
+    log_append: bool = False
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    transactional: bool = False
+    control: bool = False
+    delete_horizon_ms: int | None = None
+
+    @property
+    def attributes(self) -> int:
+        """The 16 attribute bits."""
+        return (
+            self.codec
+            | (TIMESTAMP_TYPE_BIT if self.log_append else 0)
+            | (TRANSACTIONAL_BIT if self.transactional else 0)
+            | (CONTROL_BIT if self.control else 0)
+            | (DELETE_HORIZON_BIT if self.delete_horizon_ms is not None else 0)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spans:
+    """Byte strings side by side: ``data`` uint8, ``start`` int64 and ``size`` int32 (-1: null)."""
+
+    data: Bytes
+    start: Int64
+    size: Int32
+
+    @classmethod
+    def of(cls, values: Sequence[bytes | None]) -> Spans:
+        """Pack Python byte strings."""
+        size = np.array([-1 if value is None else len(value) for value in values], np.int32)
+        room = np.maximum(size, 0).astype(np.int64)
+        data = np.frombuffer(b"".join(value or b"" for value in values), np.uint8)
+        return cls(data=data, start=np.cumsum(room) - room, size=size)
+
+
+@kernel
+def copy_bytes(data: Bytes, start: int, size: int, out: Bytes, position: int) -> int:
+    """Copy ``size`` bytes, none where it is negative; returns the end in ``out``, which is another array.
+
+    Unsigned indexes let LLVM copy 32 at once.
+    """
+    here, there = np.uint64(start), np.uint64(position)
+    for i in range(np.uint64(max(size, 0))):
+        out[there + i] = data[here + i]
+    return position + max(size, 0)
+
+
+@kernel
+def _put_span(data: Bytes, start: int, size: int, out: Bytes, position: int) -> int:
+    position = write_varint(out, position, size)
+    return copy_bytes(data, start, size, out, position)
+
+
+@kernel
+def encode_record(
+    offset_delta: int,
+    timestamp_delta: int,
+    key_data: Bytes,
+    key_start: int,
+    key_size: int,
+    value_data: Bytes,
+    value_start: int,
+    value_size: int,
+    headers_data: Bytes,
+    headers_start: int,
+    headers_size: int,
+    out: Bytes,
+    position: int,
+) -> int:
+    """Write one record into ``out`` at ``position``; returns its end. Arguments are ``encode_records``'s."""
+    body = 1 + varint_size(timestamp_delta) + varint_size(offset_delta)
+    body += varint_size(key_size) + max(key_size, 0) + varint_size(value_size) + max(value_size, 0)
+    body += max(headers_size, 1)
+    position = write_varint(out, position, body)
+    out[position] = 0
+    position = write_varint(out, position + 1, timestamp_delta)
+    position = write_varint(out, position, offset_delta)
+    position = _put_span(key_data, key_start, key_size, out, position)
+    position = _put_span(value_data, value_start, value_size, out, position)
+    if headers_size <= 0:
+        out[position] = 0
+        return position + 1
+    return copy_bytes(headers_data, headers_start, headers_size, out, position)
+
+
+@kernel
+def encode_records(
+    offset_delta: Int64,
+    timestamp_delta: Int64,
+    key_data: Bytes,
+    key_start: Int64,
+    key_size: Int32,
+    value_data: Bytes,
+    value_start: Int64,
+    value_size: Int32,
+    headers_data: Bytes,
+    headers_start: Int64,
+    headers_size: Int32,
+    out: Bytes,
+    position: int,
+) -> int:
+    """Write records into ``out`` from ``position``; returns the end.
+
+    A record's headers are a span of already encoded bytes, the count in front; size 0 means none.
+    """
+    for i in range(len(offset_delta)):
+        position = encode_record(
+            offset_delta[i],
+            timestamp_delta[i],
+            key_data,
+            key_start[i],
+            key_size[i],
+            value_data,
+            value_start[i],
+            value_size[i],
+            headers_data,
+            headers_start[i],
+            headers_size[i],
+            out,
+            position,
+        )
+    return position
+
+
+@kernel
+def write_int(out: Bytes, position: int, value: int, size: int) -> None:
+    """Write ``value`` big-endian in ``size`` bytes."""
+    for i in range(size):
+        out[position + i] = (value >> (8 * (size - 1 - i))) & 0xFF
+
+
+@kernel
+def write_header(
+    out: Bytes,
+    position: int,
+    size: int,
+    source: Any,
+    attributes: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    count: int,
+) -> None:
+    """Write a cleaned batch's header: what cleaning keeps comes from the ``source`` row, CRC left 0."""
+    write_int(out, position, source.base_offset, 8)
+    write_int(out, position + 8, size - 12, 4)
+    write_int(out, position + 12, source.leader_epoch, 4)
+    out[position + 16] = 2
+    write_int(out, position + 17, 0, 4)
+    write_int(out, position + 21, attributes, 2)
+    write_int(out, position + 23, source.last_offset - source.base_offset, 4)
+    write_int(out, position + 27, base_timestamp, 8)
+    write_int(out, position + 35, max_timestamp, 8)
+    write_int(out, position + 43, source.producer_id, 8)
+    write_int(out, position + 51, source.producer_epoch, 2)
+    write_int(out, position + 53, source.base_sequence, 4)
+    write_int(out, position + 57, count, 4)
+
+
+def encode_headers(headers: Sequence[tuple[bytes, bytes | None]]) -> bytes:
+    """One record's headers with their count in front; empty bytes for none."""
+    if not headers:
+        return b""
+    out = np.empty(10 + sum(len(key) + len(value or b"") + 20 for key, value in headers), np.uint8)
+    position = write_varint(out, 0, len(headers))
+    for key, value in headers:
+        for part in (key, value):
+            raw = np.frombuffer(part or b"\0", np.uint8)
+            position = _put_span(raw, 0, -1 if part is None else len(part), out, position)
+    return out[:position].tobytes()
+
+
+def build_batch(
+    shape: BatchShape,
+    *,
+    offset: Int64,
+    timestamp: Int64,
+    keys: Spans,
+    values: Spans,
+    headers: Spans | None = None,
+    last_offset: int | None = None,
+) -> Bytes:
+    """One whole v2 batch, checksum included: uint8.
+
+    ``offset`` and ``timestamp`` (ms) are int64, one a record, offsets ascending from
+    ``shape.base_offset`` on; ``headers`` are spans of ``encode_headers`` bytes. ``last_offset`` defaults
+    to the last record's. With log-append time the largest timestamp is every record's.
+    """
+    count = len(offset)
+    spans = headers or Spans(
+        data=np.zeros(1, np.uint8), start=np.zeros(count, np.int64), size=np.zeros(count, np.int32)
+    )
+    biggest = int(timestamp.max()) if count else -1
+    times = np.full(count, biggest) if shape.log_append else timestamp
+    base = (
+        shape.delete_horizon_ms if shape.delete_horizon_ms is not None else (int(times[0]) if count else -1)
+    )
+    room = sum(int(np.maximum(part.size, 0).sum()) for part in (keys, values, spans)) + RECORD_ROOM * count
+    plain = np.empty(room, np.uint8)
+    columns: list[Any] = [offset - shape.base_offset, times - base]
+    columns += [array for part in (keys, values, spans) for array in (part.data, part.start, part.size)]
+    columns += [plain, 0]
+    end = encode_records(*columns)
+    final = int(offset[-1]) if last_offset is None else last_offset
+    return assemble(shape, plain[:end], final, base, biggest, count)
+
+
+def assemble(
+    shape: BatchShape, records: Bytes, last_offset: int, base_timestamp: int, max_timestamp: int, count: int
+) -> Bytes:
+    """Header and encoded ``base.records`` (plain; compressed here by the shape's codec) as one batch."""
+    body = np.frombuffer(compress(shape.codec, records), np.uint8) if shape.codec and count else records
+    size = BATCH_OVERHEAD + len(body)
+    batch = np.empty(size, np.uint8)
+    header = HEADER.pack(
+        shape.base_offset,
+        size - LOG_OVERHEAD,
+        shape.leader_epoch,
+        2,
+        0,
+        shape.attributes,
+        last_offset - shape.base_offset,
+        base_timestamp,
+        max_timestamp,
+        shape.producer_id,
+        shape.producer_epoch,
+        shape.base_sequence,
+        count,
+    )
+    batch[:BATCH_OVERHEAD] = np.frombuffer(header, np.uint8)
+    batch[BATCH_OVERHEAD:] = body
+    patch_checksums(batch, np.zeros(1, np.int64), np.array([size], np.int64))
+    return batch
+
+
+def compress_batches(
+    data: Bytes, starts: Int64, sizes: Int64, codecs: npt.NDArray[np.int16], packed: Scratch
+) -> tuple[Bytes, Int64, Int64]:
+    """The same v2 batches with the records of some compressed: (bytes, starts, sizes), without checksums.
+
+    ``starts`` and ``sizes`` (int64) are their places in ``data``, a size of 0 for none; where ``codecs`` is 0
+    a batch is copied. The bytes are ``packed``'s.
+    """
+    view, places = data.data, list(zip(starts.tolist(), sizes.tolist(), strict=True))
+    bodies: list[Any] = [None] * len(places)
+    for codec in np.unique(codecs[codecs > 0]).tolist():
+        rows = np.flatnonzero((codecs == codec) & (sizes > 0)).tolist()
+        plain = [view[places[row][0] + BATCH_OVERHEAD : sum(places[row])] for row in rows]
+        for row, body in zip(rows, compress_all(codec, plain), strict=True):
+            bodies[row] = body
+    parts: list[Any] = []
+    filled, end = [0], 0
+    for (start, size), body in zip(places, bodies, strict=True):
+        if body is None:
+            parts.append(view[start : start + size])
+            end += size
+        else:
+            parts += (view[start : start + BATCH_OVERHEAD], body)
+            end += BATCH_OVERHEAD + len(body)
+        filled.append(end)
+    packed.clear()
+    packed.append(b"".join(parts))
+    ends = np.array(filled, np.int64)
+    new_starts, new_sizes = ends[:-1], np.diff(ends)
+    some = new_sizes > 0
+    lengths = (new_sizes[some] - LOG_OVERHEAD).astype(">i4").view(np.uint8).reshape(-1, 4)
+    packed.array()[new_starts[some, None] + np.arange(8, 12)] = lengths
+    return packed.array(), new_starts, new_sizes

@@ -1,0 +1,424 @@
+"""Batches as they are appended: may they, and what changes in them (Kafka's ``LogValidator``).
+
+One pass over the bytes: header, checksum, every record's fields, without a row a record. A second one writes
+what the log gives: offsets, leader epoch, and under log-append time the time. Between the two nothing has
+changed, so whoever refuses a batch leaves its bytes alone.
+
+Two bits of a header are the log's to give: log-append time and the delete horizon. A batch that comes with
+them, such as one copied from another log, is taken without them: its records have their own times then, and
+its tombstones no horizon yet. Kafka clears the first and keeps the second, with which a producer could have
+tombstones removed at once.
+
+What the first pass finds is a row of ``findings`` a batch (int64): ``FAULT`` is a ``Fault``, ``RECORD`` the
+index of the record where it lies, ``LARGEST`` the largest timestamp, ``KEYLESS`` and ``UNTIMELY`` the first
+record without a key and the first with a timestamp out of bounds (-1: none), ``PENDING`` whether the
+checksum is left to the library, which is faster from some size on.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import numpy as np
+
+from siltstone.base.records.build import write_int
+from siltstone.base.records.checksum import crc32c_of
+from siltstone.base.records.columns import record_fields, record_head
+from siltstone.base.records.kernel import kernel
+from siltstone.base.records.layout import Bytes, Directory, Int64
+from siltstone.base.records.scan import scan_into
+from siltstone.base.records.varint import load_word
+
+FAULT, RECORD, LARGEST, KEYLESS, UNTIMELY, PENDING, WIDTH = range(7)
+SMALL_BATCH_SIZE = 2048
+_NO_TIMESTAMP = 1 << 62
+_Walked = tuple[int, Any, Any, Any, Any]
+REFUSED, UNCHECKED, COMPRESSED, APPEND_TIMED = 1, 2, 4, 8
+"""What ``check_batches`` leaves to its caller, as bits."""
+_GIVEN_BY_THE_LOG = 0x48
+"""The bits for log-append time and for a delete horizon."""
+_KEPT_WHEN_REWRITTEN = 0x37
+"""Codec, transactional and control: what Kafka keeps of the attributes where it writes them anew."""
+
+
+class Fault(enum.IntEnum):
+    """Why a batch is refused. 1 to 6 are a record's, as in ``columns.DECODE_REASON``."""
+
+    NONE = 0
+    RECORD_SIZE = 1
+    RECORD_END = 2
+    VARINT = 3
+    NEGATIVE_SIZE = 4
+    RECORD_OFFSETS = 5
+    LEFT_OVER = 6
+    CHECKSUM = 7
+    BASE_OFFSET = 8
+    MAGIC = 9
+    COUNT = 10
+    CONTROL = 11
+    SEQUENCE = 12
+    EPOCH = 13
+    NO_PRODUCER = 14
+    CODEC = 15
+    OFFSETS = 16
+
+
+@kernel
+def _header_fault(row: Any, client: bool) -> int:
+    """A ``Fault`` of the header of a batch of magic 2 that is to get offsets, in Kafka's order.
+
+    A transaction and a marker belong to a producer with an epoch: without one nothing could end the
+    transaction, and nothing could fence its producer.
+    """
+    if row.attributes & 7 > 4:
+        return 15
+    if row.count <= 0 or row.last_offset - row.base_offset + 1 != row.count:
+        return 10
+    if client and row.attributes & 32:
+        return 11
+    if client and row.producer_id >= 0 and row.base_sequence < 0:
+        return 12
+    if row.attributes & 16 and row.producer_id < 0:
+        return 14
+    return 13 if row.attributes & 48 and row.producer_id >= 0 and row.producer_epoch < 0 else 0
+
+
+@kernel
+def _walk_ordinary(data: Bytes, position: int, end: int, count: int, base_timestamp: int) -> _Walked:
+    """The ordinary records at a batch's start: (how many, where the next one begins, the largest timestamp,
+    the first record without a key, the least timestamp).
+
+    Ordinary is what nearly every record of a producer is: sound, numbered one by one, its sizes of one or two
+    bytes, a short key, no headers. ``_walk`` goes on behind them, and says what is wrong where something is.
+    One load brings the fields up to the key's size; the offset is compared in its encoding. Numbers are
+    unsigned: of a mixture numba makes floats. It returns from where it is: each other way that was tried took
+    a tenth longer or more.
+    """
+    keyless: Any = np.int64(-1)
+    largest, smallest = np.int64(-1), np.int64(_NO_TIMESTAMP)
+    one, low, more = np.uint64(1), np.uint64(0x7F), np.uint64(0x80)
+    byte, two_bytes, high = np.uint64(0xFF), np.uint64(0xFFFF), np.uint64(0x3F80)
+    here, behind = np.uint64(position), np.uint64(end)
+    for record in range(count):
+        if here + np.uint64(24) > behind:
+            return record, np.int64(here), largest, keyless, smallest
+        word, at = load_word(data, here), here + np.uint64(2)  # behind a size of one byte and the attributes
+        if word & more:
+            if word & np.uint64(0x8000):
+                return record, np.int64(here), largest, keyless, smallest
+            size, word, at = (word & low) | ((word >> one) & high), word >> np.uint64(24), at + one
+        else:
+            size, word = word & byte, word >> np.uint64(16)
+        stop = at - one + (size >> one)
+        if size & one or stop > behind:
+            return record, np.int64(here), largest, keyless, smallest
+        if word & more:
+            if word & np.uint64(0x8000):
+                return record, np.int64(here), largest, keyless, smallest
+            raw, word, at = (word & low) | ((word >> one) & high), word >> np.uint64(16), at + np.uint64(2)
+        else:
+            raw, word, at = word & byte, word >> np.uint64(8), at + one
+        timestamp = base_timestamp + (np.int64(raw >> one) ^ -np.int64(raw & one))
+        delta = np.uint64(record) << one
+        if delta < more:
+            if word & byte != delta:
+                return record, np.int64(here), largest, keyless, smallest
+            word, at = word >> np.uint64(8), at + one
+        else:
+            if word & two_bytes != (delta & low) | more | ((delta >> np.uint64(7)) << np.uint64(8)):
+                return record, np.int64(here), largest, keyless, smallest
+            word, at = word >> np.uint64(16), at + np.uint64(2)
+        key, at = word & byte, at + one
+        if key & more or (key & one and key != one):
+            return record, np.int64(here), largest, keyless, smallest
+        if key == one:
+            if keyless < 0:
+                keyless = record
+        else:
+            at += key >> one
+        if at + np.uint64(2) > stop:
+            return record, np.int64(here), largest, keyless, smallest
+        value, at = np.uint64(data[at]), at + one
+        if value & more:
+            value, at = (value & low) | (np.uint64(data[at]) << np.uint64(7)), at + one
+            if value & np.uint64(0x4000):
+                return record, np.int64(here), largest, keyless, smallest
+        if value & one:
+            if value != one:
+                return record, np.int64(here), largest, keyless, smallest
+        else:
+            at += value >> one
+        if at + one != stop or data[at] != 0:
+            return record, np.int64(here), largest, keyless, smallest
+        largest, smallest = max(largest, timestamp), min(smallest, timestamp)
+        here = stop
+    return count, np.int64(here), largest, keyless, smallest
+
+
+@kernel
+def _walk(
+    data: Bytes, position: int, end: int, header: Any, least: int, most: int, found: Int64
+) -> tuple[int, int]:
+    """Every record of a plain batch: (``Fault``, its record). ``modern.decode`` without the columns.
+
+    Without a fault ``found`` takes the rest of the findings.
+    """
+    found[2] = found[3] = found[4] = -1
+    first = position
+    done, position, largest, keyless, least_time = _walk_ordinary(
+        data, position, end, header.count, header.base_timestamp
+    )
+    untimely = -1
+    if least_time < least or largest > most:
+        done, position, largest, keyless = 0, first, -1, -1
+    before = done - 1
+    last_delta = header.last_offset - header.base_offset
+    base_timestamp = header.base_timestamp
+    at, behind = data.ctypes.data + position, data.ctypes.data + end
+    for record in range(done, header.count):
+        at, stop, delta, here, fault = record_head(at, behind)
+        if fault > 0:
+            return fault, record
+        if here <= before or here > last_delta:
+            return 5, record
+        before = here
+        _, key_bytes, _, _, _, _, fault = record_fields(at, stop)
+        if fault > 0:
+            return fault, record
+        at = stop
+        timestamp = base_timestamp + delta
+        largest = max(largest, timestamp)
+        if key_bytes < 0 and keyless < 0:
+            keyless = record
+        if (timestamp < least or timestamp > most) and timestamp != -1 and untimely < 0:
+            untimely = record
+    found[2] = largest
+    found[3] = keyless
+    found[4] = untimely
+    return (0 if at == behind else 6), -1
+
+
+@kernel
+def check_records(
+    data: Bytes, start: int, end: int, rows: Directory, row: int, least: int, most: int, found: Int64
+) -> None:
+    """Check the plain records ``data[start:end]`` of the batch ``rows[row]``; ``found``: its findings."""
+    found[0], found[1] = _walk(data, start, end, rows[row], least, most, found)
+
+
+@kernel
+def refused_records(
+    data: Bytes,
+    start: int,
+    end: int,
+    header: Any,
+    keyed: bool,
+    least: int,
+    most: int,
+    append_timed: bool,
+    named: Int64,
+) -> tuple[int, int, int]:
+    """Which of the sound, plain records ``data[start:end]`` the topic does not take.
+
+    (how many, the first without a key or -1, the first whose time is why or -1). A record without a key
+    counts as that, whatever its time is. ``named`` takes a row for each, as far as it has room: the index,
+    and 1 where its time is why, else 0. ``append_timed``: the batch claims log-append time, so none is right.
+    """
+    count, keyless, untimely = 0, -1, -1
+    at, behind = data.ctypes.data + start, data.ctypes.data + end
+    for record in range(header.count):
+        at, stop, delta, _, _ = record_head(at, behind)
+        _, key_bytes, _, _, _, _, _ = record_fields(at, stop)
+        at = stop
+        timestamp = header.base_timestamp + delta
+        timed = append_timed or (timestamp != -1 and (timestamp < least or timestamp > most))
+        without_key = keyed and key_bytes < 0
+        if not (without_key or timed):
+            continue
+        if without_key and keyless < 0:
+            keyless = record
+        if not without_key and untimely < 0:
+            untimely = record
+        if count < len(named):
+            named[count, 0] = record
+            named[count, 1] = 0 if without_key else 1
+        count += 1
+    return count, keyless, untimely
+
+
+@kernel
+def _checksum_holds(data: Bytes, row: Any) -> bool:
+    return bool(crc32c_of(data, row.position + 21, row.position + row.size) == row.crc)
+
+
+@kernel
+def check_batches(
+    data: Bytes,
+    rows: Directory,
+    findings: Int64,
+    checksum: int,
+    client: bool,
+    keyed: bool,
+    least: int,
+    most: int,
+) -> tuple[int, int, int, int]:
+    """Scan ``data`` into ``rows`` and check what is to get offsets: (batches, end, ``ScanEnd``, left to do).
+
+    ``checksum``: that of ``data`` as one large batch, -1 where nobody has made it: those of large batches are
+    pending then. ``client``: a producer sent it. ``keyed``: records without a key are refused. ``least`` and
+    ``most`` bound the timestamps (ms). Left to do are bits: ``REFUSED`` (a finding says why), ``UNCHECKED``
+    (its checksum is pending; what was found counts only once it holds), ``COMPRESSED`` (to be inflated),
+    ``APPEND_TIMED`` (it claims log-append time).
+    """
+    count, end, outcome, _ = scan_into(data, 0, len(data), rows)
+    left = 0
+    for i in range(count):
+        row = rows[i]
+        found = findings[i]
+        found[:] = -1
+        found[0] = found[5] = 0
+        if row.magic < 2:
+            found[0] = 9
+        elif client and row.base_offset != 0:
+            found[0] = 8
+        elif row.size > SMALL_BATCH_SIZE and checksum < 0:
+            found[5] = 1
+            left |= 2
+        elif row.crc != checksum if checksum >= 0 else not _checksum_holds(data, row):
+            found[0] = 7
+        if found[0] == 0:
+            found[0] = _header_fault(row, client)
+        if row.attributes & 8:
+            left |= 8
+        if found[0] == 0 and row.attributes & 7:
+            left |= 4
+        elif found[0] == 0:
+            end_of_row = row.position + row.size
+            found[0], found[1] = _walk(data, row.position + 61, end_of_row, row, least, most, found)
+        if found[0] != 0 or found[4] >= 0 or (keyed and found[3] >= 0):
+            left |= 1
+    return count, end, outcome, left
+
+
+@kernel
+def check_replicated(
+    data: Bytes, rows: Directory, findings: Int64, next_offset: int
+) -> tuple[int, int, int, int]:
+    """The same for batches that have their offsets already: they ascend from ``next_offset`` on.
+
+    Records are not looked at: another log has them like that. An unknown codec is refused, since nobody could
+    read them. Checksums of magic 0 and 1 are pending.
+    """
+    count, end, outcome, _ = scan_into(data, 0, len(data), rows)
+    left = 0
+    for i in range(count):
+        row = rows[i]
+        findings[i, :] = -1
+        findings[i, 0] = findings[i, 5] = 0
+        if row.magic < 2 or row.size > SMALL_BATCH_SIZE:
+            findings[i, 5] = 1
+            left |= 2
+        elif not _checksum_holds(data, row):
+            findings[i, 0] = 7
+        if findings[i, 0] == 0 and row.attributes & 7 > 4:
+            findings[i, 0] = 15
+        if findings[i, 0] == 0 and row.base_offset < next_offset:
+            findings[i, 0] = 16
+        if findings[i, 0] != 0:
+            left |= 1
+        next_offset = row.last_offset + 1
+    return count, end, outcome, left
+
+
+@kernel
+def assign_offsets(
+    data: Bytes,
+    rows: Directory,
+    findings: Int64,
+    next_offset: int,
+    leader_epoch: int,
+    log_append: bool,
+    now_ms: int,
+) -> int:
+    """Give checked batches their offsets and leader epoch, in ``data`` and ``rows``; how many are pending.
+
+    The largest timestamp is what the records say, or ``now_ms`` under log-append time. Where that is news, or
+    a bit is set that only the log gives, the attributes are written anew, and the checksum is made again, or
+    left pending for a large batch.
+    """
+    pending = 0
+    for i in range(len(rows)):
+        row = rows[i]
+        position = row.position
+        row.last_offset += next_offset - row.base_offset
+        row.base_offset = next_offset
+        row.leader_epoch = leader_epoch
+        next_offset = row.last_offset + 1
+        write_int(data, position, row.base_offset, 8)
+        write_int(data, position + 12, leader_epoch, 4)
+        largest = now_ms if log_append else findings[i, 2]
+        findings[i, 5] = 0
+        if row.max_timestamp == largest and not log_append and not row.attributes & _GIVEN_BY_THE_LOG:
+            continue
+        row.max_timestamp = largest
+        write_int(data, position + 35, largest, 8)
+        row.attributes = row.attributes & _KEPT_WHEN_REWRITTEN | (8 if log_append else 0)
+        write_int(data, position + 21, row.attributes, 2)
+        if row.size > SMALL_BATCH_SIZE:
+            findings[i, 5] = 1
+            pending += 1
+        else:
+            row.crc = crc32c_of(data, position + 21, position + row.size)
+            write_int(data, position + 17, row.crc, 4)
+    return pending
+
+
+@kernel
+def admit_one(
+    data: Bytes,
+    rows: Directory,
+    checksum: int,
+    client: bool,
+    keyed: bool,
+    least: int,
+    most: int,
+    size_limit: int,
+    next_offset: int,
+    leader_epoch: int,
+    log_append: bool,
+    now_ms: int,
+) -> tuple[int, int, int, int]:
+    """``check_batches`` and ``assign_offsets`` in one, for the common case: one batch, plain and sound.
+
+    ``rows`` has one row; ``checksum`` is needed for a large batch. Records, first and last offset, and the
+    largest timestamp. No records, and nothing has changed, for all else, where ``data`` is over
+    ``size_limit`` bytes, and where a large batch needs a new checksum.
+    """
+    large = len(data) > SMALL_BATCH_SIZE
+    if len(data) > size_limit or (large and (checksum < 0 or log_append)):
+        return 0, 0, 0, 0
+    findings = np.empty((1, WIDTH), np.int64)
+    count, _, outcome, left = check_batches(data, rows, findings, checksum, client, keyed, least, most)
+    if count != 1 or outcome != 0 or left != 0:
+        return 0, 0, 0, 0
+    if large and (rows[0].max_timestamp != findings[0, 2] or rows[0].attributes & _GIVEN_BY_THE_LOG):
+        return 0, 0, 0, 0
+    assign_offsets(data, rows, findings, next_offset, leader_epoch, log_append, now_ms)
+    return rows[0].count, rows[0].base_offset, rows[0].last_offset, rows[0].max_timestamp
+
+
+@kernel
+def summarize(rows: Directory) -> tuple[int, int, int, int, int]:
+    """First and last offset, the largest timestamp, the last offset of the first batch with it, records.
+
+    An entry of magic 0 or 1 counts as one record.
+    """
+    largest = offset = -1
+    records = 0
+    for i in range(len(rows)):
+        if i == 0 or rows[i].max_timestamp > largest:
+            largest = rows[i].max_timestamp
+            offset = rows[i].last_offset
+        records += rows[i].count if rows[i].magic == 2 else 1
+    return rows[0].base_offset, rows[len(rows) - 1].last_offset, largest, offset, records

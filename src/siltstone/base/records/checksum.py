@@ -1,0 +1,183 @@
+"""Are the batches the bytes that were written? CRC32C for batches, CRC32 for message sets.
+
+Large ones go through a library each; for small ones a call would cost more than the sum itself, so one
+kernel does them all: with the processor's instruction where there is one, three batches side by side, as it
+takes three cycles but can begin anew each cycle; else slicing by eight, whose tables are made from the
+polynomial, so it does both sums.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from siltstone.base.errors import CorruptRecordError
+from siltstone.base.records.kernel import HAS_CRC32C, crc_of_byte_at, crc_of_word_at, kernel
+from siltstone.base.records.layout import CHECKED_FROM, CRC_POSITION, MAGIC_POSITION, Bytes, Directory, Int64
+
+Sums = npt.NDArray[np.uint32]
+_SMALL_BATCH_SIZE, _LARGE_BATCH_SIZE = 1024, 128 << 10
+
+
+def _tables(polynomial: int) -> Sums:
+    """The eight tables of slicing-by-8 for a polynomial, its lowest power first: uint32[8, 256]."""
+    tables = np.zeros((8, 256), np.uint32)
+    for byte in range(256):
+        value = byte
+        for _ in range(8):
+            value = (value >> 1) ^ (polynomial if value & 1 else 0)
+        tables[0, byte] = value
+    for step in range(1, 8):
+        previous = tables[step - 1]
+        tables[step] = (previous >> 8) ^ tables[0][previous & 0xFF]
+    return tables
+
+
+CRC32C_TABLES = _tables(0x82F63B78)
+CRC32_TABLES = _tables(0xEDB88320)
+
+
+@kernel
+def crc_of(data: Bytes, start: int, end: int, tables: Sums) -> np.uint32:
+    """The CRC that ``tables`` stand for of ``data[start:end]``. Over a kilobyte the libraries are faster."""
+    eight = np.uint64(8)
+    crc = np.uint32(0xFFFFFFFF)
+    at = np.uint64(start)
+    size = end - start
+    for _ in range(size >> 3):
+        a = crc ^ (
+            np.uint32(data[at])
+            | (np.uint32(data[at + np.uint64(1)]) << np.uint32(8))
+            | (np.uint32(data[at + np.uint64(2)]) << np.uint32(16))
+            | (np.uint32(data[at + np.uint64(3)]) << np.uint32(24))
+        )
+        crc = (
+            tables[7, a & np.uint32(0xFF)]
+            ^ tables[6, (a >> np.uint32(8)) & np.uint32(0xFF)]
+            ^ tables[5, (a >> np.uint32(16)) & np.uint32(0xFF)]
+            ^ tables[4, a >> np.uint32(24)]
+            ^ tables[3, data[at + np.uint64(4)]]
+            ^ tables[2, data[at + np.uint64(5)]]
+            ^ tables[1, data[at + np.uint64(6)]]
+            ^ tables[0, data[at + np.uint64(7)]]
+        )
+        at += eight
+    for _ in range(size & 7):
+        crc = tables[0, (crc ^ np.uint32(data[at])) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
+        at += np.uint64(1)
+    return crc ^ np.uint32(0xFFFFFFFF)
+
+
+@kernel
+def crc_each(data: Bytes, starts: Int64, ends: Int64, tables: Sums, out: Sums) -> None:
+    """``crc_of`` each ``data[starts[i]:ends[i]]`` into ``out`` (uint32)."""
+    for i in range(len(starts)):
+        out[i] = crc_of(data, starts[i], ends[i], tables)
+
+
+@kernel
+def _crc_rest(crc: np.uint64, at: int, end: int) -> np.uint32:
+    """Go on with a sum from address ``at`` to ``end``, and turn it."""
+    while at + 8 <= end:
+        crc = crc_of_word_at(crc, at)
+        at += 8
+    while at < end:
+        crc = crc_of_byte_at(crc, at)
+        at += 1
+    return np.uint32(crc ^ np.uint64(0xFFFFFFFF))
+
+
+@kernel
+def crc32c_each(data: Bytes, starts: Int64, ends: Int64, out: Sums) -> None:
+    """CRC32C of each ``data[starts[i]:ends[i]]`` into ``out`` (uint32), by the processor's instruction."""
+    origin, fresh = data.ctypes.data, np.uint64(0xFFFFFFFF)
+    threes = len(starts) // 3 * 3
+    for i in range(0, threes, 3):
+        one, two, three = origin + starts[i], origin + starts[i + 1], origin + starts[i + 2]
+        a, b, c = fresh, fresh, fresh
+        shortest = min(ends[i] - starts[i], ends[i + 1] - starts[i + 1], ends[i + 2] - starts[i + 2])
+        for at in range(0, shortest - 7, 8):
+            a, b, c = crc_of_word_at(a, one + at), crc_of_word_at(b, two + at), crc_of_word_at(c, three + at)
+        done = max(shortest, 0) & -8
+        out[i] = _crc_rest(a, one + done, origin + ends[i])
+        out[i + 1] = _crc_rest(b, two + done, origin + ends[i + 1])
+        out[i + 2] = _crc_rest(c, three + done, origin + ends[i + 2])
+    for i in range(threes, len(starts)):
+        out[i] = _crc_rest(fresh, origin + starts[i], origin + ends[i])
+
+
+@kernel
+def _crc32c_by_tables(data: Bytes, start: int, end: int) -> np.uint32:
+    return crc_of(data, start, end, CRC32C_TABLES)
+
+
+@kernel
+def _crc32c_by_instruction(data: Bytes, start: int, end: int) -> np.uint32:
+    origin = data.ctypes.data
+    return _crc_rest(np.uint64(0xFFFFFFFF), origin + start, origin + end)
+
+
+crc32c_of = _crc32c_by_instruction if HAS_CRC32C else _crc32c_by_tables
+"""CRC32C of ``data[start:end]``: for kernels, and for small batches."""
+
+
+def batch_checksums(data: Bytes, starts: Int64, sizes: Int64) -> Sums:
+    """CRC32C of whole v2 batches, each from its attributes on: uint32, one a batch.
+
+    ``starts`` and ``sizes`` (int64) are the batches' positions in ``data`` and their whole sizes.
+    """
+    from_, ends = starts + CHECKED_FROM, starts + sizes
+    if HAS_CRC32C and int(sizes.sum()) < _LARGE_BATCH_SIZE * len(starts):
+        out = np.empty(len(starts), np.uint32)
+        crc32c_each(data, from_, ends, out)
+        return out
+    return _sums(data, from_, ends, CRC32C_TABLES, crc32c)
+
+
+def message_checksums(data: Bytes, starts: Int64, sizes: Int64) -> Sums:
+    """CRC32 of whole message set entries (magic 0 and 1), each from its magic byte on: uint32, one an entry.
+
+    ``starts`` and ``sizes`` (int64) are the entries' positions in ``data`` and their whole sizes.
+    """
+    return _sums(data, starts + MAGIC_POSITION, starts + sizes, CRC32_TABLES, zlib.crc32)
+
+
+def _sums(data: Bytes, starts: Int64, ends: Int64, tables: Sums, library: Callable[..., int]) -> Sums:
+    out = np.empty(len(starts), np.uint32)
+    if len(starts) and int((ends - starts).sum()) < _SMALL_BATCH_SIZE * len(starts):
+        crc_each(data, starts, ends, tables, out)
+        return out
+    view = data.data
+    for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        out[i] = library(view[start:end])
+    return out
+
+
+def patch_checksums(data: Bytes, starts: Int64, sizes: Int64) -> None:
+    """Write each v2 batch's CRC32C into its header, in place."""
+    big_endian = batch_checksums(data, starts, sizes).astype(">u4").view(np.uint8).reshape(-1, 4)
+    for byte in range(4):
+        data[starts + (CRC_POSITION + byte)] = big_endian[:, byte]
+
+
+def first_bad_checksum(data: Bytes, batches: Directory) -> int | None:
+    """Row of the first batch in ``batches`` whose stored checksum is not its bytes', or None."""
+    computed = np.empty(len(batches), np.uint32)
+    modern = batches["magic"] == 2
+    for rows, checksums in ((modern, batch_checksums), (~modern, message_checksums)):
+        starts = batches["position"][rows]
+        computed[rows] = checksums(data, starts, batches["size"][rows].astype(np.int64))
+    bad = np.flatnonzero(computed != batches["crc"])
+    return int(bad[0]) if len(bad) else None
+
+
+def refuse_bad_checksum(data: Bytes, batches: Directory, *, path: str, origin: int) -> None:
+    """Raises CorruptRecordError with the position in file ``path`` of the first such batch; ``data`` was read
+    at ``origin``."""
+    bad = first_bad_checksum(data, batches)
+    if bad is not None:
+        raise CorruptRecordError(path, origin + int(batches["position"][bad]), "checksum does not match")

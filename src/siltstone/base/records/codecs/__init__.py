@@ -1,0 +1,79 @@
+"""Compression as Kafka's clients write and read it: gzip, snappy (xerial), lz4 frames, zstd.
+
+One module a codec: libraries do the work, what is Kafka's own goes around it. Decompression never allocates
+far over what the data turns out to be, and stops at ``limit``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from siltstone.base.records.codecs import gzip, lz4, snappy, zstd
+from siltstone.base.records.codecs.scratch import (
+    DEFAULT_LIMIT,
+    LIMIT_SETTING,
+    SPANS_END,
+    DecompressedTooLargeError,
+    DecompressionError,
+    Scratch,
+)
+from siltstone.base.records.codecs.told import told_sizes
+from siltstone.base.records.layout import Bytes
+
+__all__ = [
+    "DEFAULT_LIMIT",
+    "LIMIT_SETTING",
+    "SPANS_END",
+    "DecompressedTooLargeError",
+    "DecompressionError",
+    "Scratch",
+    "compress",
+    "compress_all",
+    "decompress",
+    "libzstd",
+    "told_sizes",
+]
+
+_LZ4, _ZSTD = 3, 4
+_MODULES = {1: gzip, 2: snappy, _LZ4: lz4, _ZSTD: zstd}
+"""By the codec's number in a batch's attributes."""
+
+
+def decompress(
+    codec: int, data: Bytes | memoryview, scratch: Scratch, limit: int = DEFAULT_LIMIT, magic: int = 2
+) -> int:
+    """Decompress one batch's records (uint8) behind what is in use in ``scratch``; returns their size.
+
+    ``codec`` is the number in the batch's attributes. Raises DecompressionError for bytes that are no such
+    stream and for output over ``limit`` bytes; the scratch is as it was then.
+    """
+    module = _MODULES.get(codec)
+    if module is None:
+        raise DecompressionError(f"no codec has the number {codec}")
+    if magic == 0 and codec == _LZ4:
+        data = lz4.mend(data)
+    size: int = module.decompress(_view(data), scratch, limit)
+    return size
+
+
+def compress(codec: int, data: Bytes | memoryview, level: int | None = None) -> Any:
+    """Compress one batch's records; returns a bytes-like object that Kafka's Java client reads.
+
+    ``codec`` is the number in the batch's attributes, 1 to 4; ``level`` the codec's own, snappy has none.
+    """
+    module = _MODULES.get(codec)
+    if module is None:
+        raise ValueError(f"no codec has the number {codec}")
+    return module.compress(_view(data), level)
+
+
+def compress_all(codec: int, parts: Sequence[memoryview]) -> Sequence[Any]:
+    """``compress`` for each of many batches' records, at the codec's own level."""
+    if codec == _ZSTD:
+        return zstd.compress_all(parts)
+    return [compress(codec, part) for part in parts]
+
+
+def _view(data: Bytes | memoryview) -> memoryview:
+    return data if isinstance(data, memoryview) else data.data

@@ -1,0 +1,182 @@
+"""Record columns: what decoding makes of batches, arrays with one row a record.
+
+The bytes of keys, values and headers stay where they are: columns hold spans into ``data``, which is the
+window itself when nothing in it is compressed, else the decompressed records one batch after another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from siltstone.base.records.kernel import inlined, kernel
+from siltstone.base.records.layout import Bytes, Flags, Int32, Int64
+from siltstone.base.records.varint import next_varint, next_varlong, read_varint
+
+Columns = TypeVar("Columns", bound=Any)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyColumns:
+    """One row a record, in log order: which it is, and its key.
+
+    ``batch``: row in the batch directory, int32. ``offset``: int64. The key's span (``key_start``,
+    ``key_size``, int32) points into ``data`` (uint8); a size of -1 is null.
+    """
+
+    data: Bytes
+    batch: Int32
+    offset: Int64
+    key_start: Int32
+    key_size: Int32
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordColumns(KeyColumns):
+    """One row a record, in log order: everything there is in it.
+
+    ``timestamp`` (ms): int64. More spans, as the key's: ``start``, ``size`` of the record itself with its
+    size field, and ``value_*``. ``headers_start`` is the position of the first header behind its count,
+    ``header_count`` how many.
+    """
+
+    timestamp: Int64
+    start: Int32
+    size: Int32
+    value_start: Int32
+    value_size: Int32
+    headers_start: Int32
+    header_count: Int32
+
+    def key(self, row: int) -> bytes | None:
+        """The key of one record as bytes, None when null. Not for hot paths."""
+        return self._span(int(self.key_start[row]), int(self.key_size[row]))
+
+    def value(self, row: int) -> bytes | None:
+        """The value of one record as bytes, None when null. Not for hot paths."""
+        return self._span(int(self.value_start[row]), int(self.value_size[row]))
+
+    def headers(self, row: int) -> list[tuple[bytes, bytes | None]]:
+        """The headers of one record as (key, value) pairs. Not for hot paths."""
+        position, found = int(self.headers_start[row]), []
+        for _ in range(int(self.header_count[row])):
+            size, position = read_varint(self.data, position, len(self.data))
+            key = self._span(position, size)
+            size, position = read_varint(self.data, position + size, len(self.data))
+            found.append((key or b"", self._span(position, size)))
+            position += max(size, 0)
+        return found
+
+    def _span(self, start: int, size: int) -> bytes | None:
+        return None if size < 0 else self.data[start : start + size].tobytes()
+
+
+KEY_COLUMNS = tuple(each.name for each in fields(KeyColumns) if each.name != "data")
+OTHER_COLUMNS = tuple(each.name for each in fields(RecordColumns))[len(KEY_COLUMNS) + 1 :]
+"""The columns that both kinds have, and those that only ``RecordColumns`` has, in the decoders' order."""
+
+
+def empty_columns(data: Bytes, rows: int) -> RecordColumns:
+    """Uninitialised columns for ``rows`` records over ``data``."""
+    return RecordColumns(data=data, **empty_arrays((*KEY_COLUMNS, *OTHER_COLUMNS), rows))
+
+
+def empty_arrays(names: tuple[str, ...], rows: int) -> dict[str, Any]:
+    """Uninitialised arrays by column name."""
+    return {name: np.empty(rows, np.int64 if name in ("offset", "timestamp") else np.int32) for name in names}
+
+
+def select(columns: Columns, rows: slice | Int64 | Flags) -> Columns:
+    """Some of the rows of columns of any kind, over the same data; a slice copies nothing."""
+    names = (field.name for field in fields(columns) if field.name != "data")
+    return replace(columns, **{name: getattr(columns, name)[rows] for name in names})
+
+
+# One record's fields, by address: what decoders, checks and whoever else walks through records share.
+#
+# A record of magic 2, varints zigzag-encoded::
+#
+#     size varint | attributes 1 | timestamp delta varlong | offset delta varint
+#     | key size varint, key | value size varint, value | header count varint
+#     | per header: key size varint, key, value size varint, value          (size -1: null)
+#
+# The functions become part of the kernels that call them. They check every size, and say what is wrong by its
+# place in ``DECODE_REASON``.
+
+DECODE_REASON = (
+    "",
+    "a record's size is not possible",
+    "a record's fields go on beyond its end, or end before it",
+    "an over-long or cut varint",
+    "a negative size that is not null's",
+    "offsets in the batch do not ascend, or pass its last offset",
+    "bytes left over behind the last record",
+)
+
+
+@inlined
+def span_at(at: int, end: int) -> tuple[int, int, int]:
+    """A sized field at address ``at``: (its start, its size, reason); start is -1 on trouble."""
+    size, at = next_varint(at, end)
+    if at < 0:
+        return -1, 0, 3
+    if size < -1:
+        return -1, 0, 4
+    if size > end - at:
+        return -1, 0, 2
+    return at, size, 0
+
+
+@kernel
+def _skip_headers(at: int, end: int, count: int) -> tuple[int, int]:
+    """The address behind ``count`` headers and 0, or -1 and a reason."""
+    for _ in range(count):
+        start, size, reason = span_at(at, end)
+        if start < 0 or size < 0:
+            return -1, reason if start < 0 else 4
+        start, size, reason = span_at(start + size, end)
+        if start < 0:
+            return -1, reason
+        at = start + max(size, 0)
+    return at, 0
+
+
+@inlined
+def record_head(at: int, batch_end: int) -> tuple[int, int, int, int, int]:
+    """A record up to its key: (address of the key, of the end, timestamp delta, offset delta, reason)."""
+    body, at = next_varint(at, batch_end)
+    if at < 0:
+        return 0, 0, 0, 0, 3
+    if body < 6 or body > batch_end - at:
+        return 0, 0, 0, 0, 1
+    end = at + body
+    timestamp_delta, at = next_varlong(at + 1, end)
+    if at < 0:
+        return 0, 0, 0, 0, 3
+    offset_delta, at = next_varint(at, end)
+    return at, end, timestamp_delta, offset_delta, 3 if at < 0 else 0
+
+
+@inlined
+def record_fields(at: int, end: int) -> tuple[int, int, int, int, int, int, int]:
+    """A record from its key on: spans of key and value, its first header, how many, reason."""
+    key, key_size, reason = span_at(at, end)
+    if key < 0:
+        return 0, 0, 0, 0, 0, 0, reason
+    value, value_size, reason = span_at(key + max(key_size, 0), end)
+    if value < 0:
+        return 0, 0, 0, 0, 0, 0, reason
+    headers, first = next_varint(value + max(value_size, 0), end)
+    if first < 0 or headers < 0:
+        return 0, 0, 0, 0, 0, 0, 3 if first < 0 else 4
+    at = first
+    if headers > 0:
+        at, reason = _skip_headers(first, end, headers)
+        if at < 0:
+            return 0, 0, 0, 0, 0, 0, reason
+    return key, key_size, value, value_size, first, headers, 0 if at == end else 2

@@ -1,0 +1,110 @@
+"""Control batches: how a log says that a transaction ended (``EndTransactionMarker``, KIP-98).
+
+A marker is a batch of one record with the control and the transactional bit set and no sequence::
+
+    key    version 2 (0) | type 2 (0: abort, 1: commit)
+    value  version 2 (0) | coordinator epoch 4
+
+Key and value are big-endian. A later version may only add fields behind these. Other types (a KRaft leader
+change, a snapshot's header and footer) come without a producer id and end no transaction.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from siltstone.base.errors import CorruptRecordError
+from siltstone.base.records.build import BatchShape, Spans, build_batch
+from siltstone.base.records.columns import record_head, span_at
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.kernel import kernel
+from siltstone.base.records.layout import CODEC_MASK, Bytes, Directory
+
+ABORT, COMMIT = 0, 1
+_KEY = struct.Struct(">hh")
+_VALUE = struct.Struct(">hi")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """The end of a transaction; ``coordinator_epoch`` is of the coordinator that decided it."""
+
+    commit: bool
+    coordinator_epoch: int
+
+
+def read_marker(key: bytes | None, value: bytes | None) -> Marker | None:
+    """What a control record says; None for one that is not about a transaction.
+
+    Raises ValueError for a key, or a marker's value, that is too short or has a negative version.
+    """
+    if key is None or len(key) < _KEY.size:
+        raise ValueError("a control record's key is too short")
+    version, kind = _KEY.unpack_from(key)
+    if version < 0:
+        raise ValueError(f"a control record's key has version {version}")
+    if kind not in (ABORT, COMMIT):
+        return None
+    if value is None or len(value) < _VALUE.size:
+        raise ValueError("a transaction marker's value is too short")
+    version, epoch = _VALUE.unpack_from(value)
+    if version < 0:
+        raise ValueError(f"a transaction marker's value has version {version}")
+    return Marker(commit=kind == COMMIT, coordinator_epoch=epoch)
+
+
+def marker_of(data: Bytes, batches: Directory, row: int, path: str = "", origin: int = 0) -> Marker | None:
+    """The marker that the control batch ``batches[row]`` of ``data`` holds.
+
+    None for other control records, and for a batch that cleaning has emptied. ``path`` and ``origin`` (the
+    file position of ``data[0]``) are for messages. Raises CorruptRecordError for one that makes no sense.
+    """
+    one = batches[row : row + 1]
+    if not one["count"].item():
+        return None
+    if one["attributes"].item() & CODEC_MASK:
+        columns = decode_records(data, one, path=path, origin=origin)
+        key, value = columns.key(0), columns.value(0)
+    else:
+        spans = _first_record(data, one["position"].item(), one["size"].item())
+        key, value = _span(data, *spans[:2]), _span(data, *spans[2:])
+    try:
+        return read_marker(key, value)
+    except ValueError as error:
+        raise CorruptRecordError(path, origin + one["position"].item(), str(error)) from None
+
+
+@kernel
+def _first_record(data: Bytes, position: int, size: int) -> tuple[int, int, int, int]:
+    """Start and size of the first record's key and value in a plain batch; null where they make no sense."""
+    base = data.ctypes.data
+    at, end, _, _, reason = record_head(base + position + 61, base + position + size)
+    if reason > 0:
+        return 0, -1, 0, -1
+    key, key_size, _ = span_at(at, end)
+    if key < 0:
+        return 0, -1, 0, -1
+    value, value_size, _ = span_at(key + max(key_size, 0), end)
+    if value < 0:
+        return key - base, key_size, 0, -1
+    return key - base, key_size, value - base, value_size
+
+
+def _span(data: Bytes, start: int, size: int) -> bytes | None:
+    return None if size < 0 else data[start : start + size].tobytes()
+
+
+def end_transaction_marker(
+    *, commit: bool, producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp_ms: int
+) -> Bytes:
+    """The control batch that ends a producer's transaction, its base offset 0: uint8, checksum included."""
+    return build_batch(
+        BatchShape(producer_id=producer_id, producer_epoch=producer_epoch, transactional=True, control=True),
+        offset=np.zeros(1, np.int64),
+        timestamp=np.full(1, timestamp_ms, np.int64),
+        keys=Spans.of([_KEY.pack(0, COMMIT if commit else ABORT)]),
+        values=Spans.of([_VALUE.pack(0, coordinator_epoch)]),
+    )

@@ -1,0 +1,147 @@
+"""Fetch results as Kafka's design chapter draws them: bytes of the log behind a length and an error code.
+
+``MessageSetSend`` and ``MultiMessageSetSend``, the answers to one fetch and to several at once::
+
+    0  total length 4 | error code 2 | message 1 … message n
+    0  total length 4 | error code 2 | MessageSetSend 1 … MessageSetSend n
+
+Big-endian; a total length counts what follows it, so it is at least 2. The messages are a chunk of the log
+as it lies there, entries of any magic, and are never copied: encoding gives the parts to write one after
+another, decoding gives slices of the frame. A chunk may end within a message, since a reader asks for a
+number of bytes:
+
+    size = frame_size(head, limit)            # from the first 4 bytes, before anything is allocated
+    result = decode_message_set_send(frame)
+    scan = result.scan()                      # CLEAN: ends between two · TRUNCATED: ends within one
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from siltstone.base.errors import CorruptRecordError
+from siltstone.base.records.layout import Bytes
+from siltstone.base.records.scan import SCAN_REASON, Scan, ScanEnd, scan_batches
+
+HEADER = struct.Struct(">ih")
+"""Total length and error code."""
+LENGTH_SIZE = 4
+LENGTH_MIN = HEADER.size - LENGTH_SIZE
+LENGTH_MAX = (1 << 31) - 1
+RESULTS_MAX = 1 << 16
+"""Results in one frame, where nothing else is said: each may be 6 bytes on the wire and an object here."""
+_NAME = "fetch result"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MessageSetSend:
+    """The answer to one fetch: an error code (0: none) and a chunk of the log, uint8."""
+
+    error_code: int
+    messages: Bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole frame, its length included."""
+        return HEADER.size + len(self.messages)
+
+    def scan(self) -> Scan:
+        """The whole messages of the chunk, and how it ends: CLEAN between two, TRUNCATED within one.
+
+        ``needed`` is the cut message's whole size where the chunk tells it, else 0. Checksums are not
+        looked at. Raises CorruptRecordError where no message can be, positions counted in ``messages``.
+        """
+        scan = scan_batches(self.messages)
+        if scan.outcome not in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):
+            raise CorruptRecordError(_NAME, scan.end, SCAN_REASON[scan.outcome])
+        return scan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MultiMessageSetSend:
+    """The answers to several fetches, in their order, and an error code for all of them."""
+
+    error_code: int
+    results: tuple[MessageSetSend, ...]
+
+
+def frame_size(head: bytes | bytearray | memoryview, limit: int = LENGTH_MAX) -> int:
+    """Bytes of a whole frame, its length included, by its first 4 bytes.
+
+    Raises CorruptRecordError for a length below 2, or for a frame over ``limit`` bytes.
+    """
+    (length,) = struct.unpack_from(">i", head)
+    return _checked_size(length, 0, limit)
+
+
+def _checked_size(length: int, position: int, limit: int) -> int:
+    if length < LENGTH_MIN:
+        raise CorruptRecordError(_NAME, position, f"impossible length {length}")
+    if LENGTH_SIZE + length > limit:
+        raise CorruptRecordError(_NAME, position, f"{LENGTH_SIZE + length} bytes, {limit} at most")
+    return LENGTH_SIZE + length
+
+
+def _header(error_code: int, content: int) -> memoryview:
+    assert LENGTH_MIN + content <= LENGTH_MAX, "a length is an int32"
+    return memoryview(HEADER.pack(LENGTH_MIN + content, error_code))
+
+
+def encode_message_set_send(result: MessageSetSend) -> list[memoryview]:
+    """The frame in parts, to be written one after another: the header, and the chunk itself."""
+    return [_header(result.error_code, len(result.messages)), result.messages.data]
+
+
+def encode_multi_message_set_send(results: Sequence[MessageSetSend], error_code: int = 0) -> list[memoryview]:
+    """The frame in parts: its header, then header and chunk of each result."""
+    parts = [_header(error_code, sum(result.size for result in results))]
+    for result in results:
+        parts += encode_message_set_send(result)
+    return parts
+
+
+def decode_message_set_send(frame: bytes | bytearray | memoryview | Bytes) -> MessageSetSend:
+    """One whole frame; the chunk is a slice of it. Raises CorruptRecordError with the position in it."""
+    data = np.frombuffer(frame, np.uint8)
+    _refuse_wrong_size(data)
+    return _message_set_send(data, 0, len(data))
+
+
+def decode_multi_message_set_send(
+    frame: bytes | bytearray | memoryview | Bytes, results_max: int = RESULTS_MAX
+) -> MultiMessageSetSend:
+    """One whole frame; the chunks are slices of it. Raises CorruptRecordError with the position in it.
+
+    ``results_max`` is how many results were asked for: more are refused.
+    """
+    data = np.frombuffer(frame, np.uint8)
+    _refuse_wrong_size(data)
+    results: list[MessageSetSend] = []
+    position = HEADER.size
+    while position < len(data):
+        if len(results) == results_max:
+            raise CorruptRecordError(_NAME, position, f"more than {results_max} results")
+        results.append(_message_set_send(data, position, len(data)))
+        position += results[-1].size
+    return MultiMessageSetSend(error_code=HEADER.unpack_from(data.data)[1], results=tuple(results))
+
+
+def _refuse_wrong_size(data: Bytes) -> None:
+    """A frame is as long as it says."""
+    if len(data) < HEADER.size:
+        raise CorruptRecordError(_NAME, 0, "cut within length and error code")
+    size = frame_size(data.data, len(data))
+    if size < len(data):
+        raise CorruptRecordError(_NAME, size, f"{len(data) - size} bytes left over")
+
+
+def _message_set_send(data: Bytes, position: int, end: int) -> MessageSetSend:
+    if end - position < HEADER.size:
+        raise CorruptRecordError(_NAME, position, "cut within length and error code")
+    length, error_code = HEADER.unpack_from(data.data, position)
+    size = _checked_size(length, position, end - position)
+    return MessageSetSend(error_code=error_code, messages=data[position + HEADER.size : position + size])

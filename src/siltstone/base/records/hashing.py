@@ -1,0 +1,155 @@
+"""SipHash-2-4 with 128 bits of output (Aumasson and Bernstein): a keyed hash that nobody can aim at.
+
+``siphash128`` takes one key; ``siphash128_each`` many, ``LANES`` of them side by side: written so that LLVM
+keeps each step of the rounds in vector registers, which halves the time of a key.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from siltstone.base.records.kernel import kernel
+from siltstone.base.records.layout import Bytes, Int32, Words
+from siltstone.base.records.varint import byte_of_word, load_word
+
+LANES = 64
+"""Keys that are hashed side by side."""
+_LONGEST = 128
+"""Bytes of a key from which on lanes would do more rounds for short keys than they save."""
+_V0, _V1 = np.uint64(0x736F6D6570736575), np.uint64(0x646F72616E646F6D) ^ np.uint64(0xEE)
+_V2, _V3 = np.uint64(0x6C7967656E657261), np.uint64(0x7465646279746573)
+
+
+@kernel
+def _rotate(word: np.uint64, by: int) -> np.uint64:
+    return (word << np.uint64(by)) | (word >> np.uint64(64 - by))
+
+
+@kernel
+def _round(
+    v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64
+) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
+    v0 += v1
+    v1 = _rotate(v1, 13) ^ v0
+    v0 = _rotate(v0, 32)
+    v2 += v3
+    v3 = _rotate(v3, 16) ^ v2
+    v0 += v3
+    v3 = _rotate(v3, 21) ^ v0
+    v2 += v1
+    v1 = _rotate(v1, 17) ^ v2
+    v2 = _rotate(v2, 32)
+    return v0, v1, v2, v3
+
+
+@kernel
+def _four_rounds(
+    v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64
+) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
+    for _ in range(4):
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    return v0, v1, v2, v3
+
+
+@kernel
+def siphash128(
+    data: Bytes, start: int, size: int, k0: np.uint64, k1: np.uint64
+) -> tuple[np.uint64, np.uint64]:
+    """SipHash-2-4 with 128 bits of output over ``data[start:start + size]``, as two uint64."""
+    v0, v1, v2, v3 = k0 ^ _V0, k1 ^ _V1, k0 ^ _V2, k1 ^ _V3
+    position = np.uint64(start)
+    for _ in range(size >> 3):
+        word = load_word(data, position)
+        v3 ^= word
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        v0 ^= word
+        position += np.uint64(8)
+    word = np.uint64(size & 0xFF) << np.uint64(56)
+    for i in range(size & 7):
+        word |= byte_of_word(data, position, i)
+    v3 ^= word
+    v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    v0 ^= word
+    v2 ^= np.uint64(0xEE)
+    v0, v1, v2, v3 = _four_rounds(v0, v1, v2, v3)
+    low = v0 ^ v1 ^ v2 ^ v3
+    v1 ^= np.uint64(0xDD)
+    v0, v1, v2, v3 = _four_rounds(v0, v1, v2, v3)
+    return low, v0 ^ v1 ^ v2 ^ v3
+
+
+@kernel
+def _words_of_lanes(
+    data: Bytes, starts: Int32, sizes: Int32, at: int, words: Words, active: npt.NDArray[np.bool_]
+) -> None:
+    """Word ``at`` of every lane's key; ``active`` is false where the key has no such word."""
+    for j in range(LANES):
+        left = sizes[j] - at
+        position = np.uint64(starts[j] + at)
+        if left >= 8:
+            words[j] = load_word(data, position)
+        elif left >= 0:
+            word = np.uint64(sizes[j] & 0xFF) << np.uint64(56)
+            for i in range(left):
+                word |= byte_of_word(data, position, i)
+            words[j] = word
+        active[j] = left >= 0
+
+
+@kernel
+def _absorb(state: Words, words: Words, active: npt.NDArray[np.bool_]) -> None:
+    """Two rounds with a word in every active lane; ``state`` is v0 of all lanes, then v1, v2, v3."""
+    for j in range(LANES):
+        word = words[j]
+        v0, v1, v2, v3 = _round(state[j], state[LANES + j], state[2 * LANES + j], state[3 * LANES + j] ^ word)
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        if active[j]:
+            state[j] = v0 ^ word
+            state[LANES + j] = v1
+            state[2 * LANES + j] = v2
+            state[3 * LANES + j] = v3
+
+
+@kernel
+def _finish_lanes(state: Words, low: Words, high: Words) -> None:
+    for j in range(LANES):
+        v0, v1, v2, v3 = state[j], state[LANES + j], state[2 * LANES + j], state[3 * LANES + j]
+        v2 ^= np.uint64(0xEE)
+        v0, v1, v2, v3 = _four_rounds(v0, v1, v2, v3)
+        low[j] = v0 ^ v1 ^ v2 ^ v3
+        v1 ^= np.uint64(0xDD)
+        v0, v1, v2, v3 = _four_rounds(v0, v1, v2, v3)
+        high[j] = v0 ^ v1 ^ v2 ^ v3
+
+
+@kernel
+def siphash128_each(
+    data: Bytes, starts: Int32, sizes: Int32, k0: np.uint64, k1: np.uint64, low: Words, high: Words
+) -> None:
+    """``siphash128`` of many spans of ``data``: fills ``low`` and ``high``, one each."""
+    state, words, active = (
+        np.empty(4 * LANES, np.uint64),
+        np.empty(LANES, np.uint64),
+        np.empty(LANES, np.bool_),
+    )
+    whole = len(starts) // LANES * LANES
+    for first in range(0, whole, LANES):
+        behind = first + LANES
+        longest = sizes[first:behind].max()
+        if longest > _LONGEST:
+            for i in range(first, behind):
+                low[i], high[i] = siphash128(data, starts[i], sizes[i], k0, k1)
+            continue
+        state[:LANES] = k0 ^ _V0
+        state[LANES : 2 * LANES] = k1 ^ _V1
+        state[2 * LANES : 3 * LANES] = k0 ^ _V2
+        state[3 * LANES :] = k1 ^ _V3
+        for at in range(0, longest + 1, 8):
+            _words_of_lanes(data, starts[first:behind], sizes[first:behind], at, words, active)
+            _absorb(state, words, active)
+        _finish_lanes(state, low[first:behind], high[first:behind])
+    for i in range(whole, len(starts)):
+        low[i], high[i] = siphash128(data, starts[i], sizes[i], k0, k1)

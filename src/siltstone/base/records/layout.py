@@ -1,0 +1,92 @@
+"""Kafka's batch format as constants, and the batch directory that every reader shares.
+
+A record batch (magic 2; ``DefaultRecordBatch`` in Kafka, KIP-98), all integers big-endian::
+
+     0  base offset        8      23  last offset delta   4      51  producer epoch   2
+     8  batch length       4      27  base timestamp      8      53  base sequence    4
+    12  leader epoch       4      35  max timestamp       8      57  record count     4
+    16  magic              1      43  producer id         8      61  records …
+    17  CRC32C of 21…      4
+    21  attributes         2      bits 0-2 codec · 3 timestamp type · 4 transactional · 5 control
+                                  bit 6 delete horizon (the base timestamp holds it, KIP-534)
+
+A message set entry (magic 0 and 1, ``LegacyRecord``)::
+
+     0  offset 8 · 8 size 4 · 12 CRC32 of 16… 4 · 16 magic 1 · 17 attributes 1
+    18  [timestamp 8, magic 1] · key size 4, key · value size 4, value (-1: null)
+
+The magic byte is at 16 in all of them, so one scanner serves them all.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+Int64 = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Words = npt.NDArray[np.uint64]
+Int32 = npt.NDArray[np.int32]
+Directory = npt.NDArray[np.void]
+
+LOG_OVERHEAD = 12
+"""Bytes of offset and size before every entry's own bytes."""
+MAGIC_POSITION = 16
+BATCH_OVERHEAD = 61
+CRC_POSITION = 17
+CHECKED_FROM = 21
+CODEC_MASK = 0x07
+TIMESTAMP_TYPE_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+"""Codec names by the number in the attributes."""
+NO_PRODUCER_ID = -1
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+"""All 61 bytes of a batch header, in the order of the drawing above."""
+
+BATCH = np.dtype(
+    [
+        ("position", np.int64),
+        ("base_offset", np.int64),
+        ("last_offset", np.int64),
+        ("base_timestamp", np.int64),
+        ("max_timestamp", np.int64),
+        ("producer_id", np.int64),
+        ("size", np.int32),
+        ("count", np.int32),
+        ("leader_epoch", np.int32),
+        ("base_sequence", np.int32),
+        ("crc", np.uint32),
+        ("attributes", np.int16),
+        ("producer_epoch", np.int16),
+        ("magic", np.int8),
+    ],
+    align=True,
+)
+"""One row a batch. ``position`` counts from the scanned buffer's first byte; ``size`` is the whole
+entry, its 12 bytes of offset and size included. A message set entry (magic 0 or 1) has base = last =
+its offset as stored, count -1 (unknown before it is decoded), its timestamp in both timestamps."""
+
+
+def delete_horizons(batches: Directory) -> npt.NDArray[np.bool_]:
+    """Which batches have a delete horizon (KIP-534): bit 6 of the attributes, and the base timestamp is it.
+
+    A negative one is none. Kafka writes no such stamp (``MemoryRecordsBuilder.hasDeleteHorizonMs``), but its
+    cleaner would take one that it reads for passed. It can only come from a sum that wrapped around, so here
+    the tombstones of such a batch stay, and the next cleaning that rewrites it stamps them anew.
+    """
+    stamped = (batches["attributes"] & DELETE_HORIZON_BIT) != 0
+    found: npt.NDArray[np.bool_] = stamped & (batches["base_timestamp"] >= 0) & (batches["magic"] == 2)
+    return found
+
+
+def codec_of(batches: Directory) -> npt.NDArray[np.int16]:
+    """Codec number of each batch: int16, a view computed from ``attributes``."""
+    return np.asarray(batches["attributes"] & CODEC_MASK)

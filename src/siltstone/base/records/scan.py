@@ -1,0 +1,154 @@
+"""Finding batches in bytes: the one scanner (Kafka's ``FileLogInputStream``, ``RecordBatchIterator``).
+
+The scanner reads headers only. It checks that sizes and magic bytes are possible and stops at the
+first that is not; checksums are ``checksum``'s, records are ``columns``'s. How a scan ends matters, so
+it has three different outcomes: a clean end, a truncated tail (the last entry goes on beyond the
+buffer), and damage.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from siltstone.base.records.kernel import kernel
+from siltstone.base.records.layout import BATCH, BATCH_OVERHEAD, Bytes, Directory
+from siltstone.base.records.varint import read_int16, read_int32, read_int64
+
+
+class ScanEnd(enum.IntEnum):
+    """How a scan ended."""
+
+    CLEAN = 0
+    TRUNCATED = 1
+    BAD_SIZE = 2
+    BAD_MAGIC = 3
+    BAD_COUNT = 4
+    DIRECTORY_FULL = 5
+
+
+SCAN_REASON = {
+    ScanEnd.TRUNCATED: "the last batch goes on beyond the end of the data",
+    ScanEnd.BAD_SIZE: "impossible batch size",
+    ScanEnd.BAD_MAGIC: "unknown magic byte",
+    ScanEnd.BAD_COUNT: "negative record count or offset delta",
+}
+
+
+_ENTRY_SIZE_MIN = 26
+"""Bytes of the smallest entry there is: a message of magic 0 with neither key nor value."""
+_ROWS = 1024
+"""Room for so many batches before anything is known of their size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """What a scan found: the batch directory, how far it came, how it ended."""
+
+    batches: Directory
+    end: int
+    """Position after the last whole batch; where the trouble starts when there is some."""
+    outcome: ScanEnd
+    needed: int
+    """Bytes that the entry at ``end`` takes where its size is known (TRUNCATED), else 0."""
+
+
+@kernel
+def _fill_v2(data: Bytes, position: int, size: int, row: Any) -> bool:
+    row.leader_epoch = read_int32(data, position + 12)
+    row.crc = read_int32(data, position + 17) & 0xFFFFFFFF
+    row.attributes = read_int16(data, position + 21)
+    delta = read_int32(data, position + 23)
+    row.last_offset = row.base_offset + delta
+    row.base_timestamp = read_int64(data, position + 27)
+    row.max_timestamp = read_int64(data, position + 35)
+    row.producer_id = read_int64(data, position + 43)
+    row.producer_epoch = read_int16(data, position + 51)
+    row.base_sequence = read_int32(data, position + 53)
+    row.count = read_int32(data, position + 57)
+    # A compressed record may take less than a byte: what its batch can hold is known once it is plain.
+    return row.count >= 0 and delta >= 0 and (row.count <= size or (row.attributes & 7) != 0)
+
+
+@kernel
+def _fill_legacy(data: Bytes, position: int, magic: int, row: Any) -> None:
+    row.leader_epoch = -1
+    row.crc = read_int32(data, position + 12) & 0xFFFFFFFF
+    row.attributes = int(data[position + 17])
+    row.last_offset = row.base_offset
+    row.base_timestamp = read_int64(data, position + 18) if magic == 1 else -1
+    row.max_timestamp = row.base_timestamp
+    row.producer_id = -1
+    row.producer_epoch = -1
+    row.base_sequence = -1
+    row.count = -1
+
+
+@kernel
+def scan_into(data: Bytes, position: int, limit: int, out: Directory) -> tuple[int, int, int, int]:
+    """Scan ``data[position:limit]`` into ``out``: (rows, end, ``ScanEnd``, needed), as in ``Scan``."""
+    rows = 0
+    while position < limit:
+        if limit - position < 17:
+            return rows, position, 1, 0
+        size = read_int32(data, position + 8)
+        magic = int(data[position + 16])
+        if magic > 2:
+            return rows, position, 3 if size > 0 else 2, 0
+        if size < (14 if magic == 0 else (22 if magic == 1 else 49)):
+            return rows, position, 2, 0
+        if size + 12 > limit - position:
+            return rows, position, 1, size + 12
+        if rows == len(out):
+            return rows, position, 5, 0
+        row = out[rows]
+        row.position = position
+        row.size = size + 12
+        row.magic = magic
+        row.base_offset = read_int64(data, position)
+        if magic == 2:
+            if not _fill_v2(data, position, size, row):
+                return rows, position, 4, 0
+        else:
+            _fill_legacy(data, position, magic, row)
+        rows += 1
+        position += size + 12
+    return rows, position, 0, 0
+
+
+def scan_batches(data: Bytes, start: int = 0, limit: int | None = None) -> Scan:
+    """Scan ``data[start:limit]`` (uint8, contiguous) from a batch boundary on.
+
+    Returns the whole batches found, in file order, whatever the outcome; positions count from
+    ``data[0]``. Raises nothing: damage is an outcome.
+    """
+    end = len(data) if limit is None else limit
+    out, rows, position = np.empty(_ROWS, BATCH), 0, start
+    while True:
+        more, position, outcome, needed = scan_into(data, position, end, out[rows:])
+        rows += more
+        if outcome != ScanEnd.DIRECTORY_FULL:
+            return Scan(batches=out[:rows], end=position, outcome=ScanEnd(outcome), needed=needed)
+        # As many as there are if the rest is like what came so far, and an eighth more.
+        likely = rows * (end - start) // (position - start)
+        grown = np.empty(likely + likely // 8 + _ROWS, BATCH)
+        grown[:rows] = out[:rows]
+        out = grown
+
+
+def scan_headers(data: Bytes, limit: int) -> Scan:
+    """Scan ``data`` from a batch boundary on, where the file goes on behind it up to ``limit``.
+
+    As ``scan_batches``, but the last batch's own bytes may lie beyond ``data`` when its header does not: its
+    row is told and ``end`` is then beyond ``data``. So a file's batches are found without reading them.
+    """
+    out = np.empty(len(data) // _ENTRY_SIZE_MIN + 2, BATCH)
+    rows, position, outcome, needed = scan_into(data, 0, len(data), out)
+    end = position + needed
+    if outcome == ScanEnd.TRUNCATED and needed and end <= limit and len(data) - position >= BATCH_OVERHEAD:
+        more, position, outcome, needed = scan_into(data, position, end, out[rows:])
+        rows += more
+    return Scan(batches=out[:rows], end=position, outcome=ScanEnd(outcome), needed=needed)

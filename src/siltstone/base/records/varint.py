@@ -1,0 +1,158 @@
+"""Zigzag varints (KIP-98, protobuf's): the leaf kernels that decoders and builders share.
+
+Readers return ``(value, next position)``, with the next position -1 when the bytes end too early or
+the varint is longer than its type allows (5 bytes for int32, 10 for int64). ``next_varint`` and
+``next_varlong`` go by address (see ``kernel``), with the way for one or two bytes inline: nearly all of a log
+are that short.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from siltstone.base.records.kernel import byte_at, inlined, kernel
+from siltstone.base.records.layout import Bytes
+
+
+@kernel
+def _long_varint(at: int, end: int, last_shift: int, last_most: int) -> tuple[int, int]:
+    """One of any length; the byte that is shifted by ``last_shift`` is at most ``last_most``."""
+    raw = 0
+    shift = 0
+    while shift <= last_shift and at < end:
+        byte = byte_at(at)
+        at += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if shift == last_shift and byte > last_most:
+                return 0, -1
+            return ((raw >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(raw & 1), at
+        shift += 7
+    return 0, -1
+
+
+@inlined
+def next_varint(at: int, end: int) -> tuple[int, int]:
+    """Read an int32 at address ``at``, not beyond ``end``."""
+    if at >= end:
+        return 0, -1
+    low = byte_at(at)
+    if low < 0x80:
+        return (low >> 1) ^ -(low & 1), at + 1
+    high = byte_at(at + 1) if at + 1 < end else 0x80
+    if high < 0x80:
+        raw = (low & 0x7F) | (high << 7)
+        return (raw >> 1) ^ -(raw & 1), at + 2
+    return _long_varint(at, end, 28, 0x0F)
+
+
+@inlined
+def next_varlong(at: int, end: int) -> tuple[int, int]:
+    """Read an int64 at address ``at``, not beyond ``end``."""
+    if at >= end:
+        return 0, -1
+    low = byte_at(at)
+    if low < 0x80:
+        return (low >> 1) ^ -(low & 1), at + 1
+    high = byte_at(at + 1) if at + 1 < end else 0x80
+    if high < 0x80:
+        raw = (low & 0x7F) | (high << 7)
+        return (raw >> 1) ^ -(raw & 1), at + 2
+    return _long_varint(at, end, 63, 1)
+
+
+@kernel
+def read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
+    """Read an int32 at ``position``, not beyond ``end``."""
+    base = data.ctypes.data
+    value, at = next_varint(base + position, base + end)
+    return value, at - base if at >= 0 else -1
+
+
+@kernel
+def read_varlong(data: Bytes, position: int, end: int) -> tuple[int, int]:
+    """Read an int64 at ``position``, not beyond ``end``."""
+    base = data.ctypes.data
+    value, at = next_varlong(base + position, base + end)
+    return value, at - base if at >= 0 else -1
+
+
+@kernel
+def varint_size(value: int) -> int:
+    """Bytes that ``value`` (int64) takes as a zigzag varint: 1 to 10."""
+    raw = (value << 1) ^ (value >> 63)
+    size = 1
+    raw_high = (raw >> 7) & 0x01FFFFFFFFFFFFFF
+    while raw_high != 0:
+        size += 1
+        raw_high >>= 7
+    return size
+
+
+@kernel
+def write_varint(out: Bytes, position: int, value: int) -> int:
+    """Write ``value`` (int64) at ``position``; returns the next position."""
+    raw = (value << 1) ^ (value >> 63)
+    high = (raw >> 7) & 0x01FFFFFFFFFFFFFF
+    low = raw & 0x7F
+    while high != 0:
+        out[np.uint64(position)] = low | 0x80
+        position += 1
+        low = high & 0x7F
+        high >>= 7
+    out[np.uint64(position)] = low
+    return position + 1
+
+
+# Integers out of bytes: the leaf kernels that scanner, decoders, checks and hashing share.
+#
+# The caller has seen to it that the bytes are there.
+
+
+@kernel
+def read_int64(data: Bytes, position: int) -> int:
+    """The int64 at ``position``."""
+    value = 0
+    for i in range(8):
+        value = (value << 8) | int(data[position + i])
+    return value
+
+
+@kernel
+def read_int32(data: Bytes, position: int) -> int:
+    """The int32 at ``position``."""
+    value = 0
+    for i in range(4):
+        value = (value << 8) | int(data[position + i])
+    return value - ((value & 0x80000000) << 1)
+
+
+@kernel
+def read_int16(data: Bytes, position: int) -> int:
+    """The int16 at ``position``."""
+    value = (int(data[position]) << 8) | int(data[position + 1])
+    return value - ((value & 0x8000) << 1)
+
+
+@kernel
+def byte_of_word(data: Bytes, position: np.uint64, at: int) -> np.uint64:
+    """Byte number ``at`` behind ``position`` in its place in a little-endian word."""
+    return np.uint64(data[position + np.uint64(at)]) << np.uint64(8 * at)
+
+
+@kernel
+def load_word(data: Bytes, position: np.uint64) -> np.uint64:
+    """Eight bytes, little-endian; written out, and by an unsigned index, it becomes one load."""
+    low = (
+        byte_of_word(data, position, 0)
+        | byte_of_word(data, position, 1)
+        | byte_of_word(data, position, 2)
+        | byte_of_word(data, position, 3)
+    )
+    high = (
+        byte_of_word(data, position, 4)
+        | byte_of_word(data, position, 5)
+        | byte_of_word(data, position, 6)
+        | byte_of_word(data, position, 7)
+    )
+    return low | high

@@ -1,0 +1,1 @@
+"""siltstone.commands"""

@@ -1,0 +1,491 @@
+"""The composition root: the only place that wires engine, clock, files and cleaner together.
+
+The command line, and later the broker, call these functions. Spark is imported only when an engine is
+really needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import secrets
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from siltstone import __version__
+from siltstone.base import files, interruption
+from siltstone.base.clock import Clock, SystemClock, chosen_ms
+from siltstone.base.config import parse_assignments
+from siltstone.base.errors import DirectoryRefusedError, SiltstoneError, UsageError
+from siltstone.commands.policies import PolicyPlaces, gather_policies, log_states, recovery_configs
+from siltstone.compaction.engine import Engine, InProcessEngine, Progress
+from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
+from siltstone.compaction.inplace.destination import CleanedCopy, Destination, InPlace, Nowhere
+from siltstone.compaction.inplace.facts import Choices, LogState
+from siltstone.compaction.inplace.originals import Originals, read_run, refuse_other_file_system, undo_logs
+from siltstone.compaction.ledger.engine import CompactionEngine, InProcessCompactionEngine
+from siltstone.compaction.report import FAILED, LogResult
+from siltstone.log.directory import (
+    LogDirectory,
+    PassedOver,
+    open_directories,
+    refuse_network_file_system,
+    refuse_strangers,
+)
+from siltstone.log.names import parse_partition
+from siltstone.log.recovery.directories import DirectoryRecovery, Recovery, recover_directories
+from siltstone.runtime.remembered import note_listed, remember
+
+# ``--report``: who cleaned what, when, with which settings, and every file before and after by SHA-256.
+#
+# The report goes as far as it can: what cannot be read is named with the error, and costs neither the run nor
+# the rest of the report.
+
+Fingerprint = str | dict[str, str]
+"""A file's SHA-256 in hex, or ``{"error": why it could not be read}``."""
+Fingerprints = dict[str, dict[str, Fingerprint]]
+"""By partition directory and name; the name ``.`` has the error of a directory that cannot be listed."""
+
+
+def fingerprints(partitions: Sequence[Path]) -> Fingerprints:
+    """SHA-256 of every file of some partition directories, or the error that kept it from being read."""
+    return {str(partition): _fingerprints_in(partition) for partition in partitions}
+
+
+def _fingerprints_in(partition: Path) -> dict[str, Fingerprint]:
+    try:
+        names = [entry.name for entry in files.entries(partition) if entry.is_file]
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        return {".": _unread(error)}
+    return {name: _fingerprint(partition / name) for name in names}
+
+
+def _fingerprint(path: Path) -> Fingerprint:
+    try:
+        return files.sha256(path)
+    except OSError as error:
+        return _unread(error)
+
+
+def _unread(error: OSError) -> dict[str, str]:
+    return {"error": error.strerror or str(error)}
+
+
+def concerned(states: Sequence[LogState]) -> list[Path]:
+    """The partition directories that a run may change."""
+    return [state.path for state in states if state.config is not None and "compact" in state.config.policies]
+
+
+def _user() -> str:
+    """Who we are; the number where no name belongs to it, as in many containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def audit(
+    *,
+    run: str,
+    version: str,
+    started_ms: int,
+    options: dict[str, object],
+    results: Sequence[LogResult],
+    before: Fingerprints,
+    after: Fingerprints,
+    error: str | None = None,
+) -> dict[str, object]:
+    """The whole report as a plain dictionary. ``version`` is the program's; ``error``: why the run as a whole
+    broke off, in which case nothing is known of its results."""
+    return {
+        "run": run,
+        "version": version,
+        "user": _user(),
+        "host": socket.gethostname(),
+        "started_ms": started_ms,
+        "options": options,
+        "error": error,
+        "logs": [result.to_json() for result in results],
+        "sha256_before": before,
+        "sha256_after": after,
+    }
+
+
+DEFAULT_MASTER = "local[*]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanRequest:
+    """What ``siltstone clean`` was asked to do; the fields are its flags."""
+
+    directories: Sequence[Path]
+    in_place: bool = False
+    out: Path | None = None
+    topics: Sequence[str] = ()
+    config: Sequence[str] = ()
+    config_file: Path | None = None
+    policy_from_metadata: bool = False
+    broker_config: Path | None = None
+    now_ms: int | None = None
+    force: bool = False
+    drop_keyless: bool = False
+    keep_originals: Path | None = None
+    high_watermark: str | None = None
+    max_extra_bytes: int | None = None
+    stop_after_minutes: float | None = None
+    report: Path | None = None
+    dry_run: bool = False
+    no_spark: bool = False
+    master: str = DEFAULT_MASTER
+    spill_dir: Path | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class CleanReport:
+    """What came of it: a result a log, what was passed over, and the run's name. ``notes``: for people.
+
+    ``engine``: what the logs were cleaned with; None where nothing was to be cleaned. ``report_error``: why
+    ``--report`` could not be written, though all the rest was done.
+    """
+
+    run: str
+    results: list[LogResult]
+    passed_over: list[PassedOver] = field(default_factory=list)
+    kept: Path | None = None
+    notes: list[str] = field(default_factory=list)
+    engine: str | None = None
+    report_error: str | None = None
+
+
+EngineFactory = Callable[[CleanRequest, Progress | None], Engine]
+
+
+def spark_engine(request: CleanRequest, progress: Progress | None) -> Engine:
+    """A Spark engine on the master that was asked for. Raises EngineError."""
+    from siltstone.spark.clean import SparkEngine
+    from siltstone.spark.probe import refuse_strange_executors
+    from siltstone.spark.session import is_local, start_session
+
+    spill = None if request.spill_dir is None else str(request.spill_dir)
+    if progress is not None:
+        progress("Spark", "starting", 0, 1)
+    session = start_session(request.master, spill_folder=spill)
+    if not is_local(request.master) and not request.dry_run:
+        for folder in [request.out.parent] if request.out else request.directories:
+            refuse_strange_executors(session, folder)
+    return SparkEngine(session, progress=progress)
+
+
+def compaction_engine(master: str | None, folders: Sequence[Path]) -> CompactionEngine:
+    """What compacts logs in ``folders``: Spark on ``master``, else this process. Raises EngineError."""
+    if master is None:
+        return InProcessCompactionEngine()
+    from siltstone.spark.compact import SparkCompactionEngine
+    from siltstone.spark.probe import refuse_strange_executors
+    from siltstone.spark.session import is_local, start_session
+
+    session = start_session(master)
+    for folder in () if is_local(master) else folders:
+        refuse_strange_executors(session, folder)
+    return SparkCompactionEngine(session)
+
+
+def clean(
+    request: CleanRequest,
+    *,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+    engine: EngineFactory = spark_engine,
+) -> CleanReport:
+    """Clean log directories. Raises SiltstoneError for what concerns the run as a whole; what is wrong
+    with one log is in its result."""
+    _refuse_contradictions(request)
+    clock = clock or SystemClock()
+    chosen_ms(request.now_ms, clock)  # refused before anything is opened
+    started = clock.now_ms()
+    run = f"{datetime.fromtimestamp(started / 1000, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+    with contextlib.ExitStack() as stack:
+        opened = open_directories(request.directories, dry_run=request.dry_run)
+        directories = [stack.enter_context(each) for each in opened]
+        _refuse_outputs_inside(request, directories)
+        for directory in directories:
+            _refuse_state(directory, in_place=request.in_place)
+        refuse_strangers(directories)
+        policies = gather_policies(directories, _places(request))
+        states = log_states(directories, policies, request.topics)
+        destination = _destination(request, run, directories, states)
+        audited = _Audit(request, run, started, states) if request.report else None
+        try:
+            report, not_meant = _run(request, run, destination, directories, states, progress, engine, clock)
+        except (SiltstoneError, OSError) as error:
+            if audited is not None:
+                audited.write([], str(error))
+            raise
+        report.notes.extend(policies.notes)
+        note_listed(states, report.results)
+        if request.in_place and not request.dry_run:
+            remember(states, report.results, started)
+        report.results.extend(not_meant)
+        if audited is not None:
+            report.report_error = audited.write(report.results)
+        return report
+
+
+def _run(
+    request: CleanRequest,
+    run: str,
+    destination: Destination,
+    directories: Sequence[LogDirectory],
+    states: Sequence[LogState],
+    progress: Progress | None,
+    engine: EngineFactory,
+    clock: Clock,
+) -> tuple[CleanReport, list[LogResult]]:
+    """The run, with a result for each of ``states``; and results of logs that a copy had to leave out,
+    too."""
+    stop_after = None if request.stop_after_minutes is None else request.stop_after_minutes * 60
+    limits = RunLimits(max_extra_bytes=request.max_extra_bytes, stop_after_seconds=stop_after)
+    started: list[Engine] = []
+
+    def engine_once() -> Engine:
+        if not started:
+            started.append(InProcessEngine() if request.no_spark else engine(request, progress))
+        return started[0]
+
+    choices = Choices(
+        now_ms=chosen_ms(request.now_ms, clock),
+        force=request.force,
+        drop_keyless=request.drop_keyless,
+        high_watermark_is_end=request.high_watermark == "end",
+    )
+    try:
+        cleaner = Cleaner(
+            engine_once, destination, limits, critical=interruption.current().critical, progress=progress
+        )
+        results = cleaner.run(states, choices)
+        destination.close(list(states))
+    except BaseException:
+        with interruption.current().critical():
+            destination.discard()
+        raise
+    passed_over = [each for directory in directories for each in directory.passed_over]
+    kept = _originals_of(request, run)
+    not_meant: list[LogResult] = []
+    if isinstance(destination, CleanedCopy):
+        not_meant = _tell_left_out(destination.left_out, results, passed_over)
+    swapped = kept if kept is not None and files.exists(kept) else None
+    name = None if not started else f"spark {request.master}"
+    if started and isinstance(started[0], InProcessEngine):
+        name = "in-process"
+    report = CleanReport(run=run, results=results, passed_over=passed_over, kept=swapped, engine=name)
+    return report, not_meant
+
+
+def _originals_of(request: CleanRequest, run: str) -> Path | None:
+    return None if request.keep_originals is None else request.keep_originals.absolute() / run
+
+
+def _destination(
+    request: CleanRequest, run: str, directories: Sequence[LogDirectory], states: Sequence[LogState]
+) -> Destination:
+    if request.dry_run or not (request.in_place or request.out):
+        return Nowhere()
+    if request.out is not None:
+        copy = CleanedCopy(run, directories[0], request.out.absolute())
+        copy.refuse_little_room()
+        return copy
+    kept = _originals_of(request, run)
+    if kept is None:
+        return InPlace(run)
+    files.make_directory(kept.parent, parents=True)
+    for state in states:
+        refuse_other_file_system(kept.parent, state.path)
+    return InPlace(run, Originals(kept))
+
+
+def _tell_left_out(
+    left_out: Mapping[Path, str], results: Sequence[LogResult], passed_over: list[PassedOver]
+) -> list[LogResult]:
+    """What is not in the copy. A log is a failed result: those that were not meant are returned. The rest is
+    passed over."""
+    known = {result.where: result for result in results}
+    not_meant = []
+    for path, reason in left_out.items():
+        where = parse_partition(path.name)
+        if where is None:
+            passed_over.append(PassedOver(path=str(path), reason=reason))
+        elif where in known:
+            known[where].stop(FAILED, reason)
+        else:
+            result = LogResult(topic=where.topic, partition=where.partition, directory=str(path))
+            not_meant.append(result.stop(FAILED, reason))
+    return not_meant
+
+
+def _refuse_contradictions(request: CleanRequest) -> None:
+    if request.in_place and request.out is not None:
+        raise UsageError("choose one of --in-place and --out NEW")
+    if not (request.in_place or request.out or request.dry_run):
+        raise UsageError(
+            "choose --in-place (swap the result in) or --out NEW (a cleaned copy), or try --dry-run first"
+        )
+    if request.high_watermark not in (None, "end"):
+        raise UsageError(f"--high-watermark {request.high_watermark}: only 'end' is known")
+    if request.out is not None:
+        _refuse_out(request, request.out.absolute())
+    if request.keep_originals is not None and not request.in_place:
+        raise UsageError("--keep-originals goes with --in-place: --out leaves the originals where they are")
+    if request.report is not None:
+        if files.exists(request.report):
+            raise UsageError(f"--report {request.report}: is there already; name a new file")
+        if not files.is_directory(request.report.absolute().parent):
+            raise UsageError(f"--report {request.report}: {request.report.parent} is no directory")
+
+
+def _refuse_out(request: CleanRequest, out: Path) -> None:
+    if len(request.directories) != 1:
+        raise UsageError(
+            "--out takes one DIR; clean several log directories --in-place, or one after the other"
+        )
+    if files.exists(out):
+        raise UsageError(f"--out {out}: is there already; name a directory that is not")
+    if not files.is_directory(out.parent):
+        raise UsageError(f"--out {out}: {out.parent} is no directory")
+
+
+def _refuse_outputs_inside(request: CleanRequest, directories: Sequence[LogDirectory]) -> None:
+    outputs = {"--out": request.out, "--keep-originals": request.keep_originals, "--report": request.report}
+    for flag, path in outputs.items():
+        above = [] if path is None else [each for each in path.resolve().parents if files.exists(each)]
+        places = {files.stat(each).place for each in above}
+        for directory in directories:
+            if directory.place in places:
+                raise UsageError(
+                    f"{flag} {path}: inside {directory.path}, where a broker would stumble over it; "
+                    "name another place"
+                )
+
+
+def _refuse_state(directory: LogDirectory, *, in_place: bool) -> None:
+    if directory.is_marked and not directory.was_stopped_cleanly:
+        raise DirectoryRefusedError(
+            f"{directory.path}: was not stopped cleanly (no .kafka_cleanshutdown); run siltstone recover "
+            f"{directory.path} (or start the broker on it once and stop it), and try again then"
+        )
+    if in_place:
+        refuse_network_file_system(directory)
+
+
+def _places(request: CleanRequest) -> PolicyPlaces:
+    return PolicyPlaces(
+        topics=request.topics,
+        config=request.config,
+        config_file=request.config_file,
+        from_metadata=request.policy_from_metadata,
+        broker_config=request.broker_config,
+    )
+
+
+class _Audit:
+    """What ``--report`` says of a run. It is begun before the logs are touched."""
+
+    def __init__(self, request: CleanRequest, run: str, started: int, states: Sequence[LogState]) -> None:
+        self._request = request
+        self._run = run
+        self._started = started
+        self._places = concerned(states)
+        self._before = fingerprints(self._places)
+
+    def write(self, results: Sequence[LogResult], error: str | None = None) -> str | None:
+        """Write it, with the files as they are now; why it could not be written, or None. Raises nothing that
+        has to do with the disk: the logs are cleaned by now, and their results are not to be lost."""
+        path, out = self._request.report, self._request.out
+        assert path is not None
+        shown = {name: str(getattr(self._request, name)) for name in CleanRequest.__dataclass_fields__}
+        after = self._places if out is None else [out.absolute() / place.name for place in self._places]
+        found = audit(
+            run=self._run,
+            version=__version__,
+            started_ms=self._started,
+            options=dict(shown),
+            results=results,
+            before=self._before,
+            after=fingerprints(after),
+            error=error,
+        )
+        try:
+            files.write_new(path, json.dumps(found, indent=1).encode())
+        except FileExistsError as failure:
+            return f"--report {path}: {failure.strerror}"
+        except OSError as failure:
+            with contextlib.suppress(OSError):
+                files.unlink(path)
+            return f"--report {path}: {failure.strerror or failure}"
+        return None
+
+
+def undo(folder: Path) -> dict[str, list[str]]:
+    """Put back what a run kept: {partition directory: restored files}. Raises SiltstoneError.
+
+    All logs are checked before the first is changed; an UndoStoppedError says what was put back and what not.
+    """
+    kept = read_run(folder)
+    with contextlib.ExitStack() as stack:
+        opened = open_directories([Path(log.path).resolve().parent for _, log in kept])
+        for directory in opened:
+            stack.enter_context(directory)
+            _refuse_state(directory, in_place=True)
+        by_place = {each.place: each for each in opened}
+        parents = {Path(log.path).parent for _, log in kept}
+        directories = {path: by_place[files.stat(path.resolve()).place] for path in parents}
+        return undo_logs(kept, directories, interruption.current().critical)
+
+
+def recover(
+    paths: Sequence[Path],
+    *,
+    config: Sequence[str] = (),
+    broker_config: Path | None = None,
+    now_ms: int | None = None,
+    threads: int = 2,
+    check: bool | None = None,
+    dry_run: bool = False,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> list[DirectoryRecovery]:
+    """Bring log directories into order, as a broker's start and stop would: a result for each of them.
+
+    What is wrong with one log or with one disk is in its result. Raises SiltstoneError for the rest.
+    """
+    given = parse_assignments(config, "--config")
+    by_ms = chosen_ms(now_ms, SystemClock())
+    directories, offline = [], list[DirectoryRecovery]()
+
+    def failed(path: Path, error: OSError) -> None:
+        offline.append(DirectoryRecovery.failed(path, error))
+
+    with contextlib.ExitStack() as stack:
+        opened = open_directories(paths, dry_run=dry_run, failed=failed)
+        for directory in [stack.enter_context(each) for each in opened]:
+            try:
+                refuse_network_file_system(directory)
+                directory.properties()
+                directories.append(directory)
+            except OSError as error:
+                failed(directory.path, error)
+        refuse_strangers(directories)
+        how = Recovery(
+            config_of=recovery_configs(directories, given, broker_config),
+            now_ms=by_ms,
+            threads=threads,
+            check=check,
+            close=True,
+            dry_run=dry_run,
+        )
+        return recover_directories(directories, how, progress) + offline

@@ -1,0 +1,238 @@
+"""Offsets by time, and moving log starts up (Kafka's ``GetOffsetShell``, ``DeleteRecordsCommand``)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from siltstone.base import files
+from siltstone.base.errors import (
+    LogError,
+    OffsetOutOfRangeError,
+    PolicyViolationError,
+    SiltstoneError,
+    UnknownTopicError,
+    UsageError,
+)
+from siltstone.commands.places import INTERNAL_TOPICS, Look, Place
+from siltstone.commands.topics import matching
+from siltstone.log.fetch import EARLIEST, LATEST, MAX_TIMESTAMP
+from siltstone.log.names import CLUSTER_METADATA, TopicPartition
+from siltstone.log.segments import list_segments
+
+_TIMES = {
+    "latest": LATEST,
+    "earliest": EARLIEST,
+    "max-timestamp": MAX_TIMESTAMP,
+    "earliest-local": EARLIEST,
+    "-4": EARLIEST,
+}
+_PARTITIONS = re.compile(r"(\d*)(-)?(\d*)", re.ASCII)
+_MOST_PARTITION = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFound:
+    """``offset``: None where no record is that late. ``trouble``: why the log cannot be read, or not all."""
+
+    where: TopicPartition
+    offset: int | None
+    trouble: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsDeleted:
+    """A partition's log start now; ``trouble``, with Kafka's name for it, where it was refused."""
+
+    where: TopicPartition
+    low_watermark: int | None
+    trouble: str | None = None
+
+
+def parse_time(text: str) -> int:
+    """``--time``: ms, or Kafka's words and negative numbers. Raises UsageError."""
+    if text in _TIMES:
+        return _TIMES[text]
+    if re.fullmatch(r"-?\d{1,18}", text, re.ASCII) and int(text) >= MAX_TIMESTAMP:
+        return int(text)
+    raise UsageError(
+        f"--time {text}: give ms since 1970, -1 or latest, -2 or earliest, -3 or max-timestamp"
+        + ("; nothing is kept in remote storage here" if text in ("-5", "latest-tiered") else "")
+    )
+
+
+def parse_partitions(text: str) -> list[range]:
+    """``0,2-4,7-``: numbers, and ranges without their upper ends, as in Kafka. Raises UsageError."""
+    found = []
+    for part in text.split(","):
+        match = _PARTITIONS.fullmatch(part.strip())
+        if match is None or not (match[1] or match[2]):
+            raise UsageError(f"partitions {text!r}: give numbers and ranges such as 0,2-4,7-")
+        first = int(match[1] or 0)
+        if not match[2]:
+            found.append(range(first, first + 1))
+        else:
+            found.append(range(first, int(match[3]) if match[3] else _MOST_PARTITION))
+    return found
+
+
+def select_partitions(
+    look: Look,
+    *,
+    topic: str | None = None,
+    partitions: str | None = None,
+    topic_partitions: str | None = None,
+    exclude_internal: bool = False,
+) -> list[TopicPartition]:
+    """The partitions that the flags mean, in order; at least one. Raises UsageError, UnknownTopicError."""
+    if topic_partitions is not None and (topic is not None or partitions is not None):
+        raise UsageError("--topic-partitions goes without --topic and --partitions")
+    names = [name for name in look.names() if not (exclude_internal and name in INTERNAL_TOPICS)]
+    chosen: list[tuple[list[str], list[range] | None]] = []
+    for each in topic_partitions.split(",") if topic_partitions is not None else ():
+        name, _, numbers = each.strip().partition(":")
+        chosen.append((matching(names, name or None), parse_partitions(numbers) if numbers else None))
+    if topic_partitions is None:
+        chosen.append((matching(names, topic), parse_partitions(partitions) if partitions else None))
+    found = {
+        TopicPartition(name, number)
+        for some, ranges in chosen
+        for name in some
+        for number in look.topic(name).partitions
+        if ranges is None or any(number in each for each in ranges)
+    }
+    if not found:
+        raise UnknownTopicError(
+            "no partition here is what was asked for; siltstone topics --list shows topics"
+        )
+    return sorted(found)
+
+
+def list_offsets(look: Look, wheres: Iterable[TopicPartition], time: int) -> list[OffsetFound]:
+    """The offset of each partition for a time; one that cannot be read says why."""
+    found = []
+    for where in wheres:
+        try:
+            place = look.log(where).offset_for_time(time)
+        except (SiltstoneError, OSError) as error:
+            found.append(OffsetFound(where=where, offset=None, trouble=str(error)))
+        else:
+            offset = None if place is None else place.offset
+            found.append(OffsetFound(where=where, offset=offset, trouble=look.damage_of(where)))
+    return found
+
+
+def read_offsets(path: Path) -> dict[TopicPartition, int]:
+    """``{"partitions": [{"topic": "a", "partition": 1, "offset": 2}], "version": 1}``.
+
+    Raises UsageError, OSError.
+    """
+    try:
+        found = _offsets(json.loads(files.read_input(path)))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"--offset-json-file {path}: {type(error).__name__}: {error}; give "
+            '{"partitions": [{"topic": "a", "partition": 0, "offset": 5}], "version": 1}'
+        ) from None
+    twice = sorted({str(where) for where, _ in found if sum(where == other for other, _ in found) > 1})
+    if twice:
+        raise UsageError(f"--offset-json-file {path}: names {', '.join(twice)} more than once")
+    return dict(found)
+
+
+def _offsets(document: Any) -> list[tuple[TopicPartition, int]]:
+    if document.get("version", 1) != 1:
+        raise ValueError(f"version {document['version']}; only 1 is known")
+    found = []
+    for entry in document["partitions"]:
+        numbers = (entry["partition"], entry["offset"])
+        if not all(type(number) is int for number in numbers) or type(entry["topic"]) is not str:
+            raise ValueError(f"{entry}: a topic is text, partition and offset are whole numbers")
+        found.append((TopicPartition(entry["topic"], numbers[0]), numbers[1]))
+    return found
+
+
+def delete_records(
+    place: Place, offsets: dict[TopicPartition, int], *, dry_run: bool = False
+) -> list[RecordsDeleted]:
+    """Move log starts up, each to its offset (-1: the high watermark); what is refused is told of by each.
+
+    Whole segments below go at the next retention check. Raises SiltstoneError.
+    """
+    if dry_run:
+        look = place.look()
+        return _delete_all(offsets, lambda where, offset: _would_delete(look, where, offset))
+    with place.open() as manager:
+        return _delete_all(offsets, manager.delete_records)
+
+
+def _delete_all(
+    offsets: dict[TopicPartition, int], delete: Callable[[TopicPartition, int], int]
+) -> list[RecordsDeleted]:
+    done = []
+    for where, offset in offsets.items():
+        try:
+            done.append(RecordsDeleted(where=where, low_watermark=delete(where, offset)))
+        except LogError as error:
+            trouble = f"{error} ({error.kafka_name})"
+            done.append(RecordsDeleted(where=where, low_watermark=None, trouble=trouble))
+        except SiltstoneError as error:
+            done.append(RecordsDeleted(where=where, low_watermark=None, trouble=str(error)))
+    return done
+
+
+def _would_delete(look: Look, where: TopicPartition, offset: int) -> int:
+    """What ``LogManager.delete_records`` refuses, and the log start that would come of it."""
+    log = look.log(where)
+    policies = look.config_of(look.topic(where.topic)).policies
+    if "compact" in policies and "delete" not in policies:
+        raise PolicyViolationError(
+            f"{where}: records of a topic with cleanup.policy=compact cannot be deleted"
+        )
+    target = log.log_end_offset if offset == -1 else offset
+    if not 0 <= target <= log.log_end_offset:
+        raise OffsetOutOfRangeError(
+            f"{where}: {offset} is above the end, {log.log_end_offset}; give less, or -1"
+        )
+    return max(target, log.log_start_offset)
+
+
+# What lies in each log directory, in the shape of Kafka's ``DescribeLogDirs`` (``LogDirsCommand``).
+
+_STORAGE_ERROR = "org.apache.kafka.common.errors.KafkaStorageException"
+
+
+def describe_log_dirs(place: Place, topics: Collection[str] = ()) -> dict[str, Any]:
+    """``{"version": 1, "brokers": [{"broker", "logDirs": [{"logDir", "error", "partitions": […]}]}]}``.
+
+    A directory that cannot be read has its ``error``; sizes are bytes of the ``.log`` files. ``topics``
+    empty: all of them.
+    """
+    found, broker = [], 0
+    for path in place.directories:
+        entry: dict[str, Any] = {"logDir": str(path.absolute()), "error": None, "partitions": []}
+        try:
+            look = Look([path], place.broker_config())
+            entry["partitions"] = _partitions(look, topics)
+            broker = broker or look.broker_id
+        except (SiltstoneError, OSError) as error:
+            entry["error"] = f"{_STORAGE_ERROR}: {error}"
+        found.append(entry)
+    return {"version": 1, "brokers": [{"broker": broker, "logDirs": found}]}
+
+
+def _partitions(look: Look, topics: Collection[str]) -> list[dict[str, Any]]:
+    return [
+        {"partition": str(where), "size": _size(path), "offsetLag": 0, "isFuture": False}
+        for directory in look.directories
+        for where, path in sorted(directory.partitions.items())
+        if where.topic != CLUSTER_METADATA and (not topics or where.topic in topics)
+    ]
+
+
+def _size(path: Path) -> int:
+    return sum(segment.size for segment in list_segments(path))

@@ -1,0 +1,319 @@
+"""The log directories that a command works on: looked at, or opened for a change.
+
+A ``Look`` takes no lock and changes nothing. Where the directory was not stopped cleanly (a crash, or
+somebody is writing to it right now) it shows what the next start would find, and ``notes`` says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from siltstone.base import files
+from siltstone.base.config import LONG_MAX, Config, Source, parse_topic_config
+from siltstone.base.config.values import parse_server_properties
+from siltstone.base.errors import (
+    CorruptFileError,
+    DirectoryRefusedError,
+    UnknownTopicError,
+    UnsafeFileError,
+    UsageError,
+)
+from siltstone.base.records.codecs import LIMIT_SETTING
+from siltstone.compaction.inplace.facts import NO_HIGH_WATERMARK
+from siltstone.log.checkpoints import read_topic_id
+from siltstone.log.directory import open_directories
+from siltstone.log.metadata_log import ClusterSettings, metadata_directory, node_id_of, read_cluster_settings
+from siltstone.log.names import CLUSTER_METADATA, LOCK, TopicPartition
+from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
+from siltstone.runtime.manager import LogManager
+from siltstone.runtime.topics import TopicRegistry, load_registry
+
+INTERNAL_TOPICS = ("__consumer_offsets", "__share_group_state", "__transaction_state")
+"""Topics that a broker keeps for itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """``directories``: a broker's log.dirs; ``server_properties``: its own settings, None: defaults."""
+
+    directories: tuple[Path, ...]
+    server_properties: Path | None = None
+
+    def broker_config(self) -> Config:
+        """The broker's settings. Raises UsageError, OSError."""
+        if self.server_properties is None:
+            return Config()
+        text = files.read_input(self.server_properties).decode("utf-8", "replace")
+        return Config(static=parse_server_properties(text, str(self.server_properties)))
+
+    def look(self) -> Look:
+        """Look at the directories. Raises NotALogDirectoryError, CorruptFileError, OSError."""
+        return Look(self.directories, self.broker_config())
+
+    def look_before_making(self) -> Look:
+        """The same where some may not be there yet, as before a first topic is made."""
+        return Look([each for each in self.directories if not _is_new(each)], self.broker_config())
+
+    def open(self) -> LogManager:
+        """Lock, recover and open the directories for a change. Raises as ``LogManager.open``."""
+        return LogManager.open(self.directories, config=self.broker_config())
+
+
+def _is_new(path: Path) -> bool:
+    return not files.exists(path) or (files.is_directory(path) and not files.entries(path))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFacts:
+    """A topic: partitions that are listed or on disk, its settings as Siltstone keeps them, as texts.
+
+    ``made_here``: Siltstone made it, so its settings are those, and nobody else has a replica.
+    """
+
+    name: str
+    topic_id: str | None
+    partitions: tuple[int, ...]
+    config: Mapping[str, str]
+    made_here: bool
+
+
+class Look:
+    """Log directories as they lie there. ``directories`` are in the order given."""
+
+    def __init__(self, paths: Sequence[Path], broker: Config, before: Look | None = None) -> None:
+        """``before``: an earlier look, whose reading of the broker's metadata log still counts.
+
+        Raises NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError.
+        """
+        if before is not None:
+            self._metadata = before._metadata
+        self.paths = tuple(paths)
+        self.broker = broker
+        self.directories = open_directories(paths, lock=False)
+        self.logs = ReadOnlyLogs(paths)
+        roots = {each.path for each in self.directories}
+        self.registry: TopicRegistry = load_registry(roots)[0] if roots else TopicRegistry()
+        self._here = {
+            where: path
+            for directory in self.directories
+            for where, path in directory.partitions.items()
+            if where.topic != CLUSTER_METADATA and not self._is_deleted(where, path)
+        }
+
+    def _is_deleted(self, where: TopicPartition, path: Path) -> bool:
+        """Does the next start take this partition away?"""
+        gone = self.registry.deleted.get(where.topic)
+        try:
+            return gone is not None and (read_topic_id(path) or "") in gone
+        except CorruptFileError:
+            return False
+
+    @property
+    def notes(self) -> list[str]:
+        """For people: which directories are in use or were not stopped cleanly, and what that means."""
+        found = []
+        for directory in self.directories:
+            if directory.was_stopped_cleanly or not directory.is_marked:
+                continue
+            if self._is_in_use(directory.path):
+                found.append(f"{directory.path}: in use by another process: shown as its files are now")
+            else:
+                found.append(
+                    f"{directory.path}: was not stopped cleanly: shown as the next start would find it; "
+                    "siltstone recover puts it in order"
+                )
+        return found
+
+    @staticmethod
+    def _is_in_use(directory: Path) -> bool:
+        return files.is_locked(directory / LOCK)
+
+    @property
+    def has_brokers_metadata(self) -> bool:
+        """Is a broker's metadata log here, where its topics and their settings are?"""
+        return any(
+            where.topic == CLUSTER_METADATA
+            for directory in self.directories
+            for where in directory.partitions
+        )
+
+    @property
+    def broker_id(self) -> int:
+        """The node that the directories belong to, 0 where nothing says."""
+        for directory in self.directories:
+            found = directory.properties()
+            number = found.get("node.id") or found.get("broker.id") or ""
+            if number.isdigit():
+                return int(number)
+        return 0
+
+    def names(self) -> list[str]:
+        """All topics, in order of name."""
+        listed = () if self._is_partial else self.registry.topics
+        return sorted({*listed, *(where.topic for where in self._here)})
+
+    @property
+    def _is_partial(self) -> bool:
+        return any(directory.is_partial for directory in self.directories)
+
+    def topic(self, name: str) -> TopicFacts:
+        """One topic. Raises UnknownTopicError."""
+        entry = self.registry.topics.get(name)
+        found = sorted(where for where in self._here if where.topic == name)
+        if entry is None and not found:
+            places = ", ".join(map(str, self.paths))
+            raise UnknownTopicError(
+                f"there is no topic {name!r} in {places}; siltstone topics --list shows all"
+            )
+        listed = entry.partitions if entry is not None and not self._is_partial else ()
+        return TopicFacts(
+            name=name,
+            topic_id=(entry.topic_id or None) if entry else self._found_id(found),
+            partitions=tuple(sorted({*listed, *(where.partition for where in found)})),
+            config=dict(entry.config) if entry else {},
+            made_here=entry is not None,
+        )
+
+    def _found_id(self, wheres: Sequence[TopicPartition]) -> str | None:
+        for where in wheres:
+            try:
+                return read_topic_id(self._here[where])
+            except CorruptFileError:
+                continue
+        return None
+
+    @cached_property
+    def _metadata(self) -> ClusterSettings | str | None:
+        """What the broker's metadata log says, or why it cannot be read; None where there is none."""
+        try:
+            holder = metadata_directory(self.directories)
+            if holder is None:
+                return None
+            return read_cluster_settings(holder, node_id=node_id_of(self.directories))
+        except (CorruptFileError, DirectoryRefusedError, UsageError, OSError) as error:
+            return str(error)
+
+    def _cluster_of(self, topic: TopicFacts) -> ClusterSettings | None:
+        """The metadata, where it is about this very topic and Siltstone has not taken it over."""
+        found = self._metadata
+        if topic.made_here or not isinstance(found, ClusterSettings):
+            return None
+        known = found.topic_id(topic.name)
+        return found if known is not None and known == topic.topic_id else None
+
+    def knows_settings_of(self, topic: TopicFacts) -> bool:
+        """Does Siltstone's list of topics or the broker's metadata log have this very topic's settings?"""
+        return topic.made_here or self._cluster_of(topic) is not None
+
+    def own_texts(self, topic: TopicFacts) -> Mapping[str, str]:
+        """A topic's own settings: Siltstone's, else those that its broker gave it."""
+        cluster = self._cluster_of(topic)
+        return topic.config if cluster is None else cluster.own_texts(topic.name)
+
+    def notes_on(self, topics: Sequence[TopicFacts]) -> list[str]:
+        """For people: where the settings of a broker's topics come from, or why they are not shown."""
+        found, theirs = self._metadata, [topic for topic in topics if not topic.made_here]
+        if found is None or not theirs:
+            return []
+        if isinstance(found, str):
+            return [f"settings that a broker gave its topics are in its metadata log, not shown: {found}"]
+        strange = [topic.name for topic in theirs if self._cluster_of(topic) is None]
+        return [
+            f"settings of a broker's topics: its metadata log, up to offset {found.image.end_offset}",
+            *(f"{name}: the metadata log has no such topic with its id: left over" for name in strange),
+        ]
+
+    @property
+    def broker_in_force(self) -> Config:
+        """The broker's settings with those that were set at run time."""
+        if not isinstance(self._metadata, ClusterSettings):
+            return self.broker
+        config = self.broker
+        for origin in (Source.DYNAMIC_BROKER_CONFIG, Source.DYNAMIC_DEFAULT_BROKER_CONFIG):
+            config = config.replacing(origin, self._metadata.broker.given(origin))
+        return config
+
+    def config_of(self, topic: TopicFacts) -> Config:
+        """A topic's settings over the broker's. Raises UsageError for a bad one."""
+        cluster = self._cluster_of(topic)
+        if cluster is not None:
+            return cluster.config_of(topic.name, self.broker_in_force)
+        return self.broker_in_force.over(parse_topic_config(topic.config, f"topic {topic.name}"))
+
+    def path_of(self, where: TopicPartition) -> Path | None:
+        """A partition's directory, None where it is in none of these."""
+        return self._here.get(where)
+
+    def log(self, where: TopicPartition, *, to_the_end: bool = False) -> ReadOnlyLog:
+        """A partition's log, up to the high watermark that was written down last.
+
+        A topic that was made here has no other replica: it is read to its end, and so is everything with
+        ``to_the_end``. Batches are read up to what ``max.decompressed.message.bytes`` allows here. Raises
+        UnknownTopicError, DirectoryRefusedError, CorruptFileError, OSError.
+        """
+        if where not in self._here:
+            raise UnknownTopicError(
+                f"{where}: there is no such partition in {', '.join(map(str, self.paths))}"
+            )
+        try:
+            log = self.logs[where]
+        except UnsafeFileError:
+            raise
+        except DirectoryRefusedError:
+            if not self._is_in_use(self._here[where].parent):
+                raise
+            raise DirectoryRefusedError(
+                f"{self._here[where]}: the process that uses it is swapping segments; try again in a moment"
+            ) from None
+        log = reading_to_the_end(log) if to_the_end or where.topic in self.registry.topics else log
+        log.view = log.view._replace(batch_limit=self._batch_limit(where.topic))
+        return log
+
+    def committed_log(self, where: TopicPartition, *, no_other_replica: bool = False) -> ReadOnlyLog:
+        """A partition's log as far as it is committed, for a change that goes by its records.
+
+        To its end where the topic was made here. Else the high watermark that was written down bounds it,
+        whatever ``no_other_replica`` says, which is asked of logs without one. Raises DirectoryRefusedError
+        where nothing says what is committed, and as ``log``.
+        """
+        bound = self._bound_of(where, no_other_replica=no_other_replica)
+        if bound is None:
+            raise DirectoryRefusedError(f"{where}: {NO_HIGH_WATERMARK}")
+        return self.log(where)
+
+    def _bound_of(self, where: TopicPartition, *, no_other_replica: bool) -> int | None:
+        if where.topic in self.registry.topics:
+            return LONG_MAX
+        found = (each for each in self.directories if where in each.partitions)
+        checkpoints = (each.checkpoints() for each in found)
+        bounds = (each.committed_below(where, no_other_replica=no_other_replica) for each in checkpoints)
+        return next(bounds, None)
+
+    def _batch_limit(self, topic: str) -> int:
+        """What a batch may decompress to; the setting is ours: a broker gives it to no topic of its own."""
+        entry, config = self.registry.topics.get(topic), self.broker
+        if entry is not None:
+            with contextlib.suppress(UsageError):  # for who shows settings to say
+                config = config.over(parse_topic_config(entry.config, f"topic {topic}"))
+        return config.integer(LIMIT_SETTING)
+
+    def damage_of(self, where: TopicPartition) -> str | None:
+        """Why not all of a partition can be read; of one that somebody is writing to, nothing is said."""
+        not_shown = self.logs[where].not_shown
+        if not not_shown or self._is_in_use(self._here[where].parent):
+            return None
+        return f"not all of it can be read: {'; '.join(not_shown)}"
+
+
+def reading_to_the_end(log: ReadOnlyLog) -> ReadOnlyLog:
+    """The same log, its high watermark at its end; open transactions hold back what they did before."""
+    view = log.view
+    stable = (
+        view.log_end_offset if view.last_stable_offset == view.high_watermark else view.last_stable_offset
+    )
+    view = view._replace(high_watermark=view.log_end_offset, last_stable_offset=stable)
+    return ReadOnlyLog(log.where, log.directory, view, log.not_shown)

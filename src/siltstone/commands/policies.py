@@ -1,0 +1,256 @@
+"""Which settings each log of a cleaning has, from all the places that they can come from.
+
+    --config, --config-file   given by hand for named topics; win over everything
+    --policy-from-metadata    the topics' own and the brokers' dynamic ones, out of ``__cluster_metadata-0``,
+                              and over them those of topics made or altered with Siltstone
+    --broker-config           the broker's ``server.properties``; for topics that the other places name
+
+A log that none of them names has no policy, and is left alone. With the metadata, a directory counts as a
+topic's partition only if it has the topic's id (``partition.metadata``): what is left of a deleted topic with
+the same name is skipped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from siltstone.base import files
+from siltstone.base.config import (
+    Config,
+    LogConfig,
+    Setting,
+    parse_assignments,
+    parse_config_file,
+    parse_topic_config,
+    refuse_contradictions,
+)
+from siltstone.base.config.values import first_of, parse_foreign_server_properties
+from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, UnsafeFileError, UsageError
+from siltstone.compaction.inplace.facts import LogState
+from siltstone.log.checkpoints import read_topic_id
+from siltstone.log.directory import LogDirectory, refuse_strangers
+from siltstone.log.metadata_log import (
+    METADATA_PARTITION,
+    ClusterSettings,
+    metadata_directory,
+    node_id_of,
+    read_cluster_settings,
+)
+from siltstone.log.names import CLUSTER_METADATA, TopicPartition
+from siltstone.runtime.topics import TOPICS_FILE, TopicEntry, load_registry
+
+_logger = logging.getLogger("siltstone")
+NO_BROKER_CONFIG = (
+    "no --broker-config: what the broker's server.properties says is not known, "
+    "Kafka's defaults stand in for it"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyPlaces:
+    """The flags that say where settings come from."""
+
+    topics: Sequence[str] = ()
+    config: Sequence[str] = ()
+    config_file: Path | None = None
+    from_metadata: bool = False
+    broker_config: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    """What was found there. ``cluster`` None: the metadata was not asked, or there is only Siltstone's own
+    list of topics, ``listed``. ``broker_known``: the broker's own settings were."""
+
+    given: Mapping[str, Setting] = field(default_factory=dict)
+    by_topic: Mapping[str, Mapping[str, Setting]] = field(default_factory=dict)
+    static: Mapping[str, Setting] = field(default_factory=dict)
+    cluster: ClusterSettings | None = None
+    listed: Mapping[str, TopicEntry] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    broker_known: bool = False
+
+    def state_of(self, where: TopicPartition, path: Path, directory: LogDirectory) -> LogState:
+        """One log with its settings, or with the reason why they are not known. Raises UsageError."""
+
+        def state(config: Config | None, refused: str | None = None, *, keyless: bool = False) -> LogState:
+            return LogState(
+                where=where,
+                path=path,
+                directory=directory,
+                config=config,
+                refused=refused,
+                drop_keyless=keyless,
+                defaults_hold=self.broker_known or self._was_made_here(where.topic),
+            )
+
+        by_hand = {**self.by_topic.get(where.topic, {})}
+        if where.topic == CLUSTER_METADATA:
+            return state(None)
+        if self.cluster is None and where.topic not in self.listed:
+            if not (by_hand or self.given):
+                return state(None)
+            return state(refuse_contradictions(Config(by_hand, static=self.static).over(self.given)))
+        refused = self._why_a_stranger(where.topic, path)
+        if refused is not None:
+            return state(None, refused)
+        try:
+            own = self._own(where.topic)
+            config = refuse_contradictions(own.over(by_hand).over(self.given))
+        except UsageError as error:
+            return state(None, str(error))
+        return state(config, keyless="compact" in own.policies)
+
+    def _was_made_here(self, topic: str) -> bool:
+        """Not a broker's, with settings that were altered here: then nobody else has defaults for it."""
+        if topic not in self.listed:
+            return False
+        brokers = None if self.cluster is None else self.cluster.topic_id(topic)
+        return brokers != (self.listed[topic].topic_id or None)
+
+    def _why_a_stranger(self, topic: str, path: Path) -> str | None:
+        """A ``partition.metadata`` that makes no sense is for the plan of the log to stumble over."""
+        try:
+            if topic in self.listed:
+                here, listed = read_topic_id(path), self.listed[topic].topic_id
+                if here is None or not listed or here == listed:
+                    return None
+                return f"its topic id is {here}, but {TOPICS_FILE} has {listed} for its name"
+            return None if self.cluster is None else self.cluster.why_a_stranger(topic, path)
+        except CorruptFileError:
+            return None
+
+    def _own(self, topic: str) -> Config:
+        """A topic's own settings over the broker's. Raises UsageError."""
+        if topic in self.listed:
+            broker = Config(static=self.static) if self.cluster is None else self.cluster.broker
+            return broker.over(parse_topic_config(self.listed[topic].config, TOPICS_FILE))
+        assert self.cluster is not None
+        return self.cluster.config_of(topic)
+
+
+def gather_policies(directories: Sequence[LogDirectory], places: PolicyPlaces) -> Policies:
+    """Read every place. Raises UsageError, DirectoryRefusedError, CorruptFileError, OSError."""
+    single = all(directory.is_partial for directory in directories)
+    if places.config and not places.topics and not single:
+        raise UsageError("--config needs --topic: say which topics the settings are for")
+    given = parse_assignments(places.config, "--config")
+    by_topic: dict[str, dict[str, Setting]] = {}
+    if places.config_file is not None:
+        by_topic = parse_config_file(_text(places.config_file), str(places.config_file))
+    static: dict[str, Setting] = {}
+    if places.broker_config is not None:
+        static = parse_foreign_server_properties(_text(places.broker_config), str(places.broker_config))
+    known = places.broker_config is not None
+    if not places.from_metadata:
+        return Policies(given=given, by_topic=by_topic, static=static, broker_known=known)
+    listed = load_registry(directory.path for directory in directories)[0].topics
+    cluster, notes = None, list[str]()
+    holder = metadata_directory(directories)
+    if holder is None and not all(where.topic in listed for each in directories for where in each.partitions):
+        holder = _elsewhere(directories, places.broker_config)
+    if holder is not None:
+        cluster = read_cluster_settings(holder, node_id=node_id_of(directories), static=static)
+        notes = [f"settings of topics: {cluster.path} up to offset {cluster.image.end_offset}"]
+        notes += [] if known else [NO_BROKER_CONFIG]
+    return Policies(
+        given=given,
+        by_topic=by_topic,
+        static=static,
+        cluster=cluster,
+        listed=listed,
+        notes=tuple(notes),
+        broker_known=known,
+    )
+
+
+def recovery_configs(
+    directories: Sequence[LogDirectory], given: Mapping[str, Setting], broker_config: Path | None = None
+) -> Callable[[TopicPartition], LogConfig]:
+    """What each log is recovered with: ``given``, over the topic's own settings where the metadata has them,
+    over the broker's ``server.properties``.
+
+    Metadata that cannot be read is warned of, and the rest holds then: no record is kept or cut by settings.
+    Raises UsageError and OSError for ``broker_config``, DirectoryRefusedError where it names another broker's
+    metadata.
+    """
+    static: dict[str, Setting] = {}
+    if broker_config is not None:
+        static = parse_foreign_server_properties(_text(broker_config), str(broker_config))
+    cluster: ClusterSettings | None = None
+    try:
+        holder = metadata_directory(directories) or _named_elsewhere(directories, broker_config)
+        if holder is not None:
+            cluster = read_cluster_settings(holder, node_id=node_id_of(directories), static=static)
+    except (CorruptFileError, UnsafeFileError, UsageError, OSError) as error:
+        _logger.warning("topics' own settings are not known: %s", error)
+
+    def config_of(where: TopicPartition) -> LogConfig:
+        if cluster is not None and cluster.topic_id(where.topic) is not None:
+            try:
+                return LogConfig.of(cluster.config_of(where.topic).over(given))
+            except UsageError as error:
+                _logger.warning("%s: its own settings are not used: %s", where, error)
+        return LogConfig.of(Config(given, static=static))
+
+    return config_of
+
+
+def log_states(
+    directories: Sequence[LogDirectory], policies: Policies, topics: Sequence[str]
+) -> list[LogState]:
+    """The logs that are meant (``topics`` empty: all), each with its settings. Raises UsageError."""
+    states = [
+        policies.state_of(where, path, directory)
+        for directory in directories
+        for where, path in sorted(directory.partitions.items())
+        if not topics or where.topic in topics
+    ]
+    missing = set(topics) - {state.where.topic for state in states}
+    if missing:
+        places = ", ".join(str(directory.path) for directory in directories)
+        raise UsageError(f"--topic {sorted(missing)[0]}: no partition of it in {places}")
+    return states
+
+
+def _text(path: Path) -> str:
+    return files.read_input(path).decode("utf-8", "replace")
+
+
+def _elsewhere(directories: Sequence[LogDirectory], broker_config: Path | None) -> LogDirectory:
+    """The directory that ``server.properties`` says the metadata log is in; it is only read.
+
+    Raises DirectoryRefusedError where there is none, or it is another broker's.
+    """
+    found = _named_elsewhere(directories, broker_config)
+    if found is not None:
+        return found
+    places = ", ".join(sorted({str(directory.path) for directory in directories}))
+    kraft = any(directory.properties().get("version") == "1" for directory in directories)
+    raise DirectoryRefusedError(
+        f"{places}: no {METADATA_PARTITION} here; name all of the broker's log.dirs and its "
+        "metadata.log.dir, or say where they are with --broker-config"
+        if kraft
+        else f"{places}: no {METADATA_PARTITION} here: a broker that ran with ZooKeeper kept its topics' "
+        "settings there; give them with --config-file"
+    )
+
+
+def _named_elsewhere(directories: Sequence[LogDirectory], broker_config: Path | None) -> LogDirectory | None:
+    if broker_config is None:
+        return None
+    named = first_of(_text(broker_config), str(broker_config), "metadata.log.dir", "log.dirs", "log.dir")
+    path = Path((named or "").partition(",")[0].strip())
+    if not named or not files.is_directory(path / str(METADATA_PARTITION)):
+        return None
+    found = LogDirectory.open(path, lock=False)
+    _refuse_another_brokers(directories, found)
+    return found
+
+
+def _refuse_another_brokers(directories: Sequence[LogDirectory], found: LogDirectory) -> None:
+    found.partitions = {}
+    refuse_strangers([*directories, found])

@@ -1,0 +1,213 @@
+"""Topics: listed, described, made, given more partitions, deleted (Kafka's ``TopicCommand``)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from siltstone.base import files
+from siltstone.base.config import LogConfig, format_value, parse_topic_config, refuse_contradictions
+from siltstone.base.errors import (
+    InvalidConfigError,
+    InvalidPartitionsError,
+    SiltstoneError,
+    TopicExistsError,
+    UnknownTopicError,
+    UsageError,
+)
+from siltstone.commands.compaction import CompactedFacts, compacted_facts
+from siltstone.commands.places import Look, Place, TopicFacts
+from siltstone.log.names import TopicPartition
+from siltstone.log.retention import find_policy
+from siltstone.runtime.manager import LogManager
+from siltstone.runtime.topic_names import is_deleted_directory, refuse_bad_name, refuse_collision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFacts:
+    """One partition. ``trouble``: why it cannot be read, or not all of it; sizes in bytes.
+
+    ``compacted``: the ledger beside it, None without one.
+    """
+
+    partition: int
+    directory: str | None
+    log_start_offset: int | None = None
+    log_end_offset: int | None = None
+    high_watermark: int | None = None
+    size: int | None = None
+    segments: int | None = None
+    trouble: str | None = None
+    compacted: CompactedFacts | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicChange:
+    """What was done to a topic, or would be: ``created``, ``exists``, ``altered``, ``deleted``."""
+
+    topic: str
+    status: str
+    topic_id: str | None = None
+    partitions: int | None = None
+    config: Mapping[str, str] | None = None
+
+
+def matching(names: Iterable[str], pattern: str | None) -> list[str]:
+    """The topic of that very name, else those that the regular expression fits, as in Kafka; None: all.
+
+    Raises UsageError.
+    """
+    names = list(names)
+    if pattern is None:
+        return names
+    if pattern in names:
+        return [pattern]
+    try:
+        wanted = re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"--topic {pattern}: neither a topic nor a regular expression ({error})") from None
+    return [name for name in names if wanted.fullmatch(name)]
+
+
+def found_topics(names: Iterable[str], pattern: str | None, *, if_exists: bool = False) -> list[str]:
+    """``matching``, at least one unless ``if_exists``. Raises UnknownTopicError, UsageError."""
+    names = list(names)
+    found = matching(names, pattern)
+    if not found and pattern is not None and not if_exists:
+        raise UnknownTopicError(f"there is no topic {pattern!r} here; siltstone topics --list shows all")
+    return found
+
+
+def texts_of(assignments: Sequence[str], flag: str) -> dict[str, str]:
+    """``key=value`` arguments as checked texts by the names given. Raises UsageError."""
+    parsed = parse_topic_config(assignments, flag)
+    return {name: format_value(setting.value) for name, setting in parsed.items()}
+
+
+def partitions_of(look: Look, topic: TopicFacts) -> list[PartitionFacts]:
+    """The partitions of a topic; one that cannot be read says why, and the others are there."""
+    return [_partition(look, TopicPartition(topic.name, number)) for number in topic.partitions]
+
+
+def _partition(look: Look, where: TopicPartition) -> PartitionFacts:
+    path = look.path_of(where)
+    if path is None:
+        trouble = "is in none of these directories"
+        return PartitionFacts(partition=where.partition, directory=None, trouble=trouble)
+    try:
+        log = look.log(where)
+    except (SiltstoneError, OSError) as error:
+        return PartitionFacts(partition=where.partition, directory=str(path.parent), trouble=str(error))
+    view = log.view
+    damage, compacted = look.damage_of(where), None
+    try:
+        compacted = compacted_facts(path)
+    except (SiltstoneError, OSError) as error:
+        damage = damage or str(error)
+    return PartitionFacts(
+        partition=where.partition,
+        directory=str(path.parent),
+        log_start_offset=view.log_start_offset,
+        log_end_offset=view.log_end_offset,
+        high_watermark=view.high_watermark,
+        size=sum(view.size_of(number) for number in range(len(view.segments))),
+        segments=len(view.segments),
+        trouble=damage,
+        compacted=compacted,
+    )
+
+
+def create_topic(
+    place: Place,
+    name: str,
+    partitions: int | None,
+    config: Mapping[str, str],
+    *,
+    if_not_exists: bool = False,
+    dry_run: bool = False,
+) -> TopicChange:
+    """Make a topic. Raises LogError with Kafka's code, SiltstoneError."""
+    if dry_run:
+        look = place.look_before_making()
+        if if_not_exists and name in look.names():
+            return TopicChange(topic=name, status="exists")
+        count = look.broker.integer("num.partitions") if partitions is None else partitions
+        _refuse_new(look, name, count, config)
+        return TopicChange(topic=name, status="created", partitions=count, config=config)
+    with place.open() as manager:
+        if if_not_exists and name in manager.topics.names():
+            return TopicChange(topic=name, status="exists")
+        made = manager.topics.create(name, partitions, config)
+    return TopicChange(
+        topic=name,
+        status="created",
+        topic_id=made.topic_id,
+        partitions=len(made.partitions),
+        config=made.config,
+    )
+
+
+def _refuse_new(look: Look, name: str, count: int, config: Mapping[str, str]) -> None:
+    """What ``Topics.create`` refuses."""
+    refuse_bad_name(name)
+    if name in look.names():
+        raise TopicExistsError(f"topic {name!r} exists")
+    refuse_collision(name, look.names())
+    if count < 1:
+        raise InvalidPartitionsError(f"topic {name!r}: {count} partitions; give at least 1")
+    refuse_settings(look, name, config)
+
+
+def refuse_settings(look: Look, name: str, config: Mapping[str, str]) -> None:
+    """Raises InvalidConfigError for settings that a topic cannot have together."""
+    try:
+        together = refuse_contradictions(look.broker.over(parse_topic_config(config, f"topic {name}")))
+    except UsageError as error:
+        raise InvalidConfigError(str(error)) from None
+    find_policy(LogConfig.of(together).retention_policy)
+
+
+def add_partitions(
+    place: Place, pattern: str, count: int, *, if_exists: bool = False, dry_run: bool = False
+) -> list[TopicChange]:
+    """Let topics have ``count`` partitions each. Raises LogError, SiltstoneError."""
+    look = place.look()
+    names = found_topics(look.names(), pattern, if_exists=if_exists)
+    for name in names:
+        have = len(look.topic(name).partitions)
+        if count <= have:
+            raise InvalidPartitionsError(f"topic {name!r} has {have} partitions; {count} would not be more")
+    if names and not dry_run:
+        with place.open() as manager:
+            for name in names:
+                manager.topics.add_partitions(name, count)
+    return [TopicChange(topic=name, status="altered", partitions=count) for name in names]
+
+
+def delete_topics(
+    place: Place, pattern: str, *, if_exists: bool = False, dry_run: bool = False
+) -> list[TopicChange]:
+    """Delete topics, and free their room at once: nobody else reads them. Raises LogError, SiltstoneError."""
+    look = place.look()
+    names = found_topics(look.names(), pattern, if_exists=if_exists)
+    if names and not dry_run:
+        with place.open() as manager:
+            left = _deleted_directories(manager)
+            for name in names:
+                manager.topics.delete(name)
+            for path in sorted(_deleted_directories(manager) - left):
+                files.remove_tree(path)
+    return [
+        TopicChange(topic=name, status="deleted", partitions=len(look.topic(name).partitions))
+        for name in names
+    ]
+
+
+def _deleted_directories(manager: LogManager) -> set[str]:
+    return {
+        str(served.path / entry.name)
+        for served in manager.serving()
+        for entry in files.entries(served.path)
+        if entry.is_directory and is_deleted_directory(entry.name)
+    }

@@ -1,0 +1,577 @@
+"""Looking at logs that somebody cleans, or that wait for it (``siltstone clean --watch``).
+
+Nothing is locked and nothing is changed, so the directories may be a broker's that runs, those of a program
+with the cleaner inside, or stopped ones. Files that change between two steps are looked at again. A log's
+settings are those that its owner knows: Siltstone's list of topics, else the broker's metadata log, and what
+is given by hand over them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+
+from siltstone.base import files
+from siltstone.base.clock import Clock
+from siltstone.base.config import LONG_MAX, Config, Setting, refuse_contradictions
+from siltstone.base.errors import (
+    CorruptFileError,
+    CorruptRecordError,
+    SiltstoneError,
+    SourceChangedError,
+    UsageError,
+)
+from siltstone.base.records.codecs import LIMIT_SETTING
+from siltstone.commands.places import Look, TopicFacts
+from siltstone.commands.policies import PolicyPlaces, gather_policies
+from siltstone.compaction.inplace import plan
+from siltstone.compaction.inplace.facts import (
+    NO_HIGH_WATERMARK,
+    Horizons,
+    LogState,
+    find_horizons,
+    log_facts,
+    refusal,
+)
+from siltstone.compaction.report import CLEANED, Cleaning, read_cleanings
+from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, refuse_strangers
+from siltstone.log.ledger.keeping import uncovered
+from siltstone.log.names import LOCK, STAGING, TopicPartition
+from siltstone.log.producers import ProducerState, load_producers, producer_state
+from siltstone.log.replacement import interrupted
+from siltstone.log.segments import Segment, list_segments
+from siltstone.runtime.metrics import Sample
+from siltstone.runtime.served_directory import Uncleanable, read_uncleanable
+
+# What a cleaner would find in a log now, asked again and again while somebody else writes and cleans it.
+#
+# The rules are ``plan``'s, the facts ``facts``'. What takes long is asked once and kept: where the
+# transactions that were open when the active segment was begun have ended, and the delete horizons of the
+# clean part. Nothing is locked or changed, so segments may go between two steps: FileNotFoundError,
+# SourceChangedError and a torn tail (CorruptRecordError) then only mean that the log has to be looked at
+# again.
+
+HORIZON_BYTES = 4 << 30
+"""Clean parts whose headers are read in one round; the others have their turn in the next ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """A log's size in bytes, its segments, what of it may be cleaned now, and is that enough?
+
+    ``horizons``: those of the clean part, None where they were not looked for yet. ``is_dirty``: something
+    may be cleaned. ``is_due``: and it is dirty enough, or has waited for too long.
+    """
+
+    size: int
+    segments: int
+    range: plan.CleanableRange
+    is_dirty: bool
+    is_due: bool
+    horizons: Horizons | None
+
+
+@dataclass(slots=True)
+class _Known:
+    """The horizons of some segments, as they were found at ``looked_ms``."""
+
+    segments: tuple[Segment, ...]
+    looked_ms: int
+    horizons: Horizons
+
+    def holds(self, segments: tuple[Segment, ...], now_ms: int) -> bool:
+        """Have neither the segments changed, nor the newest horizon passed since?"""
+        newest_ms = self.horizons.newest_ms
+        passed = newest_ms is not None and self.looked_ms < newest_ms <= now_ms
+        return segments == self.segments and not passed
+
+
+@dataclass(slots=True)
+class Outlooks:
+    """Looks at logs, round by round. ``begin_round`` before each."""
+
+    _settled: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    _known: dict[Path, _Known] = field(default_factory=dict)
+    _room: int = HORIZON_BYTES
+
+    def begin_round(self, logs: Sequence[Path]) -> None:
+        """Another round over these logs; what is known of others is forgotten."""
+        self._room = HORIZON_BYTES
+        for kept in (self._settled, self._known):
+            for path in kept.keys() - set(logs):
+                del kept[path]
+
+    def look(
+        self, state: LogState, checkpoints: Checkpoints, now_ms: int, *, committed_below: int
+    ) -> Outlook | None:
+        """One log that has settings, None where it has no segments.
+
+        ``committed_below``: an offset, see ``Checkpoints``. Raises SiltstoneError, OSError; see above.
+        """
+        assert state.config is not None
+        segments = list_segments(state.path)
+        if not segments:
+            return None
+        producers = self._producers(state, segments, checkpoints)
+        facts = log_facts(state, checkpoints, segments, producers, committed_below)
+        lag = plan.LagLimits(
+            min_ms=state.config.integer("min.compaction.lag.ms"),
+            max_ms=state.config.integer("max.compaction.lag.ms"),
+        )
+        found = plan.cleanable_range(facts, lag, now_ms)
+        is_dirty = found.end > found.first_dirty and found.cleanable_bytes > 0
+        is_due = is_dirty and plan.is_eligible(found, state.config.number("min.cleanable.dirty.ratio"))
+        clean = tuple(each for each in segments if each.base_offset < found.clean_end)
+        limit = state.config.integer(LIMIT_SETTING)
+        return Outlook(
+            size=sum(each.size for each in segments),
+            segments=len(segments),
+            range=found,
+            is_dirty=is_dirty,
+            is_due=is_due,
+            horizons=None if is_due else self._horizons(state.path, clean, found.clean_end, now_ms, limit),
+        )
+
+    def _producers(self, state: LogState, segments: list[Segment], checkpoints: Checkpoints) -> ProducerState:
+        """The log's end and open transactions, as far as these bound what may be cleaned.
+
+        Only transactions that were open when the active segment was begun do; once these have ended, the
+        active segment need not be read, and its base stands for the log's end.
+        """
+        active, path = segments[-1], state.path
+        base, identity = active.base_offset, (active.base_offset, active.inode)
+        at_base = ProducerState(producers={}, end_offset=base)
+        if checkpoints.cleaner.get(state.where, 0) <= base:
+            if self._settled.get(path) == identity:
+                return at_base
+            if load_producers(path, segments, base).first_open_transaction() is None:
+                self._settled[path] = identity
+                return at_base
+        found = producer_state(path, segments)
+        first = found.first_open_transaction()
+        if first is None or first >= base:
+            self._settled[path] = identity
+        return found
+
+    def _horizons(
+        self, path: Path, segments: tuple[Segment, ...], end: int, now_ms: int, batch_limit: int
+    ) -> Horizons | None:
+        known = self._known.get(path)
+        if known is not None and known.holds(segments, now_ms):
+            return known.horizons
+        if self._room <= 0:
+            return None
+        self._room -= sum(each.size for each in segments)
+        found = find_horizons(segments, end, now_ms, uncovered(path).tombstones_from, batch_limit)
+        self._known[path] = _Known(segments, now_ms, found)
+        return found
+
+
+# What ``siltstone clean --watch`` sees: one log, and all of them at one moment; and both as JSON.
+
+UNCLEANABLE, UNREADABLE, CLEANING, DUE, TOMBSTONES, DIRTY, CHANGING, UP_TO_DATE, SKIPPED = STATES = (
+    "uncleanable",
+    "unreadable",
+    "cleaning",
+    "due",
+    "tombstones",
+    "dirty",
+    "changing",
+    "up_to_date",
+    "skipped",
+)
+"""What a log may be, the most urgent first.
+
+uncleanable: the cleaner gave it up, with the reason; unreadable: it cannot be looked into; cleaning: a
+cleaner has files of its own in it; due: dirty enough, waiting for too long, or with tombstones that may go;
+tombstones: nothing new, but tombstones that go once their horizon has passed; dirty: not enough yet;
+changing: its files changed faster than they were looked at; up_to_date: nothing to clean; skipped: not
+compacted, or its settings are not known.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedLog:
+    """One log at one moment. ``outlook`` None: it was not looked into, ``reason`` says why.
+
+    ``policy`` and ``min_ratio`` are settings with their sources, None where none are known;
+    ``last_cleaning``: the last that succeeded; ``last_failure``: one that came after it.
+    """
+
+    where: TopicPartition
+    directory: Path
+    state: str
+    reason: str = ""
+    policy: Setting | None = None
+    min_ratio: Setting | None = None
+    checkpoint: int | None = None
+    outlook: Outlook | None = None
+    uncleanable: Uncleanable | None = None
+    last_cleaning: Cleaning | None = None
+    last_failure: Cleaning | None = None
+
+    @property
+    def policy_text(self) -> str:
+        """``compact,delete``; empty where no policy is known."""
+        value = () if self.policy is None else self.policy.value
+        return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+    def to_json(self) -> dict[str, object]:
+        """One object; offsets, bytes and times are null where nothing is known."""
+        found, delay_ms, horizon_ms = self.outlook, None, None
+        if found is not None:
+            delay_ms = found.range.delay_ms
+            horizon_ms = None if found.horizons is None else found.horizons.newest_ms
+        return {
+            "topic": self.where.topic,
+            "partition": self.where.partition,
+            "directory": str(self.directory),
+            "state": self.state,
+            "reason": self.reason,
+            "cleanup_policy": self.policy_text or None,
+            "cleanup_policy_source": None if self.policy is None else self.policy.source,
+            "min_cleanable_dirty_ratio": None if self.min_ratio is None else self.min_ratio.value,
+            "bytes": None if found is None else found.size,
+            "segments": None if found is None else found.segments,
+            "clean_bytes": None if found is None else found.range.clean_bytes,
+            "dirty_bytes": None if found is None else found.range.cleanable_bytes,
+            "dirty_ratio": None if found is None else round(found.range.dirty_ratio, 6),
+            "cleaner_checkpoint": self.checkpoint,
+            "first_dirty_offset": None if found is None else found.range.first_dirty,
+            "first_uncleanable_offset": None if found is None else found.range.end,
+            "overdue_ms": delay_ms,
+            "delete_horizon_ms": horizon_ms,
+            "uncleanable_since_ms": None if self.uncleanable is None else self.uncleanable.since_ms,
+            "last_cleaning": _cleaning(self.last_cleaning),
+            "last_failure": _cleaning(self.last_failure),
+        }
+
+
+def _cleaning(cleaning: Cleaning | None) -> dict[str, object] | None:
+    if cleaning is None:
+        return None
+    found = cleaning.to_json()
+    return {name: value for name, value in found.items() if name not in ("topic", "partition")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Total:
+    """All logs that were looked into together; ``states`` counts every log."""
+
+    logs: int
+    bytes: int
+    clean_bytes: int
+    dirty_bytes: int
+    overdue_ms: int
+    states: dict[str, int]
+
+    @property
+    def dirty_ratio(self) -> float:
+        """Dirty bytes over clean and dirty bytes; 0 where there are none."""
+        return self.dirty_bytes / max(self.clean_bytes + self.dirty_bytes, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One look: ``at_ms``, the logs by name, directories with whether a process uses them, notes.
+
+    ``error``: why nothing could be seen this time.
+    """
+
+    at_ms: int
+    logs: tuple[WatchedLog, ...] = ()
+    directories: dict[str, bool] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    error: str | None = None
+
+    def total(self) -> Total:
+        """All logs together."""
+        found = [each.outlook for each in self.logs if each.outlook is not None]
+        counts = Counter(each.state for each in self.logs)
+        return Total(
+            logs=len(self.logs),
+            bytes=sum(each.size for each in found),
+            clean_bytes=sum(each.range.clean_bytes for each in found),
+            dirty_bytes=sum(each.range.cleanable_bytes for each in found),
+            overdue_ms=max((each.range.delay_ms for each in found), default=0),
+            states={state: counts[state] for state in STATES if counts[state]},
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """One object: a line of ``--watch --json``."""
+        total = self.total()
+        return {
+            "at_ms": self.at_ms,
+            "directories": [{"path": path, "in_use": used} for path, used in self.directories.items()],
+            "logs": [each.to_json() for each in self.logs],
+            "total": {
+                "logs": total.logs,
+                "bytes": total.bytes,
+                "clean_bytes": total.clean_bytes,
+                "dirty_bytes": total.dirty_bytes,
+                "dirty_ratio": round(total.dirty_ratio, 6),
+                "overdue_ms": total.overdue_ms,
+                "states": total.states,
+            },
+            "notes": list(self.notes),
+            "error": self.error,
+        }
+
+
+LOOKS = 3
+"""How often a log is looked at whose files change meanwhile."""
+METADATA_MS = 30_000
+"""A broker's metadata log is read anew after that."""
+NO_SETTINGS = (
+    "its settings are not known: it is no topic of Siltstone's, and no metadata log here tells; "
+    "give --config or --config-file"
+)
+
+
+class Watch:
+    """Looks at ``paths`` again and again; what takes long is kept from one look to the next.
+
+    ``to_the_end``: logs without an entry in the high watermarks' checkpoint have no other replica.
+    """
+
+    def __init__(
+        self, paths: Sequence[Path], places: PolicyPlaces, clock: Clock, *, to_the_end: bool = False
+    ) -> None:
+        """Raises UsageError for what is given by hand, NotALogDirectoryError, CorruptFileError, OSError."""
+        self._paths = tuple(paths)
+        self._topics = tuple(places.topics)
+        self._clock = clock
+        self._to_the_end = to_the_end
+        self._given = gather_policies(open_directories(paths, lock=False), places)
+        self._outlooks = Outlooks()
+        self._metadata: tuple[int, Look] | None = None
+        self._has_seen = False
+
+    def look(self) -> Seen:
+        """All logs now. The first look raises UsageError for a topic that is not there, SiltstoneError,
+        OSError; what is in the way of a later one is its ``error``, and the next may see again."""
+        try:
+            found = self._look()
+        except (SiltstoneError, OSError) as error:
+            if not self._has_seen:
+                raise
+            return Seen(at_ms=self._clock.now_ms(), error=str(error))
+        self._has_seen = True
+        return found
+
+    def _look(self) -> Seen:
+        now_ms = self._clock.now_ms()
+        look = self._open(now_ms)
+        refuse_strangers(look.directories)
+        meant = self._meant(look)
+        self._outlooks.begin_round(list(meant.values()))
+        topics = {name: look.topic(name) for name in sorted({where.topic for where in meant})}
+        logs, notes = list[WatchedLog](), list[str]()
+        for directory in look.directories:
+            seeing = _Seeing(self, look, directory, now_ms)
+            logs += [
+                seeing.log(where, topics[where.topic]) for where in directory.partitions if where in meant
+            ]
+            notes += seeing.notes
+        return Seen(
+            at_ms=now_ms,
+            logs=tuple(sorted(logs, key=lambda each: each.where)),
+            directories={str(each.path): files.is_locked(each.path / LOCK) for each in look.directories},
+            notes=(*notes, *look.notes, *look.notes_on(list(topics.values()))),
+        )
+
+    def _meant(self, look: Look) -> dict[TopicPartition, Path]:
+        """The logs that are asked for, and where they are."""
+        found = {where: look.path_of(where) for each in look.directories for where in each.partitions}
+        meant = {
+            where: path
+            for where, path in found.items()
+            if path is not None and (not self._topics or where.topic in self._topics)
+        }
+        missing = sorted(set(self._topics) - {where.topic for where in meant})
+        if missing and not self._has_seen:
+            places = ", ".join(map(str, self._paths))
+            raise UsageError(f"--topic {missing[0]}: no partition of it in {places}")
+        return meant
+
+    def _open(self, now_ms: int) -> Look:
+        before = self._metadata
+        known = before[1] if before is not None and now_ms - before[0] < METADATA_MS else None
+        look = Look(self._paths, Config(static=self._given.static), known)
+        if known is None and look.has_brokers_metadata:
+            self._metadata = (now_ms, look)
+        return look
+
+    def settled(self, look: Look, topic: TopicFacts, state: LogState) -> LogState:
+        """A log with the settings that hold for it, or with the reason why they are not known."""
+        by_hand = {**self._given.by_topic.get(topic.name, {}), **self._given.given}
+        try:
+            if look.knows_settings_of(topic):
+                config = look.config_of(topic).over(by_hand)
+            elif by_hand:
+                config = look.broker_in_force.over(by_hand)
+            else:
+                return replace(state, refused=(look.notes_on([topic]) or [NO_SETTINGS])[-1])
+            return replace(state, config=refuse_contradictions(config))
+        except UsageError as error:
+            return replace(state, refused=str(error))
+
+    def outlook(
+        self, state: LogState, checkpoints: Checkpoints, now_ms: int, committed_below: int
+    ) -> Outlook | None:
+        """See ``Outlooks.look``."""
+        return self._outlooks.look(state, checkpoints, now_ms, committed_below=committed_below)
+
+    @property
+    def without_high_watermark(self) -> bool:
+        """Are logs without an entry looked at, too?"""
+        return self._to_the_end
+
+
+class _Seeing:
+    """One look at the logs of one directory."""
+
+    def __init__(self, watch: Watch, look: Look, directory: LogDirectory, now_ms: int) -> None:
+        self._watch = watch
+        self._look = look
+        self._directory = directory
+        self._now_ms = now_ms
+        self._in_use = files.is_locked(directory.path / LOCK)
+        self.notes: list[str] = []
+        self._checkpoints = directory.checkpoints()
+        self._uncleanable = self._read_uncleanable()
+        self._cleanings, self._failures = self._read_cleanings()
+
+    def _read_uncleanable(self) -> dict[TopicPartition, Uncleanable]:
+        try:
+            return read_uncleanable(self._directory.path)
+        except CorruptFileError as error:
+            self.notes.append(str(error))
+            return {}
+
+    def _read_cleanings(self) -> tuple[dict[TopicPartition, Cleaning], dict[TopicPartition, Cleaning]]:
+        done, failed = dict[TopicPartition, Cleaning](), dict[TopicPartition, Cleaning]()
+        for each in read_cleanings(self._directory.path):
+            where = each.result.where
+            if each.result.status == CLEANED:
+                done[where] = each
+                failed.pop(where, None)
+            else:
+                failed[where] = each
+        return done, failed
+
+    def log(self, where: TopicPartition, topic: TopicFacts) -> WatchedLog:
+        """One log; what is wrong with it is in its state and reason."""
+        path = self._directory.partitions[where]
+        bare = LogState(where=where, path=path, directory=self._directory, config=None)
+        state = self._watch.settled(self._look, topic, bare)
+        blank = WatchedLog(
+            where=where,
+            directory=path,
+            state=SKIPPED,
+            policy=None if state.config is None else state.config.setting("cleanup.policy"),
+            min_ratio=None if state.config is None else state.config.setting("min.cleanable.dirty.ratio"),
+            uncleanable=self._uncleanable.get(where),
+            last_cleaning=self._cleanings.get(where),
+            last_failure=self._failures.get(where),
+        )
+        trouble: Exception | None = None
+        for _ in range(LOOKS):
+            try:
+                return self._look_into(state, blank)
+            except (FileNotFoundError, SourceChangedError, CorruptRecordError) as error:
+                trouble = error
+                self._checkpoints = self._directory.checkpoints()
+            except (SiltstoneError, OSError) as error:
+                return replace(blank, state=UNREADABLE, reason=str(error))
+        assert trouble is not None
+        changing = self._in_use or not isinstance(trouble, CorruptRecordError)
+        return replace(blank, state=CHANGING if changing else UNREADABLE, reason=str(trouble))
+
+    def _look_into(self, state: LogState, blank: WatchedLog) -> WatchedLog:
+        reason = refusal(state)
+        if reason is not None:
+            swapped = self._being_swapped(state, blank)
+            if swapped is None and self._in_use and reason != refusal(state):
+                raise SourceChangedError(f"{state.path}: its segments were being swapped")
+            return swapped or replace(blank, reason=reason)
+        checkpoints = self._checkpoints
+        alone = state.where.topic in self._look.registry.topics
+        bound = checkpoints.committed_below(
+            state.where, no_other_replica=alone or self._watch.without_high_watermark
+        )
+        if bound is None:
+            return replace(blank, reason=NO_HIGH_WATERMARK)
+        if alone and self._in_use:
+            bound = LONG_MAX  # its owner goes by what it has in memory; the entry lags behind
+        found = self._watch.outlook(state, checkpoints, self._now_ms, bound)
+        swapped = self._being_swapped(state, blank)
+        if swapped is not None:
+            return swapped
+        blank = replace(blank, checkpoint=checkpoints.cleaner.get(state.where), outlook=found)
+        verdict, reason = self._verdict(state.path, blank, found)
+        return replace(blank, state=verdict, reason=reason)
+
+    def _being_swapped(self, state: LogState, blank: WatchedLog) -> WatchedLog | None:
+        """The log in the middle of a swap: what its files are then is nothing to go by."""
+        left = interrupted(state.path) if self._in_use else []
+        return (
+            replace(blank, state=CLEANING, reason=f"segments are being swapped ({left[0]})") if left else None
+        )
+
+    def _verdict(self, path: Path, log: WatchedLog, found: Outlook | None) -> tuple[str, str]:
+        """Its state, and the reason where there is one to tell."""
+        if log.uncleanable is not None:
+            return UNCLEANABLE, log.uncleanable.reason
+        if self._in_use and files.is_directory(path / STAGING) and files.entries(path / STAGING):
+            run = files.entries(path / STAGING)[-1].name
+            return CLEANING, f"run {run} is at it, or was killed"
+        if found is None:
+            return UP_TO_DATE, "the directory holds no segments"
+        if found.is_due:
+            late = f"overdue by {found.range.delay_ms / 1000:,.0f} s" if found.range.overdue else ""
+            return DUE, late
+        horizons = found.horizons
+        if horizons is not None and horizons.is_due:
+            passed = "the delete horizons of all its tombstones have passed"
+            return DUE if found.is_dirty else TOMBSTONES, passed
+        if found.is_dirty:
+            return DIRTY, ""
+        newest_ms = None if horizons is None else horizons.newest_ms
+        if newest_ms is not None and newest_ms > self._now_ms:
+            return TOMBSTONES, f"the last delete horizon passes in {(newest_ms - self._now_ms) / 1000:,.0f} s"
+        return UP_TO_DATE, ""
+
+
+# Samples in the text format that Prometheus reads, by its own client library (``siltstone[server]``).
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def prometheus_text(samples: Iterable[Sample]) -> bytes:
+    """``samples`` as a page of metrics: HELP and TYPE once a name, then its samples in the order given."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Page(samples))
+    return generate_latest(registry)
+
+
+class _Page:
+    """A collector of what was measured already."""
+
+    def __init__(self, samples: Iterable[Sample]) -> None:
+        self._families: dict[str, Metric] = {}
+        for each in samples:
+            family = self._families.setdefault(each.name, Metric(each.name, each.help, each.type))
+            family.add_sample(each.name, dict(each.labels), each.value)
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing is promised."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """The families, in order of name's first use."""
+        yield from self._families.values()

@@ -1,0 +1,332 @@
+"""A second pass: few dirty records after a large clean part, whose keys need not be brought together.
+
+::
+
+    dirty segments ─ extract ─► entries ─► OffsetMap, handed to every task
+    each group     ─ rewritten, its keys looked up on the way               (no exchange between groups)
+
+As Kafka's cleaner does it with its map. A clean record stays unless the map has its key; a dirty one only if
+it is the map's. The other way (``work``) sends an entry for every record of the log. Not for logs with
+transactions, whose groups have to know of each other, nor for message sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from siltstone.base.config import LONG_MAX
+from siltstone.base.errors import CheckFailedError
+from siltstone.base.records.codecs import Scratch
+from siltstone.base.records.columns import RecordColumns
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.hashing import siphash128_each
+from siltstone.base.records.kernel import kernel
+from siltstone.base.records.layout import (
+    CONTROL_BIT,
+    TRANSACTIONAL_BIT,
+    Bytes,
+    Directory,
+    Flags,
+    Int32,
+    Int64,
+    Words,
+)
+from siltstone.compaction.input_splits import Stretch, shares
+from siltstone.compaction.keys import EntryBlob, table_for
+from siltstone.compaction.rewrite import Buffers, Contested, Fates, Offsets
+from siltstone.compaction.staging import Rewritten, rewrite_by
+from siltstone.compaction.work import Extracted, Group, LogWork, Trouble, extract
+
+CLEAN_SHARE = 4
+"""A log goes this way when its clean segments have so many times the bytes of the others."""
+_ENTRY_BYTES = 48
+"""What an entry of the map takes, its part of the tables included."""
+_BITS_PER_KEY = 16
+_WORDS_OF_A_LINE = 8
+"""Words of eight bytes that the processor reads at one time."""
+
+
+@kernel
+def _bits_of(word: np.uint64) -> np.uint64:
+    """The two bits that stand for a hash in its word of the bits: two tell eight times as much as one."""
+    one = np.uint64(1)
+    return np.uint64((one << ((word >> np.uint64(52)) & np.uint64(63))) | (one << (word >> np.uint64(58))))
+
+
+@kernel
+def _fill(words: Words, offsets: Int64, table: Int32, bits: Words) -> None:
+    """Put entries of distinct keys into a hash table of rows (a power of two long, at most half full), and
+    set bits for each."""
+    mask, bit_mask = np.uint64(len(table) - 1), np.uint64(len(bits) - 1)
+    for i in range(len(offsets)):
+        bits[(words[i, 0] >> np.uint64(20)) & bit_mask] |= _bits_of(words[i, 0])
+        slot = words[i, 0] & mask
+        while table[slot] >= 0:
+            slot = (slot + np.uint64(1)) & mask
+        table[slot] = i
+
+
+@kernel
+def _last_of_each(words: Words, offsets: Int64, table: Int32) -> int:
+    """Keep the largest offset of each key, in place, in order of first meeting; how many keys."""
+    used, mask = 0, np.uint64(len(table) - 1)
+    for i in range(len(offsets)):
+        slot = words[i, 0] & mask
+        while True:
+            row = table[slot]
+            if row < 0:
+                table[slot] = used
+                words[used, 0], words[used, 1], offsets[used] = words[i, 0], words[i, 1], offsets[i]
+                used += 1
+                break
+            if words[row, 0] == words[i, 0] and words[row, 1] == words[i, 1]:
+                offsets[row] = max(offsets[row], offsets[i])
+                break
+            slot = (slot + np.uint64(1)) & mask
+    return used
+
+
+@kernel
+def _suspect(
+    low: Words, offset: Int64, bits: Words, first_dirty: int, keep: Flags, suspects: Int32
+) -> tuple[int, int]:
+    """All records stay but for ``suspects``, whose bits are set (room for one more than there are records):
+    (how many of them there are, dirty records that are none).
+
+    Nothing here depends on what the bits say, so the processor waits for many of them at a time.
+    """
+    bit_mask, count, missing = np.uint64(len(bits) - 1), 0, 0
+    for i in range(len(low)):
+        keep[i] = True
+        mine = _bits_of(low[i])
+        is_suspect = bits[(low[i] >> np.uint64(20)) & bit_mask] & mine == mine
+        suspects[np.uint64(count)] = i
+        count += is_suspect
+        missing += (offset[i] >= first_dirty) & (not is_suspect)
+    return count, missing
+
+
+@kernel
+def _look_up(
+    suspects: Int32,
+    low: Words,
+    high: Words,
+    offset: Int64,
+    words: Words,
+    offsets: Int64,
+    table: Int32,
+    first_dirty: int,
+    keep: Flags,
+) -> tuple[int, int]:
+    """Which of the ``suspects`` stay; (dirty ones that do, dirty ones whose key is not there)."""
+    met, missing, mask = 0, 0, np.uint64(len(table) - 1)
+    for suspect in suspects:
+        i = np.uint64(suspect)
+        slot, third = low[i] & mask, high[i] & np.uint64(0xFFFFFFFF)
+        row = table[slot]
+        while row >= 0 and (words[row, 0] != low[i] or words[row, 1] != third):
+            slot = (slot + np.uint64(1)) & mask
+            row = table[slot]
+        if row >= 0:
+            keep[i] = offsets[row] == offset[i]
+            met += keep[i]
+        elif offset[i] >= first_dirty:
+            missing += 1
+    return met, missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetMap:
+    """The last offset of each key of the dirty part: ``words`` uint64[n, 2] (hash bits 0–63, 64–95) and
+    ``offsets`` int64[n], absolute. What a task looks up in is made by ``tables``."""
+
+    words: Words
+    offsets: Int64
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @classmethod
+    def of(cls, blobs: Sequence[EntryBlob]) -> OffsetMap:
+        """The map of all dirty entries."""
+        dirty = [blob for blob in blobs if blob.dirty]
+        words = np.concatenate([np.empty((0, 2), np.uint64), *(blob.entries for blob in dirty)])
+        low = [(blob.entries[:, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64) for blob in dirty]
+        bases = [np.int64(blob.base_offset) for blob in dirty]
+        offsets = np.concatenate(
+            [np.empty(0, np.int64), *(each + base for each, base in zip(low, bases, strict=True))]
+        )
+        words[:, 1] >>= np.uint64(32)
+        used = _last_of_each(words, offsets, _empty_table(len(offsets)))
+        return cls(words=words[:used], offsets=offsets[:used])
+
+    def tables(self) -> tuple[Int32, Words]:
+        """(a hash table of rows, and bits of which a key's are set: most clean keys are told by these)."""
+        table = _empty_table(len(self))
+        bits = np.zeros(max(1, (1 << (_BITS_PER_KEY * len(self)).bit_length()) >> 6), np.uint64)
+        _fill(self.words, self.offsets, table, bits)
+        return table, bits
+
+    def look_up(
+        self, tables: tuple[Int32, Words], low: Words, high: Words, offset: Int64, first_dirty: int
+    ) -> tuple[Flags, int, int]:
+        """Records by the words of their hashes: (which stay: bool, how many of them are the map's, dirty ones
+        whose key is not there)."""
+        (table, bits), keep = tables, np.empty(len(offset), np.bool_)
+        if len(bits) <= _WORDS_OF_A_LINE * len(offset):
+            np.bitwise_or.reduce(
+                bits
+            )  # read in order, they are in the cache when they are asked for at random
+        suspects = np.empty(len(offset) + 1, np.int32)
+        count, missing = _suspect(low, offset, bits, first_dirty, keep, suspects)
+        spans = (low, high, offset, self.words, self.offsets, table, first_dirty)
+        met, unknown = _look_up(suspects[:count], *spans, keep)
+        return keep, met, missing + unknown
+
+
+def _empty_table(entries: int) -> Int32:
+    table = table_for(entries)
+    table.fill(-1)
+    return table
+
+
+class Lookup:
+    """An ``OffsetMap`` made ready for one task."""
+
+    def __init__(self, work: LogWork, offset_map: OffsetMap, buffers: Buffers | None = None) -> None:
+        self._key = (np.uint64(work.hash_key[0]), np.uint64(work.hash_key[1]))
+        self._first_dirty = work.first_dirty
+        self.batch_limit = work.batch_limit
+        self._map = offset_map
+        self._tables = offset_map.tables()
+        self.buffers = buffers or Buffers()
+
+    def won(self, columns: RecordColumns) -> tuple[Flags, int]:
+        """(which records stay, by their keys: bool; how many of them are the map's). Those without a key do
+        not. Raises CheckFailedError."""
+        keyed = columns.key_size >= 0
+        rows: Any = slice(None) if keyed.all() else keyed
+        offset = columns.offset[rows]
+        low, high = np.empty((2, len(offset)), np.uint64)
+        siphash128_each(columns.data, columns.key_start[rows], columns.key_size[rows], *self._key, low, high)
+        won = np.zeros(len(columns), np.bool_)
+        won[rows], met, missing = self._map.look_up(self._tables, low, high, offset, self._first_dirty)
+        if missing:
+            raise CheckFailedError(f"{missing} records came after their keys had been collected")
+        return won, met
+
+
+class ByLookup:
+    """The contest of a group whose keys are looked up as it is rewritten: nothing is read twice.
+
+    ``transactional``: it met a batch of a transaction, or a marker, and gave up.
+    """
+
+    def __init__(self, lookup: Lookup, base_offset: int) -> None:
+        self._lookup = lookup
+        self._base_offset = base_offset
+        self._winners, self._found = np.empty(0, np.uint32), 0
+        self.transactional = False
+        self.met = self.keyless = 0
+
+    @property
+    def winners(self) -> Offsets:
+        """Those that were found; asked for each time that some are read back, so nothing is copied."""
+        return self._winners[: self._found]
+
+    def beaten(self, batches: Directory) -> Flags:
+        """None: each has to be looked up."""
+        return np.zeros(len(batches), np.bool_)
+
+    def of(
+        self, window: Bytes, batches: Directory, fates: Fates, scratch: Scratch, path: str, origin: int
+    ) -> Contested:
+        """All records. Raises CorruptRecordError, CheckFailedError."""
+        if (batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)).any():
+            self.transactional = True
+            raise CheckFailedError(f"{path}: has transactions")
+        limit = self._lookup.batch_limit
+        columns = decode_records(window, batches, scratch, limit=limit, path=path, origin=origin)
+        won, met = self._lookup.won(columns)
+        self.met += met
+        keyless = int(np.count_nonzero(columns.key_size < 0))
+        self.keyless += keyless
+        lost = len(columns) - int(np.count_nonzero(won))
+        self._add(columns.offset[won] - self._base_offset)
+        return Contested(columns=columns, won=won, met=len(columns), lost=lost, keyless=keyless)
+
+    def _add(self, winners: Int64) -> None:
+        end = self._found + len(winners)
+        if end > len(self._winners):
+            grown = np.empty(max(end, 2 * len(self._winners)), np.uint32)
+            grown[: self._found] = self.winners
+            self._winners = grown
+        self._winners[self._found : end] = winners
+        self._found = end
+
+    def refuse_unmet(self, name: str) -> None:
+        """Which keys were met is known when all groups are through: ``check_met``."""
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupDone:
+    """What became of a group: ``met`` keys of the map have their last record in it.
+
+    It is not rewritten where ``found`` has transactions: the log has to go the other way.
+    """
+
+    found: Extracted
+    met: int = 0
+    rewritten: Rewritten | None = None
+
+
+def pays(work: LogWork, clean_share: float = CLEAN_SHARE) -> bool:
+    """Is the dirty part small enough, and nothing in the way that is known before the log is read?"""
+    sizes = [segment.size for segment in work.segments]
+    first = dirty_segments(work).start
+    clean, dirty = sum(sizes[:first]), sum(sizes[first:])
+    fits = (work.end - work.first_dirty) * _ENTRY_BYTES <= work.memory_bytes
+    plain = not work.message_sets and not work.aborted and work.map_end == LONG_MAX
+    return fits and plain and clean > 0 and clean >= clean_share * dirty
+
+
+def dirty_segments(work: LogWork) -> range:
+    """The segments (numbers) that may hold dirty records; the first of them may hold clean ones, too."""
+    count = len(work.segments)
+    first = next((each for each in range(count) if work.offsets_of(each)[1] > work.first_dirty), count)
+    return range(first, count)
+
+
+def dirty_stretches(work: LogWork, tasks: int) -> list[list[Stretch]]:
+    """All that may hold dirty records, in up to so many runs of about the same size."""
+    first = dirty_segments(work).start
+    runs = shares(work.segments[first:], work.end, tasks, may_cut=work.may_cut)
+    return [[replace(stretch, segment=first + stretch.segment) for stretch in run] for run in runs]
+
+
+def dirty_entries(work: LogWork, stretches: Sequence[Stretch], found: Extracted) -> list[EntryBlob]:
+    """The dirty entries of some stretches; not to be used when ``found`` has trouble."""
+    capacity = max(1024, work.end - work.first_dirty)
+    return [blob.kept() for blob in extract(work, stretches, 1, capacity, found) if blob.dirty]
+
+
+def clean_group(work: LogWork, group: Group, lookup: Lookup, attempt: str) -> GroupDone:
+    """Look up a group's keys, and rewrite it. Never raises: the reports say what is wrong."""
+    contest = ByLookup(lookup, group.base_offset)
+    rewritten = rewrite_by(work, group, contest, attempt, buffers=lookup.buffers)
+    if contest.transactional:
+        return GroupDone(found=Extracted(transactional=True))
+    found = Extracted(records=rewritten.records, keyless=contest.keyless, trouble=rewritten.trouble)
+    return GroupDone(found=found, met=contest.met, rewritten=rewritten)
+
+
+def check_met(work: LogWork, dirty_keys: int, met: int) -> Trouble | None:
+    """Each dirty key's last record was met once."""
+    if met != dirty_keys:
+        reason = f"{work.name}: {dirty_keys} dirty keys, but the last records of {met} were met"
+        return Trouble(status="failed", reason=reason)
+    return None

@@ -1,0 +1,512 @@
+"""Carrying a plan out: engine, checks, swap, checkpoint (Kafka's ``Cleaner`` and ``LogCleaner``).
+
+::
+
+    tidy ─► plan ─► engine (small logs in one job · a large log over all workers · a very large one in waves)
+              │         └─► checked groups ─► destination, ascending ─► checkpoint ─► retention
+              └─► nothing to do, not eligible ───────────────────────────────────────────┘
+
+One bad log never stops the others: whatever is wrong with a log ends in its ``LogResult``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from siltstone.base.errors import EngineError, InvalidConfigError, LedgerError, SiltstoneError
+from siltstone.compaction import report
+from siltstone.compaction.engine import WINNER_BYTES, Engine, LogDone, Progress, fits_one_task
+from siltstone.compaction.inplace.destination import Destination, Room
+from siltstone.compaction.inplace.expiry import (
+    Left,
+    after_cleaning,
+    as_they_are,
+    expired,
+    fill_expired,
+    is_asked,
+)
+from siltstone.compaction.inplace.facts import (
+    Choices,
+    LogState,
+    Planned,
+    mismatched_topic_ids,
+    open_result,
+    plan_log,
+)
+from siltstone.compaction.inplace.outcome import (
+    Progressing,
+    begin_journal,
+    check_counts,
+    count_all,
+    fill,
+    fill_counts,
+    wave_done,
+)
+from siltstone.compaction.inplace.resume import checked_group, size_at_most
+from siltstone.compaction.inplace.side_by_side import Critical, side_by_side
+from siltstone.compaction.keys import ENTRY_BYTES
+from siltstone.compaction.report import LogResult
+from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.work import Group, LogWork, Trouble, trouble_of
+
+# How a log's groups go: all in one task, all in one job, or wave by wave; and the room that each way needs.
+#
+# ::
+#
+#     one task    small: its keys and bytes fit, and so do all its new files
+#     one job     larger, spread; all new files at once, and not too much work to do again
+#     in waves    winners and journal wait on disk; a wave's new files, then the next one's
+#
+# Only where a swapped group's originals go (``Room.frees_sources``) do waves need less room than one job.
+
+GROWTH = 1.1
+"""How much larger than its sources a group may turn out, at the worst: stamps and lost compression."""
+GROWTH_OF_MESSAGES = 2.7
+"""The same where message sets (v0, v1) become batches of one small record each."""
+FILES_PER_GROUP = 8
+
+
+class Way(enum.Enum):
+    """How a log's groups go."""
+
+    ONE_TASK = "one task"
+    ONE_JOB = "one job"
+    IN_WAVES = "in waves"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """A way, and what it may take: ``size`` bytes of new segments at one time. ``need`` is the least."""
+
+    way: Way
+    size: int
+    need: int
+    inodes: int
+
+
+def extra(work: LogWork, group: Group | None = None) -> int:
+    """Most bytes of the new files that take the place of a group's segments, or of all."""
+    segments = work.segments if group is None else work.segments[group.first : group.last]
+    growth = GROWTH_OF_MESSAGES if work.message_sets else GROWTH
+    return int(sum(segment.size for segment in segments) * growth)
+
+
+def spill(work: LogWork) -> int:
+    """Most bytes of entries that a shuffle may put on disk."""
+    return ENTRY_BYTES * _records_at_most(work)
+
+
+def waiting(planned: Planned) -> int:
+    """Most bytes of winners and journal, which stay until the last wave is swapped in."""
+    return WINNER_BYTES * _records_at_most(planned.work) + size_at_most(planned.work, len(planned.uncleaned))
+
+
+def _records_at_most(work: LogWork) -> int:
+    span = work.end - work.segments[0].base_offset
+    return min(span, work.size)
+
+
+def groups_left(planned: Planned) -> tuple[Group, ...]:
+    """The groups that are still to be done."""
+    return planned.work.groups[len(planned.journal.checked) if planned.journal is not None else 0 :]
+
+
+def budget(planned: Planned, room: Room, whole_log_bytes: int, wave_bytes: int) -> Budget:
+    """The way that a log goes.
+
+    ``whole_log_bytes``: most for one task; ``wave_bytes``: most without a journal.
+    """
+    work, left = planned.work, groups_left(planned)
+    way, standing = Way.IN_WAVES, waiting(planned) + (0 if planned.journal else spill(work))
+    if planned.journal is None:
+        at_once = extra(work)
+        if at_once <= room.size and fits_one_task(work, whole_log_bytes):
+            way, standing = Way.ONE_TASK, 0
+        elif not room.frees_sources or (work.size <= wave_bytes and at_once + spill(work) <= room.size):
+            way, standing = Way.ONE_JOB, spill(work)
+    need = max((extra(work, each) for each in left), default=0) if room.frees_sources else extra(work)
+    return Budget(
+        way=way,
+        size=room.size - standing,
+        need=need + standing,
+        inodes=FILES_PER_GROUP * len(left),
+    )
+
+
+def waves(
+    work: LogWork, groups: Sequence[Group], room: int, wave_bytes: int, workers: int
+) -> Iterator[list[Group]]:
+    """Neighbouring groups that are rewritten together: their new files fit ``room`` bytes, and what an
+    interrupt may cost is ``wave_bytes`` of sources, or a group for each worker, whichever is more."""
+    wave: list[Group] = []
+    for group in groups:
+        taken = (*wave, group)
+        members = [segment for each in taken for segment in work.segments[each.first : each.last]]
+        size = sum(segment.size for segment in members)
+        if wave and (
+            sum(extra(work, each) for each in taken) > room or (size > wave_bytes and len(wave) >= workers)
+        ):
+            yield wave
+            wave = []
+        wave.append(group)
+    if wave:
+        yield wave
+
+
+WHOLE_LOG_BYTES = 64 << 20
+"""A log up to this size goes through one task, if the memory for its keys allows it."""
+_TIMES_AS_LARGE = 4
+"""So much larger may such a log be where all workers have one."""
+WAVE_BYTES = 1 << 30
+"""Sources that a wave takes, so much may have to be done again; larger logs are gone on with by a journal."""
+UNFINISHED = (
+    "its segments are cleaned, but the run could not be finished: {reason}; "
+    "where the cleaner checkpoint did not move, the next run cleans the log once more"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLimits:
+    """What bounds a run: extra bytes on disk (None: a quarter of what is free) and seconds.
+
+    ``whole_log_bytes``: up to this size a log is one task's, up to four times as much where all workers have
+    such a log. ``wave_bytes``: up to this size it goes in one job, and so much of a larger one in one wave.
+    """
+
+    max_extra_bytes: int | None = None
+    stop_after_seconds: float | None = None
+    whole_log_bytes: int = WHOLE_LOG_BYTES
+    wave_bytes: int = WAVE_BYTES
+
+
+class Cleaner:
+    """One run over some logs. ``critical`` guards what an interrupt should not tear apart."""
+
+    def __init__(
+        self,
+        engine: Callable[[], Engine],
+        destination: Destination,
+        limits: RunLimits,
+        *,
+        critical: Critical = contextlib.nullcontext,
+        progress: Progress | None = None,
+    ) -> None:
+        self._engine = engine
+        self._destination = destination
+        self._limits = limits
+        self._critical = critical
+        self._progress = progress or (lambda log, stage, done, total: None)
+        self._choices: Choices
+        self._total, self._done = 0, 0
+        self._telling = threading.Lock()
+        self._whole_log_bytes: int
+        self._deadline = (
+            None if limits.stop_after_seconds is None else time.monotonic() + limits.stop_after_seconds
+        )
+
+    def run(self, states: Sequence[LogState], choices: Choices) -> list[LogResult]:
+        """Clean what is to be cleaned; one result a log, in the order given. Raises EngineError only when
+        no log could be worked on at all."""
+        self._choices = choices
+        results: dict[LogState, LogResult] = {}
+        planned: list[Planned] = []
+        strangers = mismatched_topic_ids(states)
+        for state in states:
+            found = self._plan(state, choices, strangers.get(state.where))
+            results[state] = found.result if isinstance(found, Planned) else found
+            if isinstance(found, Planned):
+                planned.append(found)
+            elif is_asked(found):
+                self._retain(state, found, functools.partial(as_they_are, state))
+        planned.sort(key=lambda each: -(each.result.dirty_ratio or 0.0))
+        try:
+            self._clean_all(planned)
+        except BaseException:
+            self._leave(planned)
+            raise
+        return [results[state] for state in states]
+
+    def _leave(self, planned: Sequence[Planned]) -> None:
+        """Interrupted: clear away what is only staged, but for what the next run can go on with. What was
+        swapped stays; each log is whole."""
+        with self._critical():
+            for each in planned:
+                with contextlib.suppress(SiltstoneError, OSError):
+                    self._destination.pause(each)
+
+    def _plan(self, state: LogState, choices: Choices, stranger: str | None) -> Planned | LogResult:
+        try:
+            wanted = state.config is not None and "compact" in state.config.policies
+            if stranger is not None:
+                return open_result(state).stop(report.SKIPPED, stranger)
+            with self._critical():
+                notes = self._destination.tidy(state) if wanted else []
+            unfinished = self._destination.unfinished(state) if wanted else None
+            staging = self._destination.staging(state)
+            found = plan_log(state, state.checkpoints(), choices, staging, unfinished)
+            result = found.result if isinstance(found, Planned) else found
+            result.notes[:0] = notes
+            resumed = isinstance(found, Planned) and found.journal is not None
+            if unfinished is not None and not resumed and result.status != report.SKIPPED:
+                with self._critical():
+                    self._destination.drop(state)
+            if isinstance(found, LogResult) and found.checkpoint_reset is not None:
+                self._destination.reset_checkpoint(state, found.checkpoint_reset)
+            return found
+        except (SiltstoneError, OSError) as error:
+            trouble = trouble_of(error)
+            return _blank(state).stop(trouble.status, trouble.reason)
+
+    def _clean_all(self, planned: Sequence[Planned]) -> None:
+        self._total, self._done = len(planned), 0
+        self._whole_log_bytes = self._most_for_one_task(planned)
+        small: list[Planned] = []
+        large: list[Planned] = []
+        for each in planned:
+            found = self._budget(each)
+            if found is not None:
+                (small if found.way is Way.ONE_TASK else large).append(each)
+        for batch in self._batches(small):
+            self._clean_small(batch)
+        for each in large:
+            self._clean_large(each)
+
+    def _most_for_one_task(self, planned: Sequence[Planned]) -> int:
+        """Larger logs are spread one after another, unless there are enough of them for all workers."""
+        most = self._limits.whole_log_bytes
+        larger = sum(most < each.work.size <= _TIMES_AS_LARGE * most for each in planned)
+        return _TIMES_AS_LARGE * most if larger and larger >= self._engine().workers else most
+
+    def _budget(self, planned: Planned) -> Budget | None:
+        """The way that the log goes, and its room; None when there is not enough, and said so."""
+        where = planned.state.path
+        try:
+            room = self._destination.room(planned.state, self._limits.max_extra_bytes)
+        except OSError as error:
+            planned.result.stop(report.FAILED, trouble_of(error).reason)
+            return None
+        found = budget(planned, room, self._whole_log_bytes, self._limits.wave_bytes)
+        if found.need > room.size:
+            reason = (
+                f"{where}: needs up to {found.need} bytes more on disk, "
+                f"but only {max(room.size, 0)} are allowed"
+            )
+            planned.result.stop(report.FAILED, f"{reason}; free some, or raise --max-extra-bytes")
+            return None
+        if room.inodes is not None and room.inodes < found.inodes:
+            planned.result.stop(report.FAILED, f"{where}: too few free inodes ({room.inodes})")
+            return None
+        return found
+
+    def _batches(self, small: Sequence[Planned]) -> Iterator[list[Planned]]:
+        """Small logs in jobs whose new files together stay within the room there is."""
+        batch: list[Planned] = []
+        used = 0
+        for each in small:
+            need, found = extra(each.work), self._budget(each)
+            if found is None:
+                continue
+            if batch and used + need > found.size:
+                yield batch
+                batch, used = [], 0
+            batch.append(each)
+            used += need
+        if batch:
+            yield batch
+
+    def _stopped(self, planned: Sequence[Planned]) -> bool:
+        if self._deadline is None or time.monotonic() < self._deadline:
+            return False
+        for each in planned:
+            each.result.stop(report.SKIPPED, "stopped by --stop-after before its turn; run again to go on")
+        return True
+
+    def _clean_small(self, batch: Sequence[Planned]) -> None:
+        if self._stopped(batch):
+            return
+        left = {each.work.name: Progressing(planned=each) for each in batch if self._prepared(each)}
+        if not left:
+            return
+        try:
+            works = [progressing.planned.work for progressing in left.values()]
+            with side_by_side(self._destination.at_once, self._critical) as go:
+                for done in self._engine().clean_whole(works):
+                    left[done.name].began = time.perf_counter() - done.seconds
+                    go(functools.partial(self._settle, left.pop(done.name), done, last=True))
+        except (SiltstoneError, OSError) as error:
+            for progressing in left.values():
+                self._fail(progressing, trouble_of(error))
+            self._raise_if_no_engine(error)
+
+    def _prepared(self, planned: Planned) -> bool:
+        """Make the log's staging folder; one that cannot be made is that log's trouble only."""
+        try:
+            self._destination.prepare(planned)
+            return True
+        except (SiltstoneError, OSError) as error:
+            self._fail(Progressing(planned=planned), trouble_of(error))
+            return False
+
+    def _clean_large(self, planned: Planned) -> None:
+        if self._stopped([planned]):
+            return
+        found = self._budget(planned)
+        if found is None or not self._prepared(planned):
+            return
+        progressing = Progressing(planned=planned, journal=planned.journal)
+        if planned.journal is not None:
+            progressing.groups = [each.rewritten for each in planned.journal.checked]
+        try:
+            if found.way is Way.IN_WAVES:
+                self._clean_in_waves(progressing, found)
+            else:
+                engine = self._engine()
+                progressing.began = time.perf_counter()
+                self._settle(progressing, engine.clean_spread(planned.work), last=True)
+        except (SiltstoneError, OSError) as error:
+            self._fail(progressing, trouble_of(error), pause=isinstance(error, EngineError))
+            self._raise_if_no_engine(error)
+
+    def _clean_in_waves(self, progressing: Progressing, found: Budget) -> None:
+        planned, left = progressing.planned, groups_left(progressing.planned)
+        engine = self._engine() if left else None
+        progressing.began = time.perf_counter()
+        if progressing.journal is None:
+            assert engine is not None
+            if not self._gather(progressing, engine):
+                return
+        journal = progressing.journal
+        assert journal is not None
+        if engine is None:
+            self._settle(progressing, wave_done(journal, []), last=True)
+            return
+        done, total = len(progressing.groups), len(planned.work.groups)
+        for wave in waves(planned.work, left, found.size, self._limits.wave_bytes, engine.workers):
+            if self._stopped([planned]):
+                reason = Trouble(status=report.SKIPPED, reason=_partly(done, total))
+                self._fail(progressing, reason, pause=True)
+                return
+            rewritten = wave_done(journal, engine.rewrite(planned.work, wave, journal.winners))
+            done += len(wave)
+            if not self._settle(progressing, rewritten, last=done == total):
+                return
+
+    def _gather(self, progressing: Progressing, engine: Engine) -> bool:
+        """Put the winners on disk, and remember them; False when the log is not to be gone on with."""
+        gathered = engine.gather(progressing.planned.work)
+        trouble = gathered.totals.found.trouble or next(
+            (file.trouble for file in gathered.files if file.trouble is not None), None
+        )
+        if trouble is not None:
+            self._fail(progressing, trouble)
+            return False
+        progressing.journal = begin_journal(progressing.planned, gathered)
+        with self._critical():
+            self._destination.remember(progressing.planned, progressing.journal)
+        return True
+
+    def _raise_if_no_engine(self, error: Exception) -> None:
+        if isinstance(error, EngineError) and error.__cause__ is None:
+            raise error
+
+    def _settle(self, progressing: Progressing, done: LogDone, *, last: bool) -> bool:
+        """Check and take over what an engine hands back; False when the log is not to be gone on with."""
+        planned = progressing.planned
+        try:
+            trouble = done.found.trouble or next(
+                (g.trouble for g in done.groups if g.trouble is not None), None
+            )
+            if trouble is None:
+                check_counts(progressing, done, last=last)
+                if last and planned.result.records_before is None:
+                    count_all(planned, done)
+                self._remember(progressing, done)
+                for groups in self._together(done.groups):
+                    with self._critical():
+                        self._destination.accept(planned, groups)
+                        progressing.groups.extend(groups)
+                if last:
+                    self._finish(planned)
+        except (SiltstoneError, OSError) as error:
+            trouble = trouble_of(error)
+        if trouble is not None:
+            self._fail(progressing, trouble)
+            return False
+        if last:
+            fill(progressing, done)
+            self._retain(planned.state, planned.result, lambda: after_cleaning(progressing))
+            planned.result.seconds = time.perf_counter() - progressing.began
+            self._tell()
+        return True
+
+    def _finish(self, planned: Planned) -> None:
+        """Raises SiltstoneError, OSError with what is left to do where the new segments are all in place."""
+        try:
+            with self._critical():
+                self._destination.finish(planned)
+        except OSError as error:
+            if not self._destination.keeps_accepted:
+                raise
+            raise OSError(error.errno, UNFINISHED.format(reason=trouble_of(error).reason)) from error
+
+    def _together(self, groups: Sequence[Rewritten]) -> list[Sequence[Rewritten]]:
+        """Groups that are taken over in one go."""
+        return [groups] if groups and self._destination.takes_together else [[each] for each in groups]
+
+    def _retain(self, state: LogState, result: LogResult, left: Callable[[], list[Left]]) -> None:
+        """Let go of what has expired of a log that is done with; an open log's manager sees to its own."""
+        try:
+            found = None if state.opened is not None else expired(state, result, self._choices, left())
+            if found is not None:
+                with self._critical():
+                    self._destination.expire(state, found)
+                fill_expired(result, found)
+        except (InvalidConfigError, LedgerError) as error:
+            result.notes.append(f"retention was left out: {error}")
+        except (SiltstoneError, OSError) as error:
+            result.stop(report.FAILED, f"old segments could not be deleted: {trouble_of(error).reason}")
+
+    def _remember(self, progressing: Progressing, done: LogDone) -> None:
+        """Before groups are swapped in, the journal says by what they will be known."""
+        if progressing.journal is not None and done.groups:
+            groups = [checked_group(group) for group in done.groups]
+            progressing.journal = progressing.journal.with_checked(groups)
+            with self._critical():
+                self._destination.remember(progressing.planned, progressing.journal)
+
+    def _fail(self, progressing: Progressing, trouble: Trouble, *, pause: bool = False) -> None:
+        """Say why the log is not cleaned; with ``pause``, the next run is to go on with it."""
+        planned = progressing.planned
+        planned.result.stop(trouble.status, trouble.reason)
+        planned.result.cleaned_end_offset = planned.result.first_dirty_offset
+        if not self._destination.keeps_accepted:
+            progressing.groups = []
+        fill_counts(progressing)
+        if progressing.began:
+            planned.result.seconds = time.perf_counter() - progressing.began
+        with contextlib.suppress(SiltstoneError, OSError):
+            (self._destination.pause if pause else self._destination.give_up)(planned)
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._telling:
+            self._done += 1
+            self._progress("logs", "done", self._done, self._total)
+
+
+def _blank(state: LogState) -> LogResult:
+    """A result for a log whose size could not be found out either."""
+    try:
+        return open_result(state)
+    except (SiltstoneError, OSError):
+        return LogResult(topic=state.where.topic, partition=state.where.partition, directory=str(state.path))
+
+
+def _partly(done: int, total: int) -> str:
+    return f"stopped by --stop-after with {done} of {total} groups done; run again to go on"

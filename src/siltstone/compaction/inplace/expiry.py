@@ -1,0 +1,232 @@
+"""Which old segments go once a log was cleaned, and what its result says of them (``CleanerThread`` and
+``UnifiedLog.deleteOldSegments``).
+
+::
+
+    cleaned ─► checkpoint ─► retention on what is there now: new segments · those above them · active segment
+                             what lies below the log start goes; under ``compact,delete``, what is too old or
+                             too much
+
+As in Kafka it is asked of every log whose policy compacts, also of one that needs no cleaning, and cleaning
+comes before it: a value is superseded by a later one that is about to expire. The active segment stays; to
+begin a new one is the broker's. Only decisions and counts are here, ``compaction.inplace.destination``
+carries them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+
+from siltstone.base import files
+from siltstone.base.config import LONG_MAX, LogConfig, Source
+from siltstone.base.errors import CorruptFileError
+from siltstone.base.records.decode import decode_record_keys
+from siltstone.compaction import report
+from siltstone.compaction.inplace.facts import Choices, LogState
+from siltstone.compaction.inplace.outcome import Progressing
+from siltstone.compaction.report import LogResult
+from siltstone.compaction.staging import Rewritten
+from siltstone.log.ledger.store import LedgerStore
+from siltstone.log.retention import Decision, SegmentFacts, decide
+from siltstone.log.segments import Segment, count_records, find_segment, largest_timestamp, windows
+
+UNKNOWN_RETENTION = (
+    "retention by time was left out: nothing says retention.ms, and by Kafka's default {count} more of the "
+    "oldest segments would go; give --config retention.ms=MS, or the broker's settings by --broker-config"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A segment as the cleaning leaves it: ``size`` in bytes; its largest timestamp in ms and its records
+    when they are asked for. ``base.records`` answers None where damage keeps them from being counted."""
+
+    base_offset: int
+    size: int
+    largest_timestamp: Callable[[], int]
+    records: Callable[[], int | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expiry:
+    """The segments that go of a log, oldest first, each with its reason.
+
+    ``base.records``: how many are in them; ``records_of_all``: in the whole log, asked of one that was not
+    cleaned. None: damage keeps them from being counted.
+    """
+
+    going: tuple[Left, ...]
+    decisions: tuple[Decision, ...]
+    records: int | None
+    records_of_all: int | None
+
+    @property
+    def bases(self) -> list[int]:
+        """The base offsets of what goes, ascending."""
+        return [each.base_offset for each in self.going]
+
+
+def is_asked(result: LogResult) -> bool:
+    """Is retention asked of a log with this result? Not where it was left alone, or something is wrong."""
+    return result.status in (report.CLEANED, report.NOTHING_TO_DO, report.NOT_ELIGIBLE)
+
+
+def as_they_are(state: LogState) -> list[Left]:
+    """The segments of a log that was not cleaned, the active one last. Raises OSError."""
+    return [_untouched(segment) for segment in state.segments()]
+
+
+def after_cleaning(progressing: Progressing) -> list[Left]:
+    """The segments of a log that was cleaned, the active one last."""
+    new = [_new(progressing, group) for group in progressing.groups]
+    found = [*new, *(_untouched(segment) for segment in progressing.planned.uncleaned)]
+    return sorted(found, key=lambda each: each.base_offset)
+
+
+def _untouched(segment: Segment) -> Left:
+    return Left(
+        base_offset=segment.base_offset,
+        size=segment.size,
+        largest_timestamp=lambda: largest_timestamp(segment),
+        records=lambda: _count(segment),
+    )
+
+
+def _new(progressing: Progressing, group: Rewritten) -> Left:
+    """A group's new segment, wherever it is by now; that of a run that was gone on with is in place."""
+    planned = progressing.planned
+    where = planned.work.groups[group.group]
+
+    def largest() -> int:
+        if group.largest_timestamp is None:
+            return largest_timestamp(find_segment(planned.state.path, where.base_offset))
+        # Without a time in its time index the file's own counts, which is that of its last source.
+        source = planned.work.segments[where.last - 1]
+        return group.largest_timestamp if group.largest_timestamp > 0 else source.modified_ms
+
+    return Left(
+        base_offset=where.base_offset, size=group.size, largest_timestamp=largest, records=lambda: group.kept
+    )
+
+
+def expired(state: LogState, result: LogResult, choices: Choices, left: Sequence[Left]) -> Expiry | None:
+    """What retention takes now, None for nothing. ``left``: the log's segments, the active one last.
+
+    A ``retention.ms`` that nobody set takes nothing unless the broker's own settings are known: the broker
+    may have another default, and what is gone is gone; a note in the result says so.
+
+    Raises InvalidConfigError for a deletion policy that nobody registered, CorruptFileError, LedgerError,
+    OSError.
+    """
+    assert state.config is not None
+    config = LogConfig.of(state.config)
+    facts = _facts(left, with_times=config.deletes)
+    held_from = LedgerStore(state.path).held_horizon() if config.deletes else None
+    decisions = _decisions(state, config, choices, facts, held_from)
+    guessed = state.config.setting("retention.ms").origin is Source.DEFAULT_CONFIG
+    if decisions and guessed and not state.defaults_hold:
+        known = _decisions(state, replace(config, retention_ms=-1), choices, facts, held_from)
+        if len(known) < len(decisions):
+            result.notes.append(UNKNOWN_RETENTION.format(count=len(decisions) - len(known)))
+        decisions = known
+    if not decisions:
+        return None
+    going = tuple(left[: len(decisions)])
+    return Expiry(
+        going=going,
+        decisions=decisions,
+        records=_total(going),
+        records_of_all=None if result.status == report.CLEANED else _total(left),
+    )
+
+
+def _decisions(
+    state: LogState,
+    config: LogConfig,
+    choices: Choices,
+    facts: Sequence[SegmentFacts],
+    held_from: int | None,
+) -> tuple[Decision, ...]:
+    checkpoints = state.checkpoints()
+    committed_below = choices.committed_below(state.where, checkpoints)
+    return decide(
+        facts,
+        now_ms=choices.now_ms,
+        config=config,
+        log_start_offset=checkpoints.log_start.get(state.where, 0),
+        high_watermark=0 if committed_below is None else committed_below,
+        held_from=held_from,
+        keeps_active=True,
+    )
+
+
+def _facts(left: Sequence[Left], *, with_times: bool) -> list[SegmentFacts]:
+    """What retention wants to know; where the active segment ends nobody asks, since it stays."""
+    ends = [*(later.base_offset for _, later in pairwise(left)), LONG_MAX]
+    last = len(left) - 1
+    return [
+        SegmentFacts(
+            base_offset=each.base_offset,
+            end_offset=end,
+            size=each.size,
+            largest_timestamp=each.largest_timestamp() if with_times and number < last else LONG_MAX,
+            is_active=number == last,
+        )
+        for number, (each, end) in enumerate(zip(left, ends, strict=True))
+    ]
+
+
+def _total(segments: Sequence[Left]) -> int | None:
+    total = 0
+    for segment in segments:
+        count = segment.records()
+        if count is None:
+            return None
+        total += count
+    return total
+
+
+def fill_expired(result: LogResult, found: Expiry) -> None:
+    """Count what went into the result. A log that was not cleaned is now, and its reason becomes a note."""
+    if result.status != report.CLEANED:
+        result.records_before = found.records_of_all
+        result.notes.append(f"not compacted: {result.reason}")
+        result.stop(report.CLEANED, "")
+    result.removed.expired = found.records or 0
+    known = result.records_before is not None and found.records is not None
+    result.records_before = result.records_before if known else None
+    result.records_after = (result.records_before or 0) - result.removed.total() if known else None
+    result.bytes_after -= sum(each.size for each in found.going)
+    result.segments_after -= len(found.going)
+    result.notes += _reasons(found)
+
+
+def _reasons(found: Expiry) -> list[str]:
+    """A line for each reason: what goes by it."""
+    by_base = {each.base_offset: each for each in found.going}
+    notes = []
+    for reason, decisions in groupby(found.decisions, key=lambda decision: decision.reason):
+        going = [by_base[decision.base_offset] for decision in decisions]
+        size = sum(each.size for each in going)
+        segments = f"{len(going)} segment{'s' if len(going) > 1 else ''}"
+        notes.append(f"retention: {segments} from offset {going[0].base_offset} ({size} bytes): {reason}")
+    return notes
+
+
+def _count(segment: Segment) -> int | None:
+    """The segment's records, counted one by one where message sets do not say; None when it is damaged."""
+    try:
+        claimed = count_records(segment)
+        return _decoded(segment) if claimed is None else claimed
+    except CorruptFileError:
+        return None
+
+
+def _decoded(segment: Segment) -> int:
+    with files.Reader(segment.path) as reader:
+        return sum(
+            len(decode_record_keys(part.data, part.batches, path=segment.path, origin=part.origin))
+            for part in windows(reader)
+        )

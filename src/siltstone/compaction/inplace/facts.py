@@ -1,0 +1,550 @@
+"""From a partition directory to a plan: what planning wants to know is gathered here, and only here.
+
+``plan_log`` answers with the log's work for an engine, or with the reason why there is none.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from siltstone.base import files
+from siltstone.base.config import LONG_MAX, Config
+from siltstone.base.errors import CorruptFileError, UnsafeFileError
+from siltstone.base.records.codecs import DEFAULT_LIMIT, LIMIT_SETTING, Scratch
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.layout import CONTROL_BIT, Directory, delete_horizons
+from siltstone.base.records.pieces import pieces
+from siltstone.compaction import report
+from siltstone.compaction.inplace import plan
+from siltstone.compaction.inplace.resume import (
+    SETTINGS,
+    Basis,
+    Journal,
+    Unfinished,
+    going_on,
+    groups_done,
+    not_gone_on_with,
+    why_not,
+)
+from siltstone.compaction.input_splits import IO_LIMIT, share_of_io
+from siltstone.compaction.report import LogResult
+from siltstone.compaction.work import Group, LogWork
+from siltstone.log.checkpoints import read_topic_id
+from siltstone.log.directory import Checkpoints, LogDirectory
+from siltstone.log.ledger.keeping import uncovered
+from siltstone.log.lookup import batch_headers
+from siltstone.log.names import CLUSTER_METADATA, LOG_START_CHECKPOINT, STAGING, TopicPartition
+from siltstone.log.overflow import overflowed
+from siltstone.log.producers import ProducerState, producer_state
+from siltstone.log.replacement import interrupted
+from siltstone.log.segments import (
+    Segment,
+    first_batch_timestamp,
+    has_message_sets,
+    largest_timestamp,
+    list_segments,
+    unchanged,
+    windows,
+)
+from siltstone.log.transactions import transaction_indexes
+
+# Tombstones that may go although nothing new was written (Kafka leaves them there for ever).
+#
+# A cleaning stamps a batch with tombstones, or with a transaction's marker, with the time from which they may
+# go: the delete horizon, attribute bit 6 and the base timestamp of its header. On a log that is idle nothing
+# takes them away then. So a log becomes eligible as well once all its horizons have passed and something is
+# there that goes.
+#
+# Finding that out reads the headers of the clean part. A stamp stays when its tombstones have gone, so the
+# batches that are stamped and past their horizon are decoded as well: else such a log would be cleaned for
+# ever.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Horizons:
+    """Of a log's clean part: ``newest_ms``, the latest delete horizon, None when nothing is stamped.
+
+    ``is_due``: all of them have passed, and a tombstone or a marker is there that a cleaning removes.
+    """
+
+    newest_ms: int | None = None
+    is_due: bool = False
+
+
+def find_horizons(
+    segments: Sequence[Segment],
+    end: int,
+    now_ms: int,
+    tombstones_from: int = LONG_MAX,
+    batch_limit: int = DEFAULT_LIMIT,
+) -> Horizons:
+    """The horizons below offset ``end``, as of ``now_ms``; tombstones from ``tombstones_from`` on stay.
+
+    ``batch_limit``: what one batch may decompress to, in bytes. Raises CorruptFileError, OSError.
+    """
+    stamped = []
+    newest: int | None = None
+    for segment in segments:
+        if segment.base_offset < end and segment.size:
+            latest = _newest_in(segment)
+            if latest is not None:
+                stamped.append(segment)
+                newest = latest if newest is None else max(newest, latest)
+    if newest is None or newest > now_ms:
+        return Horizons(newest_ms=newest)
+    due = (_has_something_to_remove(each, tombstones_from, batch_limit) for each in stamped)
+    return Horizons(newest_ms=newest, is_due=any(due))
+
+
+def _is_stamped(batches: Directory) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """The batches with a horizon; those that were emptied hold nothing that could go."""
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = delete_horizons(batches) & (batches["count"] > 0)
+    return found
+
+
+def _newest_in(segment: Segment) -> int | None:
+    newest = None
+    with files.Reader(segment.path) as reader:
+        for batches in batch_headers(reader, end=segment.size):
+            horizons = batches["base_timestamp"][_is_stamped(batches)]
+            if len(horizons):
+                newest = max(int(horizons.max()), newest if newest is not None else int(horizons[0]))
+    return newest
+
+
+def _has_something_to_remove(segment: Segment, tombstones_from: int, limit: int) -> bool:
+    scratch = Scratch()
+    with unchanged(segment) as reader:
+        for window in windows(reader):
+            batches = window.batches[np.flatnonzero(_is_stamped(window.batches))]
+            if not len(batches):
+                continue
+            if (batches["attributes"] & CONTROL_BIT).any():
+                return True
+            batches = batches[batches["last_offset"] < tombstones_from]
+            for part in pieces(window.data, batches):
+                columns = decode_records(
+                    window.data, batches[part], scratch, limit=limit, path=segment.path, origin=window.origin
+                )
+                if ((columns.value_size < 0) & (columns.key_size >= 0)).any():
+                    return True
+    return False
+
+
+TASK_MEMORY_FACTOR = 4
+"""A task's memory for keys over ``log.cleaner.dedupe.buffer.size``: every bucket costs the job a task."""
+OVERFLOWED = (
+    "has offsets more than 2147483647 above its base; clean --in-place splits it, without --keep-originals, "
+    "and recover --check does"
+)
+NO_HIGH_WATERMARK = (
+    "no entry in replication-offset-checkpoint, so nothing says what is committed; "
+    "say --high-watermark end if the log has no other replica"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What the operator chose, as far as planning goes by it. ``map_end``: ``LogWork``'s, nobody's choice.
+
+    ``high_watermark_is_end``: logs without an entry in ``replication-offset-checkpoint`` have no other
+    replica. ``tasks_at_once`` have to share ``log.cleaner.io.max.bytes.per.second``; the machine's cores
+    unless told.
+    """
+
+    now_ms: int
+    force: bool = False
+    drop_keyless: bool = False
+    high_watermark_is_end: bool = False
+    map_end: int = LONG_MAX
+    tasks_at_once: int = os.cpu_count() or 1
+
+    def committed_below(self, where: TopicPartition, checkpoints: Checkpoints) -> int | None:
+        """See ``Checkpoints.committed_below``."""
+        return checkpoints.committed_below(where, no_other_replica=self.high_watermark_is_end)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OpenLog:
+    """An open log at one moment, in place of what lies on the disk: ``segments``, the active one last.
+
+    ``checkpoints``: its own entries, the high watermark so low that all below it is stable and durable.
+    """
+
+    segments: tuple[Segment, ...]
+    producers: ProducerState
+    checkpoints: Checkpoints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogState:
+    """One log of a run: where it is, and the settings that hold for it. ``base.config`` None: no policy
+    known.
+
+    ``opened``: what it is like while it is appended to; None when nobody does.
+    ``refused``: why it is left alone although it is there. ``drop_keyless``: the broker's own policy for the
+    topic compacts, so records without a key go as they do there. ``defaults_hold``: what nobody set is
+    Kafka's default at the broker too.
+    """
+
+    where: TopicPartition
+    path: Path
+    directory: LogDirectory
+    config: Config | None
+    opened: OpenLog | None = None
+    refused: str | None = None
+    drop_keyless: bool = False
+    defaults_hold: bool = False
+
+    def checkpoints(self) -> Checkpoints:
+        """The checkpoints that hold for the log. Raises CorruptFileError, OSError."""
+        return self.directory.checkpoints() if self.opened is None else self.opened.checkpoints
+
+    def segments(self) -> Sequence[Segment]:
+        """Its segments, the active one last. Raises UnsafeFileError, OSError."""
+        return list_segments(self.path, owned=True) if self.opened is None else self.opened.segments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A log that is to be cleaned: the work, and the result as it stands before.
+
+    ``basis``: what the plan was made on. ``journal``: of the interrupted run that is gone on with; its
+    checked groups are those that are swapped in.
+    """
+
+    state: LogState
+    work: LogWork
+    result: LogResult
+    uncleaned: tuple[Segment, ...]
+    basis: Basis
+    journal: Journal | None = None
+
+
+def open_result(state: LogState, segments: Sequence[Segment] | None = None) -> LogResult:
+    """A result with the log's size, of these segments or as it is now. Raises UnsafeFileError, OSError."""
+    segments = state.segments() if segments is None else segments
+    size = sum(segment.size for segment in segments)
+    return LogResult(
+        topic=state.where.topic,
+        partition=state.where.partition,
+        directory=str(state.path),
+        bytes_before=size,
+        bytes_after=size,
+        segments_before=len(segments),
+        segments_after=len(segments),
+        settings=state.config.settings() if state.config is not None else {},
+    )
+
+
+def _skipped(state: LogState, reason: str) -> LogResult:
+    """The result of a log that nobody asked to clean: what its files are like is no concern of the run's."""
+    try:
+        segments = state.segments()
+    except UnsafeFileError:
+        segments = ()
+    return open_result(state, segments).stop(report.SKIPPED, reason)
+
+
+def refusal(state: LogState, segments: Sequence[Segment] | None = None) -> str | None:
+    """Why the log is left alone whatever is in it (in ``segments``, listed anew unless given), or None.
+
+    Raises UnsafeFileError, OSError.
+    """
+    reason = _refusal_by_settings(state)
+    if reason is not None:
+        return reason
+    wide = [] if state.opened else overflowed(state.segments() if segments is None else segments)
+    if wide:
+        return f"{wide[0].path}: {OVERFLOWED}"
+    left = interrupted(state.path)
+    if left:
+        return f"an interrupted swap is unfinished ({left[0]}): start the broker, or clean --in-place"
+    return None
+
+
+def _refusal_by_settings(state: LogState) -> str | None:
+    """Why the log is left alone, as far as that needs no look at its files."""
+    if state.where.topic == CLUSTER_METADATA:
+        return "the cluster's own metadata log is never touched"
+    if state.refused is not None:
+        return state.refused
+    if state.config is None or "compact" not in state.config.policies:
+        return "cleanup.policy=" + (",".join(state.config.policies) if state.config else "delete")
+    if state.config.flag("remote.storage.enable"):
+        return "remote.storage.enable=true: tiered logs are left alone"
+    return None
+
+
+def plan_log(
+    state: LogState,
+    checkpoints: Checkpoints,
+    choices: Choices,
+    staging: Path | None,
+    unfinished: Unfinished | None = None,
+) -> Planned | LogResult:
+    """Plan one log's cleaning. ``staging``: folder for new files, None for a dry run.
+
+    ``unfinished``: an interrupted run, which the plan goes on with if that is still the same work; a note in
+    the result says whether it does. Raises CorruptFileError, UnsafeFileError or OSError when the directory
+    cannot be made sense of.
+    """
+    reason = _refusal_by_settings(state)
+    if reason is not None:
+        return _skipped(state, reason)
+    segments = state.segments()
+    result = open_result(state, segments)
+    reason = refusal(state, segments)
+    if reason is not None:
+        return result.stop(report.SKIPPED, reason)
+    read_topic_id(state.path)
+    committed_below = choices.committed_below(state.where, checkpoints)
+    if committed_below is None:
+        return result.stop(report.SKIPPED, NO_HIGH_WATERMARK)
+    if not segments:
+        return result.stop(report.NOTHING_TO_DO, "the directory holds no segments")
+    producers = state.opened.producers if state.opened else producer_state(state.path, segments)
+    _refuse_start_beyond(state, checkpoints, producers.end_offset)
+    facts = log_facts(state, checkpoints, segments, producers, committed_below)
+    return _decide(state, choices, staging, result, segments, producers, facts, unfinished)
+
+
+def _refuse_start_beyond(state: LogState, checkpoints: Checkpoints, end_offset: int) -> None:
+    """A log start above the log's end, which no broker writes, would let retention take everything.
+
+    A broker's own start does take it (Kafka's ``LogLoader``): whether that is wanted its operator must say.
+    """
+    start = checkpoints.log_start.get(state.where, 0)
+    if start > end_offset and state.opened is None:
+        raise CorruptFileError(
+            str(state.directory.path / LOG_START_CHECKPOINT),
+            0,
+            f"the log start of {state.where}, {start}, is above the log's end, {end_offset}; mend the entry, "
+            "or let siltstone recover (or the broker) empty the log",
+        )
+
+
+def log_facts(
+    state: LogState,
+    checkpoints: Checkpoints,
+    segments: Sequence[Segment],
+    producers: ProducerState,
+    committed_below: int,
+) -> plan.LogFacts:
+    """A log that has settings as planning sees it. ``committed_below``: an offset, see ``Checkpoints``.
+
+    Raises CorruptFileError, OSError.
+    """
+    bounds = [committed_below, producers.first_open_transaction(), producers.end_offset]
+    bounds.append(uncovered(state.path).clean_below)
+    assert state.config is not None
+    lagging = state.config.integer("min.compaction.lag.ms") > 0
+    hurried = state.config.setting("max.compaction.lag.ms").value != LONG_MAX
+    return plan.LogFacts(
+        segments=[_segment_facts(segment, lagging, hurried) for segment in segments],
+        log_start_offset=max(checkpoints.log_start.get(state.where, 0), segments[0].base_offset),
+        log_end_offset=producers.end_offset,
+        stable_offset=min(bound for bound in bounds if bound is not None),
+        checkpoint=checkpoints.cleaner.get(state.where),
+    )
+
+
+def _segment_facts(segment: Segment, lagging: bool, hurried: bool) -> plan.SegmentFacts:
+    return plan.SegmentFacts(
+        base_offset=segment.base_offset,
+        size=segment.size,
+        offset_index_size=segment.offset_index_size,
+        time_index_size=segment.time_index_size,
+        modified_ms=segment.modified_ms,
+        largest_timestamp=largest_timestamp(segment) if lagging else 0,
+        first_timestamp=first_batch_timestamp(segment) if hurried else None,
+    )
+
+
+def _decide(
+    state: LogState,
+    choices: Choices,
+    staging: Path | None,
+    result: LogResult,
+    segments: Sequence[Segment],
+    producers: ProducerState,
+    facts: plan.LogFacts,
+    unfinished: Unfinished | None,
+) -> Planned | LogResult:
+    assert state.config is not None
+    basis = Basis(
+        checkpoint=facts.checkpoint, settings={name: state.config.integer(name) for name in SETTINGS}
+    )
+    lag = plan.LagLimits(
+        min_ms=state.config.integer("min.compaction.lag.ms"),
+        max_ms=state.config.integer("max.compaction.lag.ms"),
+    )
+    found = plan.cleanable_range(facts, lag, choices.now_ms)
+    if choices.map_end < found.end:
+        found = replace(found, end=min(s.base_offset for s in segments if s.base_offset >= choices.map_end))
+    result.first_dirty_offset, result.cleaned_end_offset = found.first_dirty, found.first_dirty
+    result.dirty_ratio = found.dirty_ratio
+    if found.reset:
+        result.checkpoint_reset = found.first_dirty
+        result.notes.append(
+            f"the cleaner checkpoint {facts.checkpoint} is outside the log: reset to {found.first_dirty}"
+        )
+    work = _work(state, choices, staging, segments, facts, found, producers)
+    if unfinished is not None:
+        resumed = _resumed(state, result, segments, work, basis, unfinished)
+        if isinstance(resumed, Planned):
+            return resumed
+        result.notes.append(not_gone_on_with(unfinished.run, resumed))
+    why_not_now = _ineligible(state.config, choices, found)
+    if why_not_now is not None:
+        seen = (found.clean_end, choices.now_ms, work.tombstones_from, work.batch_limit)
+        if not find_horizons(segments, *seen).is_due:
+            return result.stop(*why_not_now)
+        result.notes.append("the delete horizons of all its tombstones have passed")
+        if found.end <= found.first_dirty:
+            found = replace(found, first_dirty=found.clean_end, end=found.clean_end)
+        work = _work(state, choices, staging, segments, facts, found, producers)
+    result.cleaned_end_offset = max(min(found.end, choices.map_end), result.first_dirty_offset)
+    result.groups = len(work.groups)
+    rest = tuple(segment for segment in segments if segment.base_offset >= found.end and not state.opened)
+    return Planned(state=state, work=work, result=result, uncleaned=rest, basis=basis)
+
+
+def _ineligible(config: Config, choices: Choices, found: plan.CleanableRange) -> tuple[str, str] | None:
+    """Status and reason of a log whose dirty part is not to be cleaned now; None when it is."""
+    if found.end <= found.first_dirty or not found.cleanable_bytes:
+        return report.NOTHING_TO_DO, "nothing that may be cleaned lies above the cleaner checkpoint"
+    ratio = config.number("min.cleanable.dirty.ratio")
+    if choices.force or plan.is_eligible(found, ratio):
+        return None
+    reason = f"dirty ratio {found.dirty_ratio:.3f} is not over min.cleanable.dirty.ratio={ratio:g}"
+    return report.NOT_ELIGIBLE, f"{reason}; --force cleans it"
+
+
+def _resumed(
+    state: LogState,
+    result: LogResult,
+    segments: Sequence[Segment],
+    fresh: LogWork,
+    basis: Basis,
+    unfinished: Unfinished,
+) -> Planned | str:
+    """The plan that goes on with an interrupted run, or why there is none. The dirty ratio is not asked
+    again: what was swapped already made it smaller."""
+    reason = why_not(unfinished.journal, fresh, basis)
+    if reason is not None:
+        return reason
+    done = groups_done(unfinished.journal, segments)
+    if done is None:
+        return "the log was changed since"
+    damaged = unfinished.damaged_winners(done)
+    if damaged is not None:
+        return f"{damaged} is damaged"
+    journal = going_on(unfinished.journal, segments, fresh, done)
+    before = (*journal.work.segments, *journal.rest)
+    result.bytes_before = sum(segment.size for segment in before)
+    result.segments_before, result.groups = len(before), len(journal.work.groups)
+    result.dirty_ratio, result.cleaned_end_offset = journal.dirty_ratio, journal.work.end
+    result.notes.append(f"resumed run {unfinished.run}: {done} of {result.groups} groups were done")
+    rest = tuple(segment for segment in segments if segment.base_offset >= journal.work.end)
+    return Planned(
+        state=state, work=journal.work, result=result, uncleaned=rest, basis=basis, journal=journal
+    )
+
+
+def _work(
+    state: LogState,
+    choices: Choices,
+    staging: Path | None,
+    segments: Sequence[Segment],
+    facts: plan.LogFacts,
+    found: plan.CleanableRange,
+    producers: ProducerState,
+) -> LogWork:
+    config = state.config
+    assert config is not None
+    limits = plan.GroupLimits(
+        segment_bytes=config.integer("segment.bytes"), index_bytes=config.integer("segment.index.bytes")
+    )
+    cleaned = [each for each in facts.segments if each.base_offset < found.end]
+    alive = producers.alive(choices.now_ms, config.integer("producer.id.expiration.ms"))
+    return LogWork(
+        name=str(state.where),
+        segments=tuple(segment for segment in segments if segment.base_offset < found.end),
+        groups=tuple(_groups(plan.group_segments(cleaned, found.end, limits), found.end)),
+        first_dirty=found.first_dirty,
+        end=found.end,
+        map_end=choices.map_end,
+        tombstones_from=uncovered(state.path).tombstones_from,
+        now_ms=choices.now_ms,
+        delete_retention_ms=config.integer("delete.retention.ms"),
+        producers=tuple((entry.producer_id, entry.last_offset, entry.producer_epoch) for entry in alive),
+        aborted=transaction_indexes(segments, None if state.opened else producers.end_offset),
+        above=tuple(segment for segment in segments if segment.base_offset >= found.end),
+        message_sets=next((has_message_sets(each) for each in segments if each.size), False),
+        legacy_horizon_ms=plan.legacy_delete_horizon(
+            facts.segments, found.first_dirty, config.integer("delete.retention.ms")
+        ),
+        index_interval=config.integer("index.interval.bytes"),
+        index_bytes=config.integer("segment.index.bytes"),
+        drop_keyless=choices.drop_keyless or state.drop_keyless,
+        staging=None if staging is None else str(staging),
+        hash_key=(secrets.randbits(64), secrets.randbits(64)),
+        window_size=config.integer("log.cleaner.io.buffer.size"),
+        memory_bytes=TASK_MEMORY_FACTOR * config.integer("log.cleaner.dedupe.buffer.size"),
+        batch_limit=config.integer(LIMIT_SETTING),
+        io_bytes_per_second=share_of_io(config.number(IO_LIMIT), choices.tasks_at_once),
+    )
+
+
+def _groups(grouped: Sequence[Sequence[plan.SegmentFacts]], end: int) -> list[Group]:
+    groups: list[Group] = []
+    first = 0
+    for index, each in enumerate(grouped):
+        following = grouped[index + 1][0].base_offset if index + 1 < len(grouped) else end
+        groups.append(
+            Group(
+                index=index,
+                first=first,
+                last=first + len(each),
+                base_offset=each[0].base_offset,
+                end_offset=following,
+            )
+        )
+        first += len(each)
+    return groups
+
+
+def mismatched_topic_ids(states: Sequence[LogState]) -> dict[TopicPartition, str]:
+    """Partitions of one topic whose ``partition.metadata`` name different topic ids, with the reason.
+
+    Such a directory is a leftover of a topic of the same name; which one cannot be told from here.
+    """
+    ids: dict[str, dict[str, list[TopicPartition]]] = {}
+    for state in states:
+        if state.refused is not None:
+            continue
+        try:
+            topic_id = read_topic_id(state.path)
+        except (CorruptFileError, OSError):
+            continue
+        if topic_id is not None:
+            ids.setdefault(state.where.topic, {}).setdefault(topic_id, []).append(state.where)
+    return {
+        where: f"its topic id is {topic_id}, but other partitions of the topic have another"
+        for by_id in ids.values()
+        if len(by_id) > 1
+        for topic_id, each in by_id.items()
+        for where in each
+    }
+
+
+def staging_folder(partition: Path, run: str) -> Path:
+    """Where a run's tasks write for one partition."""
+    return partition / STAGING / run

@@ -1,0 +1,418 @@
+"""``--keep-originals`` and ``undo``: hard links of what a run replaces or deletes, and the way back.
+
+::
+
+    KEEP/RUN/topic-N/undo.json                     what was swapped or expired, written before that is done
+    KEEP/RUN/topic-N/00000000000000000127.log …    a hard link of every file that is taken away
+
+``undo`` puts the files back by the same swap, in descending order of groups, and resets the cleaner
+checkpoint first. What retention deleted comes back as it was before the run: a new segment's originals, not
+the new segment. It is refused once the log was appended to, cleaned or cut since: the active segment and
+every cleaned segment must still be what the run left.
+
+All logs of the run are checked before the first one is changed: that they are as the run left them, that
+what was kept is whole, that there is room. What fails then is the disk's doing: it is said what was put back
+and what was not, every log is whole, and to undo again goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crc32c import crc32c
+
+from siltstone.base import files
+from siltstone.base.errors import (
+    CorruptRecordError,
+    DirectoryRefusedError,
+    SiltstoneError,
+    UndoStoppedError,
+    UsageError,
+)
+from siltstone.compaction.inplace.side_by_side import Critical
+from siltstone.compaction.work import Group, trouble_of
+from siltstone.log.directory import LogDirectory
+from siltstone.log.names import (
+    CLEANED,
+    SEGMENT_KINDS,
+    SNAPSHOT,
+    parse_partition,
+    parse_segment_file,
+    segment_file,
+)
+from siltstone.log.replacement import finish_replacement, interrupted, replace_segments
+from siltstone.log.segments import list_segments, windows
+
+if TYPE_CHECKING:
+    from siltstone.compaction.inplace.facts import LogState, Planned
+
+UNDO_FILE = "undo.json"
+ROOM_BYTES = 1 << 20
+"""Links take names, and the checkpoint is written anew: so much must be free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptGroup:
+    """One swap: the new segment's base and size, the originals' bases and files.
+
+    ``expired``: retention deleted that segment after. One that was never cleaned is its own original.
+    ``sizes`` of the files in bytes; ``checksums``: the CRC32C of those that are no logs, whose batches have
+    their own. Both are empty in what was kept before they were written down.
+    """
+
+    base_offset: int
+    size: int
+    originals: list[int]
+    names: list[str]
+    expired: bool = False
+    sizes: dict[str, int] = field(default_factory=dict)
+    checksums: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class KeptLog:
+    """What undoing one log needs: where it is, its checkpoint before, its active segment, its swaps."""
+
+    path: str
+    checkpoint: int | None
+    active_base: int
+    active_size: int
+    groups: list[KeptGroup] = field(default_factory=list)
+
+
+class Originals:
+    """Keeps the originals of one run under ``folder`` (KEEP/RUN)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._logs: dict[str, KeptLog] = {}
+
+    def keep(self, planned: Planned, group: Group, new_log: str) -> None:
+        """Keep a group's files before its swap, durably: linked, but for one of which ``new_log``, its
+        successor, is a second name. Who cuts the log later shall not cut what is kept."""
+        log, new = self._log(planned.state), files.stat(new_log)
+        sources = [segment.base_offset for segment in planned.work.segments[group.first : group.last]]
+        names = self._link(planned.state, sources, staying=new.inode)
+        log.groups.append(self._group(planned.state, group.base_offset, new.size, sources, names))
+        self._write(planned.state, log)
+
+    def keep_expired(self, state: LogState, bases: Sequence[int]) -> None:
+        """Link what retention is about to delete, durably; of new segments the originals are kept already."""
+        log = self._log(state)
+        swapped = {group.base_offset: group for group in log.groups}
+        for base in bases:
+            if base in swapped:
+                log.groups[log.groups.index(swapped[base])] = replace(swapped[base], expired=True)
+                continue
+            size = files.stat(state.path / segment_file(base, "log")).size
+            kept = self._group(state, base, size, [base], self._link(state, [base]))
+            log.groups.append(replace(kept, expired=True))
+        self._write(state, log)
+
+    def _group(
+        self, state: LogState, base: int, size: int, originals: list[int], names: list[str]
+    ) -> KeptGroup:
+        """What to remember of files that were kept just now."""
+        place = self.folder / str(state.where)
+        return KeptGroup(
+            base_offset=base,
+            size=size,
+            originals=originals,
+            names=names,
+            sizes={name: files.stat(place / name).size for name in names},
+            checksums={name: crc32c(files.read_bytes(place / name)) for name in names if not _is_log(name)},
+        )
+
+    def _log(self, state: LogState) -> KeptLog:
+        """What is kept of the log; at first, its checkpoint as it is before the run moves it."""
+        if str(state.where) not in self._logs:
+            active = state.segments()[-1]
+            files.make_directory(self.folder / str(state.where), parents=True)
+            self._logs[str(state.where)] = KeptLog(
+                path=str(state.path),
+                checkpoint=state.directory.checkpoints().cleaner.get(state.where),
+                active_base=active.base_offset,
+                active_size=active.size,
+            )
+        return self._logs[str(state.where)]
+
+    def _link(self, state: LogState, bases: Sequence[int], staying: int | None = None) -> list[str]:
+        """Link all files of these segments, and copy the one with the inode ``staying``; their names."""
+        names = [segment_file(base, kind) for base in bases for kind in (*SEGMENT_KINDS, SNAPSHOT)]
+        there = [name for name in names if files.exists(state.path / name)]
+        for name in there:
+            path, kept = state.path / name, self.folder / str(state.where) / name
+            (files.copy if files.stat(path).inode == staying else files.link)(path, kept)
+        return there
+
+    def _write(self, state: LogState, log: KeptLog) -> None:
+        place = self.folder / str(state.where)
+        files.replace(place / UNDO_FILE, json.dumps(asdict(log), indent=1).encode())
+        for folder in (self.folder, self.folder.parent):
+            files.sync_directory(folder)
+
+
+def refuse_other_file_system(folder: Path, partition: Path) -> None:
+    """Hard links need one file system. Raises UsageError."""
+    if files.stat(folder).device != files.stat(partition).device:
+        raise UsageError(
+            f"--keep-originals {folder}: not on the file system of {partition}; no hard link can be made"
+        )
+
+
+def read_run(folder: Path) -> list[tuple[Path, KeptLog]]:
+    """The logs that a run kept, with their folders. Raises UsageError where there is no such run."""
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in files.entries(folder):
+            path = folder / entry.name / UNDO_FILE
+            if entry.is_directory and files.exists(path):
+                found.append((folder / entry.name, _read(path)))
+    if not found:
+        raise UsageError(
+            f"{folder}: no run kept its originals here; give KEEP/RUN as clean --keep-originals printed it"
+        )
+    return found
+
+
+def _read(path: Path) -> KeptLog:
+    try:
+        raw: dict[str, Any] = json.loads(files.read_bytes(path))
+        groups = [KeptGroup(**group) for group in raw.pop("groups")]
+        log = KeptLog(**raw, groups=groups)
+        names = [name for group in groups for name in group.names]
+        numbers = [number for group in groups for number in (group.base_offset, *group.originals)]
+        sound = Path(log.path).is_absolute() and parse_partition(Path(log.path).name) is not None
+        sound = sound and all(isinstance(number, int) for number in numbers)
+        sound = sound and all(group.originals for group in groups) and all(map(_is_kept_name, names))
+    except (ValueError, TypeError, KeyError):
+        sound = False
+    if not sound:
+        raise DirectoryRefusedError(
+            f"{path}: not what clean --keep-originals writes; nothing was changed"
+        ) from None
+    return log
+
+
+def _is_kept_name(name: str) -> bool:
+    parsed = parse_segment_file(name)
+    return parsed is not None and not parsed.suffix
+
+
+def _is_log(name: str) -> bool:
+    return name.endswith(".log")
+
+
+@dataclass(slots=True, kw_only=True)
+class LogUndo:
+    """What is to be put back of one log: its checked groups, descending; ``known`` are the identities of the
+    kept logs, by base offset, that were read just now. ``restored`` grows while that is done."""
+
+    place: Path
+    log: KeptLog
+    todo: list[KeptGroup]
+    known: dict[int, Sequence[int]]
+    restored: list[str] = field(default_factory=list)
+
+    @property
+    def path(self) -> Path:
+        """The partition's directory."""
+        return Path(self.log.path)
+
+    def carry_out(self, directory: LogDirectory) -> list[str]:
+        """Put the originals back; names of the restored ``.log`` files. Raises SiltstoneError, OSError.
+
+        ``directory`` is locked by the caller.
+        """
+        if self.todo:
+            where = parse_partition(self.path.name)
+            assert where is not None
+            directory.write_cleaner_checkpoint(where, self.log.checkpoint)
+        for group in self.todo:
+            self._restore(group)
+            self.restored += [segment_file(base, "log") for base in group.originals]
+        return sorted(self.restored)
+
+    def _restore(self, group: KeptGroup) -> None:
+        for name in group.names:
+            target = self.path / name
+            if name.endswith("." + SNAPSHOT):
+                if not files.exists(target):
+                    files.link(self.place / name, target)
+            else:
+                files.link(self.place / name, self.path / (name + CLEANED))
+        files.sync_directory(self.path)
+        replace_segments(self.path, group.originals, [group.base_offset], self.known)
+
+    @property
+    def told(self) -> str:
+        """What was put back of what there was, for people."""
+        done, total = len(self.restored), sum(len(group.originals) for group in self.todo)
+        return f"{self.path} ({done} of {total} segments)"
+
+
+def check_log(place: Path, log: KeptLog) -> LogUndo:
+    """What is to be put back of a log without an interrupted swap; nothing is changed.
+
+    Raises DirectoryRefusedError, with the reason, where the log is not as the run left it, or what was kept
+    is not whole, or there is no room; OSError.
+    """
+    partition = Path(log.path)
+    refuse_changed(log)
+    sizes = {segment.base_offset: segment.size for segment in list_segments(partition)}
+    _refuse_gaps(place, log.groups)
+    todo = [group for group in log.groups if not _is_there(place, partition, group)]
+    for group in todo:
+        if sizes.get(group.base_offset) not in {group.size, None if group.expired else group.size}:
+            raise DirectoryRefusedError(
+                f"{partition / segment_file(group.base_offset, 'log')}: is not what the run left; "
+                "nothing was changed"
+            )
+    known: dict[int, Sequence[int]] = {}
+    for group in todo:
+        known |= _refuse_spoiled(place, group)
+    if todo:
+        _refuse_place(place, partition)
+    return LogUndo(place=place, log=log, todo=sorted(todo, key=lambda each: -each.base_offset), known=known)
+
+
+def refuse_changed(log: KeptLog) -> None:
+    """Raises DirectoryRefusedError unless the log is as the run left it."""
+    if not files.is_directory(log.path, follow=False):
+        raise DirectoryRefusedError(f"{log.path}: is not there any more; nothing was changed")
+    segments = list_segments(Path(log.path), owned=True)
+    if not segments or (segments[-1].base_offset, segments[-1].size) != (log.active_base, log.active_size):
+        raise DirectoryRefusedError(f"{log.path}: was appended to, rolled or cut since; nothing was changed")
+
+
+def _refuse_gaps(place: Path, groups: Sequence[KeptGroup]) -> None:
+    """All that was kept is there, each a file itself and as large as it was."""
+    there = files.list_files(place)
+    for group in groups:
+        for name in group.names:
+            if name not in there:
+                raise DirectoryRefusedError(f"{place / name}: is missing; nothing was changed")
+            if there[name].size != group.sizes.get(name, there[name].size):
+                raise DirectoryRefusedError(
+                    f"{place / name}: has {there[name].size} bytes, but {group.sizes[name]} were kept; "
+                    "nothing was changed"
+                )
+
+
+def _refuse_spoiled(place: Path, group: KeptGroup) -> dict[int, Sequence[int]]:
+    """Read what was kept; the identities of its logs."""
+    known: dict[int, Sequence[int]] = {}
+    for name in group.names:
+        if _is_log(name):
+            try:
+                with files.Reader(place / name) as reader:
+                    for _ in windows(reader):
+                        pass
+                    known[int(Path(name).stem)] = reader.stat.identity
+            except CorruptRecordError as error:
+                raise DirectoryRefusedError(f"{error}; nothing was changed") from None
+        elif name in group.checksums and crc32c(files.read_bytes(place / name)) != group.checksums[name]:
+            raise DirectoryRefusedError(f"{place / name}: is not what was kept; nothing was changed")
+    return known
+
+
+def _refuse_place(place: Path, partition: Path) -> None:
+    if files.stat(place).device != files.stat(partition).device:
+        raise DirectoryRefusedError(
+            f"{place}: not on the file system of {partition} any more, so no hard link can be made; "
+            "move the run's folder there; nothing was changed"
+        )
+    space = files.space(partition)
+    if space.free_bytes < ROOM_BYTES or space.free_inodes == 0:
+        raise DirectoryRefusedError(
+            f"{partition}: only {space.free_bytes} bytes are free there; free {ROOM_BYTES}; "
+            "nothing was changed"
+        )
+
+
+def undo_log(place: Path, log: KeptLog, directory: LogDirectory) -> list[str]:
+    """Check one log and put its originals back; names of the restored ``.log`` files.
+
+    ``directory`` is locked by the caller. Raises DirectoryRefusedError, OSError.
+    """
+    return check_log(place, log).carry_out(directory)
+
+
+def undo_logs(
+    kept: Sequence[tuple[Path, KeptLog]], directories: Mapping[Path, LogDirectory], critical: Critical
+) -> dict[str, list[str]]:
+    """Check all logs, then put back what was kept of each: {partition directory: restored files}.
+
+    ``directories`` of the logs, locked; ``critical`` guards what an interrupt should not tear apart. A swap
+    that a crash interrupted is finished first, as a broker's start would, once the other logs were found to
+    be in order. Raises DirectoryRefusedError, nothing was put back then, or UndoStoppedError: a part was.
+    """
+    for _, log in kept:
+        refuse_changed(log)
+    torn = {log.path for _, log in kept if interrupted(Path(log.path))}
+    undos = {log.path: check_log(place, log) for place, log in kept if log.path not in torn}
+    finished: list[str] = []
+    for place, log in kept:
+        if log.path in torn:
+            try:
+                with critical():
+                    finish_replacement(Path(log.path))
+                finished.append(log.path)
+                undos[log.path] = check_log(place, log)
+            except (SiltstoneError, OSError) as error:
+                raise _not_begun(error, finished) from error
+    done: dict[str, list[str]] = {}
+    for _, log in kept:
+        try:
+            with critical():
+                finish_replacement(Path(log.path))  # unlinks what an earlier swap has left
+                done[log.path] = undos[log.path].carry_out(directories[Path(log.path).parent])
+        except (SiltstoneError, OSError) as error:
+            raise _stopped(error, [undos[each.path] for _, each in kept], log.path) from error
+    return done
+
+
+def _not_begun(error: Exception, finished: Sequence[str]) -> SiltstoneError:
+    reason = trouble_of(error).reason.removesuffix("; nothing was changed")
+    if not finished:
+        return DirectoryRefusedError(f"{reason}; nothing was changed")
+    return DirectoryRefusedError(
+        f"{reason}; nothing was put back, but an interrupted swap was finished, as by a broker's start: "
+        + ", ".join(finished)
+    )
+
+
+def _stopped(error: Exception, undos: Sequence[LogUndo], path: str) -> SiltstoneError:
+    at = next(number for number, undo in enumerate(undos) if undo.log.path == path)
+    before, after = undos[:at], undos[at + 1 :]
+    parts = [
+        f"{trouble_of(error).reason}",
+        f"stopped at {undos[at].told}",
+        f"put back: {', '.join(undo.told for undo in before) or 'no other log'}",
+        f"not begun: {', '.join(undo.log.path for undo in after) or 'no other log'}",
+        "every log is whole, run the command again to go on",
+    ]
+    return UndoStoppedError("; ".join(parts))
+
+
+def _is_there(place: Path, partition: Path, group: KeptGroup) -> bool:
+    """Are the originals themselves in the partition (the swap never happened, or was undone)?
+
+    Where a segment kept all its records, the new log is the original; its indexes tell the two apart.
+    """
+    log = segment_file(group.originals[0], "log")
+    if not _is_same(place / log, partition / log):
+        return False
+    if group.originals != [group.base_offset] or files.stat(place / log).size != group.size:
+        return True
+    indexes = [name for name in group.names if name != log and not name.endswith("." + SNAPSHOT)]
+    return all(_is_same(place / name, partition / name) for name in indexes)
+
+
+def _is_same(kept: Path, present: Path) -> bool:
+    return files.exists(present) and files.stat(present).inode == files.stat(kept).inode

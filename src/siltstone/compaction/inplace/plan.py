@@ -1,0 +1,218 @@
+"""What would be cleaned, and why: pure functions over facts (``LogCleanerManager``, ``Cleaner``).
+
+::
+
+    log start      first dirty (checkpoint)      first uncleanable       end
+        │  clean part  │         dirty part          │  not now, active  │
+        └──────────────┴─────────────────────────────┴───────────────────┘
+                         keys of these win …
+        … and records of all these go when a winner supersedes them
+
+Nothing here opens a file: ``compaction.inplace.facts`` gathers what these functions want to know.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from siltstone.base.config import INT_MAX
+
+KAFKA_MAP_ENTRY_BYTES = 24
+"""What one key takes in Kafka's map: 16 bytes of MD5 and an 8-byte offset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentFacts:
+    """What planning wants to know of a segment: sizes in bytes, times in ms.
+
+    ``first_timestamp``: largest timestamp of its first batch, None without one. ``largest_timestamp`` is
+    the modification time where the segment has no timestamps.
+    """
+
+    base_offset: int
+    size: int
+    offset_index_size: int = 0
+    time_index_size: int = 0
+    modified_ms: int = 0
+    largest_timestamp: int = 0
+    first_timestamp: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFacts:
+    """A log as planning sees it. ``segments`` ascend and the last one is active.
+
+    ``checkpoint``: first dirty offset by the cleaner checkpoint, None without an entry.
+    ``stable_offset``: nothing at or above it may be cleaned (high watermark, open transactions).
+    """
+
+    segments: Sequence[SegmentFacts]
+    log_start_offset: int
+    log_end_offset: int
+    stable_offset: int
+    checkpoint: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagLimits:
+    """``min.compaction.lag.ms`` and ``max.compaction.lag.ms``."""
+
+    min_ms: int = 0
+    max_ms: int = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLimits:
+    """``segment.bytes`` and ``segment.index.bytes``."""
+
+    segment_bytes: int
+    index_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanableRange:
+    """The offsets to clean and the bytes around them.
+
+    ``first_dirty <= end``; ``end`` is the first uncleanable offset, always a segment's base.
+    ``clean_end``: up to it, a segment's base, the clean part may be cleaned again. ``reset``: the checkpoint
+    was outside the log and has to be written anew even if nothing is cleaned. ``overdue``: the oldest dirty
+    record has waited longer than the maximum lag; ``delay_ms``: by how much.
+    """
+
+    first_dirty: int
+    end: int
+    clean_end: int
+    clean_bytes: int
+    cleanable_bytes: int
+    reset: bool
+    overdue: bool
+    delay_ms: int = 0
+
+    @property
+    def dirty_ratio(self) -> float:
+        """Dirty bytes over clean and dirty bytes; 0 for an empty log."""
+        total = self.clean_bytes + self.cleanable_bytes
+        return self.cleanable_bytes / total if total else 0.0
+
+
+def first_dirty_offset(facts: LogFacts) -> tuple[int, bool]:
+    """Where the dirty part starts, and whether the checkpoint had to be reset to the log start."""
+    if facts.checkpoint is None:
+        return facts.log_start_offset, False
+    if facts.checkpoint < facts.log_start_offset or facts.checkpoint > facts.log_end_offset:
+        return facts.log_start_offset, True
+    return facts.checkpoint, False
+
+
+def segments_between(segments: Sequence[SegmentFacts], start: int, end: int) -> Sequence[SegmentFacts]:
+    """Segments that can hold offsets of [start, end): the one that holds ``start`` first."""
+    first = max((i for i, segment in enumerate(segments) if segment.base_offset <= start), default=0)
+    return [segment for segment in segments[first:] if segment.base_offset < end] if start < end else []
+
+
+def cleanable_range(facts: LogFacts, lag: LagLimits, now_ms: int) -> CleanableRange:
+    """What may be cleaned now (``LogCleanerManager.cleanableOffsets``, ``LogToClean``).
+
+    The end is the least of the stable offset, the active segment's base and the base of the first dirty
+    segment that is still within the minimum lag, down to the base of the segment that holds it.
+    """
+    first_dirty, reset = first_dirty_offset(facts)
+    active = facts.segments[-1].base_offset
+    dirty = segments_between(facts.segments, first_dirty, active)
+    limits = [facts.stable_offset, active]
+    if lag.min_ms > 0:
+        young = [s.base_offset for s in dirty if s.largest_timestamp > now_ms - lag.min_ms]
+        limits += young[:1]
+    bases = [segment.base_offset for segment in facts.segments]
+    end = max((base for base in bases if base <= max(first_dirty, min(limits))), default=active)
+    start = min(first_dirty, end)
+    delay_ms = _delay_ms(dirty, lag, now_ms)
+    return CleanableRange(
+        first_dirty=first_dirty,
+        end=end,
+        clean_end=max((base for base in bases if base <= min(first_dirty, *limits)), default=bases[0]),
+        clean_bytes=sum(s.size for s in facts.segments if s.base_offset < first_dirty),
+        cleanable_bytes=sum(s.size for s in segments_between(facts.segments, start, end)),
+        reset=reset,
+        overdue=delay_ms > 0,
+        delay_ms=delay_ms,
+    )
+
+
+def _delay_ms(dirty: Sequence[SegmentFacts], lag: LagLimits, now_ms: int) -> int:
+    """How long ago the oldest dirty record had waited for the maximum lag, in ms; 0 when it has not."""
+    if not dirty:
+        return 0
+    stamped = [s.first_timestamp for s in dirty if s.first_timestamp is not None]
+    earliest = min(stamped) if stamped else dirty[0].modified_ms
+    return max(now_ms - lag.max_ms - earliest, 0)
+
+
+def is_eligible(found: CleanableRange, min_dirty_ratio: float) -> bool:
+    """Strictly over the ratio, or overdue with something to clean."""
+    return found.dirty_ratio > min_dirty_ratio or (found.overdue and found.cleanable_bytes > 0)
+
+
+def group_segments(
+    segments: Sequence[SegmentFacts], end: int, limits: GroupLimits
+) -> list[list[SegmentFacts]]:
+    """Neighbours that become one segment each, by their sizes before cleaning (``groupSegmentsBySize``).
+
+    ``segments`` are all below ``end``, the first uncleanable offset. The span of offsets is not asked when
+    the next segment is empty, so that emptied segments do not stay for ever.
+    """
+    groups: list[list[SegmentFacts]] = []
+    for i, segment in enumerate(segments):
+        last = (segments[i + 1].base_offset if i + 1 < len(segments) else end) - 1
+        if groups and _fits([*groups[-1], segment], last, limits):
+            groups[-1].append(segment)
+        else:
+            groups.append([segment])
+    return groups
+
+
+def _fits(group: Sequence[SegmentFacts], last_offset: int, limits: GroupLimits) -> bool:
+    return (
+        sum(s.size for s in group) <= limits.segment_bytes
+        and sum(s.offset_index_size for s in group) <= limits.index_bytes
+        and sum(s.time_index_size for s in group) <= limits.index_bytes
+        and (group[-1].size == 0 or last_offset - group[0].base_offset <= INT_MAX)
+    )
+
+
+def legacy_delete_horizon(
+    segments: Sequence[SegmentFacts], first_dirty: int, delete_retention_ms: int
+) -> int:
+    """For message sets (v0, v1): a tombstone stays in segments modified later than this, in ms.
+
+    The last clean segment's modification time less the retention; 0 when there is no clean segment.
+    """
+    clean = [segment for segment in segments if segment.base_offset < first_dirty]
+    return clean[-1].modified_ms - delete_retention_ms if clean else 0
+
+
+def keeps_legacy_tombstones(segment: SegmentFacts, horizon_ms: int) -> bool:
+    """Do a message set segment's tombstones stay? Equal means they go."""
+    return segment.modified_ms > horizon_ms
+
+
+def segments_below_log_start(segments: Sequence[SegmentFacts], log_start: int) -> Sequence[SegmentFacts]:
+    """Segments with nothing at or above the log start: the next one's base is at or below it.
+
+    A prefix of the log, never the active segment (``deleteLogStartOffsetBreachedSegments``).
+    """
+    following = [segment.base_offset for segment in segments[1:]]
+    count = sum(1 for base in following if base <= log_start)
+    return segments[:count]
+
+
+def kafka_map_keys(buffer_bytes: int, load_factor: float) -> int:
+    """How many keys Kafka's map holds with that buffer (``log.cleaner.dedupe.buffer.size`` a thread)."""
+    return int(buffer_bytes // KAFKA_MAP_ENTRY_BYTES * load_factor)
+
+
+def kafka_passes(keys: int, map_keys: int) -> int:
+    """How many times Kafka's cleaner would go over a log with that many distinct dirty keys."""
+    return max(1, math.ceil(keys / max(map_keys, 1)))

@@ -1,0 +1,430 @@
+"""A group's new segment: rewritten, written to a file of its own, read back and checked on the way.
+
+A task writes only to files that carry its attempt's name, made with O_EXCL, under
+``topic-N/.siltstone/RUN/``, and makes them durable itself; an attempt that wakes up late can touch only
+its own files. The owner of the log renames what it accepts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from siltstone.base import files
+from siltstone.base.config import INT_MAX
+from siltstone.base.errors import CheckFailedError, SourceChangedError
+from siltstone.base.records.codecs import Scratch
+from siltstone.base.records.decode import decode_record_keys
+from siltstone.base.records.layout import CONTROL_BIT
+from siltstone.base.records.pieces import pieces
+from siltstone.compaction.input_splits import Pacer, paced_windows
+from siltstone.compaction.rewrite import (
+    Buffers,
+    ByWinners,
+    Contest,
+    Draft,
+    Offsets,
+    Output,
+    Rewriter,
+    in_order,
+    meet_winners,
+)
+from siltstone.compaction.work import Group, LogWork, Trouble, refuse_disorder, trouble_of
+from siltstone.log.indexes import IndexBuilder, Indexes
+from siltstone.log.segments import Segment, Window, unchanged, windows
+from siltstone.log.transactions import NOTHING, Carried
+
+# Work that goes on one step behind its caller, in a thread of its own.
+#
+# Codecs and kernels leave the other threads alone, so a task whose neighbours are done can use a second core.
+
+
+class OneBehind:
+    """Calls that return bytes written, one after another; when one is given, the one before it is done.
+
+    There is no thread before the first call, and none after the block.
+    """
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._last: Future[int] | None = None
+
+    def give(self, call: Callable[[], int]) -> int:
+        """Begin a call; returns what the one before wrote, and raises what it raised."""
+        written = self.wait()
+        self._pool = self._pool or ThreadPoolExecutor(1, "behind")
+        self._last = self._pool.submit(call)
+        return written
+
+    def wait(self) -> int:
+        """Let the last call end; returns what it wrote, 0 without one, and raises what it raised."""
+        last, self._last = self._last, None
+        return last.result() if last is not None else 0
+
+    def __enter__(self) -> OneBehind:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+# Reading back what a task writes, while it writes: a staged segment is checked some way behind its end.
+#
+# The bytes come from the file, as any reader gets them; those that were checked and are on disk need no
+# memory of the system's any more (``files.Writer.let_go``), so that a cleaning of any size takes the place of
+# few pages that others want.
+
+_WRONG = ("an offset is there twice or out of order", "a record is there that is no winner")
+
+
+class ReadBack:
+    """Scans one group's staged segment: checksums, order, offsets among the winners, none twice.
+
+    ``winners`` gives the offsets that won up to now, less the group's base, ascending. ``size``: bytes that
+    were read so far, whole batches. Raises CheckFailedError and CorruptFileError for what is not as it should
+    be, OSError.
+    """
+
+    def __init__(
+        self, work: LogWork, group: Group, path: str, winners: Callable[[], Offsets], scratch: Scratch
+    ) -> None:
+        self._work, self._group, self._path, self._winners = work, group, path, winners
+        self._again = IndexBuilder(group.base_offset, work.index_interval, work.index_bytes)
+        self._scratch = scratch
+        self._following, self._last, self._met = group.base_offset, group.base_offset - 1, 0
+        self.size = self.kept = 0
+
+    def follow(self, size: int) -> int:
+        """Read on up to byte ``size``, where a batch ends; returns the bytes."""
+        before, winners = self.size, self._winners()
+        with files.Reader(self._path) as reader:
+            for window in windows(reader, start=before, size=size, window_size=self._work.window_size):
+                self._scan(window, winners)
+        self.size = size
+        return size - before
+
+    def _scan(self, window: Window, winners: Offsets) -> None:
+        path, base, limit = self._path, self._group.base_offset, self._work.batch_limit
+        self._following = refuse_disorder(path, window, self._following, self._group.end_offset)
+        self._again.add_directory(window.batches)
+        for part in pieces(window.data, window.batches):
+            batches = window.batches[part]
+            columns = decode_record_keys(
+                window.data, batches, self._scratch, limit=limit, path=path, origin=window.origin
+            )
+            control = (batches["attributes"] & CONTROL_BIT) != 0
+            spans = (columns.offset, columns.batch, control, base, self._work.map_end)
+            self._last, self._met, wrong = meet_winners(*spans, winners, self._last, self._met)
+            if wrong:
+                raise CheckFailedError(f"{path}: {_WRONG[wrong - 1]}")
+            self.kept += len(columns)
+
+    def finish(self, size: int, kept: int, staged: Mapping[str, bytes]) -> int:
+        """All is written and synced: is it ``size`` bytes, ``kept`` records, and what ``staged`` indexes?
+
+        ``staged``: the indexes that were written, by kind; offset and time index were built again. Returns
+        the bytes that were read.
+        """
+        found = files.stat(self._path).size
+        if found != size:
+            raise CheckFailedError(f"{self._path}: {found} bytes on disk, but {size} were written")
+        done = self.follow(size)
+        if self.kept != kept:
+            raise CheckFailedError(f"{self._path}: {self.kept} records on disk, but {kept} were kept")
+        built = self._again.finish()
+        if (built.offset_index, built.time_index) != (staged["index"], staged["timeindex"]):
+            raise CheckFailedError(f"{self._path}: its indexes are not those of what was written")
+        return done
+
+
+_COPY_BYTES = 4 << 20
+_READ_BACK_BYTES = 8 << 20
+"""So much is written before it is read back."""
+_NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""What file systems say that have no second names, or no more of them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Rewritten:
+    """What became of one group: counts of records, bytes, and the staged files by kind.
+
+    ``largest_timestamp``: of its records, in ms, -1 without any; None before it was written. ``identity``:
+    the staged log's as it was read back, empty before.
+    """
+
+    group: int
+    records: int = 0
+    kept: int = 0
+    superseded: int = 0
+    tombstones: int = 0
+    keyless: int = 0
+    aborted: int = 0
+    markers: int = 0
+    winners: int = 0
+    size: int = 0
+    largest_timestamp: int | None = None
+    staged: dict[str, str] = field(default_factory=dict)
+    identity: list[int] = field(default_factory=list)
+    trouble: Trouble | None = None
+
+
+class _Sink:
+    """Where output goes: a new file, or nowhere (a dry run); indexes are built on the way.
+
+    As long as a group of one segment keeps its batches as they are, nothing is written: at the first change
+    what came before is copied, and a segment that keeps all of them gets a second name instead. What was
+    written is read back some way behind.
+    """
+
+    def __init__(
+        self,
+        work: LogWork,
+        group: Group,
+        path: str | None,
+        buffers: Buffers,
+        read_back: ReadBack | None = None,
+    ) -> None:
+        self.buffers = buffers
+        self._source, self._path = work.segments[group.first], path
+        self._unchanged = path is not None and _may_link(path, self._source) and group.last == group.first + 1
+        self._writer: files.Writer | None = None
+        if path is not None and not self._unchanged:
+            self._writer = files.Writer(path)
+        self._indexes = IndexBuilder(group.base_offset, work.index_interval, work.index_bytes)
+        self._read_back = read_back
+        self._whole = 0
+        self.size = 0
+
+    def put(self, found: Output | Draft) -> int:
+        """Write it, finished where it is not; returns the bytes."""
+        output = found.finished(self.buffers.packed) if isinstance(found, Draft) else found
+        if self.size + len(output.data) > INT_MAX:
+            raise CheckFailedError(
+                f"{self._source.path}: its new segment would grow beyond 2 GiB, which no index can tell; "
+                "message sets (v0, v1) grow when they become batches: clean with a smaller segment.bytes"
+            )
+        if self._unchanged and not output.unchanged:
+            self._write_what_was_kept()
+        if self._writer is not None and len(output.data):
+            self._writer.write(output.data)
+            self._whole = self._writer.size
+        self.size += len(output.data)
+        self._indexes.add(output.last_offset, output.max_timestamp, output.size)
+        return len(output.data)
+
+    def follow(self) -> int:
+        """Read back what was put, when there is enough of it, also while more is; returns the bytes."""
+        writer, read_back, whole = self._writer, self._read_back, self._whole
+        if writer is None or read_back is None or whole - read_back.size < _READ_BACK_BYTES:
+            return 0
+        done = read_back.follow(whole)
+        writer.let_go(read_back.size)
+        return done
+
+    def let_go(self) -> None:
+        """All was read back: the system need not keep it in memory."""
+        if self._writer is not None:
+            self._writer.let_go_of_the_rest()
+
+    def _write_what_was_kept(self) -> None:
+        """So far the new segment is the old one: copy as much of it."""
+        assert self._path is not None
+        self._unchanged, self._writer = False, files.Writer(self._path)
+        with unchanged(self._source) as reader:
+            buffer = np.empty(min(_COPY_BYTES, self.size), np.uint8)
+            while self._writer.size < self.size:
+                part = buffer[: self.size - self._writer.size]
+                if reader.read_into(part, self._writer.size) < len(part):
+                    raise SourceChangedError(f"{self._source.path}: cut while it was cleaned; run again")
+                self._writer.write(part)
+
+    def linked(self) -> bool:
+        """All is there; was the segment only given a second name? It was if nothing of it goes."""
+        if self._unchanged and self._path is not None and self.size == self._source.size:
+            try:
+                files.link(self._source.path, self._path)
+                unchanged(self._source, self._path).close()
+                return True
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+        if self._unchanged:
+            self._write_what_was_kept()
+        return False
+
+    @property
+    def largest_timestamp(self) -> int:
+        return self._indexes.largest_timestamp
+
+    def finish(self) -> Indexes:
+        return self._indexes.finish()
+
+    def __enter__(self) -> _Sink:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _may_link(path: str, source: Segment) -> bool:
+    """Is the new file staged in the log's own directory? A copy of a log shares no file with it."""
+    return Path(path).parent.parent.parent == Path(source.directory)
+
+
+def rewrite_group(
+    work: LogWork,
+    group: Group,
+    winners: Offsets,
+    attempt: str,
+    carried: Carried = NOTHING,
+    buffers: Buffers | None = None,
+) -> Rewritten:
+    """Write the group's new segment; ``winners`` are offsets less the group's base, in any order.
+
+    ``carried``: what is known of transactions where the group starts. ``attempt`` names the files. A task
+    that rewrites several groups may give them the same ``buffers``. Never raises for what is wrong with the
+    log, the disk or the counts: the report says so, and the files of this attempt are gone then.
+    """
+    counts_keyless = work.drop_keyless  # else there are none, or the log is not cleaned
+    ascending = in_order(winners, group.end_offset - group.base_offset)
+    contest = ByWinners(
+        ascending,
+        group.base_offset,
+        map_end=work.map_end,
+        counts_keyless=counts_keyless,
+        batch_limit=work.batch_limit,
+    )
+    return rewrite_by(work, group, contest, attempt, carried, buffers)
+
+
+def rewrite_by(
+    work: LogWork,
+    group: Group,
+    contest: Contest,
+    attempt: str,
+    carried: Carried = NOTHING,
+    buffers: Buffers | None = None,
+) -> Rewritten:
+    """The same, with any way to tell who won."""
+    report, buffers = Rewritten(group=group.index), buffers or Buffers()
+    try:
+        if work.staging is None:
+            _fill(work, group, contest, carried, _Sink(work, group, None, buffers), report)
+        else:
+            stem = Path(work.staging) / f"{group.base_offset:020d}.{attempt}"
+            _stage(work, group, contest, carried, stem, report, buffers)
+    except Exception as error:
+        report.trouble = trouble_of(error)
+        remove_staged(report)
+    report.winners = len(contest.winners)
+    return report
+
+
+def remove_staged(report: Rewritten) -> None:
+    """Remove a group's staged files, which are not wanted."""
+    for path in report.staged.values():
+        with contextlib.suppress(OSError):
+            files.unlink(path)
+    report.staged = {}
+
+
+def _stage(
+    work: LogWork,
+    group: Group,
+    contest: Contest,
+    carried: Carried,
+    stem: Path,
+    report: Rewritten,
+    buffers: Buffers,
+) -> None:
+    log = f"{stem}.log"
+    report.staged["log"] = log
+    read_back = ReadBack(work, group, log, lambda: contest.winners, buffers.read_back)
+    with _Sink(work, group, log, buffers, read_back) as sink:
+        transactions = _fill(work, group, contest, carried, sink, report)
+        indexes, linked = sink.finish(), sink.linked()
+        staged = {"index": indexes.offset_index, "timeindex": indexes.time_index}
+        if transactions:
+            staged["txnindex"] = transactions
+        for kind, data in staged.items():
+            report.staged[kind] = f"{stem}.{kind}"
+            with files.Writer(report.staged[kind]) as writer:
+                writer.write(data)
+        source = work.segments[group.last - 1]
+        for kind, path in report.staged.items():
+            if kind != "log" or not linked:
+                files.copy_attributes(work.segments[group.first].path, path)
+                files.set_modified(path, source.modified_ns)
+        files.sync_files(report.staged.values())
+        if not linked:
+            Pacer(work.io_bytes_per_second).done(read_back.finish(report.size, report.kept, staged))
+            sink.let_go()
+    _check_indexes(report, staged)
+    report.identity = list(files.stat(log).identity)
+
+
+def _fill(
+    work: LogWork, group: Group, contest: Contest, carried: Carried, sink: _Sink, report: Rewritten
+) -> bytes:
+    """Rewrite the group's segments into ``sink``; returns the new transaction index."""
+    transactions = work.transactions(carried)
+    rewriter = Rewriter(work.rules(), contest, transactions, sink.buffers)
+    with OneBehind() as behind:
+        for number in range(group.first, group.last):
+            _fill_from(work, number, rewriter, sink, behind)
+    transactions.refuse_unmarked(group.base_offset, group.end_offset, work.segments[group.first].path)
+    tally = rewriter.tally
+    report.records, report.kept, report.size = tally.records, tally.kept, sink.size
+    report.largest_timestamp = sink.largest_timestamp
+    gone = tally.gone.tolist()
+    report.superseded, report.tombstones, report.keyless, report.aborted, report.markers = gone
+    contest.refuse_unmet(work.name)
+    if report.records != report.kept + int(tally.gone.sum()):
+        raise CheckFailedError(
+            f"{work.name}: {report.records} records read, but kept and removed do not add up to it"
+        )
+    return transactions.ended_transactions()
+
+
+def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink, behind: OneBehind) -> None:
+    segment, pacer = work.segments[number], Pacer(work.io_bytes_per_second)
+    following, end = work.offsets_of(number)
+    keeps = work.keeps_legacy_tombstones(number)
+    with unchanged(segment) as reader:
+        # The rewriter sums up what it looks at: what goes as a whole was summed up when the keys were read.
+        for window in paced_windows(reader, work.window_size, pacer, verify=False):
+            following = refuse_disorder(segment.path, window, following, end)
+            for part in pieces(window.data, window.batches):
+                found = rewriter.rewrite(
+                    window.data,
+                    window.batches[part],
+                    keeps_legacy_tombstones=keeps,
+                    path=segment.path,
+                    origin=window.origin,
+                )
+                put = functools.partial(sink.put, found)
+                if isinstance(found, Draft) and found.codecs.any():
+                    pacer.done(behind.give(put))
+                else:  # it may lie in the window, which the next one takes the place of
+                    pacer.done(behind.wait() + put())
+                # Not in that thread: both would ask for the interpreter at each batch that they decompress.
+                pacer.done(sink.follow())
+    pacer.done(behind.wait())
+
+
+def _check_indexes(report: Rewritten, staged: dict[str, bytes]) -> None:
+    for kind, data in staged.items():
+        if files.read_bytes(report.staged[kind]) != data:
+            raise CheckFailedError(f"{report.staged[kind]}: is not the index of what was written")

@@ -1,0 +1,326 @@
+"""The pieces of a cleaning that an engine spreads: plain data in, plain data out.
+
+``LogWork`` is all that a task has to know of one log. The pieces, in the order of the data's way::
+
+    extract        stretches       → entries by bucket, and what was seen in them
+    merge          one bucket      → winners by group
+    carried        all summaries   → what each group starts with, of transactions
+    rewrite_group  one group       → a staged segment, checked (see ``staging``)
+
+A piece never raises for what is wrong with a log: it reports ``Trouble``, so that one bad log does not
+stop the others of the same job.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from siltstone.base.config import LONG_MAX
+from siltstone.base.errors import CorruptFileError, SiltstoneError
+from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
+from siltstone.base.records.columns import KeyColumns
+from siltstone.base.records.decode import decode_record_keys
+from siltstone.base.records.layout import CONTROL_BIT, Directory, Flags, Int64
+from siltstone.base.records.pieces import pieces
+from siltstone.compaction.input_splits import UNLIMITED, Pacer, Stretch, paced_windows, whole
+from siltstone.compaction.keys import EntryBlob, KeyCollector, Winners, by_base
+from siltstone.compaction.rewrite import Rules
+from siltstone.log.segments import Segment, Window, unchanged
+from siltstone.log.transactions import (
+    NOTHING,
+    Aborted,
+    Carried,
+    TransactionScan,
+    carried_by_group,
+    left_unended,
+    refuse_other_ends,
+)
+
+KEYLESS = "has {count} records without a key, which cleaning would remove; say --drop-keyless to allow it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Why a log is not cleaned: a status of the report (skipped, uncleanable, failed) and the reason."""
+
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Segments ``first`` up to ``last`` (not included) of ``LogWork.segments`` become one."""
+
+    index: int
+    first: int
+    last: int
+    base_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogWork:
+    """One log's cleaning: sizes in bytes, times in ms, offsets absolute.
+
+    ``staging``: folder for new files, None for a dry run. ``end``: the first uncleanable offset.
+    ``producers``: (producer id, last data offset, -1 without one, producer epoch) of those that are alive,
+    ascending. ``aborted``: the entries of the log's ``.txnindex`` files, those above ``end`` too.
+    ``message_sets``: the log begins with v0 or v1. ``legacy_horizon_ms``: tombstones of those stay in
+    segments that were modified later. ``map_end``: records from it on all stay; Kafka's map ends where it is
+    full, ours does not, so only a comparison with Kafka sets it. ``tombstones_from``: tombstones from it on
+    stay at any age (``log.ledger.keeping``). ``above``: the segments from ``end`` on, where markers of
+    transactions may be that began below. ``may_cut``: tasks may extract parts of a segment.
+    ``batch_limit``: what one batch may decompress to (``max.decompressed.message.bytes``).
+    ``io_bytes_per_second``: what one task may read and write.
+    """
+
+    name: str
+    segments: tuple[Segment, ...]
+    groups: tuple[Group, ...]
+    first_dirty: int
+    end: int
+    now_ms: int
+    delete_retention_ms: int
+    producers: tuple[tuple[int, int, int], ...]
+    aborted: bytes = b""
+    above: tuple[Segment, ...] = ()
+    may_cut: bool = True
+    legacy_horizon_ms: int = 0
+    message_sets: bool = False
+    map_end: int = LONG_MAX
+    tombstones_from: int = LONG_MAX
+    index_interval: int
+    index_bytes: int
+    drop_keyless: bool
+    staging: str | None
+    hash_key: tuple[int, int]
+    window_size: int
+    memory_bytes: int
+    batch_limit: int = DEFAULT_LIMIT
+    io_bytes_per_second: float = UNLIMITED
+
+    def rules(self) -> Rules:
+        """The rules that the rewriter goes by."""
+        return Rules(
+            now_ms=self.now_ms,
+            delete_retention_ms=self.delete_retention_ms,
+            end=min(self.end, self.map_end),
+            map_end=self.map_end,
+            tombstones_from=self.tombstones_from,
+            producers=np.array(self.producers, np.int64).reshape(-1, 3),
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes of its segments."""
+        return sum(segment.size for segment in self.segments)
+
+    def transactions(self, carried: Carried = NOTHING) -> TransactionScan:
+        """Goes along with the batches of a segment, or of a group that starts with what is carried."""
+        return TransactionScan(aborted_of(self.aborted), carried)
+
+    def keeps_legacy_tombstones(self, segment: int) -> bool:
+        """Do tombstones of v0 and v1 in segment number ``segment`` stay? Equal means they go."""
+        return self.segments[segment].modified_ms > self.legacy_horizon_ms
+
+    @property
+    def stretches(self) -> list[Stretch]:
+        """One for each of its segments."""
+        return whole(self.segments, self.end)
+
+    def offsets_of(self, segment: int) -> tuple[int, int]:
+        """The offsets that segment number ``segment`` may hold: [its base, the next one's base)."""
+        following = self.segments[segment + 1].base_offset if segment + 1 < len(self.segments) else self.end
+        return self.segments[segment].base_offset, following
+
+
+@functools.lru_cache(maxsize=4)
+def aborted_of(data: bytes) -> Aborted:
+    """The log's aborted transactions in order, made out once for all segments of a task."""
+    return Aborted.of(data)
+
+
+@dataclass(slots=True, kw_only=True)
+class Extracted:
+    """What was seen in some segments: counts, how they left transactions, and the first trouble.
+
+    ``transactional``: a batch of a transaction, or a marker.
+    """
+
+    records: int = 0
+    keyless: int = 0
+    transactional: bool = False
+    trouble: Trouble | None = None
+    summaries: list[Int64] = field(default_factory=list, repr=False)
+
+    def add(self, other: Extracted) -> None:
+        """Sum up; the first trouble stays."""
+        self.records += other.records
+        self.keyless += other.keyless
+        self.transactional |= other.transactional
+        self.trouble = self.trouble or other.trouble
+        self.summaries += other.summaries
+
+
+def trouble_of(error: Exception) -> Trouble:
+    """The trouble that an error means: damage is uncleanable, the environment's errors are failures."""
+    if isinstance(error, CorruptFileError):
+        return Trouble(status="uncleanable", reason=str(error))
+    if isinstance(error, SiltstoneError):
+        return Trouble(status="failed", reason=str(error))
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return Trouble(status="failed", reason=f"{where}{error.strerror or error}")
+    return Trouble(status="failed", reason=f"{type(error).__name__}: {error}")
+
+
+def extract(
+    work: LogWork, stretches: Sequence[Stretch], buckets: int, capacity: int, found: Extracted
+) -> Iterator[EntryBlob]:
+    """The keys of some stretches of the log, ascending, as blobs of entries.
+
+    ``capacity`` bounds the entries kept in memory. ``found`` is filled on the way; when it has trouble in
+    the end, the blobs are not to be used.
+    """
+    collector = KeyCollector(
+        hash_key=work.hash_key,
+        first_dirty=work.first_dirty,
+        buckets=buckets,
+        capacity=capacity,
+        expected=sum(stretch.end - stretch.first for stretch in stretches),
+    )
+    try:
+        scratch = Scratch()
+        for stretch in stretches:
+            yield from _extract_stretch(work, stretch, scratch, collector, found)
+        yield from collector.finish()
+    except Exception as error:
+        found.trouble = trouble_of(error)
+
+
+def _extract_stretch(
+    work: LogWork, stretch: Stretch, scratch: Scratch, collector: KeyCollector, found: Extracted
+) -> Iterator[EntryBlob]:
+    segment, scan = work.segments[stretch.segment], work.transactions()
+    pacer, span, following = Pacer(work.io_bytes_per_second), (stretch.start, stretch.behind), stretch.first
+    with unchanged(segment) as reader:
+        for window in paced_windows(reader, work.window_size, pacer, span=span):
+            before, following = following, refuse_disorder(segment.path, window, following, stretch.end)
+            for part in pieces(window.data, window.batches):
+                batches = window.batches[part]
+                columns = decode_record_keys(
+                    window.data,
+                    batches,
+                    scratch,
+                    limit=work.batch_limit,
+                    path=segment.path,
+                    origin=window.origin,
+                )
+                before = refuse_inner_disorder(segment.path, window, batches, columns, before)
+                found.records += len(columns)
+                keyed = columns.key_size >= 0
+                contested = _contested(work, scan, window, batches, columns, segment.path, found)
+                found.keyless += int(np.count_nonzero(~keyed if contested is None else contested & ~keyed))
+                yield from collector.add(columns, keyed if contested is None else contested & keyed)
+    scan.refuse_unmarked(stretch.first, stretch.end, segment.path)
+    summary = scan.summary(stretch.first)
+    if len(summary):
+        found.summaries.append(summary)
+
+
+def _contested(
+    work: LogWork,
+    scan: TransactionScan,
+    window: Window,
+    batches: Directory,
+    columns: KeyColumns,
+    path: str,
+    found: Extracted,
+) -> Flags | None:
+    """Which records take part in the keys' contest (bool, one a record), None for all: not those of aborted
+    transactions, control records, and what lies beyond the end of a map."""
+    followed, contested = scan.follow(window.data, batches, path=path, origin=window.origin), None
+    if followed is not None:
+        found.transactional = True
+        aborted, _ = followed
+        contested = ~(aborted | ((batches["attributes"] & CONTROL_BIT) != 0))[columns.batch]
+    if work.map_end < work.end:
+        mapped = columns.offset < work.map_end
+        contested = mapped if contested is None else contested & mapped
+    return contested
+
+
+def refuse_inner_disorder(
+    path: str, window: Window, batches: Directory, columns: KeyColumns, following: int
+) -> int:
+    """The offsets inside message sets (v0, v1) must ascend over entries too; returns the one after the last.
+
+    Raises CorruptFileError.
+    """
+    if (batches["magic"] < 2).any():
+        before = np.concatenate((np.array([following - 1], np.int64), columns.offset[:-1]))
+        bad = np.flatnonzero(columns.offset <= before)
+        if len(bad):
+            position = window.origin + int(batches["position"][columns.batch[bad[0]]])
+            raise CorruptFileError(path, position, f"offset {columns.offset[bad[0]]} is out of order")
+    return int(batches["last_offset"][-1]) + 1
+
+
+def refuse_disorder(path: str, window: Window, following: int, end: int) -> int:
+    """Batches must ascend inside [following, end); returns the offset after the last one.
+
+    Raises CorruptFileError for the first that does not.
+    """
+    base, last = window.batches["base_offset"], window.batches["last_offset"]
+    before = np.concatenate((np.array([following], np.int64), last[:-1] + 1))
+    bad = np.flatnonzero((base < before) | (last >= end))
+    if len(bad):
+        row = int(bad[0])
+        raise CorruptFileError(
+            path,
+            window.origin + int(window.batches["position"][row]),
+            f"offsets {base[row]} to {last[row]} are out of order or outside [{following}, {end})",
+        )
+    return int(last[-1]) + 1
+
+
+def winners_by_group(
+    work: LogWork, winners: Winners
+) -> Iterator[tuple[int, np.ndarray[tuple[int], np.dtype[np.uint32]]]]:
+    """A bucket's winners as (group index, offsets relative to the group's base: uint32, unordered)."""
+    offsets, bounds = by_base(
+        winners.offsets, np.array([group.base_offset for group in work.groups], np.int64)
+    )
+    for number, group in enumerate(work.groups):
+        mine = offsets[bounds[number] : bounds[number + 1]]
+        if len(mine):
+            yield group.index, mine
+
+
+def check_keyless(work: LogWork, found: Extracted) -> Trouble | None:
+    """Records without a key go only when that is allowed."""
+    if found.keyless and not work.drop_keyless:
+        return Trouble(status="skipped", reason=KEYLESS.format(count=found.keyless))
+    return None
+
+
+def carried_between(work: LogWork, found: Extracted) -> dict[int, Carried]:
+    """What each group starts with, of transactions; all of the log was extracted.
+
+    Takes the summaries out of ``found``, and puts trouble into it: also where a transaction is open that
+    planning knew nothing of.
+    """
+    summaries, found.summaries = found.summaries, []
+    try:
+        bases, directory = [group.base_offset for group in work.groups], work.segments[0].directory
+        carried = carried_by_group(summaries, bases, directory)
+        unended = left_unended(summaries, aborted_of(work.aborted), work.end)
+        refuse_other_ends(unended, work.end, work.above, directory)
+        return carried
+    except Exception as error:
+        found.trouble = found.trouble or trouble_of(error)
+        return {}

@@ -1,0 +1,191 @@
+"""Do index files say what their log says?
+
+Recovery builds an index again that does not, ``dump`` shows what is wrong with it.
+
+Brokers differ in what they write, so an entry is compared with what every one of them keeps:
+
+* offset entry: a batch starts at its position, and its offset ends that batch, or a later one that starts
+  before the next entry's position (one entry for a whole append: message sets, and followers of Kafka 3);
+* time entry: the batch that holds its offset has its timestamp as the largest (Kafka 4 writes the batch's
+  last offset, Kafka 2 that of the record).
+
+The transaction index is checked in itself here, against the markers by ``transactions``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from siltstone.base import files
+from siltstone.base.errors import CorruptFileError, CorruptRecordError
+from siltstone.base.records.layout import Directory, Int64
+from siltstone.log.indexes import ENTRY_OF_KIND, read_entries
+from siltstone.log.names import CLEANED, DELETED, SWAP
+from siltstone.log.segments import windows
+
+Entries = np.ndarray[tuple[int], np.dtype[np.void]]
+_LOGS_OF = {
+    "": ("", SWAP, DELETED),
+    CLEANED: (CLEANED, SWAP, ""),
+    SWAP: (SWAP, CLEANED, ""),
+    DELETED: (DELETED, ""),
+}
+"""By an index's suffix: those of its log, the likeliest first, since a swap renames file by file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something wrong in ``path`` at byte ``position``; ``reason`` says what."""
+
+    path: str
+    position: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: byte {self.position}: {self.reason}"
+
+
+def finding_of(error: CorruptFileError) -> Finding:
+    """The finding that an error stands for."""
+    return Finding(path=error.path, position=error.position, reason=error.reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedIndex:
+    """An index file by its name: its kind, the base offset in its name, and the swap suffix or ""."""
+
+    path: str
+    kind: str
+    base_offset: int
+    suffix: str
+
+    def log_path(self) -> str | None:
+        """The log that it belongs to, in the nearest state of a swap; None without any."""
+        stem = self.path.removesuffix(self.suffix).removesuffix(self.kind)
+        candidates = [f"{stem}log{suffix}" for suffix in _LOGS_OF[self.suffix]]
+        return next((path for path in candidates if files.exists(path)), None)
+
+
+def differs_from_log(index: NamedIndex, log: str) -> bool:
+    """Does an offset or time index make no sense, or disagree with its ``log``? Raises OSError."""
+    entries, damage = entries_until_damage(files.read_bytes(index.path), index)
+    if damage or any(entries_before_base(index, entries)):
+        return True
+    return any(finding.path == index.path for finding in against_log(index, entries, log))
+
+
+def entries_until_damage(data: bytes, index: NamedIndex) -> tuple[Entries, list[Finding]]:
+    """The entries that come before what makes no sense, and the latter."""
+    width = ENTRY_OF_KIND[index.kind].itemsize
+    found: list[Finding] = []
+    while True:
+        try:
+            return read_entries(data, index.kind, index.path), found[-1:]
+        except CorruptFileError as error:
+            found.append(finding_of(error))
+            data = data[: min(error.position, len(data) - 1) // width * width]
+
+
+def entries_before_base(index: NamedIndex, entries: Entries) -> Iterator[Finding]:
+    """Kafka's sanity check: no entry lies before the segment."""
+    if index.kind == "txnindex":
+        bad = np.flatnonzero(
+            (entries["last_offset"] < index.base_offset) | (entries["first_offset"] > entries["last_offset"])
+        )
+    else:
+        bad = np.flatnonzero(entries["relative_offset"] < 0)
+    if len(bad):
+        position = int(bad[0]) * entries.dtype.itemsize
+        yield Finding(path=index.path, position=position, reason="an entry's offsets lie before the segment")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batches:
+    """A log's batches: int64 columns, and where its damage starts, None for a sound one."""
+
+    position: Int64
+    base_offset: Int64
+    last_offset: Int64
+    max_timestamp: Int64
+    damage: Finding | None
+
+
+def _read_batches(path: str) -> _Batches:
+    names = ("position", "base_offset", "last_offset", "max_timestamp")
+    columns: list[list[Int64]] = [[np.empty(0, np.int64)] for _ in names]
+    damage = None
+    try:
+        for batches in batch_bounds(path):
+            for column, name in zip(columns, names, strict=True):
+                column.append(np.ascontiguousarray(batches[name]))
+    except CorruptRecordError as error:
+        damage = finding_of(error)
+    whole = {name: np.concatenate(column) for name, column in zip(names, columns, strict=True)}
+    return _Batches(**whole, damage=damage)
+
+
+def against_log(index: NamedIndex, entries: Entries, log: str) -> Iterator[Finding]:
+    """What its ``log`` does not bear out of an offset or time index, and the log's damage. Raises OSError."""
+    batches = _read_batches(log)
+    if batches.damage is not None:
+        yield batches.damage
+    check = _check_offsets if index.kind == "index" else _check_times
+    for number, reason in check(index.base_offset, entries, batches):
+        yield Finding(path=index.path, position=number * entries.dtype.itemsize, reason=reason)
+
+
+def _picked(values: Int64, rows: npt.NDArray[np.intp]) -> Int64:
+    """``values[rows]``, -2 where a row lies behind the last: no entry says that."""
+    padded = np.append(values, np.int64(-2))
+    return padded[np.minimum(rows, len(values))]
+
+
+def _check_offsets(base: int, entries: Entries, batches: _Batches) -> Iterator[tuple[int, str]]:
+    """(entry, reason) of each offset entry that its log does not bear out; damage hides what is behind it."""
+    offsets = entries["relative_offset"].astype(np.int64) + base
+    positions = entries["position"].astype(np.int64)
+    rows = np.searchsorted(batches.position, positions)
+    starts, ends = _picked(batches.position, rows), _picked(batches.last_offset, rows)
+    later = np.searchsorted(batches.last_offset, offsets)
+    following = np.append(positions[1:], np.iinfo(np.int64).max)
+    ends_later = (
+        (_picked(batches.last_offset, later) == offsets)
+        & (later >= rows)
+        & (_picked(batches.position, later) < following)
+    )
+    seen = positions < (batches.damage.position if batches.damage else np.iinfo(np.int64).max)
+    for number in np.flatnonzero(seen & ((starts != positions) | ~ends_later)).tolist():
+        entry = f"offset {offsets[number]} position {positions[number]}"
+        if starts[number] != positions[number]:
+            yield number, f"{entry}: no batch starts there in the log"
+        else:
+            yield number, f"{entry}: the batch there ends at offset {ends[number]}"
+
+
+def _check_times(base: int, entries: Entries, batches: _Batches) -> Iterator[tuple[int, str]]:
+    """(entry, reason) of each time entry that its log does not bear out."""
+    offsets = entries["relative_offset"].astype(np.int64) + base
+    times = entries["timestamp"].astype(np.int64)
+    rows = np.searchsorted(batches.last_offset, offsets)
+    inside = (rows < len(batches.last_offset)) & (_picked(batches.base_offset, rows) <= offsets)
+    largest = _picked(batches.max_timestamp, rows)
+    seen = (rows < len(batches.last_offset)) | (batches.damage is None)
+    for number in np.flatnonzero(seen & (~inside | (largest != times))).tolist():
+        entry = f"timestamp {times[number]} offset {offsets[number]}"
+        if inside[number]:
+            yield number, f"{entry}: that batch's largest timestamp is {largest[number]}"
+        else:
+            yield number, f"{entry}: no batch of the log holds that offset"
+
+
+def batch_bounds(path: str) -> Iterator[Directory]:
+    """The batch directories of a log, positions counted from the file's start. Raises CorruptRecordError."""
+    with files.Reader(path) as reader:
+        for window in windows(reader, verify=False):
+            batches = window.batches.copy()
+            batches["position"] += window.origin
+            yield batches

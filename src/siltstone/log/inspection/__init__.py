@@ -1,1 +1,0 @@
-"""What ``siltstone dump`` shows: files of a log directory as rows and text."""

@@ -1,0 +1,387 @@
+"""Reading ``__cluster_metadata-0``: the newest snapshot, then the log behind it (Kafka's ``KafkaRaftLog``).
+
+::
+
+    00000000000000000155-0000000001.checkpoint   all there was below offset 155, in epoch 1: a header (control
+                                                 batch, type 3), the records, a footer (type 4) (KIP-630)
+    00000000000000000000.log                     the log, a segment file like any other
+
+A snapshot without its header or footer, or with damage, is not complete: the one before it is taken, as long
+as the log reaches back to it. The log has no gaps, since nothing is compacted in it. Control batches (a
+leader's change, voters) say nothing about topics.
+
+A broker keeps this log's high watermark only in memory. Where ``replication-offset-checkpoint`` has an entry
+all the same, it bounds what is read. Else all of the log counts, so also a last change that the other
+controllers may not have confirmed when the broker stopped; with a single controller there is no such change.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from siltstone.base import files
+from siltstone.base.config import Config, Setting, Source, parse_stored_config
+from siltstone.base.config.resolve import Given
+from siltstone.base.errors import CorruptFileError, CorruptRecordError, DirectoryRefusedError
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.layout import CODEC_MASK, CONTROL_BIT
+from siltstone.base.records.metadata import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    ConfigRecord,
+    DamagedMetadataError,
+    EndTransactionRecord,
+    MetadataRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    decode_metadata,
+)
+from siltstone.log.checkpoints import read_topic_id
+from siltstone.log.directory import LogDirectory
+from siltstone.log.names import CLUSTER_METADATA, TopicPartition
+from siltstone.log.segments import Segment, Window, list_segments, windows
+
+# What a metadata log says, record by record, brought together: topics by name, settings by resource.
+#
+# A transaction's records (KIP-868) count when it has ended, all at once; those of one that was aborted, or
+# that is still open at the log's end, never do. Answers to ``MetadataDelta``, ``MetadataBatchLoader``.
+
+TOPIC, BROKER = 2, 4
+"""Types of resources that have settings; others are passed over (``ConfigResource.Type``)."""
+ALL_BROKERS = ""
+"""The name under which a broker's settings hold for all brokers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterImage:
+    """Topics (name → id) and settings ((resource type, name) → key → text) below ``end_offset``."""
+
+    topics: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[tuple[int, str], Mapping[str, str]] = field(default_factory=dict)
+    end_offset: int = 0
+
+    def settings_of(self, resource_type: int, name: str) -> Mapping[str, str]:
+        """A resource's own settings as texts, empty where it has none."""
+        return self.settings.get((resource_type, name), {})
+
+
+class Replay:
+    """Applies records in the order of the log. ``image`` is what counts so far."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self._settings: dict[tuple[int, str], dict[str, str]] = {}
+        self._held: list[MetadataRecord] | None = None
+
+    def apply(self, record: MetadataRecord) -> None:
+        """One record more. Raises ValueError for one that cannot follow what came before."""
+        match record:
+            case BeginTransactionRecord():
+                if self._held is not None:
+                    raise ValueError("a transaction begins inside another one")
+                self._held = []
+            case EndTransactionRecord() | AbortTransactionRecord():
+                self._end(commit=isinstance(record, EndTransactionRecord))
+            case _ if self._held is not None:
+                self._held.append(record)
+            case _:
+                self._change(record)
+
+    def _end(self, *, commit: bool) -> None:
+        if self._held is None:
+            raise ValueError("a transaction ends that never began")
+        held, self._held = self._held, None
+        for record in held if commit else ():
+            self._change(record)
+
+    def _change(self, record: MetadataRecord) -> None:
+        match record:
+            case TopicRecord(name, topic_id):
+                self._names[topic_id] = name
+            case RemoveTopicRecord(topic_id):
+                if topic_id not in self._names:
+                    raise ValueError(f"the topic with id {topic_id} goes, but there is none")
+                self._settings.pop((TOPIC, self._names.pop(topic_id)), None)
+            case ConfigRecord(resource_type, resource_name, name, None):
+                self._settings.get((resource_type, resource_name), {}).pop(name, None)
+            case ConfigRecord(resource_type, resource_name, name, str(value)):
+                if resource_type in (TOPIC, BROKER):
+                    self._settings.setdefault((resource_type, resource_name), {})[name] = value
+
+    def image(self, end_offset: int) -> ClusterImage:
+        """What counts, an open transaction left out. Nothing is applied to this afterwards."""
+        topics = {name: topic_id for topic_id, name in self._names.items()}
+        return ClusterImage(topics=topics, settings=self._settings, end_offset=end_offset)
+
+
+SNAPSHOT_HEADER, SNAPSHOT_FOOTER = 3, 4
+_SNAPSHOT = re.compile(r"^(\d{20})-(\d{10})\.checkpoint\Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """A batch's records that concern topics or settings, each with its offset and its position in the file.
+
+    ``control``: the types of the control records where it is a control batch, else None.
+    """
+
+    base_offset: int
+    last_offset: int
+    records: list[tuple[int, int, MetadataRecord]]
+    control: list[int] | None = None
+
+
+def read_cluster_metadata(
+    partition: Path, *, high_watermark: int | None = None, torn_tail: bool = False
+) -> ClusterImage:
+    """What the metadata log in ``partition`` says, up to ``high_watermark`` where that is given.
+
+    ``torn_tail``: the log was not stopped cleanly; it ends before the first batch that is not whole, as the
+    next start would have it. Raises CorruptFileError with path and position, OSError.
+    """
+    segments = list_segments(partition)
+    found = snapshots(partition)
+    trouble: CorruptFileError | None = None
+    for offset, path in [*reversed(found), (0, None)]:
+        replay = Replay()
+        try:
+            if path is not None:
+                _apply_snapshot(replay, path)
+        except CorruptFileError as error:
+            trouble = trouble or error
+            continue
+        if offset == 0 and path is None and not segments and not found:
+            raise CorruptFileError(str(partition), 0, "holds neither a segment nor a snapshot")
+        if segments and segments[0].base_offset > offset:
+            raise trouble or CorruptFileError(
+                segments[0].path, 0, f"the log begins at {segments[0].base_offset}; no snapshot reaches that"
+            )
+        if not segments and trouble is not None:
+            raise trouble
+        return replay.image(_apply_log(replay, segments, offset, high_watermark, torn_tail))
+    raise AssertionError("the empty beginning is always complete")
+
+
+def snapshots(partition: Path) -> list[tuple[int, Path]]:
+    """Snapshots by the offset that they reach, the newest last; unfinished and deleted ones are none."""
+    named = ((_SNAPSHOT.match(entry.name), entry) for entry in files.entries(partition) if entry.is_file)
+    found = sorted((int(name[1]), int(name[2]), entry.name) for name, entry in named if name)
+    return [(offset, partition / name) for offset, _, name in found]
+
+
+def _apply_snapshot(replay: Replay, path: Path) -> None:
+    kinds: list[list[int] | None] = []
+    for batch in _batches(str(path)):
+        kinds.append(batch.control)
+        _apply(replay, str(path), batch.records)
+    first, last = (kinds[0] or [-1], kinds[-1] or [-1]) if kinds else ([-1], [-1])
+    if first[:1] != [SNAPSHOT_HEADER] or last[-1:] != [SNAPSHOT_FOOTER]:
+        raise CorruptFileError(str(path), 0, "the snapshot is not complete: no header, or no footer")
+
+
+def _apply_log(
+    replay: Replay, segments: list[Segment], start: int, high_watermark: int | None, torn_tail: bool
+) -> int:
+    """Apply the records from ``start`` on; the offset behind the last one."""
+    expected = segments[0].base_offset if segments else start
+    end = start
+    for segment in segments:
+        try:
+            for batch in _batches(segment.path):
+                if batch.base_offset != expected:
+                    reason = (
+                        f"offset {batch.base_offset} follows {expected - 1}: a part of the log is missing"
+                    )
+                    raise CorruptFileError(segment.path, 0, reason)
+                expected = batch.last_offset + 1
+                if high_watermark is not None and batch.last_offset >= high_watermark:
+                    return end
+                _apply(replay, segment.path, [each for each in batch.records if each[0] >= start])
+                end = max(end, expected)
+        except CorruptRecordError:
+            if torn_tail and segment is segments[-1]:
+                break
+            raise
+    return end
+
+
+def _apply(replay: Replay, path: str, records: list[tuple[int, int, MetadataRecord]]) -> None:
+    for _, position, record in records:
+        try:
+            replay.apply(record)
+        except ValueError as error:
+            raise CorruptFileError(path, position, str(error)) from None
+
+
+def _batches(path: str) -> Iterator[Decoded]:
+    """The batches of a segment or a snapshot. Raises CorruptRecordError for bytes that are no batches,
+    CorruptFileError for a record that makes no sense."""
+    with ExitStack() as stack:
+        reader = stack.enter_context(files.Reader(path))
+        for window in windows(reader):
+            yield from _decoded(path, window)
+
+
+def _decoded(path: str, window: Window) -> Iterator[Decoded]:
+    for row in range(len(window.batches)):
+        batch = window.batches[row : row + 1]
+        header = batch[0]
+        columns = decode_records(window.data, batch, path=path, origin=window.origin)
+        here, last = window.origin + int(header["position"]), int(header["last_offset"])
+        base = int(header["base_offset"])
+        if header["attributes"] & CONTROL_BIT:
+            kinds = [_control_type(columns.key(record), path, here) for record in range(len(columns))]
+            yield Decoded(base_offset=base, last_offset=last, records=[], control=kinds)
+            continue
+        plain = not header["attributes"] & CODEC_MASK
+        records = []
+        for record in range(len(columns)):
+            position = window.origin + int(columns.value_start[record]) if plain else here
+            found = _decode(columns.value(record), path, position, exact=plain)
+            if found is not None:
+                records.append((int(columns.offset[record]), position, found))
+        yield Decoded(base_offset=base, last_offset=last, records=records)
+
+
+def _decode(value: bytes | None, path: str, position: int, *, exact: bool) -> MetadataRecord | None:
+    try:
+        return decode_metadata(value or b"")
+    except DamagedMetadataError as error:
+        raise CorruptFileError(path, position + (error.position if exact else 0), str(error)) from None
+
+
+def _control_type(key: bytes | None, path: str, position: int) -> int:
+    if key is None or len(key) < 4:
+        raise CorruptFileError(path, position, "a control record's key is too short")
+    return int.from_bytes(key[2:4], "big", signed=True)
+
+
+# What holds for each topic of a KRaft broker: its own settings, over this broker's, over all brokers'.
+#
+#     DYNAMIC_TOPIC_CONFIG           the topic's settings in the metadata log
+#     DYNAMIC_BROKER_CONFIG          those of the broker with ``node.id``
+#     DYNAMIC_DEFAULT_BROKER_CONFIG  those of all brokers
+#     STATIC_BROKER_CONFIG           its ``server.properties``, where that was handed in
+#
+# The sources of settings are named by these words. Where one of a topic's own settings has a bad value,
+# nothing is known of that topic.
+
+METADATA_PARTITION = TopicPartition(CLUSTER_METADATA, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """Topics, ids and settings, out of ``image``. ``broker``: what holds for a topic without its own."""
+
+    path: Path
+    image: ClusterImage
+    broker: Config = field(default_factory=Config)
+
+    @classmethod
+    def of(
+        cls, path: Path, image: ClusterImage, *, node_id: str | None, static: Given | None = None
+    ) -> ClusterSettings:
+        """Settings as broker ``node_id`` sees them. Raises UsageError for a bad value of a broker's."""
+
+        def broker(name: str, origin: Source) -> dict[str, Setting]:
+            given = image.settings_of(BROKER, name)
+            return _in_kafkas_words(parse_stored_config(given, f"{path}: broker {name!r}", origin))
+
+        config = Config(
+            broker={} if node_id is None else broker(node_id, Source.DYNAMIC_BROKER_CONFIG),
+            broker_default=broker(ALL_BROKERS, Source.DYNAMIC_DEFAULT_BROKER_CONFIG),
+            static=_in_kafkas_words(static or {}),
+            default_source=Source.DEFAULT_CONFIG.value,
+        )
+        return cls(path=path, image=image, broker=config)
+
+    def topic_id(self, topic: str) -> str | None:
+        """The id of the topic that has this name now, None where there is no such topic."""
+        return self.image.topics.get(topic)
+
+    def why_a_stranger(self, topic: str, directory: Path) -> str | None:
+        """Why a directory is no partition of the topic that has its name, None where it is one.
+
+        Raises CorruptFileError for a ``partition.metadata`` that makes no sense.
+        """
+        known = self.topic_id(topic)
+        if known is None:
+            return f"{self.path} knows no topic of this name: it was deleted"
+        found = read_topic_id(directory)
+        if found is None:
+            return f"it has no partition.metadata that would tell whether it is of the topic with id {known}"
+        if found != known:
+            return (
+                f"its topic id is {found}, but {self.path} has {known}: left over from a deleted topic "
+                "of the same name"
+            )
+        return None
+
+    def own_texts(self, topic: str) -> dict[str, str]:
+        """The topic's own settings as the metadata has them, every one."""
+        return dict(self.image.settings_of(TOPIC, topic))
+
+    def own(self, topic: str) -> dict[str, Setting]:
+        """Those of them that are known here. Raises UsageError for a bad value of one that is used."""
+        source = f"{self.path}: topic {topic}"
+        return parse_stored_config(self.own_texts(topic), source, Source.DYNAMIC_TOPIC_CONFIG)
+
+    def broker_in_force(self, config: Config) -> Config:
+        """A broker's ``base.config`` with what was set for it at run time; what it has itself wins."""
+        for origin in (Source.DYNAMIC_BROKER_CONFIG, Source.DYNAMIC_DEFAULT_BROKER_CONFIG):
+            config = config.replacing(origin, {**self.broker.given(origin), **config.given(origin)})
+        return config
+
+    def config_of(self, topic: str, broker: Config | None = None) -> Config:
+        """What holds for a topic; ``broker``: the broker's settings where others than its own here.
+
+        Raises UsageError for a bad value of a setting that is used.
+        """
+        broker = self.broker if broker is None else broker
+        return broker.replacing(Source.DYNAMIC_TOPIC_CONFIG, _in_kafkas_words(self.own(topic)))
+
+
+def _in_kafkas_words(given: Given) -> dict[str, Setting]:
+    return {name: replace(setting, source=setting.origin.value) for name, setting in given.items()}
+
+
+def node_id_of(directories: Iterable[LogDirectory]) -> str | None:
+    """The number of the broker that the directories belong to, by ``meta.properties``."""
+    for directory in directories:
+        found = directory.properties()
+        number = found.get("node.id") or found.get("broker.id")
+        if number:
+            return number
+    return None
+
+
+def metadata_directory(directories: Iterable[LogDirectory]) -> LogDirectory | None:
+    """The one of a broker's log directories that the metadata log lies in, None where it is in none.
+
+    Raises DirectoryRefusedError where it lies in two.
+    """
+    found = {
+        each.path: each for each in directories if files.is_directory(each.path / str(METADATA_PARTITION))
+    }
+    if len(found) > 1:
+        raise DirectoryRefusedError(
+            f"{METADATA_PARTITION} is in {' and in '.join(map(str, found))}; remove the stray one"
+        )
+    return next(iter(found.values()), None)
+
+
+def read_cluster_settings(
+    directory: LogDirectory, *, node_id: str | None, static: Given | None = None
+) -> ClusterSettings:
+    """The settings out of the metadata log in ``directory``. Raises CorruptFileError, UsageError, OSError."""
+    path = directory.path / str(METADATA_PARTITION)
+    image = read_cluster_metadata(
+        path,
+        high_watermark=directory.checkpoints().high_watermark.get(METADATA_PARTITION),
+        torn_tail=directory.is_marked and not directory.was_stopped_cleanly,
+    )
+    return ClusterSettings.of(path, image, node_id=node_id, static=static)

@@ -1,0 +1,537 @@
+"""A segment of an open log: appended to while it is the active one, read from at any time.
+
+Kafka's ``LogSegment``. Its files are opened when they are first needed and stay open for whoever reads, also
+after they were renamed or unlinked. Bytes behind ``size`` are not there for readers: an append writes first
+and then moves ``size``.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from siltstone.base import files
+from siltstone.base.config import LogConfig
+from siltstone.base.errors import CorruptRecordError
+from siltstone.base.records.layout import MAGIC_POSITION
+from siltstone.log.indexes import ENTRY_STRUCTS, LARGEST_RELATIVE_OFFSET, TRANSACTION_ENTRY, read_entries
+from siltstone.log.lookup import (
+    BatchPlace,
+    RecordPlace,
+    batch_headers,
+    first_offset_at_or_after,
+    position_of_offset,
+)
+from siltstone.log.names import DELETED, SEGMENT_KINDS, SNAPSHOT, segment_file
+from siltstone.log.segments import Segment
+from siltstone.log.validation import Validated
+
+# An index that grows with its segment: entries are looked up while new ones are added.
+#
+# Entries lie in the file, the newest ones in memory until ``save``. A lookup takes no lock: what is in memory
+# and how much is in the file are one tuple, replaced at once. In the file it is a binary search by reads of
+# one entry, so that an open log keeps no index in memory, however many segments it has.
+
+Entry = tuple[int, int]
+"""(relative offset, position) of an offset index; (timestamp in ms, relative offset) of a time index."""
+_CUT_OFF = (1 << 62, 1 << 62)
+"""What an older view of a segment reads where the file was cut off since: behind everything."""
+
+
+class IndexFile:
+    """``OffsetIndex`` or ``TimeIndex`` of one segment; ``size_limit`` is ``segment.index.bytes``.
+
+    One thread adds, any may look up. The file must be sound: recovery sees to that. ``is_full``: no further
+    entry fits.
+    """
+
+    __slots__ = ("_entry", "_limit", "_opening", "_path", "_reader", "_state", "_width", "is_full")
+
+    def __init__(self, path: Path, kind: str, size: int, size_limit: int) -> None:
+        self._entry = ENTRY_STRUCTS[kind]
+        self._width = self._entry.size
+        self._path = path
+        self._limit = size_limit // self._width
+        self._reader: files.Reader | None = None
+        self._opening = threading.Lock()
+        self._state: tuple[int, list[Entry]] = (size // self._width, [])
+        self.is_full = len(self) >= self._limit
+
+    def __len__(self) -> int:
+        saved, new = self._state
+        return saved + len(new)
+
+    @property
+    def size(self) -> int:
+        """Bytes that all entries take."""
+        return len(self) * self._width
+
+    def last(self) -> Entry | None:
+        """The newest entry. A file that nobody looks things up in is not kept open for it."""
+        saved, new = self._state
+        if new or not saved:
+            return new[-1] if new else None
+        if self._reader is not None:
+            return self._read(saved - 1)
+        with files.Reader(self._path) as reader:
+            found = self._entry_at(reader, saved - 1)
+        # Who renames the file holds it first: what has been read may be that of another file of the same
+        # name.
+        return found if self._reader is None else self._read(saved - 1)
+
+    def floor(self, key: int) -> Entry | None:
+        """The last entry whose first number is at or below ``key``."""
+        number, state = self._search(key + 1, 0)
+        return self._at(number - 1, state) if number else None
+
+    def first_at(self, value: int) -> Entry | None:
+        """The first entry whose second number is at or above ``value``."""
+        number, state = self._search(value, 1)
+        return self._at(number, state) if number < state[0] + len(state[1]) else None
+
+    def _search(self, value: int, column: int) -> tuple[int, tuple[int, list[Entry]]]:
+        """How many entries have less than ``value`` in a column, and the state in which that is so."""
+        state = self._state
+        saved, new = state
+        if new and new[0][column] < value:
+            return saved + bisect.bisect_left(new, value, key=lambda entry: entry[column]), state
+        low, high = 0, saved
+        while low < high:
+            middle = (low + high) // 2
+            if self._read(middle)[column] < value:
+                low = middle + 1
+            else:
+                high = middle
+        return low, state
+
+    def _at(self, number: int, state: tuple[int, list[Entry]]) -> Entry:
+        saved, new = state
+        return self._read(number) if number < saved else new[number - saved]
+
+    def hold(self) -> None:
+        """Open the file, so that lookups go on when it is renamed or unlinked."""
+        if self._reader is None:
+            with self._opening:
+                if self._reader is None:
+                    self._reader = files.Reader(self._path)
+
+    def _read(self, number: int) -> Entry:
+        self.hold()
+        assert self._reader is not None
+        return self._entry_at(self._reader, number)
+
+    def _entry_at(self, reader: files.Reader, number: int) -> Entry:
+        raw = reader.read(number * self._width, self._width)
+        if len(raw) < self._width:
+            return _CUT_OFF
+        first, second = self._entry.unpack(raw)
+        return first, second
+
+    def add(self, first: int, second: int) -> None:
+        """A new entry, behind the last one."""
+        self._state[1].append((first, second))
+        self.is_full = len(self) >= self._limit
+
+    def save(self) -> bool:
+        """Write new entries to the file; were there any? Raises OSError."""
+        saved, new = self._state
+        if not new:
+            return False
+        appender = files.Appender(self._path, saved * self._width)
+        try:
+            appender.write(b"".join(self._entry.pack(*entry) for entry in new))
+            self._state = (saved + len(new), [])
+        finally:
+            appender.close()
+        return True
+
+    def sync(self) -> None:
+        """Make what was saved durable. Raises OSError."""
+        files.sync_file(self._path)
+
+    def cut(self, *, below: int, column: int) -> None:
+        """Keep only entries whose number in ``column`` (0 or 1) is below ``below``. Raises OSError."""
+        saved, new = self._state
+        kept = [entry for entry in new if entry[column] < below]
+        while saved and self._read(saved - 1)[column] >= below:
+            saved -= 1
+        appender = files.Appender(self._path)
+        try:
+            if appender.size != saved * self._width:
+                appender.truncate(saved * self._width)
+        finally:
+            appender.close()
+        self._state = (saved, kept)
+        self.is_full = len(self) >= self._limit
+
+
+NO_TIMESTAMP = -1
+
+
+class LiveSegment:
+    """One segment: ``size`` in bytes, ``base_offset``, ``created_ms`` when this object was made.
+
+    Only the log that it belongs to calls what changes it, under its own lock.
+    """
+
+    __slots__ = (
+        "_aborted",
+        "_appender",
+        "_first_time",
+        "_interval",
+        "_largest",
+        "_limit",
+        "_modified_ms",
+        "_opening",
+        "_reader",
+        "_since_entry",
+        "_synced",
+        "_writes",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "jitter_ms",
+        "offset_index",
+        "size",
+        "time_index",
+        "transaction_index_size",
+    )
+
+    def __init__(self, found: Segment, config: LogConfig, *, created_ms: int, jitter_ms: int = 0) -> None:
+        self.directory = Path(found.directory)
+        self.base_offset = found.base_offset
+        self.size = found.size
+        self.created_ms = created_ms
+        self.jitter_ms = jitter_ms
+        self.transaction_index_size = found.transaction_index_size
+        self._writes, self._synced = 0, 0
+        limit = config.segment_index_bytes
+        self.offset_index = IndexFile(self.path("index"), "index", found.offset_index_size, limit)
+        self.time_index = IndexFile(self.path("timeindex"), "timeindex", found.time_index_size, limit)
+        self._interval = config.index_interval_bytes
+        self._limit = config.segment_bytes
+        self._modified_ms = found.modified_ms
+        self._appender: files.Appender | None = None
+        self._reader: files.Reader | None = None
+        self._opening = threading.Lock()
+        self._aborted: list[tuple[int, int, int, int]] | None = None
+        self._since_entry = 0
+        self._largest: tuple[int, int] | None = None
+        self._first_time: int | None = None
+
+    @classmethod
+    def create(
+        cls, directory: Path, base_offset: int, config: LogConfig, *, now_ms: int, jitter_ms: int = 0
+    ) -> LiveSegment:
+        """A new, empty segment; its files are made here, the directory is the caller's to sync.
+
+        What an attempt before this one left, when the disk was full, is made anew.
+        """
+        empty = Segment(
+            directory=str(directory),
+            base_offset=base_offset,
+            size=0,
+            modified_ns=now_ms * 1_000_000,
+            inode=0,
+            offset_index_size=0,
+            time_index_size=0,
+            transaction_index_size=0,
+        )
+        segment = cls(empty, config, created_ms=now_ms, jitter_ms=jitter_ms)
+        for kind in SEGMENT_KINDS[:3]:
+            if files.exists(segment.path(kind)):
+                files.unlink(segment.path(kind))
+            files.write_new(segment.path(kind), b"")
+        return segment
+
+    def path(self, kind: str = "log") -> Path:
+        """One of the segment's files."""
+        return self.directory / segment_file(self.base_offset, kind)
+
+    @property
+    def reader(self) -> files.Reader:
+        """The open ``.log``; it is opened at the first call."""
+        if self._reader is None:
+            with self._opening:
+                if self._reader is None:
+                    self._reader = files.Reader(self.path())
+        return self._reader
+
+    # Appending
+
+    def append(self, validated: Validated) -> None:
+        """Write batches behind the last one, with their index entries. Raises OSError; nothing moved then."""
+        if self._appender is None:
+            self._appender = files.Appender(self.path(), self.size, reserve_up_to=self._limit)
+        self._appender.write(validated.data)
+        self._writes += 1
+        batches = validated.batches
+        if len(batches) == 1:
+            self._note(validated.last_offset, validated.max_timestamp, self.size, len(validated.data))
+        else:
+            columns = (
+                batches[name].tolist() for name in ("last_offset", "max_timestamp", "position", "size")
+            )
+            for last_offset, max_timestamp, position, size in zip(*columns, strict=True):
+                self._note(last_offset, max_timestamp, self.size + position, size)
+        self.size = self._appender.size
+
+    def _note(self, last_offset: int, max_timestamp: int, position: int, size: int) -> None:
+        """Indexes, before a batch: an entry for what came before it when enough bytes went by."""
+        if self._first_time is None and position == 0:
+            self._first_time = max_timestamp
+        if max_timestamp > self.largest()[0]:
+            self._largest = (max_timestamp, last_offset)
+        if self._since_entry > self._interval and not self.offset_index.is_full:
+            self.offset_index.add(last_offset - self.base_offset, position)
+            self._add_time()
+            self._since_entry = 0
+        self._since_entry += size
+
+    def _add_time(self) -> None:
+        timestamp, offset = self.largest()
+        newest = self.time_index.last()
+        if timestamp > (newest[0] if newest else NO_TIMESTAMP):
+            self.time_index.add(timestamp, offset - self.base_offset)
+
+    def add_aborted(self, entries: Sequence[tuple[int, int, int, int]]) -> None:
+        """Entries of aborted transactions: (producer id, first offset, last offset, last stable offset)."""
+        rows = np.array([(0, *entry) for entry in entries], TRANSACTION_ENTRY)
+        appender = files.Appender(self.path("txnindex"))
+        try:
+            appender.write(rows.tobytes())
+            self._writes += 1
+            self.transaction_index_size = appender.size
+        finally:
+            appender.close()
+
+    def must_roll(self, config: LogConfig, size: int, last_offset: int, timestamp: int, now_ms: int) -> bool:
+        """Does a new segment have to begin before ``size`` more bytes (``LogSegment.shouldRoll``)?
+
+        ``timestamp`` is the largest of what is to be appended, ms.
+        """
+        if self.size > config.segment_bytes - size:
+            return True
+        if last_offset - self.base_offset > LARGEST_RELATIVE_OFFSET:
+            return True
+        if not self.size:
+            return False
+        if self.offset_index.is_full or self.time_index.is_full:
+            return True
+        age = config.segment_ms
+        if config.compacts and config.max_compaction_lag_ms > 0:
+            age = min(age, config.max_compaction_lag_ms)
+        return self._waited(timestamp, now_ms) > age - self.jitter_ms
+
+    def _waited(self, timestamp: int, now_ms: int) -> int:
+        first = self.first_timestamp()
+        return timestamp - first if first > NO_TIMESTAMP else now_ms - self.created_ms
+
+    # What retention and rolling ask
+
+    def largest(self) -> tuple[int, int]:
+        """(largest timestamp in ms, last offset of its batch), (-1, base) without any."""
+        if self._largest is None:
+            newest = self.time_index.last()
+            self._largest = (newest[0], newest[1] + self.base_offset) if newest else (-1, self.base_offset)
+        return self._largest
+
+    @property
+    def largest_timestamp(self) -> int:
+        """Largest timestamp in ms if it is over 0, else when the file was last written to."""
+        timestamp = self.largest()[0]
+        return timestamp if timestamp > 0 else self.modified_ms
+
+    @property
+    def modified_ms(self) -> int:
+        """When the file was last written to, in ms: the file's own time, also after appends."""
+        if self._appender is not None:
+            return files.stat(self.path()).modified_ns // 1_000_000
+        return self._modified_ms
+
+    def first_timestamp(self) -> int:
+        """Largest timestamp of the first batch in ms, -1 when there is no batch or no time."""
+        if self._first_time is None and self.size:
+            first = next(batch_headers(self.reader, end=self.size, first_read=4096))
+            self._first_time = int(first["max_timestamp"][0])
+        return NO_TIMESTAMP if self._first_time is None else self._first_time
+
+    # Reading
+
+    def place_of(self, offset: int, end: int) -> BatchPlace | None:
+        """The batch that holds ``offset``, or the next higher one, below byte ``end``; None: none is left."""
+        if not end:
+            return None
+        start = 0
+        if offset > self.base_offset:
+            hint = self.offset_index.floor(min(offset - self.base_offset, LARGEST_RELATIVE_OFFSET))
+            start = self._start_at(hint, end)
+        try:
+            return position_of_offset(self.reader, offset, start=start, end=end)
+        except CorruptRecordError:
+            if not start:
+                raise
+        return position_of_offset(self.reader, offset, end=end)
+
+    def _start_at(self, hint: tuple[int, int] | None, end: int) -> int:
+        """The position that an entry of the offset index names, if a batch that it can stand for may begin
+        there; else 0. No more can be told without the batches before: an entry that names a batch inside of
+        a value is believed, as by Kafka, until a recovery that checks all of the log."""
+        if hint is None or not 0 <= hint[1] < end:
+            return 0
+        head = self.reader.read(hint[1], MAGIC_POSITION + 1)
+        if len(head) <= MAGIC_POSITION:
+            return 0
+        offset, magic = int.from_bytes(head[:8], "big"), head[MAGIC_POSITION]
+        return hint[1] if magic <= 2 and self.base_offset <= offset <= self.base_offset + hint[0] else 0
+
+    def offset_behind(self, position: int) -> int | None:
+        """An offset above all batches before byte ``position``, as near as the index knows."""
+        entry = self.offset_index.first_at(position)
+        return None if entry is None else self.base_offset + entry[0]
+
+    def place_of_time(
+        self, timestamp: int, end: int, from_offset: int, batch_limit: int
+    ) -> RecordPlace | None:
+        """The first record at or after ``timestamp`` (ms), below byte ``end``.
+
+        ``batch_limit``: what a batch may decompress to, in bytes.
+        """
+        if not end:
+            return None
+        entry = self.time_index.floor(timestamp - 1)
+        start = 0
+        if entry is not None:
+            start = self._start_at(self.offset_index.floor(entry[1]), end)
+        try:
+            return first_offset_at_or_after(
+                self.reader, timestamp, start=start, end=end, from_offset=from_offset, limit=batch_limit
+            )
+        except CorruptRecordError:
+            if not start:
+                raise
+        return first_offset_at_or_after(
+            self.reader, timestamp, end=end, from_offset=from_offset, limit=batch_limit
+        )
+
+    def aborted(self) -> list[tuple[int, int, int, int]]:
+        """Aborted transactions that ended here: (producer id, first, last, last stable offset)."""
+        if not self.transaction_index_size:
+            return []
+        with self._opening:
+            if self._aborted is not None:
+                return self._aborted
+            path = self.path("txnindex")
+            rows = read_entries(files.read_bytes(path), "txnindex", str(path))
+            return [tuple(row.tolist())[1:] for row in rows]
+
+    # Durability and going away
+
+    def save_indexes(self, *, closing: bool = False) -> None:
+        """Write new index entries; ``closing``: no append follows, the last time entry is added."""
+        if closing and self.size:
+            self._add_time()
+            if self._appender is not None:
+                self._appender.release()
+        self._writes += self.offset_index.save() | self.time_index.save()
+
+    @property
+    def is_unsynced(self) -> bool:
+        """Was any of its files written to since the last ``sync`` that is over began?"""
+        return self._writes > self._synced
+
+    def sync(self) -> None:
+        """Make what was written durable. Raises OSError. Needs no lock: appends may go on."""
+        writes, appender = self._writes, self._appender
+        if appender is not None:
+            appender.sync()
+        else:
+            files.sync_file(self.path())
+        self.offset_index.sync()
+        self.time_index.sync()
+        if self.transaction_index_size:
+            files.sync_file(self.path("txnindex"))
+        self._synced = writes
+
+    def shortened(self, offset: int, config: LogConfig) -> LiveSegment:
+        """This segment without the batches that hold ``offset`` or more; ``cut`` does it to the files.
+
+        Itself where nothing goes. Raises OSError.
+        """
+        place = self.place_of(offset, self.size)
+        if place is None:
+            return self
+        self.save_indexes()
+        self.close_for_append()
+        found = Segment(
+            directory=str(self.directory),
+            base_offset=self.base_offset,
+            size=place.position,
+            modified_ns=self._modified_ms * 1_000_000,
+            inode=0,
+            offset_index_size=self.offset_index.size,
+            time_index_size=self.time_index.size,
+            transaction_index_size=self.transaction_index_size,
+        )
+        left = LiveSegment(found, config, created_ms=self.created_ms, jitter_ms=self.jitter_ms)
+        left._writes += 1
+        return left
+
+    def cut(self, offset: int) -> None:
+        """Bring the files of a ``shortened`` segment down to it; durable. Raises OSError."""
+        self.offset_index.cut(below=self.size, column=1)
+        self.time_index.cut(below=offset - self.base_offset, column=1)
+        if self.transaction_index_size:
+            kept = [entry for entry in self.aborted() if entry[2] < offset]
+            rows = np.array([(0, *entry) for entry in kept], TRANSACTION_ENTRY)
+            files.replace(self.path("txnindex"), rows.tobytes())
+            self.transaction_index_size = rows.nbytes
+        self._appender = files.Appender(self.path(), self.size)
+        self._appender.truncate(self.size)
+        self._find_largest()
+
+    def _find_largest(self) -> None:
+        """The largest timestamp of what is left: the time index knows only some of them."""
+        self._largest = None
+        hint = self.offset_index.floor(max(self.largest()[1] - self.base_offset, 0))
+        for batches in batch_headers(self.reader, start=self._start_at(hint, self.size), end=self.size):
+            row = int(batches["max_timestamp"].argmax())
+            timestamp = int(batches["max_timestamp"][row])
+            if timestamp > self.largest()[0]:
+                self._largest = (timestamp, int(batches["last_offset"][row]))
+
+    def hold(self) -> None:
+        """Open what readers may still ask for: the files are about to be renamed.
+
+        Who finds something not open yet waits here, and then finds it open.
+        """
+        aborted = self.aborted()
+        with self._opening:
+            self._aborted = aborted
+        _ = self.reader
+        self.offset_index.hold()
+        self.time_index.hold()
+
+    def retire(self) -> list[Path]:
+        """Rename the files to ``.deleted``, the log last; the new names. Readers go on with what is open."""
+        self.hold()
+        renamed = []
+        for kind in (SNAPSHOT, *reversed(SEGMENT_KINDS)):
+            path = self.path(kind)
+            if files.exists(path):
+                target = self.directory / segment_file(self.base_offset, kind, DELETED)
+                files.rename(path, target)
+                renamed.append(target)
+        self.close_for_append()
+        return renamed
+
+    def close_for_append(self) -> None:
+        """Let go of the file that is written to; readers keep theirs."""
+        if self._appender is not None:
+            self._modified_ms = self.modified_ms if files.exists(self.path()) else self._modified_ms
+            self._appender.close()
+            self._appender = None

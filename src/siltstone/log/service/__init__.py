@@ -1,1 +1,0 @@
-"""Logs in service: directories, the manager, topics, retention, the library face."""

@@ -1,0 +1,631 @@
+"""All logs of a process: several directories, their partitions, and what these need as time passes.
+
+::
+
+    with LogManager.open(["/disk1/logs", "/disk2/logs"]) as logs:
+        logs.topics.create("orders", partitions=3, config={"retention.ms": "3600000"})
+        logs["orders", 0].append(batch)
+
+Kafka's ``LogManager``. A directory whose disk fails goes offline with its logs, and the others serve; a log
+that makes no sense is refused, and the others are served. Nothing happens by itself until ``start``: ``tick``
+does what is due. ``close`` leaves the directories as a broker leaves them after a controlled shutdown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from siltstone.base import files
+from siltstone.base.clock import Clock, SystemClock
+from siltstone.base.config import Config, LogConfig
+from siltstone.base.errors import (
+    DirectoryRefusedError,
+    PolicyViolationError,
+    SiltstoneError,
+    StorageError,
+    UnknownTopicError,
+)
+from siltstone.log import names
+from siltstone.log.directory import LogDirectory, refuse_strangers
+from siltstone.log.ledger.keeping import settle
+from siltstone.log.names import CLUSTER_METADATA, META_PROPERTIES, TopicPartition
+from siltstone.log.opening import open_recovered
+from siltstone.log.partition import Background, PartitionLog
+from siltstone.log.recovery.partition import recover_partition
+from siltstone.runtime.cleaning_states import CleaningStates
+from siltstone.runtime.metrics import Sample, samples
+from siltstone.runtime.served_directory import ServedDirectory, Uncleanable
+from siltstone.runtime.topic_names import RandomBytes, deleted_directory, new_id, partition_metadata
+from siltstone.runtime.topics import Topics
+from siltstone.runtime.upkeep import Scheduler, Ticker, Upkeep
+
+# The logs of several directories, and where each of them is: the half of ``LogManager`` that finds them.
+
+
+class ServedLogs:
+    """What ``LogManager`` is built on; nobody opens it by itself.
+
+    ``directories``: those in service; ``topics``; ``cleaning``: which logs a cleaner has, and from which it
+    is kept away; ``compacting``: the same of compactions beside the originals.
+    """
+
+    topics: Topics
+
+    def __init__(self, directories: Sequence[ServedDirectory], offline: Mapping[Path, str]) -> None:
+        self.directories = tuple(directories)
+        self._unopened = dict(offline)
+        self.cleaning = CleaningStates()
+        self.compacting = CleaningStates("compaction")
+        for served in self.directories:
+            served.when_offline = self._take_from_cleaner
+
+    def _take_from_cleaner(self, served: ServedDirectory) -> None:
+        for where in list(served.logs):
+            self.cleaning.abort(where)
+            self.compacting.abort(where)
+
+    @contextlib.contextmanager
+    def alone_with(self, where: TopicPartition) -> Iterator[None]:
+        """Within, neither a cleaner nor a compaction has the log; what they have begun is of no use."""
+        with self.cleaning.kept_away(where), self.compacting.kept_away(where):
+            yield
+
+    @property
+    def offline(self) -> dict[Path, str]:
+        """Directories that are out of service, and why."""
+        failed = {each.path: each.offline for each in self.directories if each.offline is not None}
+        return {**self._unopened, **failed}
+
+    @property
+    def refused(self) -> dict[TopicPartition, str]:
+        """Partitions that could not be opened, and why."""
+        return {
+            where: why
+            for each in self.directories
+            if each.offline is None
+            for where, why in each.refused.items()
+        }
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(sorted(where for served in self.serving() for where in served.logs))
+
+    def __len__(self) -> int:
+        return sum(len(served.logs) for served in self.serving())
+
+    def __contains__(self, where: object) -> bool:
+        return any(where in served.logs for served in self.serving())
+
+    def __getitem__(self, where: TopicPartition | tuple[str, int]) -> PartitionLog:
+        return self.get(where if isinstance(where, TopicPartition) else TopicPartition(*where))
+
+    def serving(self) -> list[ServedDirectory]:
+        """The directories that are in service."""
+        return [served for served in self.directories if served.offline is None]
+
+    def get(self, where: TopicPartition) -> PartitionLog:
+        """The log of a partition.
+
+        Raises UnknownTopicError, StorageError where it is in a directory that is offline or was refused.
+        """
+        return self.directory_of(where).logs[where]
+
+    def directory_of(self, where: TopicPartition) -> ServedDirectory:
+        """The directory that a partition is in. Raises as ``get`` does."""
+        for served in self.serving():
+            if where in served.logs:
+                return served
+            if where in served.refused:
+                raise StorageError(f"{where}: not served: {served.refused[where]}")
+        if self.topics.has(where):
+            gone = ", ".join(f"{path} ({why})" for path, why in self.offline.items())
+            raise StorageError(
+                f"{where}: is in none of the directories in service; offline: {gone or 'none'}; "
+                "name the directory that it is in, or delete the topic"
+            )
+        raise UnknownTopicError(f"{where}: there is no such partition here; create it first")
+
+    # What the cleaner leaves alone
+
+    @property
+    def uncleanable(self) -> dict[TopicPartition, Uncleanable]:
+        """Partitions that the cleaner leaves alone, why, and since when; kept on disk."""
+        return {where: why for served in self.serving() for where, why in served.uncleanable.items()}
+
+    def mark_uncleanable(self, where: TopicPartition, reason: str, now_ms: int) -> None:
+        """The cleaner is to leave a partition alone. Raises UnknownTopicError, StorageError."""
+        served = self.directory_of(where)
+        with served.failing():
+            served.mark_uncleanable(where, reason, now_ms)
+
+    def retry_cleaning(self, where: TopicPartition) -> bool:
+        """Let the cleaner try a partition again; False when it did not leave it alone.
+
+        Raises UnknownTopicError, StorageError.
+        """
+        served = self.directory_of(where)
+        with served.failing():
+            return served.clear_uncleanable(where)
+
+
+# Taking several log directories into service: each claimed, all of one broker, each with its identity.
+
+
+def claim_all(
+    paths: Sequence[Path], config: Config, random_bytes: RandomBytes, only: TopicPartition | None
+) -> tuple[list[ServedDirectory], dict[Path, str]]:
+    """Claim the directories; those that the disk refuses come back with the reason.
+
+    One that is new gets a ``meta.properties``, unless it is there for ``only`` one partition. Raises
+    SiltstoneError when one is locked or another broker's, and StorageError when none is left.
+    """
+    if only is not None and only.topic == CLUSTER_METADATA:
+        raise DirectoryRefusedError(f"{only}: the log of a broker's metadata is never opened for a change")
+    served: list[ServedDirectory] = []
+    offline: dict[Path, str] = {}
+    try:
+        for path in paths:
+            try:
+                _refuse_twice(path, served)
+                served.append(ServedDirectory.claim(path, only=only))
+            except OSError as error:
+                offline[path] = f"{error.strerror or error}"
+                _logger.error("%s: offline: %s", path, offline[path])
+        refuse_strangers([each.directory for each in served])
+        if only is None:
+            _settle_identity(served, config.integer("node.id"), random_bytes)
+    except BaseException:
+        for each in served:
+            each.directory.close()
+        raise
+    serving = [each for each in served if each.offline is None]
+    offline.update({each.path: each.offline for each in served if each.offline is not None})
+    if not serving:
+        raise StorageError(f"no log directory can be used: {_said(offline)}")
+    return serving, offline
+
+
+def _refuse_twice(path: Path, served: Sequence[ServedDirectory]) -> None:
+    """As a broker refuses a directory that ``log.dirs`` names twice, be it by two paths. Raises
+    DirectoryRefusedError, OSError."""
+    if files.is_directory(path):
+        place = files.stat(path).place
+        for each in served:
+            if each.directory.place == place:
+                raise DirectoryRefusedError(f"{path} and {each.path} are one log directory; name it once")
+
+
+def _said(offline: dict[Path, str]) -> str:
+    return "; ".join(f"{path}: {why}" for path, why in offline.items())
+
+
+def _settle_identity(served: Iterable[ServedDirectory], node_id: int, random_bytes: RandomBytes) -> None:
+    for each in served:
+        partitions = each.directory.partitions
+        for where in [where for where in partitions if where.topic == CLUSTER_METADATA]:
+            del partitions[where]
+    new = properties_for([each.directory for each in served], node_id, random_bytes)
+    for each in served:
+        if each.path in new:
+            try:
+                files.replace(each.path / META_PROPERTIES, new[each.path])
+            except OSError as error:
+                each.go_offline(f"{error.strerror or error}")
+
+
+def properties_for(
+    directories: Iterable[LogDirectory], node_id: int, random_bytes: RandomBytes
+) -> dict[Path, bytes]:
+    """``meta.properties`` for the directories that have none, in the form of a KRaft broker's (version 1).
+
+    Cluster and node are those of the directories that have one, else new. ``node_id`` -1: not said. Raises
+    DirectoryRefusedError where a directory is another node's.
+    """
+    cluster, node, missing = None, None, []
+    for directory in directories:
+        found = directory.properties()
+        if not found:
+            missing.append(directory.path)
+        cluster = cluster or found.get("cluster.id")
+        node = node or found.get("node.id") or found.get("broker.id")
+    if node is not None and node_id >= 0 and node != str(node_id):
+        raise DirectoryRefusedError(f"the directories are those of node {node}, not of node.id={node_id}")
+    cluster = cluster or new_id(random_bytes)
+    node = node or str(max(node_id, 0))
+    lines = f"#\nversion=1\ncluster.id={cluster}\nnode.id={node}\ndirectory.id="
+    return {path: f"{lines}{new_id(random_bytes)}\n".encode() for path in missing}
+
+
+# Opening partitions: brought into order, then handed to ``PartitionLog``; many of a directory side by side.
+#
+# A log that cannot be served is refused with the reason and the others are opened (Kafka would stop); an
+# error of the disk itself takes the whole directory offline.
+
+_CHUNKS_PER_THREAD = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What every log is handed: its settings by topic, the clock, and who runs what can wait."""
+
+    config_of: Callable[[str], LogConfig]
+    clock: Clock
+    background: Background
+
+
+def open_log(
+    where: TopicPartition,
+    directory: Path,
+    surroundings: Surroundings,
+    *,
+    clean: bool,
+    recovery_point: int = 0,
+    log_start: int = 0,
+) -> PartitionLog:
+    """Bring a partition directory into order and open it; an empty one gets its first segment.
+
+    Raises CorruptFileError for a log that cannot be served, OSError.
+    """
+    config = surroundings.config_of(where.topic)
+    recovered = recover_partition(
+        directory,
+        clean=clean,
+        recovery_point=recovery_point,
+        log_start=log_start,
+        config=config,
+        now_ms=surroundings.clock.now_ms(),
+    )
+    for odd in (*recovered.notes, *recovered.damage):
+        _logger.warning("%s: %s", directory, odd)
+    settle(directory, recovered.log_end_offset)
+    return open_recovered(recovered, config, surroundings.clock, background=surroundings.background)
+
+
+def open_logs(served: ServedDirectory, surroundings: Surroundings, threads: int) -> None:
+    """Open all partitions of a directory into its ``logs`` and ``refused``. Raises OSError.
+
+    The directory's own state of cleanliness holds for all of them.
+    """
+
+    def open_some(some: Sequence[tuple[TopicPartition, Path]]) -> None:
+        for where, path in some:
+            try:
+                served.logs[where] = open_log(
+                    where,
+                    path,
+                    surroundings,
+                    clean=served.was_clean,
+                    recovery_point=served.recovery_point(where),
+                    log_start=served.log_start(where),
+                )
+            except SiltstoneError as error:
+                served.refused[where] = str(error)
+
+    partitions = sorted(served.directory.partitions.items())
+    size = max(-(-len(partitions) // (threads * _CHUNKS_PER_THREAD)), 1)
+    chunks = [partitions[start : start + size] for start in range(0, len(partitions), size)]
+    with ThreadPoolExecutor(threads, thread_name_prefix="siltstone-open") as pool:
+        for done in [pool.submit(open_some, chunk) for chunk in chunks]:
+            done.result()
+
+
+_BACKGROUND_THREADS = 2
+_logger = logging.getLogger("siltstone")
+
+
+class Attendant(Protocol):
+    """Who works on a manager's logs in threads of its own, such as the cleaner."""
+
+    def settings_changed(self) -> None:
+        """The broker's settings are others now."""
+
+    def close(self) -> None:
+        """The manager is about to close: let go of all logs."""
+
+    def samples(self) -> list[Sample]:
+        """What it is measured by; see ``runtime.metrics``."""
+
+
+class LogManager(ServedLogs):
+    """Logs of some directories, open for appending. Use ``open``; close it, or use it as a context.
+
+    ``topics``: make, change and delete topics. ``directories``: those in service; ``offline``: directories
+    that are not, and why. ``base.config``: the broker's settings. ``changing``: held by whoever makes or
+    deletes partitions. ``cleaning``: see ``ServedLogs``. ``attendants``: told of other settings, and closed
+    before the logs are.
+    """
+
+    def __init__(
+        self,
+        directories: Sequence[ServedDirectory],
+        offline: Mapping[Path, str],
+        *,
+        config: Config,
+        clock: Clock,
+        background: Background | None,
+        random_bytes: RandomBytes,
+        only: TopicPartition | None,
+    ) -> None:
+        super().__init__(directories, offline)
+        self.config = config
+        self.clock = clock
+        self.only = only
+        self._random_bytes = random_bytes
+        self.changing = threading.RLock()
+        self._closed = False
+        self._ticker: Ticker | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        if background is None:
+            self._pool = ThreadPoolExecutor(_BACKGROUND_THREADS, thread_name_prefix="siltstone-background")
+            background = self._in_background
+        self.scheduler = Scheduler()
+        self.topics = Topics(self, random_bytes)
+        self._surroundings = Surroundings(
+            config_of=self.topics.log_config, clock=clock, background=background
+        )
+        self.upkeep = Upkeep(self.directories, self.scheduler, config, clock, self.cleaning)
+        self.attendants: list[Attendant] = []
+
+    @classmethod
+    def open(
+        cls,
+        directories: Sequence[Path | str],
+        *,
+        config: Config | None = None,
+        clock: Clock | None = None,
+        background: Background | None = None,
+        random_bytes: RandomBytes = secrets.token_bytes,
+        only: TopicPartition | None = None,
+    ) -> LogManager:
+        """Claim the directories (made where they are not there), recover and open their logs.
+
+        ``base.config`` is the broker's; ``background`` runs what can wait (a small pool of threads, unless
+        given); ``only``: nothing but this one partition. Raises DirectoryLockedError, DirectoryRefusedError,
+        NotALogDirectoryError, CorruptFileError, and StorageError when no directory can be used.
+        """
+        config = config or Config()
+        served, offline = claim_all([Path(each) for each in directories], config, random_bytes, only)
+        manager = cls(
+            served,
+            offline,
+            config=config,
+            clock=clock or SystemClock(),
+            background=background,
+            random_bytes=random_bytes,
+            only=only,
+        )
+        try:
+            manager._load()
+        except BaseException:
+            manager._abandon()
+            raise
+        return manager
+
+    def _load(self) -> None:
+        self.topics.load()
+        threads = self.config.integer("num.recovery.threads.per.data.dir")
+
+        def load(served: ServedDirectory) -> None:
+            try:
+                served.take_marker()
+                self.topics.sort_out(served)
+                open_logs(served, self._surroundings, threads)
+                served.drop_strange_entries()
+            except StorageError:
+                pass
+            except OSError as error:
+                served.go_offline(f"{error.strerror or error}")
+
+        with ThreadPoolExecutor(max(len(self.directories), 1)) as pool:
+            list(pool.map(load, self.directories))
+        self.topics.finish()
+        for where in self:
+            self._settings_hold(self[where])
+
+    def _abandon(self) -> None:
+        """Let go of everything as if the process had been killed: no marker, no checkpoint."""
+        for served in self.directories:
+            served.go_offline("the start failed")
+        self._end_threads()
+
+    def _in_background(self, task: Callable[[], None]) -> None:
+        assert self._pool is not None
+        self._pool.submit(self._run_quietly, task)
+
+    def _run_quietly(self, task: Callable[[], None]) -> None:
+        try:
+            task()
+        except SiltstoneError as error:
+            _logger.warning("%s", error)
+            self.upkeep.take_failed_offline()
+
+    # Making and deleting partitions
+
+    def get_or_create(self, where: TopicPartition) -> PartitionLog:
+        """The log of a partition, made in the directory that has the fewest when it is not there.
+
+        Raises InvalidTopicError, StorageError.
+        """
+        with contextlib.suppress(UnknownTopicError):
+            return self.get(where)
+        with self.changing:
+            with contextlib.suppress(UnknownTopicError):
+                return self.get(where)
+            self.topics.add(where)
+            return self.get(where)
+
+    def refuse_in_the_way(self, where: TopicPartition) -> None:
+        """Raises DirectoryRefusedError where something has a partition's name and is no directory.
+
+        A file is no reason to go offline, and a link would lead out of the log directory.
+        """
+        for served in self.serving():
+            path = served.partition_path(where)
+            if files.exists(path) and files.stat(path, follow=False).kind != files.DIRECTORY:
+                kind = files.stat(path, follow=False).kind
+                raise DirectoryRefusedError(f"{path}: a {kind} is in the way of {where}; take it away")
+
+    def make(self, where: TopicPartition) -> PartitionLog:
+        """Make the directory and the log of a partition that ``topics`` lists. Raises StorageError,
+        DirectoryRefusedError."""
+        self.refuse_in_the_way(where)
+        with self.changing:
+            serving = self.serving()
+            if not serving:
+                raise StorageError("no log directory is in service")
+            served = min(serving, key=lambda each: len(each.directory.partitions))
+            path = served.partition_path(where)
+            with served.failing():
+                files.make_directory(path)
+                topic_id = self.topics.id_of(where.topic)
+                if topic_id and not files.exists(path / names.PARTITION_METADATA):
+                    files.replace(path / names.PARTITION_METADATA, partition_metadata(topic_id))
+                files.sync_directory(served.path)
+                log = open_log(where, path, self._surroundings, clean=True)
+            served.directory.partitions[where] = path
+            served.logs[where] = log
+            self._settings_hold(log)
+            return log
+
+    def _settings_hold(self, log: PartitionLog) -> None:
+        """A log goes by its settings now."""
+        self.cleaning.set_compacts(log.where, log.config.compacts)
+        self.upkeep.settings_changed(log.config)
+
+    def take_away(self, served: ServedDirectory, where: TopicPartition, delay_ms: int) -> None:
+        """Rename a partition's directory, which is removed after ``delay_ms``. Raises StorageError."""
+        log = served.logs.get(where)
+        with self.alone_with(where):
+            if log is not None:
+                with contextlib.suppress(StorageError):
+                    log.close()
+            target = served.path / deleted_directory(where, self._random_bytes)
+            with served.failing():
+                files.rename(served.partition_path(where), target)
+                files.sync_directory(served.path)
+                served.forget(where)
+        self.cleaning.forget(where)
+        self.upkeep.remove_later(served, target, delay_ms)
+
+    # What changes logs and checkpoints together
+
+    def delete_records(self, where: TopicPartition, before: int) -> int:
+        """Move a log's start up to ``before`` (-1: the high watermark); the new start, which is durable.
+
+        Raises PolicyViolationError for a log that is only compacted, OffsetOutOfRangeError, StorageError.
+        """
+        served, log = self.directory_of(where), self.get(where)
+        if log.config.compacts and not log.config.deletes:
+            raise PolicyViolationError(
+                f"{where}: records of a topic with cleanup.policy=compact cannot be deleted; "
+                "set compact,delete"
+            )
+        start = log.delete_records(before)
+        with served.failing():
+            served.write_log_starts()
+        return start
+
+    def truncate_to(self, where: TopicPartition, offset: int) -> bool:
+        """Drop everything at and above ``offset``; False when there was nothing. Raises StorageError."""
+        served, log = self.directory_of(where), self.get(where)
+        with self.alone_with(where):
+            if not log.truncate_to(offset):
+                return False
+            with served.failing():
+                self._after_truncation(served, log)
+            return True
+
+    def truncate_fully_and_start_at(self, where: TopicPartition, offset: int) -> None:
+        """Drop everything and go on at ``offset``. Raises StorageError."""
+        served, log = self.directory_of(where), self.get(where)
+        with self.alone_with(where):
+            log.truncate_fully_and_start_at(offset)
+            with served.failing():
+                self._after_truncation(served, log)
+                served.clear_uncleanable(where)
+
+    def _after_truncation(self, served: ServedDirectory, log: PartitionLog) -> None:
+        served.bound_cleaner_checkpoint(log.where, log.view.segments[-1].base_offset)
+        served.write_checkpoints()
+
+    def settings_changed(self, topic: str | None = None) -> None:
+        """Hand the logs of one topic, or all logs, the settings that hold for them now."""
+        for served in self.serving():
+            for where, log in list(served.logs.items()):
+                if topic is None or where.topic == topic:
+                    log.update_config(self._surroundings.config_of(where.topic))
+                    self._settings_hold(log)
+
+    def update_config(self, config: Config) -> None:
+        """Other settings of the broker, from now on."""
+        self.config = config
+        self.topics.forget_settings()
+        self.settings_changed()
+        for attendant in self.attendants:
+            attendant.settings_changed()
+
+    # As time passes
+
+    def tick(self, now_ms: int | None = None) -> list[str]:
+        """Do what is due at ``now_ms``, the clock's time unless given; the names of what was done."""
+        self.upkeep.take_failed_offline()
+        ran = self.scheduler.tick(self.clock.now_ms() if now_ms is None else now_ms)
+        self.upkeep.take_failed_offline()
+        return ran
+
+    def start(self) -> None:
+        """Let a thread call ``tick`` as time passes, until ``close``."""
+        if self._ticker is None:
+            self._ticker = Ticker(self.tick, self.scheduler, self.clock)
+
+    def samples(self) -> list[Sample]:
+        """What all of it is measured by: logs, directories, attendants; see ``runtime.metrics``."""
+        return samples(self)
+
+    def flush(self) -> None:
+        """Make everything that was appended durable. Raises StorageError."""
+        for served in self.serving():
+            for log in list(served.logs.values()):
+                log.flush()
+
+    def close(self) -> None:
+        """Close all logs in order, write checkpoints and markers, let go of the locks; twice is once.
+
+        Raises StorageError when a directory could not be left clean; the others are.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        for attendant in reversed(self.attendants.copy()):
+            attendant.close()
+        self._end_threads()
+        trouble: StorageError | None = None
+        for served in self.serving():
+            try:
+                served.close()
+            except StorageError as error:
+                trouble = trouble or error
+        if trouble is not None:
+            raise trouble
+
+    def _end_threads(self) -> None:
+        if self._ticker is not None:
+            self._ticker.stop()
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def __enter__(self) -> LogManager:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

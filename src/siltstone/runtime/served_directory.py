@@ -1,0 +1,376 @@
+"""One log directory in service: its lock, its logs, its checkpoints, its clean-shutdown marker.
+
+::
+
+    claim ─► lock ─► the marker goes, durably ─► recover and open the logs ─► …
+    close ─► logs flushed and closed ─► checkpoints ─► marker ─► lock let go
+
+The marker says that nothing has to be looked at: it goes before anything else is touched, and comes back
+only when all logs were closed in order. A checkpoint is written only when it says something new, and each
+entry only once what it points to is durable. A directory whose disk fails goes offline with all its logs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from siltstone.base import files
+from siltstone.base.errors import CorruptFileError, StorageError
+from siltstone.log import names
+from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
+from siltstone.log.directory import LogDirectory, PassedOver
+from siltstone.log.names import TopicPartition
+from siltstone.log.partition import PartitionLog
+
+# Partitions that the cleaner leaves alone, and why: kept in a file of ours, ``siltstone-uncleanable.json``.
+#
+# Kafka's ``LogCleanerManager`` marks a partition as uncleanable in memory: the reason is in its log, and the
+# next start tries again. Here it is kept until somebody says "try again", the partition is deleted or it is
+# emptied. The file lies in the root of the log directory that holds the partitions, where a broker passes
+# files over (a strange *folder* would stop it)::
+#
+#     {"version": 1, "partitions": [{"topic": "users", "partition": 0, "since_ms": 1800000000000,
+#                                    "reason": "/data/users-0/00000000000000000000.log: byte 61: …"}]}
+#
+# Nothing but the cleaner goes by it: such a log is appended to, read and retained as any other.
+
+UNCLEANABLE_FILE = "siltstone-uncleanable.json"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uncleanable:
+    """Why a partition is not cleaned, and since when (ms)."""
+
+    reason: str
+    since_ms: int
+
+
+def read_uncleanable(directory: Path) -> dict[TopicPartition, Uncleanable]:
+    """What a log directory's file says; empty without one. Raises CorruptFileError, OSError."""
+    path = directory / UNCLEANABLE_FILE
+    try:
+        raw = files.read_bytes(path)
+    except FileNotFoundError:
+        return {}
+    try:
+        found = json.loads(raw)
+        if found["version"] != _VERSION:
+            raise ValueError(f"version {found['version']}; only {_VERSION} is known")
+        return {
+            TopicPartition(str(row["topic"]), int(row["partition"])): Uncleanable(
+                reason=str(row["reason"]), since_ms=int(row["since_ms"])
+            )
+            for row in found["partitions"]
+        }
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptFileError(str(path), 0, f"no list of uncleanable partitions ({error})") from None
+
+
+def write_uncleanable(directory: Path, found: Mapping[TopicPartition, Uncleanable]) -> None:
+    """Replace the file, durably; without any partition there is none. Raises OSError."""
+    path = directory / UNCLEANABLE_FILE
+    if found:
+        rows = [
+            {
+                "topic": where.topic,
+                "partition": where.partition,
+                "since_ms": each.since_ms,
+                "reason": each.reason,
+            }
+            for where, each in sorted(found.items())
+        ]
+        files.replace(path, (json.dumps({"version": _VERSION, "partitions": rows}, indent=1) + "\n").encode())
+    elif files.exists(path):
+        files.unlink(path)
+        files.sync_directory(directory)
+
+
+def mark_uncleanable(directory: Path, where: TopicPartition, reason: str, now_ms: int) -> None:
+    """Add a partition, or give it another reason; the first one's time stays. Raises OSError.
+
+    For a cleaner that works on a directory that nobody serves; ``ServedDirectory`` has its own.
+    """
+    found = _read_or_begin_anew(directory)
+    since_ms = found[where].since_ms if where in found else now_ms
+    write_uncleanable(directory, {**found, where: Uncleanable(reason=reason, since_ms=since_ms)})
+
+
+def clear_uncleanable(directory: Path, where: TopicPartition) -> bool:
+    """Let a partition be cleaned again; False when it was not listed. Raises OSError."""
+    found = _read_or_begin_anew(directory)
+    if where not in found:
+        return False
+    write_uncleanable(directory, {each: why for each, why in found.items() if each != where})
+    return True
+
+
+def _read_or_begin_anew(directory: Path) -> dict[TopicPartition, Uncleanable]:
+    """A file that makes no sense is as good as none: whatever is uncleanable is found to be so again."""
+    try:
+        return read_uncleanable(directory)
+    except CorruptFileError as error:
+        _logger.warning("%s; it is made anew", error)
+        return {}
+
+
+_logger = logging.getLogger("siltstone")
+
+
+class ServedDirectory:
+    """A claimed log directory and the logs that are open in it.
+
+    ``logs`` by partition; ``refused``: partitions that could not be opened, and why; ``offline``: why the
+    directory is out of service, None while it serves; ``was_clean``: was it stopped cleanly before?
+    ``uncleanable``: partitions that the cleaner leaves alone, and why, replaced as a whole. ``when_offline``
+    is called once the directory is out of service, before its logs are closed.
+    """
+
+    def __init__(self, directory: LogDirectory) -> None:
+        self.directory = directory
+        self.path = directory.path
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.refused: dict[TopicPartition, str] = {}
+        self._passed_over: set[TopicPartition] = set()
+        self.offline: str | None = None
+        self.was_clean = directory.was_stopped_cleanly
+        self._lock = threading.Lock()
+        self._written: dict[str, dict[TopicPartition, int]] = {}
+        self._kept: dict[str, dict[TopicPartition, int]] = {}
+        self.uncleanable: dict[TopicPartition, Uncleanable] = {}
+        self.when_offline: Callable[[ServedDirectory], None] = lambda served: None
+
+    @classmethod
+    def claim(cls, path: Path, *, only: TopicPartition | None = None) -> ServedDirectory:
+        """Claim a directory; nothing in it is touched yet. Raises SiltstoneError, OSError."""
+        served = cls(LogDirectory.claim(path, only=only))
+        try:
+            served._read_checkpoints()
+        except BaseException:
+            served.directory.close()
+            raise
+        return served
+
+    def take_marker(self) -> None:
+        """Take the clean-shutdown marker away, durably: from here on a crash is a crash. Raises OSError."""
+        if files.exists(self.path / names.CLEAN_SHUTDOWN):
+            files.unlink(self.path / names.CLEAN_SHUTDOWN)
+            files.sync_directory(self.path)
+
+    def _read_checkpoints(self) -> None:
+        """Entries of partitions that nobody opens here stay as they are; a bad file is as good as none."""
+        for name in (names.RECOVERY_CHECKPOINT, names.LOG_START_CHECKPOINT, names.REPLICATION_CHECKPOINT):
+            try:
+                self._written[name] = read_checkpoint(self.path / name)
+            except CorruptFileError as error:
+                _logger.warning("%s; it is made anew", error)
+                self._written[name] = {}
+                self.was_clean = False
+            others = self._written[name] if self.directory.is_partial else {}
+            mine = self.directory.partitions
+            self._kept[name] = {where: at for where, at in others.items() if where not in mine}
+        with contextlib.suppress(CorruptFileError):
+            listed, mine = read_uncleanable(self.path), self.directory.partitions
+            self.uncleanable = {where: why for where, why in listed.items() if where in mine}
+
+    # What there is
+
+    def partition_path(self, where: TopicPartition) -> Path:
+        """Where a partition's directory is, or would be."""
+        return self.path / str(where)
+
+    def recovery_point(self, where: TopicPartition) -> int:
+        """What was checkpointed last, 0 without an entry."""
+        return self._written[names.RECOVERY_CHECKPOINT].get(where, 0)
+
+    def log_start(self, where: TopicPartition) -> int:
+        """What was checkpointed last, 0 without an entry."""
+        return self._written[names.LOG_START_CHECKPOINT].get(where, 0)
+
+    def pass_over(self, where: TopicPartition, reason: str) -> None:
+        """A partition is none of ours: it is neither opened nor touched."""
+        path = self.directory.partitions.pop(where)
+        self.directory.passed_over.append(PassedOver(path=str(path), reason=reason))
+        self._passed_over.add(where)
+
+    @property
+    def all_partitions(self) -> set[TopicPartition]:
+        """Every partition that has a directory here, be it served or not."""
+        return {*self.directory.partitions, *self._passed_over}
+
+    # Checkpoints
+
+    def write_recovery_points(self) -> None:
+        """Write down below what everything is durable, and the high watermarks. Raises OSError."""
+        self._write(names.RECOVERY_CHECKPOINT, lambda log: log.recovery_point)
+        self._write(names.REPLICATION_CHECKPOINT, lambda log: log.high_watermark)
+
+    def write_log_starts(self) -> None:
+        """Write down where logs start that do not start with their first segment. Raises OSError."""
+        self._write(names.LOG_START_CHECKPOINT, _start_within_a_segment)
+
+    def write_checkpoints(self) -> None:
+        """Write all that have changed. Raises OSError."""
+        self.write_recovery_points()
+        self.write_log_starts()
+
+    def _write(self, name: str, entry_of: Callable[[PartitionLog], int | None]) -> None:
+        """Partitions that are there and not open keep their entries: they may be mended, or opened yet."""
+        with self._lock:
+            before, logs = self._written[name], self.logs.copy()
+            closed = self.all_partitions - logs.keys()
+            offsets = {**self._kept[name], **{where: before[where] for where in closed if where in before}}
+            for where, log in logs.items():
+                entry = entry_of(log)
+                if entry is not None:
+                    offsets[where] = entry
+            if offsets != before:
+                write_checkpoint(self.path / name, offsets)
+                self._written[name] = offsets
+
+    def bound_cleaner_checkpoint(self, where: TopicPartition, most: int | None) -> None:
+        """The cleaner's entry is at most ``most``; None takes it away. Raises CorruptFileError, OSError."""
+        with self._lock:
+            entry = self.directory.checkpoints().cleaner.get(where)
+            if entry is not None and (most is None or entry > most):
+                self.directory.write_cleaner_checkpoint(where, most)
+
+    def cleaner_checkpoint(self) -> dict[TopicPartition, int]:
+        """Up to where logs are cleaned; a file that makes no sense is as good as none. Raises OSError."""
+        with self._lock:
+            return self._read_cleaner_checkpoint()
+
+    def _read_cleaner_checkpoint(self) -> dict[TopicPartition, int]:
+        try:
+            return read_checkpoint(self.path / names.CLEANER_CHECKPOINT)
+        except CorruptFileError as error:
+            _logger.warning("%s; it is made anew", error)
+            return {}
+
+    def write_cleaner_checkpoint(self, where: TopicPartition, offset: int) -> None:
+        """A log is cleaned up to ``offset``, durably. Raises OSError."""
+        with self._lock:
+            offsets = {**self._read_cleaner_checkpoint(), where: offset}
+            write_checkpoint(self.path / names.CLEANER_CHECKPOINT, offsets)
+
+    # What the cleaner leaves alone
+
+    def mark_uncleanable(self, where: TopicPartition, reason: str, now_ms: int) -> None:
+        """The cleaner is to leave a partition alone, durably. Raises OSError."""
+        with self._lock:
+            mark_uncleanable(self.path, where, reason, now_ms)
+            since_ms = self.uncleanable[where].since_ms if where in self.uncleanable else now_ms
+            self.uncleanable = {**self.uncleanable, where: Uncleanable(reason=reason, since_ms=since_ms)}
+
+    def clear_uncleanable(self, where: TopicPartition) -> bool:
+        """It may be cleaned again, durably; False when it was not listed. Raises OSError."""
+        with self._lock:
+            if where not in self.uncleanable:
+                return False
+            clear_uncleanable(self.path, where)
+            self.uncleanable = {each: why for each, why in self.uncleanable.items() if each != where}
+            return True
+
+    def drop_strange_entries(self) -> None:
+        """Take entries of partitions that are not here out of all checkpoints.
+
+        A partition that is made anew must not begin where an earlier one of its name ended. Raises OSError.
+        """
+        self.write_checkpoints()
+        if self.directory.is_partial:
+            return
+        here = self.all_partitions
+        with contextlib.suppress(CorruptFileError):
+            listed = read_uncleanable(self.path)
+            if listed.keys() - here:
+                write_uncleanable(self.path, {where: listed[where] for where in listed if where in here})
+        path = self.path / names.CLEANER_CHECKPOINT
+        try:
+            cleaner = read_checkpoint(path)
+        except CorruptFileError:
+            return
+        kept = {where: at for where, at in cleaner.items() if where in here}
+        if kept != cleaner:
+            write_checkpoint(path, kept)
+
+    def forget(self, where: TopicPartition) -> None:
+        """A partition is not here any more: its entries go. Raises OSError."""
+        self.logs.pop(where, None)
+        self.refused.pop(where, None)
+        self.directory.partitions.pop(where, None)
+        self.write_checkpoints()
+        with contextlib.suppress(CorruptFileError):
+            self.bound_cleaner_checkpoint(where, None)
+        self.clear_uncleanable(where)
+
+    # Its end
+
+    @contextlib.contextmanager
+    def failing(self) -> Iterator[None]:
+        """An error of the disk within takes the directory offline, and becomes a StorageError."""
+        try:
+            yield
+        except OSError as error:
+            reason = f"{error.strerror or error}"
+            self.go_offline(reason)
+            raise StorageError(f"{self.path}: offline: {reason}") from error
+
+    def go_offline(self, reason: str) -> None:
+        """Take the directory and all its logs out of service; the others go on."""
+        if self.offline is not None:
+            return
+        self.offline = reason
+        _logger.error("%s: offline: %s; its %d logs are not served", self.path, reason, len(self.logs))
+        self.when_offline(self)
+        for log in list(self.logs.values()):
+            log.offline = log.offline or reason
+            log.close()
+        with contextlib.suppress(OSError):
+            self.directory.close()
+
+    def close(self) -> None:
+        """Close the logs, write the checkpoints and, when all of it went well, the marker.
+
+        Raises StorageError.
+        """
+        if self.offline is not None:
+            return
+        trouble: Exception | None = None
+        for log in list(self.logs.values()):
+            try:
+                log.close()
+            except StorageError as error:
+                trouble = trouble or error
+            if log.offline is not None:
+                trouble = trouble or StorageError(f"{log.directory}: {log.offline}")
+        try:
+            self.write_checkpoints()
+            if trouble is None and self._is_whole:
+                files.replace(self.path / names.CLEAN_SHUTDOWN, names.MARKER_OF_NO_BROKER)
+        except OSError as error:
+            trouble = trouble or StorageError(f"{self.path}: {error.strerror or error}")
+        finally:
+            self.offline = "closed"
+            self.directory.close()
+        if trouble is not None:
+            raise trouble
+
+    @property
+    def _is_whole(self) -> bool:
+        """Are all partitions of the directory in order, those too that were not opened here?"""
+        if self.refused:
+            return False
+        if self.was_clean or not (self._passed_over or self.directory.is_partial):
+            return True
+        return not LogDirectory.open(self.path, lock=False).partitions.keys() - self.logs.keys()
+
+
+def _start_within_a_segment(log: PartitionLog) -> int | None:
+    view = log.view
+    return view.log_start_offset if view.log_start_offset > view.segments[0].base_offset else None

@@ -1,0 +1,217 @@
+"""Names and ids of topics, and names of what is left of them (Kafka's ``Topic``, ``Uuid`` and ``LocalLog``).
+
+::
+
+    orders                              letters, digits, '.', '_', '-'; at most 249; neither '.' nor '..'
+    kLhQkZ_dTQCU8PsWACbD0Q              an id: 16 bytes in URL-safe base64 without padding, no '-' in front
+    orders-0.8b3f…(32 hex)-delete       the directory of a deleted partition until it is removed
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from siltstone.base.config import find_topic_key, parse_topic_config
+from siltstone.base.errors import InvalidConfigError, InvalidTopicError, UnknownTopicError, UsageError
+from siltstone.log.names import CLUSTER_METADATA, TopicPartition
+
+RandomBytes = Callable[[int], bytes]
+"""So many random bytes; ``secrets.token_bytes`` outside of tests."""
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+_LONGEST = 249
+_LONGEST_FILE_NAME = 255
+_DELETED = re.compile(r".*-\d+\.[0-9a-f]{32}-delete\Z", re.ASCII)
+_RESERVED_ID_NUMBERS = (0, 1)
+
+
+def refuse_bad_name(name: str) -> None:
+    """Raises InvalidTopicError for a name that Kafka does not allow."""
+    why = None
+    if not name:
+        why = "a topic's name cannot be empty"
+    elif name in (".", ".."):
+        why = "a topic's name cannot be '.' or '..'"
+    elif len(name) > _LONGEST:
+        why = f"a topic's name has at most {_LONGEST} characters, this one {len(name)}"
+    elif not _LEGAL.fullmatch(name):
+        why = "a topic's name has only letters, digits, '.', '_' and '-'"
+    elif name == CLUSTER_METADATA:
+        why = "that is the log of a cluster's metadata"
+    if why:
+        raise InvalidTopicError(f"{name[:_LONGEST]!r}: {why}")
+
+
+def refuse_collision(name: str, others: Iterable[str]) -> None:
+    """Raises InvalidTopicError where another name differs only in '.' and '_', which metrics take for one."""
+    plain = name.replace(".", "_")
+    for other in others:
+        if other != name and other.replace(".", "_") == plain:
+            raise InvalidTopicError(f"{name!r}: differs from {other!r} only in '.' and '_'; choose another")
+
+
+def new_id(random_bytes: RandomBytes) -> str:
+    """A fresh id for a topic, a directory or a cluster: 22 characters, no '-' in front."""
+    while True:
+        made = uuid.UUID(bytes=random_bytes(16), version=4)
+        text = base64.urlsafe_b64encode(made.bytes).decode().rstrip("=")
+        if not text.startswith("-") and made.int not in _RESERVED_ID_NUMBERS:
+            return text
+
+
+def partition_metadata(topic_id: str) -> bytes:
+    """The content of ``partition.metadata``."""
+    return f"version: 0\ntopic_id: {topic_id}".encode()
+
+
+def deleted_directory(where: TopicPartition, random_bytes: RandomBytes) -> str:
+    """The name that a deleted partition's directory has until it is removed; a long topic's is cut off."""
+    suffix = f"-{where.partition}.{random_bytes(16).hex()}-delete"
+    return where.topic[: _LONGEST_FILE_NAME - len(suffix)] + suffix
+
+
+def is_deleted_directory(name: str) -> bool:
+    """Is it the directory of a partition that was deleted?"""
+    return _DELETED.match(name) is not None
+
+
+# Pulsar's names of topics and namespaces, and what they mean here (``TopicName``, ``NamespaceName``).
+#
+# ::
+#
+#     persistent://tenant/namespace/name                the topic tenant.namespace.name
+#     persistent://public/default/name                  the topic name
+#     persistent://tenant/namespace/name-partition-3    its partition 3
+#     persistent://tenant-namespace/name                as the first; which hyphen is meant, the topics say
+#     name                                              the topic of that name here
+#
+# A topic is in the namespace that its first two words name, one without two dots in ``public/default``. So
+# tenants and namespaces have no dots here, and ``persistent://public/default/com.acme.users`` is the same
+# topic as ``persistent://com/acme/users``. All pure.
+
+NAMESPACE_KEYS = ("compactionThreshold",)
+"""What a namespace can say for its topics."""
+_SCHEME = "persistent://"
+_WORD = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+_PARTITION = re.compile(r"(.+)-partition-(0|[1-9]\d{0,9})\Z", re.ASCII | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Namespace:
+    """A tenant's namespace; ``str`` is ``tenant/name``."""
+
+    tenant: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.tenant}/{self.name}"
+
+
+DEFAULT_NAMESPACE = Namespace(tenant="public", name="default")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedTopic:
+    """A topic by its name here; ``partition``: only this one, None: all of them."""
+
+    topic: str
+    partition: int | None = None
+
+
+def parse_namespace(text: str) -> Namespace:
+    """``tenant/namespace``. Raises UsageError."""
+    words = text.split("/")
+    if len(words) != 2 or not all(_WORD.fullmatch(word) for word in words):
+        raise UsageError(f"{text!r} is no namespace; give tenant/namespace: letters, digits, '_' and '-'")
+    return Namespace(tenant=words[0], name=words[1])
+
+
+def namespace_of(topic: str) -> Namespace:
+    """The namespace that a topic is in."""
+    words = topic.split(".", 2)
+    if len(words) == 3 and all(words):
+        return Namespace(tenant=words[0], name=words[1])
+    return DEFAULT_NAMESPACE
+
+
+def persistent_name(topic: str) -> str:
+    """Pulsar's name of a topic."""
+    namespace = namespace_of(topic)
+    name = topic if namespace == DEFAULT_NAMESPACE else topic.split(".", 2)[2]
+    return f"{_SCHEME}{namespace}/{name}"
+
+
+def find_topic(text: str, partitions: Mapping[str, Collection[int]]) -> AskedTopic:
+    """The topic that ``text`` names among ``partitions`` (numbers by topic).
+
+    Raises UsageError for what is no name of a persistent topic, and for a short form that fits several;
+    UnknownTopicError.
+    """
+    names = list(dict.fromkeys(_possible_names(text)))
+    exact = [AskedTopic(topic=name) for name in names if name in partitions]
+    found = exact or [each for name in names for each in _one_partition(name, partitions)]
+    if len(found) > 1:
+        fitting = ", ".join(persistent_name(each.topic) for each in found)
+        raise UsageError(f"{text}: several topics fit: {fitting}; give one of these names")
+    if not found:
+        said = "" if names == [text] else f" ({names[0]})"
+        raise UnknownTopicError(f"there is no topic {text!r}{said} here; siltstone topics --list shows all")
+    return found[0]
+
+
+def _one_partition(name: str, partitions: Mapping[str, Collection[int]]) -> Iterator[AskedTopic]:
+    parts = _PARTITION.match(name)
+    if parts is not None and int(parts[2]) in partitions.get(parts[1], ()):
+        yield AskedTopic(topic=parts[1], partition=int(parts[2]))
+
+
+def _possible_names(text: str) -> Iterator[str]:
+    """The names here that ``text`` can mean, the likeliest first. Raises UsageError."""
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        yield text
+        return
+    if scheme == "non-persistent":
+        raise UsageError(f"{text}: only persistent topics are kept, so only these can be compacted")
+    words = rest.split("/")
+    if f"{scheme}://" != _SCHEME or not 2 <= len(words) <= 3 or not all(words):
+        raise UsageError(f"{text}: give persistent://tenant/namespace/name, or a topic's name")
+    if len(words) == 3:
+        yield _name_here(parse_namespace("/".join(words[:2])), words[2])
+        return
+    yield from _split_at_hyphens(*words)
+
+
+def _split_at_hyphens(both: str, name: str) -> Iterator[str]:
+    """``tenant-namespace`` at each of its hyphens, the last one first; then as it stands."""
+    for hyphen in (number for number in range(len(both) - 1, 0, -1) if both[number] == "-"):
+        words = both[:hyphen], both[hyphen + 1 :]
+        if all(_WORD.fullmatch(word) for word in words):
+            yield _name_here(Namespace(tenant=words[0], name=words[1]), name)
+    yield f"{both}.{name}"
+
+
+def _name_here(namespace: Namespace, name: str) -> str:
+    return name if namespace == DEFAULT_NAMESPACE else f"{namespace.tenant}.{namespace.name}.{name}"
+
+
+def altered_policies(
+    before: Mapping[str, str], set_to: Mapping[str, str], remove: Iterable[str], namespace: Namespace
+) -> dict[str, str]:
+    """A namespace's policies with some set and others taken away. Raises InvalidConfigError."""
+    try:
+        gone = {find_topic_key(key).name for key in remove}
+        parse_topic_config(set_to, f"namespace {namespace}")
+    except UsageError as error:
+        raise InvalidConfigError(f"namespace {namespace}: {error}") from None
+    strange = sorted(key for key in (*set_to, *gone) if key not in NAMESPACE_KEYS)
+    if strange:
+        raise InvalidConfigError(
+            f"namespace {namespace}: {', '.join(strange)} cannot be set for a namespace; "
+            f"{', '.join(NAMESPACE_KEYS)} can"
+        )
+    return {**{key: text for key, text in before.items() if key not in gone}, **set_to}

@@ -1,0 +1,308 @@
+"""What logs need from time to time: retention, flushes, checkpoints, and taking away what was deleted.
+
+Kafka's ``LogManager.startup`` schedules the same tasks with the same periods, beginning
+``log.initial.task.delay.ms`` after the start. Each goes over all logs; what the disk refuses takes the log's
+directory offline, and the others go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from siltstone.base import files
+from siltstone.base.clock import Clock
+from siltstone.base.config import LONG_MAX, Config, LogConfig
+from siltstone.base.errors import SiltstoneError, StorageError
+from siltstone.log.fetch import LogView
+from siltstone.log.ledger.store import LedgerStore
+from siltstone.log.partition import PartitionLog
+from siltstone.log.retention import Decision, decide, segment_facts
+from siltstone.runtime.cleaning_states import CleaningStates
+from siltstone.runtime.served_directory import ServedDirectory
+
+# What is to be done later, and when: pure scheduling, and a thin thread that makes it go on by itself.
+#
+# ``Scheduler.tick(now_ms)`` carries out what is due and says what it was; nothing happens between ticks. A
+# task that was due several times runs once. ``Ticker`` calls ``tick`` from a thread as time passes (Kafka's
+# ``KafkaScheduler``); tests call it themselves.
+
+Action = Callable[[], object]
+Period = Callable[[], int]
+"""The period in ms as of now; asked anew whenever the task has run."""
+
+_LONGEST_WAIT_SECONDS = 60.0
+
+
+class Scheduler:
+    """Tasks by the time at which they are due, ms. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ticking = threading.Lock()
+        self._numbers = itertools.count()
+        self._waiting: list[tuple[int, int, str, Action, Period | None]] = []
+        self.changed = threading.Event()
+
+    def every(self, name: str, period: Period, action: Action, *, first_ms: int) -> None:
+        """Run ``action`` at ``first_ms`` and from then on once a period."""
+        self._push(first_ms, name, action, period)
+
+    def at(self, when_ms: int, name: str, action: Action) -> None:
+        """Run ``action`` once, at ``when_ms``."""
+        self._push(when_ms, name, action, None)
+
+    def hasten(self, name: str, when_ms: int) -> None:
+        """Let the periodic task ``name`` run no later than at ``when_ms``."""
+        with self._lock:
+            self._waiting = [
+                (min(each[0], when_ms) if each[2] == name else each[0], *each[1:]) for each in self._waiting
+            ]
+            heapq.heapify(self._waiting)
+        self.changed.set()
+
+    def _push(self, when_ms: int, name: str, action: Action, period: Period | None) -> None:
+        with self._lock:
+            heapq.heappush(self._waiting, (when_ms, next(self._numbers), name, action, period))
+        self.changed.set()
+
+    @property
+    def next_ms(self) -> int | None:
+        """When the next task is due, None when there is none."""
+        with self._lock:
+            return self._waiting[0][0] if self._waiting else None
+
+    def tick(self, now_ms: int) -> list[str]:
+        """Carry out what is due, in order of time; the names of what was run.
+
+        A task that raises keeps nobody else from its turn: the first error is raised at the end.
+        """
+        ran = []
+        errors: list[Exception] = []
+        with self._ticking:
+            for when_ms, _, name, action, period in self._take_due(now_ms):
+                ran.append(name)
+                if period is not None:
+                    missed = max(now_ms - when_ms, 0) // max(period(), 1)
+                    self._push(when_ms + (missed + 1) * max(period(), 1), name, action, period)
+                try:
+                    action()
+                except Exception as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]
+        return ran
+
+    def _take_due(self, now_ms: int) -> list[tuple[int, int, str, Action, Period | None]]:
+        due = []
+        with self._lock:
+            while self._waiting and self._waiting[0][0] <= now_ms:
+                due.append(heapq.heappop(self._waiting))
+        return due
+
+
+class Ticker:
+    """A daemon thread that ticks as the clock goes; ``stop`` waits for the tick that is under way."""
+
+    def __init__(self, tick: Callable[[], object], scheduler: Scheduler, clock: Clock) -> None:
+        self._tick = tick
+        self._scheduler = scheduler
+        self._clock = clock
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="siltstone-ticker", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            self._scheduler.changed.clear()
+            try:
+                self._tick()
+            except Exception:
+                _logger.exception("a periodic task failed; the others go on")
+            due = self._scheduler.next_ms
+            wait = _LONGEST_WAIT_SECONDS if due is None else max(due - self._clock.now_ms(), 0) / 1000
+            if not self._stopped:
+                self._scheduler.changed.wait(min(wait, _LONGEST_WAIT_SECONDS))
+
+    def stop(self) -> None:
+        """No further tick begins."""
+        self._stopped = True
+        self._scheduler.changed.set()
+        self._thread.join()
+
+
+RETENTION, FLUSH, PRODUCERS = "retention", "flush", "expire-producers"
+RECOVERY_POINTS, LOG_STARTS = "checkpoint-recovery-points", "checkpoint-log-starts"
+UNLINK, REMOVE = "unlink-deleted-files", "remove-deleted-directory"
+_logger = logging.getLogger("siltstone")
+
+
+class Upkeep:
+    """The periodic tasks over some directories, on a scheduler."""
+
+    def __init__(
+        self,
+        directories: Sequence[ServedDirectory],
+        scheduler: Scheduler,
+        config: Config,
+        clock: Clock,
+        cleaning: CleaningStates,
+    ) -> None:
+        self._cleaning = cleaning
+        self._directories = directories
+        self._scheduler = scheduler
+        self._flush_interval_ms = config.integer("log.flush.scheduler.interval.ms")
+        self._clock = clock
+        first = clock.now_ms() + config.integer("log.initial.task.delay.ms")
+
+        def every(name: str, key: str, action: Callable[[], object]) -> None:
+            period = config.integer(key)
+            scheduler.every(name, lambda: period, action, first_ms=first)
+
+        every(RETENTION, "log.retention.check.interval.ms", self.delete_old_segments)
+        every(RECOVERY_POINTS, "log.flush.offset.checkpoint.interval.ms", self.write_recovery_points)
+        every(LOG_STARTS, "log.flush.start.offset.checkpoint.interval.ms", self.write_log_starts)
+        every(PRODUCERS, "producer.id.expiration.check.interval.ms", self.expire_producers)
+        due = clock.now_ms() + self._flush_interval_ms
+        scheduler.every(FLUSH, self._flush_period, self.flush_due, first_ms=due)
+
+    def settings_changed(self, config: LogConfig) -> None:
+        """A log has come, or goes by these settings now: it may have to be flushed earlier."""
+        if 0 < config.flush_ms < LONG_MAX:
+            self._scheduler.hasten(FLUSH, self._clock.now_ms() + config.flush_ms)
+
+    def _flush_period(self) -> int:
+        """The scheduler's interval, or the shortest ``flush.ms`` of a log where that is shorter.
+
+        Kafka keeps to the interval, which is endless unless set: a topic's ``flush.ms`` then only counts
+        when something is appended, and the last records of a log wait for ever.
+        """
+        periods = (log.config.flush_ms for _, log in self._all_logs() if log.config.flush_ms > 0)
+        return min(self._flush_interval_ms, min(periods, default=LONG_MAX))
+
+    def _all_logs(self) -> Iterator[tuple[ServedDirectory, PartitionLog]]:
+        for served in self._directories:
+            for log in list(served.logs.values()):
+                if served.offline is None:
+                    yield served, log
+
+    @contextlib.contextmanager
+    def guarded(self, served: ServedDirectory) -> Iterator[None]:
+        """The disk's errors within take the directory offline; a full disk is only told of."""
+        try:
+            yield
+        except StorageError as error:
+            _logger.warning("%s", error)
+            self.take_failed_offline()
+        except SiltstoneError as error:
+            _logger.error("%s", error)
+        except OSError as error:
+            served.go_offline(f"{error.strerror or error}")
+
+    def take_failed_offline(self) -> None:
+        """A log whose disk failed takes its directory with it."""
+        for served, log in self._all_logs():
+            if log.offline is not None:
+                served.go_offline(log.offline)
+
+    # The tasks
+
+    def delete_old_segments(self) -> dict[str, tuple[Decision, ...]]:
+        """Carry retention out on every log; what went, by partition.
+
+        A log that is being cleaned has its turn from the cleaner, once that is through with it.
+        """
+        gone = {}
+        for served, log in self._all_logs():
+            if not self._cleaning.try_pause(log.where):
+                continue
+            try:
+                with self.guarded(served):
+                    decisions = self.delete_old_segments_of(served, log)
+                    if decisions:
+                        gone[str(log.where)] = decisions
+            finally:
+                self._cleaning.resume(log.where)
+        return gone
+
+    def delete_old_segments_of(self, served: ServedDirectory, log: PartitionLog) -> tuple[Decision, ...]:
+        """Carry retention out on one log that no cleaner has, or on the caller's own claim.
+
+        Raises StorageError, InvalidConfigError for an unknown policy, LedgerError: originals may be all that
+        is left of what a damaged ledger covered.
+        """
+        decisions: tuple[Decision, ...] = ()
+        now_ms = self._clock.now_ms()
+        held_from = LedgerStore(log.directory).held_horizon() if log.config.deletes else None
+
+        def count(view: LogView) -> int:
+            nonlocal decisions
+            decisions = decide(
+                segment_facts(view, with_times=log.config.deletes),
+                now_ms=now_ms,
+                config=log.config,
+                log_start_offset=view.log_start_offset,
+                high_watermark=view.high_watermark,
+                held_from=held_from,
+            )
+            return len(decisions)
+
+        if log.offline is None:
+            self.unlink_later(served, log.delete_prefix(count), log.config.file_delete_delay_ms)
+        return decisions
+
+    def unlink_later(self, served: ServedDirectory, paths: Sequence[Path], delay_ms: int) -> None:
+        """Unlink ``.deleted`` files after a while: somebody who reads may still want to open them."""
+        if paths:
+            when_ms = self._clock.now_ms() + delay_ms
+            self._scheduler.at(when_ms, UNLINK, lambda: self._unlink(served, paths))
+
+    def _unlink(self, served: ServedDirectory, paths: Sequence[Path]) -> None:
+        with self.guarded(served):
+            for path in paths if served.offline is None else ():
+                with contextlib.suppress(FileNotFoundError):
+                    files.unlink(path)
+
+    def remove_later(self, served: ServedDirectory, directory: Path, delay_ms: int) -> None:
+        """Remove a deleted partition's directory after a while."""
+
+        def remove() -> None:
+            with self.guarded(served):
+                if served.offline is None and files.exists(directory):
+                    files.remove_tree(directory)
+
+        self._scheduler.at(self._clock.now_ms() + delay_ms, REMOVE, remove)
+
+    def flush_due(self) -> None:
+        """Flush the logs that have waited for their ``flush.ms``."""
+        now_ms = self._clock.now_ms()
+        for served, log in self._all_logs():
+            waited = now_ms - log.flushed_ms
+            if log.log_end_offset > log.recovery_point and waited >= log.config.flush_ms < LONG_MAX:
+                with self.guarded(served):
+                    log.flush()
+
+    def write_recovery_points(self) -> None:
+        """Write down below what the logs are durable, and their high watermarks."""
+        for served in self._serving():
+            with self.guarded(served):
+                served.write_recovery_points()
+
+    def write_log_starts(self) -> None:
+        """Write down where the logs start."""
+        for served in self._serving():
+            with self.guarded(served):
+                served.write_log_starts()
+
+    def _serving(self) -> list[ServedDirectory]:
+        return [served for served in self._directories if served.offline is None]
+
+    def expire_producers(self) -> None:
+        """Forget producers that were silent for too long."""
+        for _, log in self._all_logs():
+            log.expire_producers()

@@ -1,0 +1,162 @@
+"""The last record of each key, by a hash of this room's own.
+
+An entry is three uint64: two words of a keyed hash, of which the second gives its low four bits to flags, and
+the offset. The hash runs two lanes of multiply and rotate, in the manner of xxHash64, over the key's words,
+each from its own secret start. It is another one than the cleaner's: an error in that one would show here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from siltstone.base.records.columns import RecordColumns
+from siltstone.base.records.kernel import kernel
+from siltstone.base.records.layout import Bytes, Int32, Int64, Words
+from siltstone.base.records.varint import byte_of_word, load_word
+from siltstone.verify.findings import Findings
+
+KEPT, MAY_GO, MUST_GO, TOMBSTONE = 1, 2, 4, 8
+"""Flags of an entry: it is in AFTER; its tombstone window has passed; has surely passed; no value."""
+ENTRY_BYTES = 24
+JUDGE_BYTES = 72
+"""Memory that judging takes for an entry at its peak."""
+_FINE, _LOST, _TOMBSTONE_LOST, _SUPERSEDED_KEPT, _TOMBSTONE_KEPT = range(5)
+_KINDS = (
+    (_LOST, "lost", "no later record of its key is there, and it is not in AFTER"),
+    (_TOMBSTONE_LOST, "tombstone_lost", "it is not in AFTER, and its delete horizon has not passed"),
+    (_SUPERSEDED_KEPT, "superseded_kept", "a later record of its key was cleaned with it"),
+    (_TOMBSTONE_KEPT, "tombstone_kept", "its delete horizon has passed, and it is still there"),
+)
+
+_P1, _P2 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F)
+_P3, _P4 = np.uint64(0x165667B19E3779F9), np.uint64(0x85EBCA77C2B2AE63)
+
+
+@kernel
+def _rotated(word: np.uint64, by: int) -> np.uint64:
+    return (word << np.uint64(by)) | (word >> np.uint64(64 - by))
+
+
+@kernel
+def _mixed(lane: np.uint64, word: np.uint64) -> np.uint64:
+    lane ^= _rotated(word * _P2, 31) * _P1
+    return _rotated(lane, 27) * _P1 + _P4
+
+
+@kernel
+def _finished(lane: np.uint64) -> np.uint64:
+    lane = (lane ^ (lane >> np.uint64(33))) * _P2
+    lane = (lane ^ (lane >> np.uint64(29))) * _P3
+    return lane ^ (lane >> np.uint64(32))
+
+
+@kernel
+def hash_keys(data: Bytes, start: Int32, size: Int32, seed0: np.uint64, seed1: np.uint64, out: Words) -> None:
+    """The two words of each key ``data[start:start + size]`` (no null ones) into ``out[:, :2]``."""
+    for i in range(len(start)):
+        position, count = np.uint64(start[i]), size[i]
+        lane0 = seed0 + np.uint64(count) * _P1
+        lane1 = seed1 ^ (np.uint64(count) * _P3)
+        for _ in range(count >> 3):
+            word = load_word(data, position)
+            lane0 = _mixed(lane0, word)
+            lane1 = _mixed(lane1, word ^ _P4)
+            position += np.uint64(8)
+        word = np.uint64(0)
+        for byte in range(count & 7):
+            word |= byte_of_word(data, position, byte)
+        lane0 = _mixed(lane0, word)
+        lane1 = _mixed(lane1, word ^ _P4)
+        out[i, 0] = _finished(lane0)
+        out[i, 1] = _finished(lane1)
+
+
+def entries_of(columns: RecordColumns, rows: Int64, flags: Int64, hash_key: tuple[int, int]) -> Words:
+    """Entries (uint64[n, 3]) of the records ``rows`` (all with a key), with ``flags`` a row of ``rows``."""
+    out = np.empty((len(rows), 3), np.uint64)
+    seeds = (np.uint64(hash_key[0]), np.uint64(hash_key[1]))
+    hash_keys(columns.data, columns.key_start[rows], columns.key_size[rows], *seeds, out)
+    out[:, 1] = (out[:, 1] & ~np.uint64(15)) | flags.astype(np.uint64)
+    out[:, 2] = columns.offset[rows].astype(np.uint64)
+    return out
+
+
+def bucket_of(entries: Words, buckets: int) -> Int64:
+    """The bucket of each entry, by its first word's top bits."""
+    return (((entries[:, 0] >> np.uint64(32)) * np.uint64(buckets)) >> np.uint64(32)).astype(np.int64)
+
+
+@kernel
+def _judge(entries: Words, first_dirty: np.uint64, must: bool, table: Int64, verdict: Any) -> int:
+    """Fill ``verdict`` (uint8, one an entry); returns how many distinct keys there are.
+
+    ``table`` (-1 everywhere, a power of two, at least twice the entries) holds for each key the entry with
+    its largest dirty offset, or its first one.
+    """
+    mask = np.uint64(len(table) - 1)
+    keep = ~np.uint64(15)
+    distinct = 0
+    places = np.empty(len(entries), np.int64)
+    for i in range(len(entries)):
+        slot = np.int64(entries[i, 0] & mask)
+        while True:
+            found = table[slot]
+            if found < 0:
+                table[slot] = i
+                distinct += 1
+                break
+            if entries[found, 0] == entries[i, 0] and (entries[found, 1] & keep) == (entries[i, 1] & keep):
+                if entries[i, 2] >= first_dirty and entries[i, 2] > entries[found, 2]:
+                    table[slot] = i
+                break
+            slot = np.int64(np.uint64(slot + 1) & mask)
+        places[i] = slot
+    for i in range(len(entries)):
+        last = entries[table[places[i]], 2]
+        superseded = last >= first_dirty and entries[i, 2] < last
+        flags = entries[i, 1]
+        kept = flags & np.uint64(1) != 0
+        verdict[i] = 0
+        if kept and superseded and must:
+            verdict[i] = 3
+        elif kept and not superseded and must and flags & np.uint64(4) != 0:
+            verdict[i] = 4
+        elif not kept and superseded:
+            verdict[i] = 5
+        elif not kept and flags & np.uint64(2) != 0:
+            verdict[i] = 6
+        elif not kept:
+            verdict[i] = 2 if flags & np.uint64(8) != 0 else 1
+    return distinct
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyTerms:
+    """What keys of one log are judged by: offsets; ``must``: is there a part that has to be clean?"""
+
+    first_dirty: int
+    must: bool
+
+
+def judge_bucket(blobs: list[Words], terms: KeyTerms) -> Findings:
+    """Judge all entries of one bucket of a log, in any order."""
+    entries = np.concatenate([*blobs, np.empty((0, 3), np.uint64)])
+    findings, verdict = Findings(), np.zeros(len(entries), np.uint8)
+    size = 8
+    while size < 2 * len(entries):
+        size *= 2
+    table = np.full(size, -1, np.int64)
+    distinct = _judge(entries, np.uint64(max(terms.first_dirty, 0)), terms.must, table, verdict)
+    totals = np.bincount(verdict, minlength=7)
+    findings.counts.update(keys=int(distinct), superseded=int(totals[5]), tombstones=int(totals[6]))
+    for code, kind, detail in _KINDS:
+        if totals[code]:
+            offsets = np.sort(entries[verdict == code, 2])
+            for number, offset in enumerate(offsets[:5].tolist()):
+                last = number == min(len(offsets), 5) - 1
+                times = int(totals[code]) - number if last else 1
+                findings.add(kind, detail, offset=int(offset), times=times)
+    return findings

@@ -1,0 +1,216 @@
+"""Transactions in a check: what was aborted, and what may become of the markers.
+
+A marker's transaction is *empty* when no data batch of its producer lies between the producer's marker before
+it and this one; a batch without records counts as data. A span knows that of all its markers but for the
+first of each producer, which hangs on what lies below the span. Such markers are handed on as ``Marker`` rows
+and judged once all spans are there (``settle``).
+
+=================  =========================  ==============================================
+the transaction    the marker in BEFORE       the marker in AFTER
+=================  =========================  ==============================================
+has data           any                        stays, its horizon as before
+is empty           without a horizon          stays, with a horizon
+is empty           its horizon is to come     stays
+is empty           its horizon has passed     goes, or stays empty for its producer's sake
+=================  =========================  ==============================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Directory, Flags
+from siltstone.log.indexes import TRANSACTION_ENTRY
+from siltstone.verify.findings import Findings
+from siltstone.verify.pairs import LogPair
+
+_NONE = np.empty(0, np.int64)
+GONE, STAYED, EMPTIED = "gone", "stayed", "emptied"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """A marker of BEFORE and what became of it; horizons in ms, None without.
+
+    ``had_data`` None: hangs on what lies below the span.
+    """
+
+    offset: int
+    producer_id: int
+    commit: bool
+    horizon: int | None
+    fate: str
+    new_horizon: int | None
+    had_data: bool | None
+
+
+@dataclass(slots=True, kw_only=True)
+class SpanTransactions:
+    """How a span went: its markers that are undecided, the aborts that had data (their markers' offsets),
+    and how it left each producer that it met: with data since its last marker (``opened``), or none."""
+
+    undecided: list[Marker] = field(default_factory=list)
+    aborts_with_data: list[int] = field(default_factory=list)
+    opened: set[int] = field(default_factory=set)
+    closed: set[int] = field(default_factory=set)
+
+    def data_between(self, producer_id: int, *, here: bool) -> bool | None:
+        """Has the transaction that a marker ends data? ``here``: some was met since the last look."""
+        if here or producer_id in self.opened:
+            return True
+        return False if producer_id in self.closed else None
+
+    def end(self, producer_id: int) -> None:
+        """The producer's marker was met."""
+        self.opened.discard(producer_id)
+        self.closed.add(producer_id)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for ``json``."""
+        rows = [[getattr(each, name) for name in Marker.__dataclass_fields__] for each in self.undecided]
+        return {
+            "undecided": rows,
+            "aborts_with_data": self.aborts_with_data,
+            "opened": sorted(self.opened),
+            "closed": sorted(self.closed),
+        }
+
+    @classmethod
+    def of_json(cls, raw: dict[str, Any]) -> SpanTransactions:
+        """The same again."""
+        names = list(Marker.__dataclass_fields__)
+        return cls(
+            undecided=[Marker(**dict(zip(names, row, strict=True))) for row in raw["undecided"]],
+            aborts_with_data=list(raw["aborts_with_data"]),
+            opened=set(raw["opened"]),
+            closed=set(raw["closed"]),
+        )
+
+
+class AbortedIndex:
+    """The aborted transactions of a log, out of its ``.txnindex`` files, by producer."""
+
+    def __init__(self, data: bytes) -> None:
+        entries = np.frombuffer(data, TRANSACTION_ENTRY)
+        entries = entries[np.lexsort((entries["first_offset"], entries["producer_id"]))]
+        self._by_producer: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = {}
+        producers = entries["producer_id"].astype(np.int64)
+        for producer in np.unique(producers).tolist():
+            mine = entries[producers == producer]
+            first, last = mine["first_offset"].astype(np.int64), mine["last_offset"].astype(np.int64)
+            self._by_producer[producer] = (first, last)
+
+    def aborted(self, batches: Directory) -> Flags:
+        """Which data batches are part of an aborted transaction: bool, one a batch."""
+        found = np.zeros(len(batches), np.bool_)
+        if not self._by_producer:
+            return found
+        attributes = batches["attributes"]
+        data = (batches["magic"] == 2) & (
+            (attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT
+        )
+        for producer in np.unique(batches["producer_id"][data]).tolist():
+            known = self._by_producer.get(producer)
+            if known is not None:
+                rows = np.flatnonzero(data & (batches["producer_id"] == producer))
+                where = np.searchsorted(known[0], batches["last_offset"][rows], side="right") - 1
+                inside = (where >= 0) & (known[1][where.clip(min=0)] >= batches["base_offset"][rows])
+                found[rows] = inside
+        return found
+
+    def contradicts(self, producer: int, offset: int, commit: bool, data_is_listed: Flags) -> bool:
+        """Does an entry say something else than a marker at ``offset``?
+
+        ``data_is_listed``: of data batches between the producer's marker before it and this one, which are
+        named as aborted. Data of an abort that none of them names is for ``check_entries``.
+        """
+        first, last = self._by_producer.get(producer, (_NONE, _NONE))
+        entry = int(np.searchsorted(first, offset, side="right")) - 1
+        if entry < 0 or last[entry] < offset:
+            return bool(data_is_listed.any())
+        return commit or int(last[entry]) != offset or not data_is_listed.all()
+
+
+def judge_marker(pair: LogPair, marker: Marker, had_data: bool, findings: Findings) -> None:
+    """Hold one marker of the rewritten part to the table above."""
+    terms = pair.terms
+    if had_data:
+        if marker.fate != STAYED:
+            _note(findings, "marker_lost", marker, "data of its transaction was there")
+        elif marker.new_horizon != marker.horizon:
+            _note(findings, "marker_stamp", marker, "data of its transaction was there")
+    elif marker.horizon is None or marker.horizon > terms.now_ms:
+        if marker.fate != STAYED:
+            _note(findings, "marker_lost", marker, "its delete horizon has not passed")
+        elif marker.horizon is None and marker.new_horizon is None and pair.was_cleaned:
+            _note(findings, "marker_stamp", marker, "its transaction is empty, and it has no horizon")
+    elif marker.fate == STAYED and terms.now_is_exact and pair.was_cleaned:
+        _note(findings, "marker_kept", marker, f"its delete horizon was {marker.horizon}")
+    if marker.fate != STAYED:
+        findings.counts["markers"] += 1
+
+
+def _note(findings: Findings, kind: str, marker: Marker, why: str) -> None:
+    what = "commit" if marker.commit else "abort"
+    findings.add(kind, f"{what} of producer {marker.producer_id}: {why}", offset=marker.offset)
+
+
+def settle(pair: LogPair, spans: Sequence[SpanTransactions], findings: Findings) -> set[int]:
+    """Judge what the spans, in order, left undecided; the offsets of abort markers whose data was there."""
+    opened: set[int] = set()
+    aborts: set[int] = set()
+    first = pair.after[0].base_offset if pair.after else 0
+    for span in spans:
+        for marker in span.undecided:
+            had_data = marker.producer_id in opened
+            if first <= marker.offset < pair.rewritten_end:
+                judge_marker(pair, marker, had_data, findings)
+            if had_data and not marker.commit:
+                aborts.add(marker.offset)
+        aborts.update(span.aborts_with_data)
+        opened = (opened - span.closed) | span.opened
+    return aborts
+
+
+def check_entries(
+    pair: LogPair, after: Iterable[tuple[int, bytes]], aborts_with_data: set[int], findings: Findings
+) -> None:
+    """AFTER's ``.txnindex`` files against BEFORE's: ``after`` are (base offset of the segment, entries)."""
+    entries = np.frombuffer(pair.aborted, TRANSACTION_ENTRY).tolist()
+    by_marker = {entry[3]: tuple(entry) for entry in entries}
+    missing = aborts_with_data - by_marker.keys()
+    for offset in sorted(missing)[:1]:
+        detail = "an aborted transaction that no .txnindex of BEFORE names"
+        findings.add("before_damaged", detail, offset=offset, times=len(missing))
+    first = pair.after[0].base_offset if pair.after else 0
+    wanted = {
+        offset: entry
+        for offset, entry in by_marker.items()
+        if offset >= first and (offset in aborts_with_data or offset >= pair.rewritten_end)
+    }
+    bases = [segment.base_offset for segment in pair.after]
+    met: set[int] = set()
+    for base, data in after:
+        offsets = [entry[3] for entry in np.frombuffer(data, TRANSACTION_ENTRY).tolist()]
+        for entry in np.frombuffer(data, TRANSACTION_ENTRY).tolist():
+            offset = entry[3]
+            end = next((each for each in bases if each > base), 1 << 63)
+            if by_marker.get(offset) != tuple(entry):
+                findings.add("aborted_entry", "no such entry was there", offset=offset)
+            elif not base <= offset < end:
+                findings.add("aborted_entry", "stands in another segment than its marker", offset=offset)
+            elif offset in met:
+                findings.add("aborted_entry", "is there twice", offset=offset)
+            elif offset not in wanted and pair.was_cleaned:
+                findings.add("aborted_entry", "nothing of its transaction is left", offset=offset)
+            met.add(offset)
+        if offsets != sorted(offsets):
+            findings.add("aborted_entry", "entries are not in order", offset=base)
+    for offset in sorted(wanted.keys() - met):
+        detail = "is missing: readers of committed records would be shown the transaction"
+        findings.add("aborted_entry", detail, offset=offset)
