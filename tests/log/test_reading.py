@@ -352,15 +352,17 @@ def test_a_flipped_bit_in_an_offset_index_changes_no_read(tmp_path: Path) -> Non
             assert polled is not None and polled.columns.offset[0] == offset, (bit, offset)
 
 
-@pytest.mark.parametrize("size", [1, 1 << 20])
-def test_a_flipped_bit_in_a_transaction_index_is_refused_or_nothing(tmp_path: Path, size: int) -> None:
+@pytest.mark.parametrize(("size", "step"), [(1, 7), (1 << 20, 3)])
+def test_a_flipped_bit_in_a_transaction_index_is_refused_or_nothing(
+    tmp_path: Path, size: int, step: int
+) -> None:
     """What is read before the contradiction shows may be wrong: who reads on is told."""
     directory, refused = a_log(tmp_path / "log"), 0
     want = offsets(LogReader(FixedLog(view_of(directory)), isolation=COMMITTED))
     assert want == [0, 6, 10, 12, 20]
     for index in sorted(directory.glob("*.txnindex")):
         data = index.read_bytes()
-        for bit in range(8 * len(data)):
+        for bit in range(0, 8 * len(data), step):
             flipped = bytearray(data)
             flipped[bit // 8] ^= 1 << bit % 8
             index.write_bytes(flipped)
@@ -371,4 +373,4 @@ def test_a_flipped_bit_in_a_transaction_index_is_refused_or_nothing(tmp_path: Pa
                 refused += 1
                 assert "txnindex" in str(error)
         index.write_bytes(data)
-    assert refused > 3 * 5 * 64
+    assert refused > 3 * 5 * 64 // step

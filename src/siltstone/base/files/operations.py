@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from siltstone.base.files.parents import REAL_FILE, open_real, parent_of
+from siltstone.base.files.parents import REAL_FILE, ParentOf, open_real
 
 # Letting the system write what a file got to disk while more is made, so that a sync has little left to do,
 # and letting go of the memory in which it keeps a copy.
@@ -86,14 +86,12 @@ def observe(observer: Callable[[Operation], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _naming(path: str | os.PathLike[str], other: str | os.PathLike[str] | None = None) -> Iterator[None]:
-    """An error of a call that was given a name within a directory tells the whole path."""
+def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """An error of a call that was given a name within a directory, or a descriptor, tells the whole path."""
     try:
         yield
     except OSError as error:
         error.filename = os.fspath(path)
-        if other is not None:
-            error.filename2 = os.fspath(other)
         raise
 
 
@@ -320,7 +318,7 @@ class Writer:
     def __init__(self, path: str | os.PathLike[str], *, lasting: bool = True) -> None:
         self.path = os.fspath(path)
         about_to("create", path)
-        with parent_of(path) as (parent, name), _naming(path):
+        with ParentOf(path) as (parent, name):
             self._descriptor = os.open(name, _NEW_FILE, 0o600, dir_fd=parent)
         self._lasting = lasting
         self.size = self._begun = self._gone = 0
@@ -403,13 +401,12 @@ def replace(path: str | os.PathLike[str], data: bytes) -> None:
 
 def rename(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """Rename, replacing ``target``. Two names of one file become one: ``rename(2)`` would leave both."""
-    with parent_of(source) as (there, old), parent_of(target) as (here, new):
-        with contextlib.suppress(FileNotFoundError), _naming(source, target):
+    with ParentOf(source) as (there, old), ParentOf(target) as (here, new):
+        with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(_own_stat(new, here), _own_stat(old, there)):
                 return unlink(source)
         about_to("rename", source, target)
-        with _naming(source, target):
-            os.rename(old, new, src_dir_fd=there, dst_dir_fd=here)
+        os.rename(old, new, src_dir_fd=there, dst_dir_fd=here)
 
 
 def _own_stat(name: str, parent: int) -> os.stat_result:
@@ -419,14 +416,14 @@ def _own_stat(name: str, parent: int) -> os.stat_result:
 def unlink(path: str | os.PathLike[str]) -> None:
     """Remove one name. Raises FileNotFoundError."""
     about_to("unlink", path)
-    with parent_of(path) as (parent, name), _naming(path):
+    with ParentOf(path) as (parent, name):
         os.unlink(name, dir_fd=parent)
 
 
 def link(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """A second name for the same file. Raises OSError across file systems."""
     about_to("link", source, target)
-    with parent_of(source) as (there, old), parent_of(target) as (here, new), _naming(source, target):
+    with ParentOf(source) as (there, old), ParentOf(target) as (here, new):
         os.link(old, new, src_dir_fd=there, dst_dir_fd=here, follow_symlinks=False)
 
 
@@ -438,7 +435,7 @@ def make_directory(path: str | os.PathLike[str], *, parents: bool = False) -> No
         make_directory(target.parent, parents=True)
     if target.name in ("", ".."):
         return
-    with parent_of(target) as (parent, name), _naming(path):
+    with ParentOf(target) as (parent, name):
         with contextlib.suppress(FileNotFoundError):
             if modes.S_ISDIR(_own_stat(name, parent).st_mode):
                 return
@@ -455,7 +452,7 @@ def make_directory(path: str | os.PathLike[str], *, parents: bool = False) -> No
 def remove_directory(path: str | os.PathLike[str]) -> None:
     """Remove an empty directory. Raises OSError when it is not empty."""
     about_to("rmdir", path)
-    with parent_of(path) as (parent, name), _naming(path):
+    with ParentOf(path) as (parent, name):
         os.rmdir(name, dir_fd=parent)
 
 
@@ -465,7 +462,7 @@ def remove_tree(path: str | os.PathLike[str]) -> None:
 
     Somebody may still put files in, or take them out: a task that outlives its job. Raises OSError.
     """
-    with parent_of(path) as (parent, name):
+    with ParentOf(path) as (parent, name):
         _remove_tree(parent, name, os.fspath(path), _DEPTH_MAX)
 
 
@@ -508,7 +505,7 @@ def why_not_our_folder(path: str | os.PathLike[str]) -> str | None:
 
     None: nothing does, or there is nothing of that name. Raises OSError.
     """
-    with parent_of(path) as (parent, name):
+    with ParentOf(path) as (parent, name):
         try:
             facts = _own_stat(name, parent)
         except FileNotFoundError:
@@ -561,7 +558,7 @@ def sync_files(paths: Iterable[str | os.PathLike[str]]) -> None:
 def set_modified(path: str | os.PathLike[str], modified_ns: int) -> None:
     """Set the modification time (ns), of a link its own."""
     about_to("utime", path)
-    with parent_of(path) as (parent, name), _naming(path):
+    with ParentOf(path) as (parent, name):
         os.utime(name, ns=(modified_ns, modified_ns), dir_fd=parent, follow_symlinks=False)
 
 
@@ -569,30 +566,37 @@ def copy_attributes(source: str | os.PathLike[str], target: str | os.PathLike[st
     """Give ``target``, a new file or directory, the owner, group, mode, ACL and extended attributes of
     ``source``, not its times. Raises OSError, also where one of the two is a link."""
     about_to("attributes", target, source)
-    with contextlib.ExitStack() as stack:
-        old = open_real(source)
-        stack.callback(os.close, old)
+    old = open_real(source)
+    try:
         new = open_real(target)
-        stack.callback(os.close, new)
-        found = os.fstat(old)
-        with _naming(target):
-            _give(new, found)
-            os.fchmod(new, found.st_mode & 0o7777)
-            try:
-                names = os.listxattr(old)
-            except OSError as error:
-                if error.errno in (errno.ENOTSUP, errno.ENODATA):
-                    return
-                raise
-            for name in names:
-                os.setxattr(new, name, os.getxattr(old, name))
+        try:
+            with _naming(target):
+                _copy_attributes(old, new)
+        finally:
+            os.close(new)
+    finally:
+        os.close(old)
+
+
+def _copy_attributes(old: int, new: int) -> None:
+    found = os.fstat(old)
+    _give(new, found)
+    os.fchmod(new, found.st_mode & 0o7777)
+    try:
+        names = os.listxattr(old)
+    except OSError as error:
+        if error.errno in (errno.ENOTSUP, errno.ENODATA):
+            return
+        raise
+    for name in names:
+        os.setxattr(new, name, os.getxattr(old, name))
 
 
 def open_for_writing(path: str | os.PathLike[str]) -> tuple[int, bool]:
     """A descriptor of a file that is read and written, and whether it had to be made: it belongs to the owner
     of its directory then. Raises OSError, also where the name is that of a link."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with parent_of(path) as (parent, name), _naming(path):
+    with ParentOf(path) as (parent, name):
         try:
             return _open_regular(name, flags, parent), False
         except FileNotFoundError:
@@ -617,7 +621,7 @@ def _open_regular(name: str, flags: int, parent: int) -> int:
 
 def inherit_owner(path: str | os.PathLike[str]) -> None:
     """Give a new file or directory the owner and group of the directory that it is in."""
-    with parent_of(path) as (parent, name), _naming(path):
+    with ParentOf(path) as (parent, name):
         descriptor = os.open(name, REAL_FILE, dir_fd=parent)
         try:
             _give(descriptor, os.fstat(parent))

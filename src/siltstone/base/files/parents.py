@@ -11,13 +11,12 @@ directory and not for those alone that all may write to.)
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from types import TracebackType
 
 _PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY)
 _DIRECTORY = _PATH_ONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -46,31 +45,43 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _how = _How(flags=_DIRECTORY, mode=0, resolve=_NO_LINKS)
 
 
-@contextlib.contextmanager
-def parent_of(path: PathLike) -> Iterator[tuple[int, str]]:
-    """The directory that ``path`` is in, open, and its name there. Raises OSError.
+class ParentOf:
+    """As a context: the directory that ``path`` is in, open, and its name there. Raises OSError.
 
-    The path must end in a name of its own: neither ``..`` nor a slash.
+    The path must end in a name of its own: neither ``..`` nor a slash. An OSError of the block that tells the
+    bare name, or none, tells the path. (A class, since this is done for each operation on a file.)
     """
-    folder, name = os.path.split(os.fspath(path))
-    descriptor = open_directory(folder or ".")
-    try:
-        yield descriptor, name
-    finally:
-        os.close(descriptor)
+
+    __slots__ = ("_name", "_path", "descriptor")
+
+    def __init__(self, path: PathLike) -> None:
+        self._path = os.fspath(path)
+        self._name = ""
+        self.descriptor = -1
+
+    def __enter__(self) -> tuple[int, str]:
+        folder, slash, self._name = self._path.rpartition("/")
+        self.descriptor = open_directory(folder or slash or ".")
+        return self.descriptor, self._name
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self.descriptor)
+        if isinstance(error, OSError) and error.filename in (None, self._name):
+            error.filename = self._path
 
 
 def open_real(path: PathLike) -> int:
     """A descriptor, for reading, of the file or directory itself. Raises OSError: ELOOP for a link."""
     if os.path.basename(os.fspath(path)) in ("", ".", ".."):
         return os.open(path, REAL_FILE)
-    with parent_of(path) as (parent, name):
+    with ParentOf(path) as (parent, name):
         try:
             return os.open(name, REAL_FILE, dir_fd=parent)
         except OSError as error:
             if error.errno == errno.ELOOP:
-                raise OSError(errno.ELOOP, "is a symbolic link", os.fspath(path)) from None
-            error.filename = os.fspath(path)
+                raise OSError(errno.ELOOP, "is a symbolic link") from None
             raise
 
 
