@@ -52,6 +52,7 @@ CLEANS, COPIES, RECOVERS, OPENS, LOOKS, COMPACTS = (
     "compacts",
 )
 LATER_MS = 30_000
+YEAR_9000_MS = 221_845_392_000_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -461,7 +462,7 @@ def open_and_clean(draw: Random, scene: Scene) -> Done:
 
 
 def _use(draw: Random, scene: Scene, config: Config) -> None:
-    now_ms = min(max(scene.now_ms, 0), 1 << 60)
+    now_ms = min(max(scene.now_ms, 0), YEAR_9000_MS)  # a program's clock, not a flag
     clock = ManualClock(now_ms)
     with LogManager.open(scene.directories, config=config, clock=clock, background=run_now) as manager:
         for where in list(manager):

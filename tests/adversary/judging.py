@@ -233,7 +233,9 @@ def _judge_cleaning(scene: Scene, done: Done, before: Sight, after: Sight) -> li
         if rules.cleans and scene.snapshots_hold and not scene.doubtful and log.ascends:
             live = oracle.live_batches(log, now, rules, PRODUCER_EXPIRATION_MS)
             found += [f"{name}: {problem}" for problem in live] if not rules.expires else []
-        if not rules.cleans and not _has_leftovers(before, path) and "splits" not in str(result):
+        # A segment that is too wide is split, and a swap finished, before it is looked whether to clean.
+        put_in_order = _has_leftovers(before, path) or scene.base.name == "made/wide"
+        if not rules.cleans and not put_in_order:
             found += _unchanged(before, after, path, f"{name}: {result['status']}, but")
     return found
 
@@ -260,6 +262,7 @@ def _interrupted(scene: Scene, done: Done, before: Sight, path: str, rules: Rule
         log_start=rules.log_start,
         doubtful=rules.doubtful,
         settings_known=not scene.extreme_settings,
+        twice=True,
     )
 
 

@@ -29,6 +29,7 @@ class Rules:
     known and the operator said so). ``cuts``: recovery may cut off damage, and what lies behind it.
     ``expires``: retention may take a prefix. ``doubtful``: the attack contradicts itself about transactions,
     so that a record of one may count as committed or not. ``appends``: records were added at the end.
+    ``twice``: it may have cleaned two times, the second one by what the first one stamped.
     """
 
     now_ms: int
@@ -48,6 +49,7 @@ class Rules:
     snapshots_hold: bool = True
     reported_cut: bool = False
     settings_known: bool = True
+    twice: bool = False
 
 
 def bound_of(before: Log, rules: Rules) -> int:
@@ -173,6 +175,8 @@ def _why_not(before: Log, offset: int, bound: int, last: dict[bytes, int], rules
         return None
     if record.value is None:
         if batch.magic == 2 and batch.horizon is not None and 0 <= batch.horizon <= rules.now_ms:
+            return None
+        if rules.twice and batch.horizon is None and rules.delete_retention_ms <= 0:
             return None
         if batch.magic < 2 and _old_tombstone_may_go(before, offset, rules):
             return None

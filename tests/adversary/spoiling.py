@@ -5,7 +5,9 @@ A spoiler runs within a worker, before its cases. It changes what a name in the 
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import os
 import shutil
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from typing import Any
 
 from siltstone.base import files
 from siltstone.base.errors import CorruptFileError
+from siltstone.compaction import work
 from siltstone.compaction.inplace import facts
 from siltstone.log import replacement
 
@@ -35,22 +38,22 @@ def the_high_watermark_is_no_bound() -> None:
 
 def horizons_pass_early() -> None:
     """As if it were ten years later for tombstones."""
-    _change_work(lambda work: replace(work, now_ms=min(work.now_ms + YEARS_MS, LONG_MAX)))
+    _change_work(lambda plan: replace(plan, now_ms=min(plan.now_ms + YEARS_MS, LONG_MAX)))
 
 
 def tombstones_are_stamped_with_the_past() -> None:
     """As if they need not stay at all."""
-    _change_work(lambda work: replace(work, delete_retention_ms=min(-1, -abs(work.delete_retention_ms))))
+    _change_work(lambda plan: replace(plan, delete_retention_ms=min(-1, -abs(plan.delete_retention_ms))))
 
 
 def keyless_records_always_go() -> None:
     """As if ``--drop-keyless`` had been said."""
-    _change_work(lambda work: replace(work, drop_keyless=True))
+    _change_work(lambda plan: replace(plan, drop_keyless=True))
 
 
 def producers_are_forgotten() -> None:
     """As if all of them had been silent too long."""
-    _change_work(lambda work: replace(work, producers=()))
+    _change_work(lambda plan: replace(plan, producers=()))
 
 
 def _change_work(change: Callable[[Any], Any]) -> None:
@@ -60,18 +63,27 @@ def _change_work(change: Callable[[Any], Any]) -> None:
 
 def contradictions_of_transactions_pass() -> None:
     """What a ``.txnindex`` says holds, whatever the markers say."""
-    from siltstone.compaction import work
-    from siltstone.log import transactions
+    transactions = importlib.import_module(work.TransactionScan.__module__)
+    real_follow, real_add = transactions._follow, transactions._add_stretch
 
-    real = transactions._follow
+    def follow(*columns: Any) -> Any:
+        found = real_follow(*columns)
+        return (-1, 0) if isinstance(found, tuple) else -1
 
-    def spoiled(*columns: Any) -> Any:
-        real(*columns)
-        return -1, 0
+    def add_stretch(*given: Any) -> None:
+        with contextlib.suppress(CorruptFileError):
+            real_add(*given)
 
-    transactions._follow = spoiled  # type: ignore[assignment]
-    transactions.TransactionScan.refuse_unmarked = lambda *given: None  # type: ignore[method-assign]
-    work.refuse_other_ends = lambda *given: None
+    spoiled = {"_follow": follow, "_add_stretch": add_stretch}
+    nothing = ("_refuse_impossible", "refuse_other_ends", "refuse_unmarked")
+    for module in (transactions, work, transactions.TransactionScan):
+        for name in (*spoiled, *nothing):
+            if hasattr(module, name):
+                setattr(module, name, spoiled.get(name, _passes))
+
+
+def _passes(*given: object, **more: object) -> None:
+    """A check that finds nothing."""
 
 
 def links_are_followed_when_trees_are_removed() -> None:
@@ -136,4 +148,4 @@ def the_process_dies() -> None:
 
 def memory_is_taken() -> None:
     """Eight gigabytes of it."""
-    _change_work(lambda work: bytearray(8 << 30) and work)
+    _change_work(lambda plan: bytearray(8 << 30) and plan)

@@ -37,8 +37,8 @@ def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_inodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tree that was made anew is the one that it was made from."""
-    facts = operations._facts
-    monkeypatch.setattr(operations, "_facts", lambda found: replace(facts(found), inode=0))
+    facts = operations.facts_of
+    monkeypatch.setattr(operations, "facts_of", lambda found: replace(facts(found), inode=0))
 
 
 def clean(path: Path, name: str = "1-first", now_ms: int = NOW) -> list[str]:

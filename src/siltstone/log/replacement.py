@@ -14,7 +14,8 @@ interrupted directory finishes or drops the swap as we would::
     .deleted     ── unlink: at once, or later where the log is open and somebody may still want them
 
 On start: any ``.cleaned`` goes, and with it every ``.swap`` at or above the lowest ``.cleaned``; the
-``.swap`` that are left are finished, the segments in their range going; ``.deleted`` are unlinked.
+``.swap`` that are left are finished, the segments in their range going, and one above that was being
+retired; ``.deleted`` are unlinked.
 A ``.snapshot`` goes with its segment unless a new segment has its base.
 """
 
@@ -121,6 +122,7 @@ def finish_replacement(directory: Path) -> list[str]:
         low, high = min(usable), max(_next_offset(directory, base) for base in usable)
         named = [name for _, name in _files(directory) if name.kind != SNAPSHOT]
         begun = {name.base_offset for name in named if name.suffix == DELETED and name.base_offset > low}
+        begun = {base for base in begun if not _is_of_an_earlier_swap(directory, base)}
         going = {name.base_offset for name in named if not name.suffix}
         old = sorted(base for base in going if low <= base < high or base in begun or base in usable)
         _retire(directory, old, keep_snapshots_of=usable, replaced=usable)
@@ -129,6 +131,16 @@ def finish_replacement(directory: Path) -> list[str]:
         done += [f"finished the swap of {segment_file(base, 'log')}" for base in usable]
     _drop_rest_of_retired(directory)
     return done + [f"removed {name}" for name in remove_deleted(directory)]
+
+
+def _is_of_an_earlier_swap(directory: Path, base_offset: int) -> bool:
+    """Is a segment there, and ``.deleted`` files of another one that had its base before?
+
+    A log is retired after its indexes, so the one that is there has not been. A broker's ``.deleted`` files
+    wait for ``file.delete.delay.ms``, and longer where it is killed.
+    """
+    named = (segment_file(base_offset, "log", suffix) for suffix in ("", DELETED))
+    return all(files.exists(directory / name) for name in named)
 
 
 def delete_oldest(directory: Path, bases: Sequence[int]) -> None:
