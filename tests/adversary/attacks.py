@@ -452,7 +452,8 @@ def forge_aborted(draw: Random, scene: Scene) -> str:
     logs = scene.segments(partition)
     files = [path for path in (each.with_suffix(".txnindex") for each in logs) if regular(path)]
     path = draw.choice(files) if files and draw.random() < 0.8 else draw.choice(logs).with_suffix(".txnindex")
-    rows = list(writing.ABORTED.iter_unpack(path.read_bytes())) if regular(path) else []
+    data = path.read_bytes() if regular(path) else b""
+    rows = list(writing.ABORTED.iter_unpack(data[: len(data) - len(data) % writing.ABORTED.size]))
     end = read(partition).end_offset
     if rows and draw.random() < 0.75:
         number = draw.randrange(len(rows))
@@ -642,12 +643,16 @@ def clock_jump(draw: Random, scene: Scene) -> str:
 
 @attack
 def swap_leftovers(draw: Random, scene: Scene) -> str:
-    """What an interrupted swap leaves: copies of a segment's files as .cleaned, .swap, .deleted."""
+    """What an interrupted swap leaves: copies of a segment's files as .cleaned, .swap, .deleted.
+
+    One .swap at most: what lies between two is taken for replaced, in Kafka too.
+    """
     partition = scene.target(draw)
-    said = []
+    said: list[str] = []
     for _ in range(draw.randint(1, 2)):
         log = draw.choice(scene.segments(partition))
-        suffix = draw.choice([".cleaned", ".swap", ".deleted"])
+        suffixes = [".cleaned", ".deleted"] + ([] if any(".swap" in each for each in said) else [".swap"])
+        suffix = draw.choice(suffixes)
         for path in sorted(partition.glob(f"{log.stem}.*")):
             if regular(path) and path.suffix in (".log", *INDEXED[:3]):
                 copy = path.with_name(path.name + suffix)

@@ -71,6 +71,9 @@ def problems(before: Log, after: Log, rules: Rules) -> list[str]:
         limit = before.disordered_from
         for base, segment in before.segments.items():
             now = after.segments.get(base)
+            following = min((each for each in before.segments if each > base), default=LONG_MAX)
+            if now is None and rules.expires and following <= rules.log_start:
+                continue
             if base >= limit and (now is None or now.data != segment.data) and not rules.reported_cut:
                 found.append(f"segment {base}, at or above disorder in {limit}, was changed")
         rules = replace(rules, doubtful=True, active=None, committed=None, appends=True)
@@ -101,21 +104,22 @@ def _order(before: Log, after: Log, rules: Rules) -> Iterator[str]:
             continue
         if segment.data in whole or (old is not None and rules.cuts and old.data.startswith(segment.data)):
             continue  # a segment that is too wide was split, or cut
+        if old is not None and rules.appends and segment.data.startswith(old.data):
+            continue
         yield f"segment {base} was written with damage at byte {segment.damaged_at}"
 
 
 def _same(before: Log, after: Log, rules: Rules) -> Iterator[str]:
+    cut_from = _cut_from(before, rules)
+    end = before.end_offset if cut_from is None else min(cut_from, before.end_offset)
     for offset, record in after.records.items():
         old = before.records.get(offset)
+        if rules.appends and offset >= end:
+            continue
         if old is None:
-            if not (rules.appends and offset >= before.end_offset):
-                yield f"offset {offset} was not there before"
-        elif not _reads_the_same(old, record, before, offset):
+            yield f"offset {offset} was not there before"
+        elif old != record:
             yield f"offset {offset} reads otherwise: {_shown(old)} became {_shown(record)}"
-
-
-def _reads_the_same(old: Record, new: Record, before: Log, offset: int) -> bool:
-    return old == new
 
 
 def _shown(record: Record) -> str:
@@ -241,6 +245,8 @@ def _damage_stays(before: Log, after: Log, rules: Rules) -> Iterator[str]:
 
 
 def _end(before: Log, after: Log, rules: Rules) -> Iterator[str]:
+    if rules.expires and not after.segments:
+        return  # a log of which only the part below disorder is looked at
     if after.end_offset < before.end_offset and not (
         _cut_from(before, rules) is not None and rules.reported_cut
     ):
