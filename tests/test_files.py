@@ -64,7 +64,7 @@ def test_a_pipe_has_no_size_and_is_read_to_its_end(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     with os.fdopen(writing, "wb") as pipe:
         pipe.write(bytes(10_000))
-    assert files.read_bytes(f"/dev/fd/{reading}") == bytes(10_000)
+    assert files.read_input(f"/dev/fd/{reading}") == bytes(10_000)
     os.close(reading)
 
 

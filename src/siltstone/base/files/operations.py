@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -238,25 +238,34 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     os.close(descriptor)
     if kind == modes.S_IFDIR:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-    raise OSError(errno.EINVAL, f"a {_KINDS.get(kind, 'special file')}, no regular file", os.fspath(path))
+    raise _no_regular_file(kind, path)
+
+
+def _no_regular_file(kind: int, path: str | os.PathLike[str]) -> OSError:
+    what = _KINDS.get(kind, "special file")
+    return OSError(errno.EINVAL, f"a {what}, no regular file", os.fspath(path))
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int = 1 << 30) -> bytes:
     """A small regular file's bytes, at most ``limit``. Raises OSError."""
     with open(open_regular(path), "rb") as file:
-        return file.read(limit)
+        return _read_up_to(file, limit)
 
 
 def read_input(path: str | os.PathLike[str], limit: int = 1 << 30) -> bytes:
     """The same of a file that a person named on a command line, which may be a pipe. Raises OSError."""
     with open(path, "rb") as file:
-        # Python takes as much memory as is asked for before it reads a byte, and a pipe has no size.
-        at_once = os.fstat(file.fileno()).st_size + _BEYOND_THE_SIZE
-        parts = list[bytes]()
-        while limit > 0 and (part := file.read(min(limit, at_once))):
-            parts.append(part)
-            limit -= len(part)
-        return b"".join(parts)
+        return _read_up_to(file, limit)
+
+
+def _read_up_to(file: IO[bytes], limit: int) -> bytes:
+    """Python takes as much memory as is asked for before it reads a byte, and a pipe has no size."""
+    at_once = os.fstat(file.fileno()).st_size + _BEYOND_THE_SIZE
+    parts = list[bytes]()
+    while limit > 0 and (part := file.read(min(limit, at_once))):
+        parts.append(part)
+        limit -= len(part)
+    return b"".join(parts)
 
 
 def sha256(path: str | os.PathLike[str]) -> str:
@@ -648,7 +657,7 @@ def copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None
     with open(open_real(source), "rb", buffering=0) as reader, Writer(target) as writer:
         facts = os.fstat(reader.fileno())
         if not modes.S_ISREG(facts.st_mode):
-            raise OSError(errno.EINVAL, "is no regular file", os.fspath(source))
+            raise _no_regular_file(modes.S_IFMT(facts.st_mode), source)
         buffer = np.empty(1 << 22, np.uint8)
         while got := reader.readinto(buffer.data):
             writer.write(buffer[:got])
