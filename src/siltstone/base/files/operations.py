@@ -236,12 +236,12 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     if kind == modes.S_IFREG:
         return descriptor
     os.close(descriptor)
-    if kind == modes.S_IFDIR:
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     raise _no_regular_file(kind, path)
 
 
 def _no_regular_file(kind: int, path: str | os.PathLike[str]) -> OSError:
+    if kind == modes.S_IFDIR:
+        return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     what = _KINDS.get(kind, "special file")
     return OSError(errno.EINVAL, f"a {what}, no regular file", os.fspath(path))
 
@@ -654,10 +654,12 @@ def _give(descriptor: int, to: os.stat_result) -> None:
 def copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """A durable copy with attributes and modification time; ``target`` must not be there, ``source`` be no
     link."""
-    with open(open_real(source), "rb", buffering=0) as reader, Writer(target) as writer:
-        facts = os.fstat(reader.fileno())
-        if not modes.S_ISREG(facts.st_mode):
-            raise _no_regular_file(modes.S_IFMT(facts.st_mode), source)
+    descriptor = open_real(source)
+    facts = os.fstat(descriptor)
+    if not modes.S_ISREG(facts.st_mode):
+        os.close(descriptor)
+        raise _no_regular_file(modes.S_IFMT(facts.st_mode), source)
+    with open(descriptor, "rb", buffering=0) as reader, Writer(target) as writer:
         buffer = np.empty(1 << 22, np.uint8)
         while got := reader.readinto(buffer.data):
             writer.write(buffer[:got])
