@@ -10,6 +10,7 @@ import functools
 import importlib
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -149,3 +150,8 @@ def the_process_dies() -> None:
 def memory_is_taken() -> None:
     """Eight gigabytes of it."""
     _change_work(lambda plan: bytearray(8 << 30) and plan)
+
+
+def it_waits_for_ever() -> None:
+    """As for a queue that nobody writes to."""
+    _change_work(lambda plan: threading.Event().wait())

@@ -309,8 +309,8 @@ def test_a_lock_that_may_not_be_opened(
         opened = os.open
 
         def refusing(path: Any, *others: Any, **named: Any) -> int:
-            if os.fspath(path) == str(lock):
-                raise PermissionError(errno.EACCES, "Permission denied", str(lock))
+            if os.path.basename(os.fspath(path)) == lock.name:
+                raise PermissionError(errno.EACCES, "Permission denied", path)
             return opened(path, *others, **named)
 
         monkeypatch.setattr(os, "open", refusing)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.base.files import operations
+from siltstone.base.files import operations, places
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO
 from siltstone.log.replacement import finish_replacement
 from tests.cleaner import logs, waves
@@ -38,7 +38,8 @@ def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_inodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tree that was made anew is the one that it was made from."""
     facts = operations.facts_of
-    monkeypatch.setattr(operations, "facts_of", lambda found: replace(facts(found), inode=0))
+    for module in (operations, places):
+        monkeypatch.setattr(module, "facts_of", lambda found: replace(facts(found), inode=0))
 
 
 def clean(path: Path, name: str = "1-first", now_ms: int = NOW) -> list[str]:

@@ -60,6 +60,8 @@ def refuse_kind(path: Path, facts: files.FileStat, wanted: str) -> None:
     if facts.kind == wanted:
         return
     advice = "put the file itself in its place" if facts.kind == files.LINK else "find out who put it there"
+    if wanted == files.DIRECTORY:
+        advice = "look at what it is, and remove it"
     raise UnsafeFileError(
         f"{path}: a {facts.kind}, but a {wanted} is wanted here; the log is left alone. {advice.capitalize()}"
     )
