@@ -20,7 +20,8 @@ from siltstone.base import files
 from siltstone.base.errors import CorruptFileError
 from siltstone.compaction import work
 from siltstone.compaction.inplace import facts
-from siltstone.log import replacement
+from siltstone.log import partition_files, replacement
+from siltstone.log.names import STAGING
 
 YEARS_MS = 10 * 365 * 86_400_000
 LONG_MAX = (1 << 63) - 1
@@ -88,14 +89,21 @@ def _passes(*given: object, **more: object) -> None:
 
 
 def links_are_followed_when_trees_are_removed() -> None:
-    """The tree that a link leads to goes."""
+    """The tree that a link leads to goes, and nobody looks at folders of ours before."""
 
     def spoiled(path: str | os.PathLike[str]) -> None:
         real = os.path.realpath(path)
         if os.path.isdir(real):
             shutil.rmtree(real)
 
+    def is_there(partition: Path, name: str = STAGING) -> bool:
+        return os.path.lexists(partition / name)
+
     files.remove_tree = spoiled
+    partition_files._FOLDERS = ()
+    for module in list(_modules().values()):
+        if hasattr(module, "has_own_folder"):
+            module.has_own_folder = is_there
 
 
 def bad_metadata_is_a_bug() -> None:

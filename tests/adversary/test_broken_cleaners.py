@@ -23,6 +23,10 @@ QUEUES = ("odd_file", "extra_odd_segment")
 DIRECTED = {
     spoiling.the_high_watermark_is_no_bound: ((), ("life/2", "life/16", "life/18", "life/19")),
     spoiling.bad_metadata_is_a_bug: (("flip=data/settled-0/partition.metadata:3",), ("made/settled",)),
+    spoiling.links_are_followed_when_trees_are_removed: (
+        ("link_folders",),
+        ("life/2", "life/3", "made/settled"),
+    ),
     spoiling.contradictions_of_transactions_pass: (("forge_aborted",), ("made/settled", "life/2", "life/18")),
 }
 """Those for which the CI's cases need long: its attacks on the logs that are concerned."""
