@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -231,6 +231,7 @@ def _judge_cleaning(scene: Scene, done: Done, before: Sight, after: Sight) -> li
             continue
         if done.interrupted and topic_of(Path(path)) in scene.base.topics:
             rules = _interrupted(scene, done, before, path, rules)
+        rules = replace(rules, swaps=_swaps(before, path))
         found += [f"{name}: {problem}" for problem in oracle.problems(log, now, rules)]
         if rules.cleans and scene.snapshots_hold and not scene.doubtful and log.ascends:
             live = oracle.live_batches(log, now, rules, PRODUCER_EXPIRATION_MS)
@@ -279,6 +280,13 @@ def _has_leftovers(sight: Sight, path: str) -> bool:
     folder = sight.facts[str(Path(path).parent)]
     name = Path(path).name
     return any(each.startswith(f"{name}/") and each.endswith(_LEFTOVER) for each in folder)
+
+
+def _swaps(sight: Sight, path: str) -> frozenset[int]:
+    names = (
+        each.rpartition("/")[2] for each in sight.facts[str(Path(path).parent)] if each.endswith(".log.swap")
+    )
+    return frozenset(int(each.partition(".")[0]) for each in names if each[:20].isdigit())
 
 
 def _unchanged(before: Sight, after: Sight, path: str, why: str) -> list[str]:
