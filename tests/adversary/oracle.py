@@ -219,6 +219,8 @@ def _may_expire(before: Log, after: Log, offset: int, started: int, rules: Rules
     """Retention takes whole segments from the front, never the active one, never what is not committed."""
     base = before.segment_of[offset]
     following = min((each for each in before.segments if each > base), default=None)
+    if following is None and rules.appends:
+        following = before.end_offset  # an open log rolls first
     if following is None or following > started:
         return False
     if rules.committed is not None and following > rules.committed:
