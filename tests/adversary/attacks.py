@@ -60,8 +60,16 @@ def _below(scene: Scene, path: Path) -> str:
 def _write(path: Path, data: bytes) -> None:
     """Other bytes in the same file, with the time that it had."""
     facts = path.stat()
-    path.write_bytes(data)
+    _put(path, data)
     os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+
+def _put(path: Path, data: bytes) -> None:
+    """A file, new or in place of one. Where an attack before put something else there, this one does not
+    apply: a queue would hold us."""
+    if os.path.lexists(path) and not regular(path):
+        raise DoesNotApplyError
+    path.write_bytes(data)
 
 
 def _files(draw: Random, scene: Scene, *, logs: bool = False) -> list[Path]:
@@ -268,7 +276,7 @@ def link_partition(draw: Random, scene: Scene) -> str:
     partition = scene.target(draw)
     target = scene.bystander / "logs" / partition.name
     target.parent.mkdir(exist_ok=True)
-    (target.parent / "meta.properties").write_text("version=1\ncluster.id=others\nnode.id=7\n")
+    _put(target.parent / "meta.properties", b"version=1\ncluster.id=others\nnode.id=7\n")
     (target.parent / ".lock").touch()
     shutil.copytree(partition, target, copy_function=shutil.copy2)
     return _put_link(scene, partition, target)
@@ -357,7 +365,7 @@ def forge_checkpoint(draw: Random, scene: Scene) -> str:
             rows[fields[0], fields[1]] = fields[2]
     rows[topic, number] = str(draw.choice(offsets))
     lines = ["0", str(len(rows)), *(f"{one} {two} {three}" for (one, two), three in rows.items())]
-    path.write_text("\n".join(lines) + "\n")
+    _put(path, ("\n".join(lines) + "\n").encode())
     return f"{name} says {rows[topic, number]} for {partition.name}"
 
 
@@ -385,7 +393,7 @@ def forge_checkpoint_text(draw: Random, scene: Scene) -> str:
             "\ufeff0\n0\n",
         ]
     )
-    path.write_bytes(text.encode())
+    _put(path, text.encode())
     return f"{path.name} is {text[:60]!r}"
 
 
@@ -410,7 +418,7 @@ def forge_snapshot(draw: Random, scene: Scene) -> str:
     places = [log.end_offset, log.end_offset, *log.segments, *above, *above]
     offset = draw.choice(places)
     scene.snapshots_hold = False
-    (partition / f"{offset:020}.snapshot").write_bytes(writing.snapshot(rows))
+    _put(partition / f"{offset:020}.snapshot", writing.snapshot(rows))
     return f"snapshot {offset} (end {log.end_offset}) says {kind}: {rows}"
 
 
@@ -441,7 +449,7 @@ def forge_index(draw: Random, scene: Scene) -> str:
             entries += struct.pack(">ii", draw.choice([number, number + 1, 7, INT_MAX, -1, 0]), position)
         else:
             entries += struct.pack(">qi", draw.choice(EXTREMES), draw.choice([number, 7, INT_MAX, -1]))
-    log.with_suffix(f".{kind}").write_bytes(entries)
+    _put(log.with_suffix(f".{kind}"), entries)
     return f"{count} entries in {log.stem}.{kind}: {entries.hex()}"
 
 
@@ -470,7 +478,7 @@ def forge_aborted(draw: Random, scene: Scene) -> str:
         first, last = sorted(draw.randrange(end + 1) for _ in range(2))
         kind = "added"
         rows.append((0, draw.choice(producers or [1]), first, last, last + 1))
-    path.write_bytes(b"".join(writing.ABORTED.pack(*row) for row in rows))
+    _put(path, b"".join(writing.ABORTED.pack(*row) for row in rows))
     return f"{path.name}: {kind}: {[row[1:] for row in rows]}"
 
 
@@ -481,7 +489,7 @@ def forge_epochs(draw: Random, scene: Scene) -> str:
     rows = [
         f"{draw.choice([0, 1, 5, INT_MAX, -1])} {draw.choice(EXTREMES)}" for _ in range(draw.randint(1, 3))
     ]
-    (partition / "leader-epoch-checkpoint").write_text("\n".join(["0", str(len(rows)), *rows, ""]))
+    _put(partition / "leader-epoch-checkpoint", "\n".join(["0", str(len(rows)), *rows, ""]).encode())
     return f"leader epochs {rows}"
 
 
@@ -537,7 +545,7 @@ def forge_horizon(draw: Random, scene: Scene) -> str:
     """A batch is stamped with a delete horizon from anywhere, its timestamps as they were where that can
     be."""
     path, raw, position, data = _a_batch(draw, scene)
-    near = [scene.now_ms, scene.now_ms - 1, scene.now_ms + 1]
+    near = [min(max(scene.now_ms + by, -LONG_MAX - 1), LONG_MAX) for by in (0, -1, 1)]
     value = draw.choice([*near, 0, -1, -2, -LONG_MAX - 1, LONG_MAX, -(1 << 62)])
     changed = bytearray(raw)
     (attributes,) = struct.unpack_from(">h", raw, 21)
@@ -564,7 +572,7 @@ def bomb(draw: Random, scene: Scene) -> str:
         head = twin.batch([body], codec=codec, body=packed, base_offset=offset, base_timestamp=scene.now_ms)
         data, offset = data + head, offset + 1
     _write(path, data)
-    (partition / f"{offset:020}.log").write_bytes(b"")
+    _put(partition / f"{offset:020}.log", b"")
     return f"a bomb of {size} bytes, packed {len(packed)}, in {_below(scene, path)}"
 
 
@@ -660,7 +668,7 @@ def swap_leftovers(draw: Random, scene: Scene) -> str:
                     shutil.copy2(path, copy)
         said.append(f"{log.stem}{suffix}")
     if draw.random() < 0.3:
-        (partition / f"{int(log.stem):020}.log.cleaned").write_bytes(draw.randbytes(30))
+        _put(partition / f"{int(log.stem):020}.log.cleaned", draw.randbytes(30))
         said.append(f"{log.stem}.log.cleaned of garbage")
     return f"leftovers {said}"
 
@@ -726,5 +734,5 @@ def strange_files(draw: Random, scene: Scene) -> str:
     path = partition / draw.choice(names)
     if os.path.lexists(path):
         raise DoesNotApplyError
-    path.write_bytes(draw.choice([b"", b"x" * 100, bytes(61)]))
+    _put(path, draw.choice([b"", b"x" * 100, bytes(61)]))
     return f"a file {os.fsencode(path.name)!r}"

@@ -263,3 +263,9 @@ def test_a_control_record_without_a_key_is_damage() -> None:
     assert HEADER.unpack_from(data)[5] & 0x20
     with pytest.raises(CorruptFileError, match="makes no sense"):
         TransactionScan(Aborted.of(b"")).follow(window, batches)
+
+
+def test_an_end_at_the_largest_offset_is_no_bug() -> None:
+    """A forged entry; who reads it compares it with the markers."""
+    found = Aborted.among([(7, 0, 2**63 - 1)])
+    assert (found.first_offset.tolist(), found.last_offset.tolist()) == ([0], [2**63 - 1])

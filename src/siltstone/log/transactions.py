@@ -35,6 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone.base import files
+from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptFileError
 from siltstone.base.records.checksum import refuse_bad_checksum
 from siltstone.base.records.control import marker_of
@@ -107,7 +108,7 @@ class Aborted:
     @classmethod
     def among(cls, transactions: Iterable[tuple[int, int, int]], path: str = "") -> Aborted:
         """From (producer id, first offset, last offset) each, in any order. Raises CorruptFileError."""
-        rows = [(0, *each, each[2] + 1) for each in transactions]
+        rows = [(0, *each, min(each[2] + 1, LONG_MAX)) for each in transactions]
         return cls._of(np.array(rows, TRANSACTION_ENTRY), path)
 
     @classmethod
