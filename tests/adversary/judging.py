@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -48,13 +48,17 @@ class Case:
         return f"{self.base}~{','.join(self.attacks)}~{','.join(self.commands)}~{self.seed}"
 
 
+LAST = ("swap_leftovers",)
+
+
 def run_case(case: Case, bases: Bases, root: Path) -> Verdict:
     """Carry it out below ``root``, which is made, and removed again unless something is wrong."""
     shutil.rmtree(root, ignore_errors=True)
     draw = Random(str(case))
     scene = prepare(bases[case.base], root)
     try:
-        for name in case.attacks:
+        # Leftovers of a swap come last: what they are copies of is what they take the place of.
+        for name in sorted(case.attacks, key=LAST.__contains__):
             if name.startswith("flip="):
                 scene.attacked.append(attacks.flip_exactly(scene, name.removeprefix("flip=")))
             else:
@@ -231,7 +235,6 @@ def _judge_cleaning(scene: Scene, done: Done, before: Sight, after: Sight) -> li
             continue
         if done.interrupted and topic_of(Path(path)) in scene.base.topics:
             rules = _interrupted(scene, done, before, path, rules)
-        rules = replace(rules, swaps=_swaps(before, path))
         found += [f"{name}: {problem}" for problem in oracle.problems(log, now, rules)]
         if rules.cleans and scene.snapshots_hold and not scene.doubtful and log.ascends:
             live = oracle.live_batches(log, now, rules, PRODUCER_EXPIRATION_MS)
@@ -280,13 +283,6 @@ def _has_leftovers(sight: Sight, path: str) -> bool:
     folder = sight.facts[str(Path(path).parent)]
     name = Path(path).name
     return any(each.startswith(f"{name}/") and each.endswith(_LEFTOVER) for each in folder)
-
-
-def _swaps(sight: Sight, path: str) -> frozenset[int]:
-    names = (
-        each.rpartition("/")[2] for each in sight.facts[str(Path(path).parent)] if each.endswith(".log.swap")
-    )
-    return frozenset(int(each.partition(".")[0]) for each in names if each[:20].isdigit())
 
 
 def _unchanged(before: Sight, after: Sight, path: str, why: str) -> list[str]:

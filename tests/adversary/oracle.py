@@ -29,8 +29,7 @@ class Rules:
     known and the operator said so). ``cuts``: recovery may cut off damage, and what lies behind it.
     ``expires``: retention may take a prefix. ``doubtful``: the attack contradicts itself about transactions,
     so that a record of one may count as committed or not. ``appends``: records were added at the end.
-    ``twice``: it may have cleaned two times, the second one by what the first one stamped. ``swaps``: bases
-    of ``.swap`` files, which take their segments' places whatever comes of the cleaning.
+    ``twice``: it may have cleaned two times, the second one by what the first one stamped.
     """
 
     now_ms: int
@@ -51,7 +50,6 @@ class Rules:
     reported_cut: bool = False
     settings_known: bool = True
     twice: bool = False
-    swaps: frozenset[int] = frozenset()
 
 
 def bound_of(before: Log, rules: Rules) -> int:
@@ -75,8 +73,6 @@ def problems(before: Log, after: Log, rules: Rules) -> list[str]:
             now = after.segments.get(base)
             following = min((each for each in before.segments if each > base), default=LONG_MAX)
             if now is None and rules.expires and following <= rules.log_start:
-                continue
-            if base in rules.swaps:
                 continue
             if base >= limit and (now is None or now.data != segment.data) and not rules.reported_cut:
                 found.append(f"segment {base}, at or above disorder in {limit}, was changed")
