@@ -151,6 +151,9 @@ def test_example_6_map_size_and_passes() -> None:
     assert plan.kafka_passes(default + 1, default) == 2
     assert plan.kafka_passes(0, default) == 1
     assert plan.kafka_map_keys(1_048_577, 0.9) == 39_321
+    assert plan.kafka_buffer_bytes(9, 0.9) == 240
+    for load in (0.0, 5e-324):
+        assert plan.kafka_buffer_bytes(1, load) == (2**63 - 1) // 24 * 24
 
 
 def test_example_7_groups() -> None:

@@ -393,7 +393,7 @@ def kafka_needs(config: Config, dirty_keys: int) -> KafkaExplained:
         load_factor=load,
         map_keys=map_keys,
         passes=plan.kafka_passes(dirty_keys, map_keys),
-        buffer_bytes_for_one_pass=-int(-dirty_keys // load) * plan.KAFKA_MAP_ENTRY_BYTES,
+        buffer_bytes_for_one_pass=plan.kafka_buffer_bytes(dirty_keys, load),
     )
 
 

@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from siltstone.base.config import INT_MAX
+from siltstone.base.config import INT_MAX, LONG_MAX
 
 KAFKA_MAP_ENTRY_BYTES = 24
 """What one key takes in Kafka's map: 16 bytes of MD5 and an 8-byte offset."""
@@ -211,6 +211,13 @@ def segments_below_log_start(segments: Sequence[SegmentFacts], log_start: int) -
 def kafka_map_keys(buffer_bytes: int, load_factor: float) -> int:
     """How many keys Kafka's map holds with that buffer (``log.cleaner.dedupe.buffer.size`` a thread)."""
     return int(buffer_bytes // KAFKA_MAP_ENTRY_BYTES * load_factor)
+
+
+def kafka_buffer_bytes(keys: int, load_factor: float) -> int:
+    """The least buffer with which Kafka's map holds so many keys, in bytes; at most what a setting can say."""
+    slots = keys / load_factor if load_factor else math.inf
+    most = LONG_MAX // KAFKA_MAP_ENTRY_BYTES
+    return (math.ceil(slots) if slots < most else most) * KAFKA_MAP_ENTRY_BYTES
 
 
 def kafka_passes(keys: int, map_keys: int) -> int:
