@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from siltstone.base import files
+from siltstone.base.config import LogConfig
 from siltstone.compaction.inplace import plan
 from siltstone.compaction.inplace.plan import CleanableRange, GroupLimits, LagLimits, LogFacts, SegmentFacts
 from siltstone.compaction.report import CLEANED, NOT_ELIGIBLE, NOTHING_TO_DO
+from siltstone.compaction.work import keeps_legacy_tombstones
+from siltstone.log import retention
 from siltstone.log.checkpoints import read_checkpoint
 from tests.cleaner import logs
 from tests.cleaner.logs import WHERE, one
@@ -110,26 +113,28 @@ def test_example_4_segments_and_horizons_of_the_old_formats() -> None:
     log = _dated(times, [3, 3, 3, 5, 4, 7, 6, 9])
 
     assert plan.legacy_delete_horizon(log, 0, HOUR) == 0
-    assert all(plan.keeps_legacy_tombstones(segment, 0) for segment in log)
+    assert all(keeps_legacy_tombstones(segment.modified_ms, 0) for segment in log)
 
     horizon = plan.legacy_delete_horizon(log, 60, HOUR)
     assert horizon == at(6, 40)
     clean = plan.group_segments(log, 80, limits)[:3]
     assert bases(clean) == [[0, 10, 20], [30, 40], [50]]
-    kept = [segment.modified_ms for segment in log if plan.keeps_legacy_tombstones(segment, horizon)]
+    kept = [segment.modified_ms for segment in log if keeps_legacy_tombstones(segment.modified_ms, horizon)]
     assert kept == [at(7, 0), at(7, 40), at(8, 0), at(8, 10)]
 
     third = _dated([(6, 30), (7, 0), (7, 40), (8, 0), (8, 10)], [2, 2, 2, 3, 9])
     assert bases(plan.group_segments(third, 50, limits)) == [[0, 10, 20, 30], [40]]
     horizon = plan.legacy_delete_horizon(third, 50, HOUR)
     assert horizon == at(7, 10)
-    going = [segment.modified_ms for segment in third if not plan.keeps_legacy_tombstones(segment, horizon)]
+    going = [
+        segment.modified_ms for segment in third if not keeps_legacy_tombstones(segment.modified_ms, horizon)
+    ]
     assert going == [at(6, 30), at(7, 0)]
 
 
 def test_example_4_equal_to_the_horizon_means_gone() -> None:
     segment = SegmentFacts(base_offset=0, size=1, modified_ms=at(6, 40))
-    assert not plan.keeps_legacy_tombstones(segment, at(6, 40))
+    assert not keeps_legacy_tombstones(segment.modified_ms, at(6, 40))
 
 
 def test_example_5_the_map(tmp_path: Path) -> None:
@@ -177,12 +182,25 @@ def test_example_8_a_group_is_named_after_its_first_segment(tmp_path: Path) -> N
 
 
 def test_example_9_log_start_retention() -> None:
-    log = segments(0, 11, 23, 40)
-    assert bases([plan.segments_below_log_start(log, 25)]) == [[0, 11]]
-    assert bases([plan.segments_below_log_start(log, 23)]) == [[0, 11]]
-    assert bases([plan.segments_below_log_start(log, 22)]) == [[0]]
-    assert plan.segments_below_log_start(log, 0) == []
-    assert bases([plan.segments_below_log_start(log, 1000)]) == [[0, 11, 23]]
+    ends = {0: 11, 11: 23, 23: 40, 40: 50}
+    log = [
+        retention.SegmentFacts(
+            base_offset=base, end_offset=end, size=1, largest_timestamp=0, is_active=base == 40
+        )
+        for base, end in ends.items()
+    ]
+
+    def going(log_start: int) -> list[int]:
+        config = LogConfig(retention_ms=-1, retention_bytes=-1)
+        decisions = retention.decide(
+            log, now_ms=0, config=config, log_start_offset=log_start, high_watermark=50, keeps_active=True
+        )
+        return [decision.base_offset for decision in decisions]
+
+    assert going(25) == going(23) == [0, 11]
+    assert going(22) == [0]
+    assert going(0) == []
+    assert going(1000) == [0, 11, 23]
 
 
 def test_example_14_ratio() -> None:

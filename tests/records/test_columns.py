@@ -10,7 +10,7 @@ import pytest
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import DECODE_REASON, RecordColumns
-from siltstone.base.records.modern import decode, is_log_append
+from siltstone.base.records.modern import decode
 from tests.records import twin
 from tests.records.arrays import array, decoded, directory, records_of
 
@@ -75,11 +75,6 @@ def test_a_scratch_is_used_again() -> None:
 def test_rows_of_a_directory_may_be_chosen() -> None:
     window, batches = directory(b"".join(twin.batch([ONE], base_offset=offset) for offset in range(4)))
     assert decode(window, batches[[3, 1]]).offset.tolist() == [3, 1]
-
-
-def test_log_append_time_is_told_by_batch() -> None:
-    _, batches = directory(twin.batch([ONE]) + twin.batch([ONE], base_offset=1, attributes=twin.LOG_APPEND))
-    assert is_log_append(batches).tolist() == [False, True]
 
 
 OVERLONG = b"\xff\xff\xff\xff\xff\x7f"

@@ -124,8 +124,8 @@ class LogWork:
         return TransactionScan(aborted_of(self.aborted), carried)
 
     def keeps_legacy_tombstones(self, segment: int) -> bool:
-        """Do tombstones of v0 and v1 in segment number ``segment`` stay? Equal means they go."""
-        return self.segments[segment].modified_ms > self.legacy_horizon_ms
+        """Do tombstones of v0 and v1 in segment number ``segment`` stay?"""
+        return keeps_legacy_tombstones(self.segments[segment].modified_ms, self.legacy_horizon_ms)
 
     @property
     def stretches(self) -> list[Stretch]:
@@ -136,6 +136,14 @@ class LogWork:
         """The offsets that segment number ``segment`` may hold: [its base, the next one's base)."""
         following = self.segments[segment + 1].base_offset if segment + 1 < len(self.segments) else self.end
         return self.segments[segment].base_offset, following
+
+
+def keeps_legacy_tombstones(modified_ms: int, horizon_ms: int) -> bool:
+    """Do the tombstones of a v0 or v1 segment stay, by its modification time? Equal to the horizon they go.
+
+    (Kafka's ``Cleaner.cleanInto`` up to 3.x, where the segment's time decided for all formats.)
+    """
+    return modified_ms > horizon_ms
 
 
 @functools.lru_cache(maxsize=4)

@@ -26,7 +26,7 @@ from siltstone.base.records.columns import (
 )
 from siltstone.base.records.inflate import inflate, refuse_impossible_counts
 from siltstone.base.records.kernel import kernel
-from siltstone.base.records.layout import TIMESTAMP_TYPE_BIT, Bytes, Directory, Int32, Int64
+from siltstone.base.records.layout import Bytes, Directory, Int32, Int64
 from siltstone.base.records.varint import next_varint
 
 PASSED = len(DECODE_REASON)
@@ -267,8 +267,3 @@ class _Plain:
             raise CorruptRecordError(self.path, self.origin + position, DECODE_REASON[reason])
         count, met, left_out, keyless = counts
         return count, met, left_out, keyless
-
-
-def is_log_append(batches: Directory) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which batches carry log-append time: bool, one a batch."""
-    return np.asarray((batches["attributes"] & TIMESTAMP_TYPE_BIT) != 0)

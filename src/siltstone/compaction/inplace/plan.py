@@ -193,21 +193,6 @@ def legacy_delete_horizon(
     return clean[-1].modified_ms - delete_retention_ms if clean else 0
 
 
-def keeps_legacy_tombstones(segment: SegmentFacts, horizon_ms: int) -> bool:
-    """Do a message set segment's tombstones stay? Equal means they go."""
-    return segment.modified_ms > horizon_ms
-
-
-def segments_below_log_start(segments: Sequence[SegmentFacts], log_start: int) -> Sequence[SegmentFacts]:
-    """Segments with nothing at or above the log start: the next one's base is at or below it.
-
-    A prefix of the log, never the active segment (``deleteLogStartOffsetBreachedSegments``).
-    """
-    following = [segment.base_offset for segment in segments[1:]]
-    count = sum(1 for base in following if base <= log_start)
-    return segments[:count]
-
-
 def kafka_map_keys(buffer_bytes: int, load_factor: float) -> int:
     """How many keys Kafka's map holds with that buffer (``log.cleaner.dedupe.buffer.size`` a thread)."""
     return int(buffer_bytes // KAFKA_MAP_ENTRY_BYTES * load_factor)
