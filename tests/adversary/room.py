@@ -30,6 +30,7 @@ MEMORY_MAX = 3 << 30
 KEPT_MAX = 40
 STACK_MAX = 10
 FOUND_MAX = 400
+CASES_OF_A_PROCESS = 1_000
 Spoiler = Callable[[], None]
 """Breaks the product within a worker, for the tests of this room."""
 
@@ -137,10 +138,12 @@ class _Worker:
             target=_work, args=(theirs, str(self._store), self._spoil), daemon=True
         )
         self._process.start()
+        self._cases = 0
         theirs.close()
 
     def give(self, case: Case) -> None:
         """Let it begin."""
+        self._cases += 1
         self.case, self._began = case, time.monotonic()
         self.pipe.send(str(case))
 
@@ -168,7 +171,11 @@ class _Worker:
         return Verdict(outcome=FAILED, problems=[why])
 
     def again(self) -> None:
-        """A new process, once what the old one left was kept."""
+        """A new process, once what the old one left was kept; also in time, as what was unpacked and read of
+        all the bases stays in a process and counts against its limit."""
+        if self._cases >= CASES_OF_A_PROCESS:
+            self._process.kill()
+            self._process.join()
         if not self._process.is_alive():
             self._start()
 
