@@ -17,6 +17,7 @@ import pytest
 
 from siltstone.base import files
 from siltstone.base.files import places
+from siltstone.base.interruption import Interruption
 from siltstone.cli import main
 from tests.cleaner.logs import one, write_log
 
@@ -49,6 +50,8 @@ def strictly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     def call(*arguments: object, stdin: bytes = b"") -> Said:
         streams = [io.TextIOWrapper(io.BytesIO(), encoding=request.param, errors="strict") for _ in range(2)]
         with monkeypatch.context() as patched:
+            # The handlers of a command's signals would outlive it here, with their hard end.
+            patched.setattr(Interruption, "install", lambda self: None)
             patched.setattr(sys, "argv", ["siltstone", *map(str, arguments)])
             patched.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
             patched.setattr(sys, "stdout", streams[0])

@@ -131,14 +131,24 @@ def stop_session(session: SparkSession) -> None:
         warnings.simplefilter("ignore")
         session.stop()
     process = getattr(gateway, "proc", None)
-    if process is None or process.poll() is None:
+    if process is None or (process.poll() is None and _answers(gateway)):
         return
+    _end(process)  # killed a moment ago it may still be on its way out
     with contextlib.suppress(Exception):
         gateway.shutdown()
     internals: Any = SparkContext
     internals._gateway = internals._jvm = internals._active_spark_context = None
     sessions: Any = SparkSession
     sessions._instantiatedSession = sessions._activeSession = None
+
+
+def _answers(gateway: Any) -> bool:
+    """Does the Java process behind a gateway do what it is asked for?"""
+    try:
+        gateway.jvm.java.lang.System.currentTimeMillis()
+        return True
+    except Exception:
+        return False
 
 
 @contextlib.contextmanager
