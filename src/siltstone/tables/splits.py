@@ -223,7 +223,6 @@ def _refuse_unknown_past(log: ReadOnlyLog, end: int, options: ReadOptions) -> No
 
 OPEN_COST = 4 << 20
 """What a task costs, in bytes that it could have read meanwhile: smaller pieces are put together."""
-_LARGEST_RELATIVE = (1 << 31) - 1
 
 
 class SourceFile(NamedTuple):

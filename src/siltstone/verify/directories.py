@@ -18,7 +18,7 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.log.checkpoints import read_topic_id
-from siltstone.log.directory import Checkpoints, LogDirectory
+from siltstone.log.directory import LogDirectory
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import (
     LEADER_EPOCH_CHECKPOINT,
@@ -47,7 +47,6 @@ from siltstone.verify.verdict import Checker, LogVerdict, Verdict, conclude
 # Of the latter, segments that were not swapped are those of AFTER.
 
 UNDO_FILE = "undo.json"
-_NO_CHECKPOINTS = Checkpoints(cleaner={}, recovery_point={}, log_start={}, high_watermark={})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
