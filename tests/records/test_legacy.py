@@ -310,3 +310,10 @@ def many(batches: Directory, count: int) -> Directory:
     rows["position"] = np.arange(count) * int(batches["size"][0])
     rows["base_offset"] = np.arange(count)
     return rows
+
+
+def test_a_magic_0_wrapper_whose_offset_is_not_its_last_messages_is_refused() -> None:
+    flipped = wrapped(0, twin.GZIP, (48, 49), 50)
+    check_refused(flipped, plain(0), LEGACY_REASON[7])
+    relative = wrapped(1, twin.GZIP, (0, 1), 50)
+    assert decode_legacy(*directory(relative)).offset.tolist() == [49, 50]

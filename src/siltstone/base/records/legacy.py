@@ -49,7 +49,7 @@ LEGACY_REASON = (
     "an inner message's magic byte is neither 0 nor 1",
     "a compressed message inside a compressed message",
     "a compressed message set without messages",
-    "inner offsets do not ascend, or pass the wrapper's",
+    "inner offsets do not ascend, or do not end at the wrapper's",
 )
 NULL_SET = "a compressed message set that is null"
 BAD_INNER_CHECKSUM = "an inner message's checksum does not hold"
@@ -134,17 +134,22 @@ def _count_inner(data: Bytes, starts: Int64, ends: Int64, counts: Int64) -> tupl
 
 @kernel
 def _settle_offsets(wrapper: Any, offset: Int64, first: int, count: int) -> bool:
-    """Turn one set's relative offsets (magic 1) into the log's; False when they are not possible."""
+    """Turn one set's relative offsets (magic 1) into the log's; False when they are not possible.
+
+    A wrapper of magic 0 carries the offset of its last message, and no checksum covers either: two
+    numbers that differ mean that one of them was changed after the broker wrote it.
+    """
     previous = -1
     for record in range(first, first + count):
         if offset[record] <= previous:
             return False
         previous = offset[record]
+    if wrapper.magic == 0:
+        return previous == wrapper.base_offset
     if previous > wrapper.base_offset:
         return False
-    if wrapper.magic == 1:
-        for record in range(first, first + count):
-            offset[record] += wrapper.base_offset - previous
+    for record in range(first, first + count):
+        offset[record] += wrapper.base_offset - previous
     return True
 
 
