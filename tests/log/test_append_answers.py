@@ -9,7 +9,7 @@ import pytest
 
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import LogConfig
-from siltstone.base.errors import InvalidProducerEpochError, UnreadableBatchError
+from siltstone.base.errors import InvalidProducerEpochError, LogError, UnreadableBatchError
 from siltstone.base.records.layout import Bytes
 from siltstone.log.opening import open_partition
 from siltstone.log.partition import PartitionLog
@@ -88,3 +88,23 @@ def test_a_replica_takes_no_unknown_codec(tmp_path: Path) -> None:
         log.append(np.concatenate((good, bad)), origin=Origin.REPLICATION)
     assert log.log_end_offset == 0
     assert log.append(array(good.tobytes()), origin=Origin.REPLICATION).last_offset == 0
+
+
+@pytest.mark.parametrize("origin", Origin)
+def test_a_log_whose_offsets_are_used_up_takes_no_more(tmp_path: Path, origin: Origin) -> None:
+    """A forged log start above the end makes the log begin anew there, as in Kafka (``LogLoader``)."""
+    start = 2**63 - 1
+    log = open_partition(tmp_path / "topic-0", LogConfig(), ManualClock(NOW), log_start=start)
+    assert log.log_end_offset == start
+    with pytest.raises(LogError, match=f"no offsets are left above {start}"):
+        log.append(edited(sent(1), 0, start, 8, sealed=False), origin=origin)
+    assert log.log_end_offset == start
+    log.close()
+
+
+def test_a_replicated_batch_that_ends_at_the_largest_offset_is_refused(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    with pytest.raises(LogError, match="no offsets are left"):
+        log.append(edited(sent(1), 0, 2**63 - 1, 8, sealed=False), origin=Origin.REPLICATION)
+    assert log.log_end_offset == 0
+    log.close()

@@ -185,6 +185,8 @@ def _headers(columns: RecordColumns) -> Spans:
 
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+_LAST_END_OFFSET = _MOST - (1 << 31)
+"""From here on a batch of 2^31 records would take the end offset beyond an int64."""
 _SMALLEST_ENTRY = 26
 NAMED_RECORDS = 10_000
 """So many refused records are named at most: a small compressed batch can hold millions."""
@@ -258,6 +260,8 @@ def validate_and_assign(
     a batch that is cut at the end is left out. Raises a LogError with Kafka's code for what is not accepted;
     ``data`` is unchanged then.
     """
+    if next_offset > _LAST_END_OFFSET:
+        raise _no_offsets_left(next_offset)
     if origin is Origin.REPLICATION:
         return _take_over(data, config, next_offset)
     client, log_append = origin is Origin.CLIENT, config.message_timestamp_type == "LogAppendTime"
@@ -284,6 +288,13 @@ def validate_and_assign(
     if assign_offsets(data, rows, findings, *given):
         _patch_pending(data, rows, findings)
     return _validated(data, rows, left_out)
+
+
+def _no_offsets_left(end_offset: int) -> LogError:
+    return LogError(
+        f"no offsets are left above {end_offset}: a checkpoint or a batch moved the log there; delete the"
+        " partition, or restore it from a replica"
+    )
 
 
 def _checksum(data: Bytes) -> int:
@@ -569,4 +580,6 @@ def _take_over(data: Bytes, config: LogConfig, next_offset: int) -> Validated:
         _refuse_faults(rows, findings)
     if end > config.segment_bytes:
         raise _too_much(data[:end], config)
+    if rows["last_offset"][-1] == _MOST:
+        raise _no_offsets_left(int(rows["last_offset"][-1]))
     return _validated(data if end == len(data) else data[:end], rows)

@@ -145,7 +145,7 @@ def _settle_offsets(wrapper: Any, offset: Int64, first: int, count: int) -> bool
             return False
         previous = offset[record]
     if wrapper.magic == 0:
-        return previous == wrapper.base_offset
+        return bool(previous == wrapper.base_offset)
     if previous > wrapper.base_offset:
         return False
     for record in range(first, first + count):
