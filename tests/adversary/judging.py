@@ -91,9 +91,14 @@ def _line(done: Done) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """The directories at one moment: logs by path, every file's facts, the checkpoints."""
+    """The directories at one moment: logs by path, every file's facts, the checkpoints.
+
+    ``settled``: what logs whose offsets do not ascend become by the swaps that lie there, where that puts
+    them in order.
+    """
 
     logs: dict[str, Log]
+    settled: dict[str, Log]
     facts: dict[str, dict[str, Facts]]
     bystander: dict[str, Facts]
     twin: dict[str, Facts]
@@ -101,8 +106,11 @@ class Sight:
 
 
 def _look(scene: Scene) -> Sight:
+    logs = {str(path): plain.read(path) for path in scene.partitions()}
+    settled = {path: plain.with_swaps_done(log) for path, log in logs.items() if not log.ascends}
     return Sight(
-        logs={str(path): plain.read(path) for path in scene.partitions()},
+        logs=logs,
+        settled={path: log for path, log in settled.items() if log.ascends},
         facts={str(path): facts_of(path) for path in scene.directories},
         bystander=facts_of(scene.bystander),
         twin=facts_of(scene.root / "twin"),
@@ -138,6 +146,9 @@ def _one_command(name: str, draw: Random, scene: Scene) -> tuple[list[str], Done
     before = _look(scene)
     done = COMMANDS[name](draw, scene)
     after = _look(scene)
+    for path, log in before.settled.items():
+        if path in after.logs and after.logs[path].logs() != before.logs[path].logs():
+            before.logs[path] = log
     found = list(done.contract)
     if done.error is not None:
         found.append(done.error.strip())

@@ -308,6 +308,23 @@ def read(partition: Path) -> Log:
     return found
 
 
+def with_swaps_done(log: Log) -> Log:
+    """The log as it is once its ``.swap`` files are in their places: each takes the place of every segment
+    that lies within its offsets (Kafka's ``LogLoader``)."""
+    segments = dict(log.segments)
+    for path in sorted(log.path.glob("*.log.swap")):
+        if not _SEGMENT.match(path.name.removesuffix(".swap")) or not stat.S_ISREG(os.lstat(path).st_mode):
+            continue
+        swap = scan(int(path.name[:20]), path.read_bytes(), os.lstat(path).st_mtime_ns // 1_000_000)
+        end = max(swap.end_offset, swap.base_offset + 1)
+        segments = {base: each for base, each in segments.items() if not swap.base_offset <= base < end}
+        segments[swap.base_offset] = swap
+    found = Log(path=log.path, segments=dict(sorted(segments.items())), odd=log.odd)
+    _collect(found)
+    _end_transactions(found)
+    return found
+
+
 def _collect(log: Log) -> None:
     """Records by offset; offsets must ascend, and lie within their segment."""
     last = -1
