@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
 from siltstone.compaction import keys as collecting
-from siltstone.compaction.keys import EntryBlob, KeyCollector, last_of_run, merge_bucket, pack, put, table_for
+from siltstone.compaction.keys import (
+    EntryBlob,
+    KeyCollector,
+    latest_of_each,
+    merge_bucket,
+    pack,
+    put,
+    table_for,
+)
 from tests.cleaner import logs
 from tests.cleaner.logs import Rec
 from tests.cleaner.test_keys import LOW, WORDS, pairs, partition_of, words
@@ -37,7 +45,8 @@ def rows_of(entries: np.ndarray) -> Rows:
 @settings(deadline=None, derandomize=True, max_examples=80)
 def test_the_last_of_a_run_is_a_dict(before: Rows, rows: Rows) -> None:
     entries = words([*before, *rows])
-    kept = last_of_run(entries, len(before), len(rows), table_for(len(rows)))
+    mine = entries[len(before) :]
+    kept = latest_of_each(mine, table_for(len(rows)), mine)
     assert rows_of(entries[: len(before)]) == before
     expected = [(*key, offset) for key, offset in plainly(rows).items()]
     assert rows_of(entries[len(before) : len(before) + kept]) == expected
@@ -49,10 +58,9 @@ def test_partitions_hold_what_was_put_until_one_is_full(
     rows: Rows, partitions: int, room: int, spares: bool
 ) -> None:
     """Beside lists: of what is put all stays but what is beaten, up to the entry that finds no room."""
-    low, high, offset = (np.array([row[k] for row in rows], np.uint64) for k in range(3))
     counts, bounds = np.zeros(partitions, np.int64), np.empty(partitions + 1, np.int64)
     entries, table = np.empty((partitions * room, 2), np.uint64), table_for(room)
-    done = put(low, high, offset.astype(np.int64), 0, room, spares, entries, counts, table)
+    done = put(words(rows), 0, room, spares, entries, counts, table)
     mine: list[Rows] = [[] for _ in range(partitions)]
     expected_done = len(rows)
     for number, row in enumerate(rows):

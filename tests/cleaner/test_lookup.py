@@ -115,8 +115,7 @@ def test_a_last_record_that_is_not_met_stops_it(tmp_path: Path, monkeypatch: pyt
         found = real(blobs)
         return replace(
             found,
-            words=np.concatenate([found.words, np.full((1, 2), 5, np.uint64)]),
-            offsets=np.append(found.offsets, 30),
+            entries=np.concatenate([found.entries, np.array([[5, 5, 30 << 1]], np.uint64)]),
         )
 
     monkeypatch.setattr(lookup.OffsetMap, "of", with_another)
@@ -175,7 +174,7 @@ def test_the_map_is_a_dict(dirty: list[tuple[int, int]], asked: list[int]) -> No
     wanted: dict[tuple[int, int], int] = {}
     for key, offset in dirty:
         wanted[words(key)] = max(wanted.get(words(key), 0), (1 << 40) + offset)
-    assert {(int(a), int(b)): int(o) for (a, b), o in zip(found.words, found.offsets, strict=True)} == wanted
+    assert {(int(a), int(b)): int(o) >> 1 for a, b, o in found.entries} == wanted
     low, high = (np.array([words(key)[half] for key in asked], np.uint64) for half in (0, 1))
     offset = np.array([wanted.get(words(key), 0) - key % 2 for key in asked], np.int64)
     keep, met, missing = found.look_up(found.tables(), low, high, offset, 1 << 62)

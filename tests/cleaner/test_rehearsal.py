@@ -9,7 +9,7 @@ from pathlib import Path
 ASKED = """
 import sys
 from pathlib import Path
-from siltstone.compaction import keys as collecting, rewrite as judging, keys, broadcast as lookup
+from siltstone.compaction import broadcast, keys, rewrite
 from siltstone.base.records import hashing
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.warm_up import clean_small_log
@@ -17,9 +17,9 @@ from siltstone.base.records import modern
 
 clean_small_log(Path(sys.argv[1]), InProcessEngine(), InProcessEngine(2))
 kernels = (
-    collecting.put, collecting.pack, hashing.siphash128_each, keys._merge,
-    judging.judge, judging.emit, judging.meet_winners, modern._decode_modern,
-    lookup._last_of_each, lookup._fill, lookup._suspect, lookup._look_up,
+    keys.put, keys.pack, hashing.siphash128_each, keys._merge, keys._latest_in_each, keys.fill_table,
+    rewrite.judge, rewrite.emit, rewrite.meet_winners, modern._decode_modern,
+    broadcast._set_bits, broadcast._suspect, broadcast._look_up,
 )
 print(*(kernel.py_func.__name__ for kernel in kernels if not kernel.signatures))
 """

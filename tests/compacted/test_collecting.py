@@ -10,20 +10,14 @@ from hypothesis import strategies as st
 from siltstone.base.records.columns import KeyColumns, RecordColumns
 from siltstone.base.records.decode import decode_record_keys, decode_records
 from siltstone.base.records.hashing import siphash128
-from siltstone.compaction.ledger.keys import (
-    PARTITION_SHIFT,
-    PARTITIONS,
-    EntryBlob,
-    EntryCollector,
-    best_of_each_key,
-    deleted_of,
-    offsets_of,
-)
+from siltstone.compaction.keys import EntryBlob, deleted_of, offsets_of
+from siltstone.compaction.ledger.keys import PARTITIONS, EntryCollector, best_of_each_key
 from tests.cleaner.logs import Rec, batch
 from tests.records.arrays import directory
 
 HASH_KEY = (3, 5)
 SIGN = 1 << 63
+PARTITION_SHIFT = 54
 
 
 def columns_of(records: list[Rec]) -> RecordColumns:
@@ -73,16 +67,14 @@ def test_whatever_the_capacity_and_buckets_each_key_keeps_its_winner(
             everything[b"%d" % key] = max(before, (time if by_time else 0, offset))
             offset += 1
         if records:
-            blobs += collector.add(columns_of(records), None)
-    blobs += collector.finish()
-    assert collector.collected == offset
+            blobs += (blob.kept() for blob in collector.add(columns_of(records), None))
+    blobs += (blob.kept() for blob in collector.finish())
     assert collector.handed_on == sum(len(blob.entries) for blob in blobs)
     for blob in blobs:
         mine = blob.entries[:, 0] >> np.uint64(PARTITION_SHIFT)
         assert (mine * np.uint64(buckets) // np.uint64(PARTITIONS) == blob.bucket).all()
     width = 4 if by_time else 3
-    together = np.concatenate([np.empty((0, width), np.uint64), *(blob.entries for blob in blobs)])
-    best, _ = best_of_each_key(together)
+    best, _ = best_of_each_key(blobs, width)
     assert sorted(offsets_of(best).tolist()) == sorted(offset for _, offset in everything.values())
 
 
@@ -115,8 +107,9 @@ def test_more_keys_than_there_is_room_for_are_handed_on() -> None:
     collector = EntryCollector(hash_key=HASH_KEY, by_time=False, buckets=2, capacity=1)
     blobs: list[EntryBlob] = []
     for first in range(0, 20_000, 1000):
-        blobs += collector.add(records_of([f"{first + n}" for n in range(1000)], first), None)
+        new = records_of([f"{first + n}" for n in range(1000)], first)
+        blobs += (blob.kept() for blob in collector.add(new, None))
     assert blobs
     found = np.concatenate([blob.entries for blob in (*blobs, *collector.finish())])
     assert sorted(offsets_of(found).tolist()) == list(range(20_000))
-    assert collector.collected == collector.handed_on == 20_000
+    assert collector.handed_on == 20_000

@@ -11,7 +11,8 @@ from siltstone.base.errors import CorruptFileError
 from siltstone.base.records.layout import Words
 from siltstone.compaction.ledger import key_index
 from siltstone.compaction.ledger.key_index import KeyIndex, KeysPart, assemble, write_part
-from siltstone.compaction.ledger.keys import PARTITIONS, spread_entries
+from siltstone.compaction.ledger.keys import PARTITIONS
+from tests.compacted.test_keys import spread_entries
 
 HASH_KEY = (11, 12)
 HEADER = 32 + 8 * (PARTITIONS + 1) + 4 * PARTITIONS + 8

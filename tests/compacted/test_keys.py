@@ -7,15 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siltstone.base.records.layout import Words
-from siltstone.compaction.ledger.keys import (
-    PARTITION_SHIFT,
-    PARTITIONS,
-    Contest,
-    best_of_each_key,
-    deleted_of,
-    spread_entries,
-)
+from siltstone.compaction.keys import EntryBlob, brought_together, deleted_of
+from siltstone.compaction.ledger import keys
+from siltstone.compaction.ledger.keys import PARTITIONS, NewEntries
 
+PARTITION_SHIFT = 54
 HASH_KEY = (3, 5)
 SIGN = 1 << 63
 
@@ -33,6 +29,15 @@ def entries_of(events: list[tuple[int, int, bool]], by_time: bool, first_offset:
         row = [*KEYS[key], offset << 1 | deleted]
         rows.append([*row, (time & (1 << 64) - 1) ^ SIGN] if by_time else row)
     return np.array(rows, np.uint64).reshape(-1, 4 if by_time else 3)
+
+
+def spread_entries(entries: Words) -> tuple[Words, np.ndarray]:
+    blob = EntryBlob(bucket=0, entries=entries)
+    return brought_together([blob], PARTITIONS, 0, PARTITIONS, entries.shape[1])
+
+
+def best_of_each_key(entries: Words) -> tuple[Words, np.ndarray]:
+    return keys.best_of_each_key([EntryBlob(bucket=0, entries=entries)], entries.shape[1])
 
 
 def partition_of(row: list[int]) -> int:
@@ -89,7 +94,7 @@ def test_older_entries_lose_or_beat_as_the_twin_says(
         old_bounds = np.concatenate(([0], np.cumsum(~deleted_of(old))))[old_bounds]
         old = old[~deleted_of(old)]
     new, bounds = best_of_each_key(entries_of(newer, by_time, len(older)))
-    contest = Contest(new, bounds)
+    contest = NewEntries(new, bounds)
     hidden = contest.meet(old, old_bounds, 0)
     there = {(row[0], row[1]): row for row in rows_of(old)}
     beaten = [(row[0], row[1]) in there and rank(there[row[0], row[1]]) > rank(row) for row in rows_of(new)]

@@ -23,7 +23,6 @@ from siltstone.base.errors import CheckFailedError
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.hashing import siphash128_each
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import (
     CONTROL_BIT,
@@ -36,7 +35,15 @@ from siltstone.base.records.layout import (
     Words,
 )
 from siltstone.compaction.input_splits import Stretch, shares
-from siltstone.compaction.keys import EntryBlob, table_for
+from siltstone.compaction.keys import (
+    EntryBlob,
+    brought_together,
+    fill_table,
+    hashes_of,
+    latest_in_each,
+    slot_of,
+    table_for,
+)
 from siltstone.compaction.rewrite import Buffers, Contested, Fates, Offsets
 from siltstone.compaction.staging import Rewritten, rewrite_by
 from siltstone.compaction.work import Extracted, Group, LogWork, Trouble, extract
@@ -58,36 +65,11 @@ def _bits_of(word: np.uint64) -> np.uint64:
 
 
 @kernel
-def _fill(words: Words, offsets: Int64, table: Int32, bits: Words) -> None:
-    """Put entries of distinct keys into a hash table of rows (a power of two long, at most half full), and
-    set bits for each."""
-    mask, bit_mask = np.uint64(len(table) - 1), np.uint64(len(bits) - 1)
-    for i in range(len(offsets)):
-        bits[(words[i, 0] >> np.uint64(20)) & bit_mask] |= _bits_of(words[i, 0])
-        slot = words[i, 0] & mask
-        while table[slot] >= 0:
-            slot = (slot + np.uint64(1)) & mask
-        table[slot] = i
-
-
-@kernel
-def _last_of_each(words: Words, offsets: Int64, table: Int32) -> int:
-    """Keep the largest offset of each key, in place, in order of first meeting; how many keys."""
-    used, mask = 0, np.uint64(len(table) - 1)
-    for i in range(len(offsets)):
-        slot = words[i, 0] & mask
-        while True:
-            row = table[slot]
-            if row < 0:
-                table[slot] = used
-                words[used, 0], words[used, 1], offsets[used] = words[i, 0], words[i, 1], offsets[i]
-                used += 1
-                break
-            if words[row, 0] == words[i, 0] and words[row, 1] == words[i, 1]:
-                offsets[row] = max(offsets[row], offsets[i])
-                break
-            slot = (slot + np.uint64(1)) & mask
-    return used
+def _set_bits(entries: Words, bits: Words) -> None:
+    """Set the bits of each key."""
+    bit_mask = np.uint64(len(bits) - 1)
+    for i in range(len(entries)):
+        bits[(entries[i, 0] >> np.uint64(20)) & bit_mask] |= _bits_of(entries[i, 0])
 
 
 @kernel
@@ -116,8 +98,7 @@ def _look_up(
     low: Words,
     high: Words,
     offset: Int64,
-    words: Words,
-    offsets: Int64,
+    entries: Words,
     table: Int32,
     first_dirty: int,
     keep: Flags,
@@ -126,13 +107,9 @@ def _look_up(
     met, missing, mask = 0, 0, np.uint64(len(table) - 1)
     for suspect in suspects:
         i = np.uint64(suspect)
-        slot, third = low[i] & mask, high[i] & np.uint64(0xFFFFFFFF)
-        row = table[slot]
-        while row >= 0 and (words[row, 0] != low[i] or words[row, 1] != third):
-            slot = (slot + np.uint64(1)) & mask
-            row = table[slot]
+        row = table[slot_of(table, mask, entries, low[i], high[i], np.uint64(0xFFFFFFFF))]
         if row >= 0:
-            keep[i] = offsets[row] == offset[i]
+            keep[i] = np.int64(entries[np.uint64(row), np.uint64(2)] >> np.uint64(1)) == offset[i]
             met += keep[i]
         elif offset[i] >= first_dirty:
             missing += 1
@@ -141,34 +118,27 @@ def _look_up(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetMap:
-    """The last offset of each key of the dirty part: ``words`` uint64[n, 2] (hash bits 0–63, 64–95) and
-    ``offsets`` int64[n], absolute. What a task looks up in is made by ``tables``."""
+    """The last offset of each key of the dirty part: plain entries, of 96 bits of the hash each. What a task
+    looks up in is made by ``tables``."""
 
-    words: Words
-    offsets: Int64
+    entries: Words
 
     def __len__(self) -> int:
-        return len(self.offsets)
+        return len(self.entries)
 
     @classmethod
     def of(cls, blobs: Sequence[EntryBlob]) -> OffsetMap:
         """The map of all dirty entries."""
-        dirty = [blob for blob in blobs if blob.dirty]
-        words = np.concatenate([np.empty((0, 2), np.uint64), *(blob.entries for blob in dirty)])
-        low = [(blob.entries[:, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64) for blob in dirty]
-        bases = [np.int64(blob.base_offset) for blob in dirty]
-        offsets = np.concatenate(
-            [np.empty(0, np.int64), *(each + base for each, base in zip(low, bases, strict=True))]
-        )
-        words[:, 1] >>= np.uint64(32)
-        used = _last_of_each(words, offsets, _empty_table(len(offsets)))
-        return cls(words=words[:used], offsets=offsets[:used])
+        entries, _ = latest_in_each(*brought_together([blob for blob in blobs if blob.dirty], 1, 0, 1))
+        return cls(entries=entries)
 
     def tables(self) -> tuple[Int32, Words]:
         """(a hash table of rows, and bits of which a key's are set: most clean keys are told by these)."""
-        table = _empty_table(len(self))
+        table = table_for(len(self))
+        table.fill(-1)
+        fill_table(self.entries, 0, len(self), table)
         bits = np.zeros(max(1, (1 << (_BITS_PER_KEY * len(self)).bit_length()) >> 6), np.uint64)
-        _fill(self.words, self.offsets, table, bits)
+        _set_bits(self.entries, bits)
         return table, bits
 
     def look_up(
@@ -178,20 +148,13 @@ class OffsetMap:
         whose key is not there)."""
         (table, bits), keep = tables, np.empty(len(offset), np.bool_)
         if len(bits) <= _WORDS_OF_A_LINE * len(offset):
-            np.bitwise_or.reduce(
-                bits
-            )  # read in order, they are in the cache when they are asked for at random
+            # Read in order, they are in the cache when they are asked for at random.
+            np.bitwise_or.reduce(bits)
         suspects = np.empty(len(offset) + 1, np.int32)
         count, missing = _suspect(low, offset, bits, first_dirty, keep, suspects)
-        spans = (low, high, offset, self.words, self.offsets, table, first_dirty)
+        spans = (low, high, offset, self.entries, table, first_dirty)
         met, unknown = _look_up(suspects[:count], *spans, keep)
         return keep, met, missing + unknown
-
-
-def _empty_table(entries: int) -> Int32:
-    table = table_for(entries)
-    table.fill(-1)
-    return table
 
 
 class Lookup:
@@ -211,8 +174,7 @@ class Lookup:
         keyed = columns.key_size >= 0
         rows: Any = slice(None) if keyed.all() else keyed
         offset = columns.offset[rows]
-        low, high = np.empty((2, len(offset)), np.uint64)
-        siphash128_each(columns.data, columns.key_start[rows], columns.key_size[rows], *self._key, low, high)
+        low, high = hashes_of(columns, rows, self._key)
         won = np.zeros(len(columns), np.bool_)
         won[rows], met, missing = self._map.look_up(self._tables, low, high, offset, self._first_dirty)
         if missing:

@@ -23,9 +23,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from siltstone.base.records.layout import Int64
 from siltstone.compaction.engine import Progress
+from siltstone.compaction.keys import BLOB_BYTES, EntryBlob
 from siltstone.compaction.ledger.engine import Compacted, Folded, compact_in_one_go
 from siltstone.compaction.ledger.key_index import KeysPart
-from siltstone.compaction.ledger.keys import BLOB_BYTES, PARTITIONS, EntryBlob
+from siltstone.compaction.ledger.keys import PARTITIONS
 from siltstone.compaction.ledger.staging import (
     FoldedKeys,
     FoldWork,

@@ -26,9 +26,10 @@ from siltstone.base.clock import Clock
 from siltstone.base.errors import CheckFailedError, CompactionFailedError, UsageError
 from siltstone.base.records.codecs import DEFAULT_LIMIT
 from siltstone.base.records.layout import Int64
+from siltstone.compaction.keys import PLAIN_WORDS, TIMED_WORDS
 from siltstone.compaction.ledger.engine import Compacted, CompactionEngine, CompactionResult, Folded, Removed
 from siltstone.compaction.ledger.key_index import KeysPart, assemble
-from siltstone.compaction.ledger.keys import PARTITIONS, WORDS, WORDS_BY_TIME
+from siltstone.compaction.ledger.keys import PARTITIONS
 from siltstone.compaction.ledger.staging import KINDS, FoldWork, Rewritten
 from siltstone.compaction.ledger.work import (
     CompactionWork,
@@ -267,7 +268,7 @@ class Draft:
                         time_index_crc=segment.time_index_crc,
                     )
                 )
-        words = WORDS_BY_TIME if self.order == BY_TIME else WORDS
+        words = TIMED_WORDS if self.order == BY_TIME else PLAIN_WORDS
         keys_size, keys_crc = assemble(directory / KEYS, keys, words, self.hash_key)
         files.sync_directory(directory)
         self.staged[number] = directory

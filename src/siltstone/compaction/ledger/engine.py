@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 
 from siltstone.base.records.layout import Int64
+from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.ledger.key_index import KeysPart
-from siltstone.compaction.ledger.keys import EntryBlob
 from siltstone.compaction.ledger.staging import (
     FoldedKeys,
     FoldWork,
@@ -125,7 +125,7 @@ def apart(
     kept: list[Int64] = []
     for each in found:
         if isinstance(each, EntryBlob):
-            blobs.setdefault(each.bucket, []).append(each)
+            blobs.setdefault(each.bucket, []).append(each.kept())
         else:
             kept.append(each)
     return blobs, kept

@@ -12,8 +12,9 @@
     …   entries, partition by partition, each ``words`` uint64
 
 Little-endian. A bucket is a run of partitions, so it is one stretch of the file; each partition is checked
-when it is read. ``keys`` says what the words are. Where the order is by offset, deleted keys have no entry;
-by time they have one for ever, so that an older event that arrives late does not bring them back.
+when it is read. ``compaction.keys`` says what the words are (plain entries). Where the order is by offset,
+deleted keys have no entry; by time they have one for ever, so that an older event that arrives late does not
+bring them back.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from siltstone.base import files
 from siltstone.base.errors import CorruptFileError
 from siltstone.base.records.hashing import siphash128
 from siltstone.base.records.layout import Int64, Words
-from siltstone.compaction.ledger.keys import PARTITIONS, WORDS, WORDS_BY_TIME
+from siltstone.compaction.keys import PLAIN_WORDS, TIMED_WORDS
+from siltstone.compaction.ledger.keys import PARTITIONS
 
 MAGIC, VERSION = b"SILTKEYS", 1
 NAME = "keys"
@@ -182,7 +184,7 @@ class KeyIndex:
         magic, version, words, partitions, _, check = _HEAD.unpack_from(head)
         if magic != MAGIC or version != VERSION or partitions != PARTITIONS:
             raise CorruptFileError(self.path, 0, f"no key index of version {VERSION}")
-        if words not in (WORDS, WORDS_BY_TIME):
+        if words not in (PLAIN_WORDS, TIMED_WORDS):
             raise CorruptFileError(self.path, 12, f"entries of {words} words")
         if check != check_of(hash_key):
             raise CorruptFileError(self.path, 24, "made with another hash key than its ledger's")

@@ -36,8 +36,9 @@ from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Directory, Int6
 from siltstone.base.records.pieces import pieces
 from siltstone.base.records.scan import scan_batches
 from siltstone.base.records.varint import next_varint, varint_size, write_varint
+from siltstone.compaction.keys import EntryBlob, offsets_of
 from siltstone.compaction.ledger.key_index import KeyIndex, KeysPart
-from siltstone.compaction.ledger.keys import PARTITIONS, best_of_each_key, offsets_of
+from siltstone.compaction.ledger.keys import PARTITIONS, best_of_each_key
 from siltstone.compaction.ledger.work import (
     CompactionWork,
     Group,
@@ -620,9 +621,9 @@ def fold_keys(work: FoldWork, bucket: int, buckets: int, attempt: str) -> Folded
                 for _, entries, _ in index.ranges(first, first + each):
                     offsets = offsets_of(entries)
                     where = np.searchsorted(hidden, offsets).clip(max=max(len(hidden) - 1, 0))
-                    parts.append(entries[hidden[where] != offsets] if len(hidden) else entries)
-        entries = np.concatenate([np.empty((0, words), np.uint64), *parts])
-        best, bounds = best_of_each_key(entries, first, each)
+                    kept = entries[hidden[where] != offsets] if len(hidden) else entries
+                    parts.append(EntryBlob(bucket=bucket, entries=kept))
+        best, bounds = best_of_each_key(parts, words, first, each)
         report.keys = keep_part(work.output, best, bounds, np.ones(len(best), np.bool_), first, attempt)
     except Exception as error:
         report.trouble = trouble_of(error)

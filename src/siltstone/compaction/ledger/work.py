@@ -26,18 +26,9 @@ from siltstone.base.records.columns import KeyColumns
 from siltstone.base.records.decode import decode_record_keys, decode_records
 from siltstone.base.records.layout import CONTROL_BIT, Directory, Flags, Int64, Words
 from siltstone.base.records.pieces import pieces
+from siltstone.compaction.keys import PLAIN_WORDS, TIMED_WORDS, EntryBlob, deleted_of, offsets_of
 from siltstone.compaction.ledger.key_index import KeyIndex, KeysPart, write_part
-from siltstone.compaction.ledger.keys import (
-    PARTITIONS,
-    WORDS,
-    WORDS_BY_TIME,
-    Contest,
-    EntryBlob,
-    EntryCollector,
-    best_of_each_key,
-    deleted_of,
-    offsets_of,
-)
+from siltstone.compaction.ledger.keys import PARTITIONS, EntryCollector, NewEntries, best_of_each_key
 from siltstone.compaction.work import Trouble, aborted_of, refuse_disorder, refuse_inner_disorder, trouble_of
 from siltstone.log.fetch import LogView
 from siltstone.log.indexes import TRANSACTION_ENTRY
@@ -128,7 +119,7 @@ class CompactionWork:
     @property
     def words(self) -> int:
         """Words of an entry."""
-        return WORDS_BY_TIME if self.by_time else WORDS
+        return TIMED_WORDS if self.by_time else PLAIN_WORDS
 
 
 @dataclass(slots=True, kw_only=True)
@@ -329,17 +320,15 @@ def _merge(
 ) -> None:
     each = PARTITIONS // buckets
     first = merged.bucket * each
-    ordered = sorted((blob for blob in blobs if len(blob.entries)), key=EntryBlob.place)
-    entries = np.concatenate([np.empty((0, work.words), np.uint64), *(blob.entries for blob in ordered)])
-    entries, bounds = best_of_each_key(entries, first, each)
+    entries, bounds = best_of_each_key(blobs, work.words, first, each)
     beaten: Flags = np.zeros(len(entries), np.bool_)
     if len(entries) and work.older:
-        contest = Contest(entries, bounds)
+        new = NewEntries(entries, bounds)
         for old in work.older:
-            hidden = _meet(work, contest, old, first, each)
+            hidden = _meet(work, new, old, first, each)
             if len(hidden):
                 merged.hidden[old.generation] = hidden
-        beaten = contest.beaten
+        beaten = new.beaten
     stays = ~deleted_of(entries) & ~beaten
     merged.deleted = int(np.count_nonzero(~stays & ~beaten))
     merged.beaten = int(np.count_nonzero(beaten))
@@ -347,14 +336,14 @@ def _merge(
     merged.keys = keep_part(work.output, entries, bounds, ~beaten if work.by_time else stays, first, attempt)
 
 
-def _meet(work: CompactionWork, contest: Contest, old: OldKeys, first: int, each: int) -> Int64:
+def _meet(work: CompactionWork, new: NewEntries, old: OldKeys, first: int, each: int) -> Int64:
     """What an older generation loses to this bucket: offsets, ascending."""
     lost = []
     with KeyIndex(old.path, work.hash_key) as index:
         if index.words != work.words:
             raise CorruptFileError(index.path, 12, "keys of another order than its ledger's")
         for start, entries, bounds in index.ranges(first, first + each):
-            lost.append(contest.meet(entries, bounds, start - first))
+            lost.append(new.meet(entries, bounds, start - first))
     return np.sort(np.concatenate([np.empty(0, np.int64), *lost]))
 
 
