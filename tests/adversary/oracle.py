@@ -68,6 +68,10 @@ def problems(before: Log, after: Log, rules: Rules) -> list[str]:
     found = []
     if before.odd and before.logs() != after.logs():
         return [f"a log with {before.odd[0]}, which is no file, was changed"]
+    if not before.ascends and rules.cuts and rules.reported_cut:
+        cut = before.cut_at_disorder()
+        if cut.ascends and not problems(cut, after, replace(rules, doubtful=True, appends=True)):
+            return []
     if not before.ascends:
         limit = before.disordered_from
         for base, segment in before.segments.items():

@@ -264,6 +264,25 @@ class Log:
         _end_transactions(found)
         return found
 
+    def cut_at_disorder(self) -> Log:
+        """The log as recovery leaves it that ends it at the first batch whose offsets go back."""
+        found = self.below(self.disordered_from)
+        old, last = self.segments[self.disordered_from], found.end_offset - 1
+        positions = []
+        for position, batch in old.batches:
+            if batch.base_offset <= last or batch.base_offset < old.base_offset:
+                positions.append(position)
+                break
+            last = batch.last_offset
+        if positions:
+            found.segments[old.base_offset] = scan(
+                old.base_offset, old.data[: positions[0]], old.modified_ms
+            )
+        again = Log(path=self.path, segments=found.segments, odd=[])
+        _collect(again)
+        _end_transactions(again)
+        return again
+
     @property
     def damaged(self) -> list[Segment]:
         """The segments with damage."""
