@@ -26,12 +26,13 @@ from siltstone.base.config import Config, parse_assignments
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.modern import decode
 from siltstone.compaction.engine import Engine, bucket_count, entry_capacity
+from siltstone.compaction.extraction import Extracted
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import InPlace
 from siltstone.compaction.inplace.facts import Choices, LogState, Planned, plan_log, staging_folder
 from siltstone.compaction.keys import EntryBlob, KeyCollector, merge_bucket
 from siltstone.compaction.staging import Rewritten, rewrite_group
-from siltstone.compaction.work import Extracted, extract, winners_by_group
+from siltstone.compaction.work import extract, winners_by_group
 from siltstone.log.directory import LogDirectory
 from siltstone.log.segments import count_records, list_segments, windows
 

@@ -275,9 +275,7 @@ class Log:
                 break
             last = batch.last_offset
         if positions:
-            found.segments[old.base_offset] = scan(
-                old.base_offset, old.data[: positions[0]], old.modified_ms
-            )
+            found.segments[old.base_offset] = scan(old.base_offset, old.data[: positions[0]], old.modified_ms)
         again = Log(path=self.path, segments=found.segments, odd=[])
         _collect(again)
         _end_transactions(again)

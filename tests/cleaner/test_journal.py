@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from siltstone.base.errors import CheckFailedError
 from siltstone.compaction.engine import WinnersFile, is_sound, read_winners, rewrite_from, write_winners
+from siltstone.compaction.extraction import Group
 from siltstone.compaction.inplace import resume as journal_module
 from siltstone.compaction.inplace.resume import (
     Basis,
@@ -24,7 +25,7 @@ from siltstone.compaction.inplace.resume import (
     size_at_most,
 )
 from siltstone.compaction.staging import Rewritten
-from siltstone.compaction.work import Group, LogWork
+from siltstone.compaction.work import LogWork
 from siltstone.log.segments import Segment
 from siltstone.log.transactions import Carried
 

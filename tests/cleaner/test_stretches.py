@@ -12,9 +12,10 @@ import pytest
 
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.compaction import input_splits as stretches
+from siltstone.compaction.extraction import Extracted, Group
 from siltstone.compaction.input_splits import Stretch, place_near, shares, whole
 from siltstone.compaction.warm_up import small_work
-from siltstone.compaction.work import Extracted, Group, carried_between, extract
+from siltstone.compaction.work import carried_between, extract
 from siltstone.log.segments import Segment, list_segments, unchanged, windows
 from siltstone.log.transactions import Carried
 from tests.cleaner import logs

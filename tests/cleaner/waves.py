@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from siltstone.compaction.engine import Gathered, InProcessEngine, WinnersFile
+from siltstone.compaction.extraction import Group
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.inplace.destination import InPlace
 from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import Rewritten
-from siltstone.compaction.work import Group, LogWork
+from siltstone.compaction.work import LogWork
 from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.names import TopicPartition
 from tests.cleaner import logs

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from siltstone.compaction.extraction import Extracted, Trouble
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.staging import Rewritten
-from siltstone.compaction.work import Extracted, Trouble
 from siltstone.spark import exchange as rows
 
 pytestmark = pytest.mark.spark

@@ -34,6 +34,7 @@ from siltstone.base.records.layout import (
     Int64,
     Words,
 )
+from siltstone.compaction.extraction import Extracted, Group, Trouble
 from siltstone.compaction.input_splits import Stretch, shares
 from siltstone.compaction.keys import (
     EntryBlob,
@@ -46,7 +47,7 @@ from siltstone.compaction.keys import (
 )
 from siltstone.compaction.rewrite import Buffers, Contested, Fates, Offsets
 from siltstone.compaction.staging import Rewritten, rewrite_by
-from siltstone.compaction.work import Extracted, Group, LogWork, Trouble, extract
+from siltstone.compaction.work import LogWork, extract
 
 CLEAN_SHARE = 4
 """A log goes this way when its clean segments have so many times the bytes of the others."""

@@ -19,20 +19,11 @@ from crc32c import crc32c
 from siltstone.base import files
 from siltstone.base.errors import CheckFailedError
 from siltstone.compaction import broadcast
+from siltstone.compaction.extraction import Extracted, Group, Trouble, trouble_of
 from siltstone.compaction.keys import MERGE_BYTES, EntryBlob, Winners, merge_bucket
 from siltstone.compaction.rewrite import Buffers, Offsets, in_order
 from siltstone.compaction.staging import Rewritten, remove_staged, rewrite_group
-from siltstone.compaction.work import (
-    Extracted,
-    Group,
-    LogWork,
-    Trouble,
-    carried_between,
-    check_keyless,
-    extract,
-    trouble_of,
-    winners_by_group,
-)
+from siltstone.compaction.work import LogWork, carried_between, check_keyless, extract, winners_by_group
 from siltstone.log.transactions import NOTHING, Carried
 
 # A group's winners between two jobs: written by the task that gathered them, verified by whoever reads them.

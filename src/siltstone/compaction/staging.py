@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.layout import CONTROL_BIT
 from siltstone.base.records.pieces import pieces
+from siltstone.compaction.extraction import Group, Trouble, decoded, refuse_disorder, trouble_of
 from siltstone.compaction.input_splits import Pacer, paced_windows
 from siltstone.compaction.rewrite import (
     Buffers,
@@ -37,7 +38,7 @@ from siltstone.compaction.rewrite import (
     in_order,
     meet_winners,
 )
-from siltstone.compaction.work import Group, LogWork, Trouble, refuse_disorder, trouble_of
+from siltstone.compaction.work import LogWork
 from siltstone.log.indexes import IndexBuilder, Indexes
 from siltstone.log.segments import Segment, Window, unchanged, windows
 from siltstone.log.transactions import NOTHING, Carried
@@ -107,28 +108,29 @@ class ReadBack:
 
     def follow(self, size: int) -> int:
         """Read on up to byte ``size``, where a batch ends; returns the bytes."""
-        before, winners = self.size, self._winners()
-        with files.Reader(self._path) as reader:
-            for window in windows(reader, start=before, size=size, window_size=self._work.window_size):
-                self._scan(window, winners)
+        before, winners, path = self.size, self._winners(), self._path
+        base, offsets = self._group.base_offset, (self._following, self._group.end_offset)
+        with files.Reader(path) as reader:
+            found = self._indexed(
+                windows(reader, start=before, size=size, window_size=self._work.window_size)
+            )
+            for some in decoded(
+                path, found, offsets, decode_record_keys, scratch=self._scratch, limit=self._work.batch_limit
+            ):
+                columns, control = some.columns, (some.batches["attributes"] & CONTROL_BIT) != 0
+                spans = (columns.offset, columns.batch, control, base, self._work.map_end)
+                self._last, self._met, wrong = meet_winners(*spans, winners, self._last, self._met)
+                if wrong:
+                    raise CheckFailedError(f"{path}: {_WRONG[wrong - 1]}")
+                self.kept += len(columns)
+                self._following = int(some.batches["last_offset"][-1]) + 1
         self.size = size
         return size - before
 
-    def _scan(self, window: Window, winners: Offsets) -> None:
-        path, base, limit = self._path, self._group.base_offset, self._work.batch_limit
-        self._following = refuse_disorder(path, window, self._following, self._group.end_offset)
-        self._again.add_directory(window.batches)
-        for part in pieces(window.data, window.batches):
-            batches = window.batches[part]
-            columns = decode_record_keys(
-                window.data, batches, self._scratch, limit=limit, path=path, origin=window.origin
-            )
-            control = (batches["attributes"] & CONTROL_BIT) != 0
-            spans = (columns.offset, columns.batch, control, base, self._work.map_end)
-            self._last, self._met, wrong = meet_winners(*spans, winners, self._last, self._met)
-            if wrong:
-                raise CheckFailedError(f"{path}: {_WRONG[wrong - 1]}")
-            self.kept += len(columns)
+    def _indexed(self, found: Iterator[Window]) -> Iterator[Window]:
+        for window in found:
+            self._again.add_directory(window.batches)
+            yield window
 
     def finish(self, size: int, kept: int, staged: Mapping[str, bytes]) -> int:
         """All is written and synced: is it ``size`` bytes, ``kept`` records, and what ``staged`` indexes?

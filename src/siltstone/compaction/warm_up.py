@@ -12,7 +12,8 @@ from siltstone.base.records.build import BatchShape, Spans, build_batch, encode_
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.base.records.layout import CODECS
 from siltstone.compaction.engine import Engine
-from siltstone.compaction.work import Group, LogWork
+from siltstone.compaction.extraction import Group
+from siltstone.compaction.work import LogWork
 from siltstone.log.names import segment_file
 from siltstone.log.segments import list_segments
 

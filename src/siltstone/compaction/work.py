@@ -7,32 +7,36 @@
     carried        all summaries   → what each group starts with, of transactions
     rewrite_group  one group       → a staged segment, checked (see ``staging``)
 
-A piece never raises for what is wrong with a log: it reports ``Trouble``, so that one bad log does not
-stop the others of the same job.
+A piece never raises for what is wrong with a log: it reports ``Trouble`` (``extraction``).
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from siltstone.base.config import LONG_MAX
-from siltstone.base.errors import CorruptFileError, SiltstoneError
 from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.base.records.columns import KeyColumns
 from siltstone.base.records.decode import decode_record_keys
-from siltstone.base.records.layout import CONTROL_BIT, Directory, Flags, Int64
-from siltstone.base.records.pieces import pieces
+from siltstone.base.records.layout import CONTROL_BIT, Flags
+from siltstone.compaction.extraction import (
+    Decoded,
+    Extracted,
+    Group,
+    Trouble,
+    aborted_of,
+    decoded,
+    trouble_of,
+)
 from siltstone.compaction.input_splits import UNLIMITED, Pacer, Stretch, paced_windows, whole
 from siltstone.compaction.keys import EntryBlob, KeyCollector, Winners, by_base
 from siltstone.compaction.rewrite import Rules
-from siltstone.log.segments import Segment, Window, unchanged
+from siltstone.log.segments import Segment, unchanged
 from siltstone.log.transactions import (
     NOTHING,
-    Aborted,
     Carried,
     TransactionScan,
     carried_by_group,
@@ -41,25 +45,6 @@ from siltstone.log.transactions import (
 )
 
 KEYLESS = "has {count} records without a key, which cleaning would remove; say --drop-keyless to allow it"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
-    """Why a log is not cleaned: a status of the report (skipped, uncleanable, failed) and the reason."""
-
-    status: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """Segments ``first`` up to ``last`` (not included) of ``LogWork.segments`` become one."""
-
-    index: int
-    first: int
-    last: int
-    base_offset: int
-    end_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,46 +131,6 @@ def keeps_legacy_tombstones(modified_ms: int, horizon_ms: int) -> bool:
     return modified_ms > horizon_ms
 
 
-@functools.lru_cache(maxsize=4)
-def aborted_of(data: bytes) -> Aborted:
-    """The log's aborted transactions in order, made out once for all segments of a task."""
-    return Aborted.of(data)
-
-
-@dataclass(slots=True, kw_only=True)
-class Extracted:
-    """What was seen in some segments: counts, how they left transactions, and the first trouble.
-
-    ``transactional``: a batch of a transaction, or a marker.
-    """
-
-    records: int = 0
-    keyless: int = 0
-    transactional: bool = False
-    trouble: Trouble | None = None
-    summaries: list[Int64] = field(default_factory=list, repr=False)
-
-    def add(self, other: Extracted) -> None:
-        """Sum up; the first trouble stays."""
-        self.records += other.records
-        self.keyless += other.keyless
-        self.transactional |= other.transactional
-        self.trouble = self.trouble or other.trouble
-        self.summaries += other.summaries
-
-
-def trouble_of(error: Exception) -> Trouble:
-    """The trouble that an error means: damage is uncleanable, the environment's errors are failures."""
-    if isinstance(error, CorruptFileError):
-        return Trouble(status="uncleanable", reason=str(error))
-    if isinstance(error, SiltstoneError):
-        return Trouble(status="failed", reason=str(error))
-    if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
-        return Trouble(status="failed", reason=f"{where}{error.strerror or error}")
-    return Trouble(status="failed", reason=f"{type(error).__name__}: {error}")
-
-
 def extract(
     work: LogWork, stretches: Sequence[Stretch], buckets: int, capacity: int, found: Extracted
 ) -> Iterator[EntryBlob]:
@@ -214,86 +159,38 @@ def _extract_stretch(
     work: LogWork, stretch: Stretch, scratch: Scratch, collector: KeyCollector, found: Extracted
 ) -> Iterator[EntryBlob]:
     segment, scan = work.segments[stretch.segment], work.transactions()
-    pacer, span, following = Pacer(work.io_bytes_per_second), (stretch.start, stretch.behind), stretch.first
+    pacer, span = Pacer(work.io_bytes_per_second), (stretch.start, stretch.behind)
     with unchanged(segment) as reader:
-        for window in paced_windows(reader, work.window_size, pacer, span=span):
-            before, following = following, refuse_disorder(segment.path, window, following, stretch.end)
-            for part in pieces(window.data, window.batches):
-                batches = window.batches[part]
-                columns = decode_record_keys(
-                    window.data,
-                    batches,
-                    scratch,
-                    limit=work.batch_limit,
-                    path=segment.path,
-                    origin=window.origin,
-                )
-                before = refuse_inner_disorder(segment.path, window, batches, columns, before)
-                found.records += len(columns)
-                keyed = columns.key_size >= 0
-                contested = _contested(work, scan, window, batches, columns, segment.path, found)
-                found.keyless += int(np.count_nonzero(~keyed if contested is None else contested & ~keyed))
-                yield from collector.add(columns, keyed if contested is None else contested & keyed)
+        windows = paced_windows(reader, work.window_size, pacer, span=span)
+        offsets, limit = (stretch.first, stretch.end), work.batch_limit
+        for each in decoded(segment.path, windows, offsets, decode_record_keys, scratch=scratch, limit=limit):
+            columns = each.columns
+            found.records += len(columns)
+            keyed = columns.key_size >= 0
+            mapped = _mapped(work, scan, each, segment.path, found)
+            found.keyless += int(np.count_nonzero(~keyed if mapped is None else mapped & ~keyed))
+            yield from collector.add(columns, keyed if mapped is None else mapped & keyed)
     scan.refuse_unmarked(stretch.first, stretch.end, segment.path)
     summary = scan.summary(stretch.first)
     if len(summary):
         found.summaries.append(summary)
 
 
-def _contested(
-    work: LogWork,
-    scan: TransactionScan,
-    window: Window,
-    batches: Directory,
-    columns: KeyColumns,
-    path: str,
-    found: Extracted,
+def _mapped(
+    work: LogWork, scan: TransactionScan, some: Decoded[KeyColumns], path: str, found: Extracted
 ) -> Flags | None:
-    """Which records take part in the keys' contest (bool, one a record), None for all: not those of aborted
+    """Which records go into the map of keys (bool, one a record), None for all: not those of aborted
     transactions, control records, and what lies beyond the end of a map."""
-    followed, contested = scan.follow(window.data, batches, path=path, origin=window.origin), None
+    window, batches, columns = some
+    followed, mapped = scan.follow(window.data, batches, path=path, origin=window.origin), None
     if followed is not None:
         found.transactional = True
         aborted, _ = followed
-        contested = ~(aborted | ((batches["attributes"] & CONTROL_BIT) != 0))[columns.batch]
+        mapped = ~(aborted | ((batches["attributes"] & CONTROL_BIT) != 0))[columns.batch]
     if work.map_end < work.end:
-        mapped = columns.offset < work.map_end
-        contested = mapped if contested is None else contested & mapped
-    return contested
-
-
-def refuse_inner_disorder(
-    path: str, window: Window, batches: Directory, columns: KeyColumns, following: int
-) -> int:
-    """The offsets inside message sets (v0, v1) must ascend over entries too; returns the one after the last.
-
-    Raises CorruptFileError.
-    """
-    if (batches["magic"] < 2).any():
-        before = np.concatenate((np.array([following - 1], np.int64), columns.offset[:-1]))
-        bad = np.flatnonzero(columns.offset <= before)
-        if len(bad):
-            position = window.origin + int(batches["position"][columns.batch[bad[0]]])
-            raise CorruptFileError(path, position, f"offset {columns.offset[bad[0]]} is out of order")
-    return int(batches["last_offset"][-1]) + 1
-
-
-def refuse_disorder(path: str, window: Window, following: int, end: int) -> int:
-    """Batches must ascend inside [following, end); returns the offset after the last one.
-
-    Raises CorruptFileError for the first that does not.
-    """
-    base, last = window.batches["base_offset"], window.batches["last_offset"]
-    before = np.concatenate((np.array([following], np.int64), last[:-1] + 1))
-    bad = np.flatnonzero((base < before) | (last >= end))
-    if len(bad):
-        row = int(bad[0])
-        raise CorruptFileError(
-            path,
-            window.origin + int(window.batches["position"][row]),
-            f"offsets {base[row]} to {last[row]} are out of order or outside [{following}, {end})",
-        )
-    return int(last[-1]) + 1
+        below = columns.offset < work.map_end
+        mapped = below if mapped is None else mapped & below
+    return mapped
 
 
 def winners_by_group(

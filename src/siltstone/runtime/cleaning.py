@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 from siltstone.base.config import LONG_MAX, Config, LogConfig
 from siltstone.base.errors import CleaningAbortedError, EngineError, SiltstoneError
 from siltstone.compaction import report
+from siltstone.compaction.extraction import trouble_of
 from siltstone.compaction.inplace import plan, resume
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import InPlace, check_sizes, cleaned_up_to, swap_of
@@ -33,7 +34,6 @@ from siltstone.compaction.inplace.resume import Journal
 from siltstone.compaction.input_splits import IO_LIMIT, UNLIMITED, share_of_io
 from siltstone.compaction.report import CLEANED, Cleaning, LogResult
 from siltstone.compaction.staging import Rewritten
-from siltstone.compaction.work import trouble_of
 from siltstone.log.directory import Checkpoints
 from siltstone.log.fetch import LogView
 from siltstone.log.ledger.keeping import uncovered

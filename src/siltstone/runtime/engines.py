@@ -15,11 +15,12 @@ from typing import Generic, TypeVar
 
 from siltstone.base.errors import EngineError, SiltstoneError
 from siltstone.compaction.engine import Engine, Gathered, LogDone, WinnersFile
+from siltstone.compaction.extraction import Group
 from siltstone.compaction.ledger.engine import Compacted, CompactionEngine, Folded
 from siltstone.compaction.ledger.staging import FoldWork
 from siltstone.compaction.ledger.work import CompactionWork
 from siltstone.compaction.staging import Rewritten
-from siltstone.compaction.work import Group, LogWork
+from siltstone.compaction.work import LogWork
 
 Started = TypeVar("Started")
 _logger = logging.getLogger("siltstone.cleaner")

@@ -22,9 +22,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from siltstone.compaction import broadcast
 from siltstone.compaction.engine import LogDone, Progress, looked_up
+from siltstone.compaction.extraction import Extracted
 from siltstone.compaction.input_splits import Stretch
 from siltstone.compaction.keys import EntryBlob
-from siltstone.compaction.work import Extracted, LogWork
+from siltstone.compaction.work import LogWork
 from siltstone.spark import exchange
 from siltstone.spark.exchange import ALL, Row, Stage, rows_of
 from siltstone.spark.jobs import Job, attempt_name, collect, run_together, stage

@@ -42,21 +42,13 @@ from siltstone.compaction.engine import (
     rewrite_from,
     write_winners,
 )
+from siltstone.compaction.extraction import Extracted, Group, trouble_of
 from siltstone.compaction.input_splits import Stretch, are_cut, shares
 from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob, merge_bucket
 from siltstone.compaction.report import UNCLEANABLE
 from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import Rewritten, remove_staged, rewrite_group
-from siltstone.compaction.work import (
-    Extracted,
-    Group,
-    LogWork,
-    carried_between,
-    check_keyless,
-    extract,
-    trouble_of,
-    winners_by_group,
-)
+from siltstone.compaction.work import LogWork, carried_between, check_keyless, extract, winners_by_group
 from siltstone.log.transactions import NOTHING, Carried
 from siltstone.spark import exchange
 from siltstone.spark.broadcast_join import clean_by_lookup

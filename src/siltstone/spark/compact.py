@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from siltstone.base.records.layout import Int64
 from siltstone.compaction.engine import Progress
+from siltstone.compaction.extraction import Extracted, Trouble
 from siltstone.compaction.keys import BLOB_BYTES, EntryBlob
 from siltstone.compaction.ledger.engine import Compacted, Folded, compact_in_one_go
 from siltstone.compaction.ledger.key_index import KeysPart
@@ -38,7 +39,6 @@ from siltstone.compaction.ledger.staging import (
 )
 from siltstone.compaction.ledger.work import (
     CompactionWork,
-    Extracted,
     Merged,
     Source,
     bucket_count,
@@ -46,7 +46,6 @@ from siltstone.compaction.ledger.work import (
     extract,
     merge_bucket,
 )
-from siltstone.compaction.work import Trouble
 from siltstone.spark import exchange
 from siltstone.spark.exchange import Row, Stage, rows_of
 from siltstone.spark.jobs import (

@@ -40,9 +40,9 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 from siltstone.base import files
 from siltstone.compaction.broadcast import GroupDone
 from siltstone.compaction.engine import WinnersFile
+from siltstone.compaction.extraction import Extracted, Trouble
 from siltstone.compaction.keys import BLOB_BYTES, EntryBlob
 from siltstone.compaction.staging import Rewritten
-from siltstone.compaction.work import Extracted, Trouble
 from siltstone.log.transactions import Carried
 from siltstone.spark.tasks import Batches, task_numbers
 

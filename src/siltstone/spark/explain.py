@@ -19,7 +19,8 @@ from siltstone.base.records.layout import Words
 from siltstone.compaction.engine import Engine
 from siltstone.compaction.explain.explaining import Sight, buckets_of
 from siltstone.compaction.explain.observing import ENTRY_WORDS, Bins, KeyTally, Observed, observe, tally
-from siltstone.compaction.work import LogWork, Trouble, trouble_of
+from siltstone.compaction.extraction import Trouble, trouble_of
+from siltstone.compaction.work import LogWork
 from siltstone.spark.bucketed import by_bucket, entries_row, report_row, run_job
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.running import is_alive

@@ -33,6 +33,7 @@ from siltstone.compaction.explain.model import (
     Waiting,
 )
 from siltstone.compaction.explain.observing import TALLY_BYTES, Bins, KeyTally, Observed, observe, tally
+from siltstone.compaction.extraction import Extracted, Trouble, trouble_of
 from siltstone.compaction.inplace import plan
 from siltstone.compaction.inplace.cleaner import WHOLE_LOG_BYTES
 from siltstone.compaction.inplace.facts import (
@@ -46,7 +47,7 @@ from siltstone.compaction.inplace.facts import (
 )
 from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import Rewritten
-from siltstone.compaction.work import KEYLESS, Extracted, LogWork, Trouble, trouble_of
+from siltstone.compaction.work import KEYLESS, LogWork
 from siltstone.log.directory import Checkpoints
 from siltstone.log.lookup import position_of_offset
 from siltstone.log.producers import producer_state

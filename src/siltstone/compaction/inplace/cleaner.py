@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from siltstone.base.errors import EngineError, InvalidConfigError, LedgerError, SiltstoneError
 from siltstone.compaction import report
 from siltstone.compaction.engine import WINNER_BYTES, Engine, LogDone, Progress, fits_one_task
+from siltstone.compaction.extraction import Group, Trouble, trouble_of
 from siltstone.compaction.inplace.destination import Destination, Room
 from siltstone.compaction.inplace.expiry import (
     Left,
@@ -53,7 +54,7 @@ from siltstone.compaction.inplace.side_by_side import Critical, side_by_side
 from siltstone.compaction.keys import ENTRY_BYTES
 from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import Rewritten
-from siltstone.compaction.work import Group, LogWork, Trouble, trouble_of
+from siltstone.compaction.work import LogWork
 
 # How a log's groups go: all in one task, all in one job, or wave by wave; and the room that each way needs.
 #

@@ -21,6 +21,7 @@ from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import CONTROL_BIT, Directory, delete_horizons
 from siltstone.base.records.pieces import pieces
 from siltstone.compaction import report
+from siltstone.compaction.extraction import Group
 from siltstone.compaction.inplace import plan
 from siltstone.compaction.inplace.resume import (
     SETTINGS,
@@ -34,7 +35,7 @@ from siltstone.compaction.inplace.resume import (
 )
 from siltstone.compaction.input_splits import IO_LIMIT, share_of_io
 from siltstone.compaction.report import LogResult
-from siltstone.compaction.work import Group, LogWork
+from siltstone.compaction.work import LogWork
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import Checkpoints, LogDirectory
 from siltstone.log.ledger.keeping import uncovered

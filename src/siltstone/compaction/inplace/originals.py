@@ -34,8 +34,8 @@ from siltstone.base.errors import (
     UndoStoppedError,
     UsageError,
 )
+from siltstone.compaction.extraction import Group, trouble_of
 from siltstone.compaction.inplace.side_by_side import Critical
-from siltstone.compaction.work import Group, trouble_of
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import (
     CLEANED,

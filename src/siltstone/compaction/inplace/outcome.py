@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from siltstone.base.errors import CheckFailedError, CorruptFileError
 from siltstone.compaction import report
 from siltstone.compaction.engine import Gathered, LogDone
+from siltstone.compaction.extraction import Extracted
 from siltstone.compaction.inplace.facts import Planned
 from siltstone.compaction.inplace.plan import kafka_map_keys, kafka_passes
 from siltstone.compaction.inplace.resume import Journal
 from siltstone.compaction.staging import Rewritten
-from siltstone.compaction.work import Extracted
 from siltstone.log.segments import count_records
 
 

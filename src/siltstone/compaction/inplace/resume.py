@@ -23,8 +23,9 @@ from typing import Any
 
 from siltstone.base import files
 from siltstone.compaction.engine import WinnersFile, is_sound
+from siltstone.compaction.extraction import Group
 from siltstone.compaction.staging import Rewritten
-from siltstone.compaction.work import Group, LogWork
+from siltstone.compaction.work import LogWork
 from siltstone.log.names import STAGING
 from siltstone.log.own_folders import has_own_folder
 from siltstone.log.segments import Segment

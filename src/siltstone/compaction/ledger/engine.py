@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from siltstone.base.records.layout import Int64
+from siltstone.compaction.extraction import Extracted, Trouble
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.ledger.key_index import KeysPart
 from siltstone.compaction.ledger.staging import (
@@ -25,14 +26,12 @@ from siltstone.compaction.ledger.staging import (
 )
 from siltstone.compaction.ledger.work import (
     CompactionWork,
-    Extracted,
     Merged,
     bucket_count,
     by_group,
     extract,
     merge_bucket,
 )
-from siltstone.compaction.work import Trouble
 
 
 @dataclass(slots=True, kw_only=True)

@@ -36,12 +36,12 @@ from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Directory, Int6
 from siltstone.base.records.pieces import pieces
 from siltstone.base.records.scan import scan_batches
 from siltstone.base.records.varint import next_varint, varint_size, write_varint
+from siltstone.compaction.extraction import Group, Trouble, decoded, refuse_disorder, trouble_of
 from siltstone.compaction.keys import EntryBlob, offsets_of
 from siltstone.compaction.ledger.key_index import KeyIndex, KeysPart
 from siltstone.compaction.ledger.keys import PARTITIONS, best_of_each_key
 from siltstone.compaction.ledger.work import (
     CompactionWork,
-    Group,
     OldKeys,
     Output,
     Source,
@@ -49,7 +49,6 @@ from siltstone.compaction.ledger.work import (
     opened,
     source_windows,
 )
-from siltstone.compaction.work import Trouble, refuse_disorder, trouble_of
 from siltstone.log.indexes import IndexBuilder
 from siltstone.log.segments import windows
 
@@ -576,29 +575,21 @@ def _read_back(report: Rewritten, group: Group, offsets: Int64, output: Output) 
 
     Raises CheckFailedError, CorruptFileError, OSError.
     """
-    following, seen, scratch = group.base_offset, 0, Scratch()
+    following, seen, scratch, limit = group.base_offset, 0, Scratch(), output.batch_limit
     for segment in report.segments:
         path = f"{segment.stem}.log"
         again = IndexBuilder(segment.base_offset, output.index_interval, output.index_bytes)
         with files.Reader(path) as reader:
             if reader.stat.size != segment.size:
                 raise CheckFailedError(f"{path}: {reader.stat.size} bytes, but {segment.size} were written")
-            for window in windows(reader, window_size=output.window_size):
-                following = refuse_disorder(path, window, following, group.end_offset)
-                again.add_directory(window.batches)
-                for part in pieces(window.data, window.batches):
-                    columns = decode_record_keys(
-                        window.data,
-                        window.batches[part],
-                        scratch,
-                        limit=output.batch_limit,
-                        path=path,
-                        origin=window.origin,
-                    )
-                    mine = offsets[seen : seen + len(columns)]
-                    if not np.array_equal(mine, columns.offset):
-                        raise CheckFailedError(f"{path}: holds other records than were written")
-                    seen += len(columns)
+            found, range_ = windows(reader, window_size=output.window_size), (following, group.end_offset)
+            for some in decoded(path, found, range_, decode_record_keys, scratch=scratch, limit=limit):
+                again.add_directory(some.batches)
+                mine = offsets[seen : seen + len(some.columns)]
+                if not np.array_equal(mine, some.columns.offset):
+                    raise CheckFailedError(f"{path}: holds other records than were written")
+                seen += len(some.columns)
+                following = int(some.batches["last_offset"][-1]) + 1
         built = again.finish()
         for kind, data in (("index", built.offset_index), ("timeindex", built.time_index)):
             if files.read_bytes(f"{segment.stem}.{kind}") != data:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import bisect
 import errno
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,15 +21,22 @@ import numpy as np
 
 from siltstone.base import files
 from siltstone.base.errors import CorruptFileError, SourceChangedError
-from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
+from siltstone.base.records.codecs import DEFAULT_LIMIT
 from siltstone.base.records.columns import KeyColumns
 from siltstone.base.records.decode import decode_record_keys, decode_records
-from siltstone.base.records.layout import CONTROL_BIT, Directory, Flags, Int64, Words
-from siltstone.base.records.pieces import pieces
+from siltstone.base.records.layout import CONTROL_BIT, Flags, Int64, Words
+from siltstone.compaction.extraction import (
+    Decoded,
+    Extracted,
+    Group,
+    Trouble,
+    aborted_of,
+    decoded,
+    trouble_of,
+)
 from siltstone.compaction.keys import PLAIN_WORDS, TIMED_WORDS, EntryBlob, deleted_of, offsets_of
 from siltstone.compaction.ledger.key_index import KeyIndex, KeysPart, write_part
 from siltstone.compaction.ledger.keys import PARTITIONS, EntryCollector, NewEntries, best_of_each_key
-from siltstone.compaction.work import Trouble, aborted_of, refuse_disorder, refuse_inner_disorder, trouble_of
 from siltstone.log.fetch import LogView
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.names import segment_file
@@ -66,17 +73,6 @@ class OldKeys:
 
     generation: int
     path: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """Sources ``first`` up to ``last`` (not included), which one task writes anew; offsets [base, end)."""
-
-    index: int
-    first: int
-    last: int
-    base_offset: int
-    end_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,30 +116,6 @@ class CompactionWork:
     def words(self) -> int:
         """Words of an entry."""
         return TIMED_WORDS if self.by_time else PLAIN_WORDS
-
-
-@dataclass(slots=True, kw_only=True)
-class Extracted:
-    """What was seen in some sources: records in the range, by kind, ``size`` of their batches in bytes.
-
-    ``entries``: those that were handed on. ``summaries``: how each source left transactions.
-    """
-
-    records: int = 0
-    keyed: int = 0
-    keyless: int = 0
-    aborted: int = 0
-    size: int = 0
-    entries: int = 0
-    trouble: Trouble | None = None
-    summaries: list[Int64] = field(default_factory=list, repr=False)
-
-    def add(self, other: Extracted) -> None:
-        """Sum up; the first trouble stays."""
-        for name in ("records", "keyed", "keyless", "aborted", "size", "entries"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.trouble = self.trouble or other.trouble
-        self.summaries += other.summaries
 
 
 @dataclass(slots=True, kw_only=True)
@@ -227,22 +199,14 @@ def extract(
 def _extract_source(
     work: CompactionWork, number: int, collector: EntryCollector, found: Extracted
 ) -> Iterator[EntryBlob | Int64]:
-    source, scratch = work.sources[number], Scratch()
-    decode = decode_records if work.by_time else decode_record_keys
-    scan = TransactionScan(aborted_of(work.aborted))
-    following, limit = source.base_offset, work.output.batch_limit
+    source, scan = work.sources[number], TransactionScan(aborted_of(work.aborted))
+    decode: Callable[..., KeyColumns] = decode_records if work.by_time else decode_record_keys
+    offsets, limit = (source.base_offset, source.end_offset), work.output.batch_limit
     with opened(source) as reader:
-        for window in source_windows(reader, source, work.output.window_size):
-            before = following
-            following = refuse_disorder(source.path, window, following, source.end_offset)
-            for part in pieces(window.data, window.batches):
-                batches = window.batches[part]
-                columns = decode(
-                    window.data, batches, scratch, limit=limit, path=source.path, origin=window.origin
-                )
-                before = refuse_inner_disorder(source.path, window, batches, columns, before)
-                wanted = _wanted(work, scan, batches, columns, source.path, window, found)
-                yield from _collect(work, columns, wanted, collector, found)
+        windows = source_windows(reader, source, work.output.window_size)
+        for each in decoded(source.path, windows, offsets, decode, limit=limit):
+            wanted = _wanted(work, scan, each, source.path, found)
+            yield from _collect(work, each.columns, wanted, collector, found)
     scan.refuse_unmarked(max(work.first, source.base_offset), min(work.end, source.end_offset), source.path)
     summary = scan.summary(source.base_offset)
     if len(summary):
@@ -250,16 +214,11 @@ def _extract_source(
 
 
 def _wanted(
-    work: CompactionWork,
-    scan: TransactionScan,
-    batches: Directory,
-    columns: KeyColumns,
-    path: str,
-    window: Window,
-    found: Extracted,
+    work: CompactionWork, scan: TransactionScan, some: Decoded[KeyColumns], path: str, found: Extracted
 ) -> Flags | None:
     """Which records take part (bool, one a record), None for all: those in the range, but for control records
     and those of aborted transactions. Counts them all."""
+    window, batches, columns = some
     inside = None
     low, high = int(batches["base_offset"][0]), int(batches["last_offset"][-1])
     if len(columns):
