@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from siltstone.base.errors import EngineError
-from siltstone.spark.exchange import Row
 from siltstone.spark.jobs import one_ahead
+from siltstone.spark.rows import Row
 
 pytestmark = pytest.mark.spark
 

@@ -2,13 +2,20 @@
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
+from siltstone.compaction.broadcast import GroupDone
+from siltstone.compaction.engine import LogDone, WinnersFile
 from siltstone.compaction.extraction import Extracted, Trouble
 from siltstone.compaction.keys import EntryBlob
+from siltstone.compaction.ledger.key_index import KeysPart
+from siltstone.compaction.ledger.staging import FoldedKeys
 from siltstone.compaction.staging import Rewritten
-from siltstone.spark import exchange as rows
+from siltstone.log.transactions import Carried
+from siltstone.spark import rows
+from siltstone.spark.exchange import entries_of, entries_row
 
 pytestmark = pytest.mark.spark
 
@@ -18,36 +25,39 @@ pytestmark = pytest.mark.spark
 def test_entries(dirty: bool, count: int) -> None:
     entries = np.arange(2 * count, dtype=np.uint64).reshape(-1, 2)
     blob = EntryBlob(bucket=3, dirty=dirty, base_offset=1 << 40, entries=entries)
-    (row,) = rows.rows_of(rows.entries_row(blob).batch())
-    found = rows.entries_of(row, 5)
+    (row,) = rows.rows_of(entries_row(blob).batch())
+    found = entries_of(row, 5)
     assert (found.bucket, found.dirty, found.base_offset) == (3, dirty, 1 << 40)
     assert np.array_equal(found.entries, entries)
     with pytest.raises(ValueError, match="arrived"):
-        rows.entries_of(replace(row, count=count + 1), 5)
+        entries_of(replace(row, count=count + 1), 5)
 
 
 @pytest.mark.parametrize("count", [1, 7, 100_000])
 def test_winners_in_pieces(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "BLOB_BYTES", 64_000)
     offsets = np.arange(count, dtype=np.uint32)
-    sent = [row for each in rows.winners_rows(4, offsets) for row in rows.rows_of(each.batch())]
+    sent = [row for each in rows.array_rows(rows.WINNERS, 4, offsets) for row in rows.rows_of(each.batch())]
     assert {row.target for row in sent} == {4}
     assert len(sent) == -(-count // 16_000)
-    assert np.array_equal(np.concatenate([rows.winners_of(row) for row in sent]), offsets)
+    assert np.array_equal(np.concatenate([row.array(np.uint32) for row in sent]), offsets)
     with pytest.raises(ValueError, match="arrived"):
-        rows.winners_of(replace(sent[0], count=sent[0].count - 1))
+        replace(sent[0], count=sent[0].count - 1).array(np.uint32)
 
 
 def test_reports() -> None:
     trouble = Trouble(status="failed", reason='a "reason" with \n and ü')
-    for report, back in (
-        (Extracted(records=3, keyless=1, trouble=trouble), rows.extracted_of),
-        (Extracted(records=3), rows.extracted_of),
-        (
-            Rewritten(group=2, records=9, staged={"log": "/x"}, identity=[1, 2, 3], trouble=trouble),
-            rows.rewritten_of,
-        ),
-        (Rewritten(group=2), rows.rewritten_of),
+    for report in (
+        Extracted(records=3, keyless=1, trouble=trouble),
+        Extracted(records=3),
+        Rewritten(group=2, records=9, staged={"log": "/x"}, identity=[1, 2, 3], trouble=trouble),
+        Rewritten(group=2),
+        LogDone(name="a-0", found=Extracted(records=3), winners={3: 4}, groups=[Rewritten(group=2)]),
+        GroupDone(found=Extracted(), met=3, rewritten=Rewritten(group=1, trouble=trouble)),
+        WinnersFile(group=3, carried=Carried(unended=(1, 2)), trouble=trouble),
+        FoldedKeys(bucket=1, keys=KeysPart(first=0, path="/k", counts=(1, 2), checksums=(3, 4))),
     ):
         (row,) = rows.rows_of(rows.report_row(rows.FOUND, report, 7).batch())
-        assert (row.target, row.kind, back(row.report)) == (7, rows.FOUND, report)
+        assert (row.target, row.kind, rows.report_of(row, type(report))) == (7, rows.FOUND, report)
+    with pytest.raises(msgspec.ValidationError):
+        rows.report_of(row, LogDone)

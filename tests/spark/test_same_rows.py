@@ -22,8 +22,9 @@ from siltstone.commands import clean as app
 from siltstone.spark import clean as cleaning
 from siltstone.spark import compact as compacting
 from siltstone.spark.clean import SparkEngine
-from siltstone.spark.exchange import Row, Stage, rows_of
+from siltstone.spark.exchange import Stage
 from siltstone.spark.jobs import Job
+from siltstone.spark.rows import Row, rows_of
 from tests.cleaner.lives import Life, lives
 from tests.operator.staged import stage
 from tests.spark.test_compaction import live

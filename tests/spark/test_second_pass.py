@@ -17,7 +17,7 @@ from siltstone.compaction.engine import Engine, InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.report import CLEANED, FAILED, UNCLEANABLE, LogResult
 from siltstone.spark import broadcast_join as second_pass
-from siltstone.spark import exchange as rows
+from siltstone.spark import rows
 from siltstone.spark.broadcast_join import dirty_task
 from siltstone.spark.clean import SparkEngine
 from tests.cleaner import logs

@@ -19,8 +19,9 @@ from pyspark.sql import SparkSession
 
 from siltstone.base import files
 from siltstone.spark import jobs
-from siltstone.spark.exchange import ALL, FAILED, Row, Stage, _Post, progress_of, rows_of, together_task
+from siltstone.spark.exchange import Stage, _Post, progress_of, together_task
 from siltstone.spark.jobs import TOGETHER_BYTES, Job, can_go_together, run, run_apart, run_together
+from siltstone.spark.rows import ALL, FAILED, Row, rows_of
 from tests.spark.jobs_on_spark import HOLD, hold
 
 pytestmark = pytest.mark.spark

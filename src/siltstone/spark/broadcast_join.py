@@ -12,9 +12,7 @@ are ``compaction.broadcast``'s.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
 
 import pyarrow as pa
 from pyspark import Broadcast
@@ -26,9 +24,10 @@ from siltstone.compaction.extraction import Extracted
 from siltstone.compaction.input_splits import Stretch
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.work import LogWork
-from siltstone.spark import exchange
-from siltstone.spark.exchange import ALL, Row, Stage, rows_of
+from siltstone.spark import rows
+from siltstone.spark.exchange import Stage, entries_of, entries_row
 from siltstone.spark.jobs import Job, attempt_name, collect, run_together, stage
+from siltstone.spark.rows import ALL, Row, report_of, report_row, rows_of
 from siltstone.spark.tasks import Batches, runs_of, task_numbers, told_as_engine_error
 
 Runs = Sequence[Sequence[int]]
@@ -44,20 +43,20 @@ def dirty_task(
     for number in task_numbers(batches):
         found = Extracted()
         for blob in broadcast.dirty_entries(work, parts[number], found):
-            yield replace(exchange.entries_row(blob), target=ALL).batch()
+            yield entries_row(blob, ALL).batch()
         found.summaries = []
-        yield exchange.report_row(exchange.FOUND, found, ALL).batch()
+        yield report_row(rows.FOUND, found, ALL).batch()
         if number == 0:
-            yield from (Row(target=run, kind=exchange.HEADS).batch() for run in range(lookups))
+            yield from (Row(target=run, kind=rows.HEADS).batch() for run in range(lookups))
 
 
 def _dirty(said: Sequence[Row]) -> tuple[Extracted, list[EntryBlob]]:
     """What the tasks of dirty segments say: what was in them, and the entries."""
     found = Extracted()
     for row in said:
-        if row.kind == exchange.FOUND:
-            found.add(exchange.extracted_of(row.report))
-    return found, [exchange.entries_of(row, 1) for row in said if row.kind == exchange.DIRTY]
+        if row.kind == rows.FOUND:
+            found.add(report_of(row, Extracted))
+    return found, [entries_of(row, 1) for row in said if row.kind == rows.DIRTY]
 
 
 def shared_lookup_task(
@@ -73,13 +72,13 @@ def lookup_task(work: LogWork, parts: Runs, claim: Claim, batches: Batches) -> I
     that nobody has claimed. Nothing is looked up where the entries have trouble, or transactions; the first
     run's task says so."""
     arrived = [row for batch in batches for row in rows_of(batch)]
-    (mine,) = (row.target for row in arrived if row.kind == exchange.HEADS)
+    (mine,) = (row.target for row in arrived if row.kind == rows.HEADS)
     found, entries = _dirty(arrived)
     if found.trouble is not None or found.transactional:
-        yield exchange.report_row(exchange.FOUND, found).batch()
+        yield report_row(rows.FOUND, found).batch()
         return
     offset_map = broadcast.OffsetMap.of(entries)
-    yield exchange.report_row(exchange.MERGED, {"dirty_keys": len(offset_map)}).batch()
+    yield report_row(rows.MERGED, {"dirty_keys": len(offset_map)}).batch()
     others = [group for run in parts if run is not parts[mine] for group in run]
     yield from _looked_up(work, offset_map, filter(claim, [*parts[mine], *reversed(others)]))
 
@@ -90,7 +89,7 @@ def _looked_up(
     ready = broadcast.Lookup(work, offset_map)
     for group in groups:
         done = broadcast.clean_group(work, work.groups[group], ready, attempt_name())
-        yield exchange.report_row(exchange.LOOKED_UP, asdict(done), group).batch()
+        yield report_row(rows.LOOKED_UP, done, group).batch()
 
 
 def clean_by_lookup(
@@ -145,14 +144,14 @@ def _apart(
     finally:
         with contextlib.suppress(Exception):  # it goes with Spark, too
             shared.destroy()
-    return looked_up(work, len(offset_map), (exchange.looked_up_of(row.report) for row in reports))
+    return looked_up(work, len(offset_map), (report_of(row, broadcast.GroupDone) for row in reports))
 
 
 def _of_lookups(work: LogWork, reports: Sequence[Row]) -> LogDone | None:
     """What the tasks of a second pass say; None where there are transactions."""
-    stopped = next((exchange.extracted_of(row.report) for row in reports if row.kind == exchange.FOUND), None)
+    stopped = next((report_of(row, Extracted) for row in reports if row.kind == rows.FOUND), None)
     if stopped is not None:
         return LogDone(name=work.name, found=stopped) if stopped.trouble is not None else None
-    keys = max(json.loads(row.report)["dirty_keys"] for row in reports if row.kind == exchange.MERGED)
-    groups = (exchange.looked_up_of(row.report) for row in reports if row.kind == exchange.LOOKED_UP)
+    keys = max(report_of(row, dict[str, int])["dirty_keys"] for row in reports if row.kind == rows.MERGED)
+    groups = (report_of(row, broadcast.GroupDone) for row in reports if row.kind == rows.LOOKED_UP)
     return looked_up(work, keys, groups)

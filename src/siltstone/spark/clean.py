@@ -17,11 +17,9 @@ were planned with, so nothing computed anew can mix with what was swapped alread
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -50,9 +48,9 @@ from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import Rewritten, remove_staged, rewrite_group
 from siltstone.compaction.work import LogWork, carried_between, check_keyless, extract, winners_by_group
 from siltstone.log.transactions import NOTHING, Carried
-from siltstone.spark import exchange
+from siltstone.spark import rows
 from siltstone.spark.broadcast_join import clean_by_lookup
-from siltstone.spark.exchange import Row, Stage, rows_of
+from siltstone.spark.exchange import Stage, entries_of, entries_row
 from siltstone.spark.jobs import (
     TOGETHER_BYTES,
     Job,
@@ -64,6 +62,7 @@ from siltstone.spark.jobs import (
     run,
     stage,
 )
+from siltstone.spark.rows import Row, array_row, array_rows, report_of, report_row, rows_of
 from siltstone.spark.running import is_alive, is_connect
 from siltstone.spark.tasks import Batches, finer, merging, task_numbers
 
@@ -80,7 +79,7 @@ def clean_whole_task(parts: Sequence[Sequence[LogWork]], batches: Batches) -> It
     for number in task_numbers(batches):
         for work in parts[number]:
             done = clean_in_one_go(work, attempt_name(), buffers)
-            yield exchange.report_row(exchange.REWRITTEN, asdict(done)).batch()
+            yield report_row(rows.REWRITTEN, done).batch()
 
 
 def dealt(works: Sequence[LogWork], workers: int) -> list[list[LogWork]]:
@@ -101,13 +100,21 @@ def extract_task(
     for number in task_numbers(batches):
         found = Extracted()
         for blob in extract(work, parts[number], buckets, entry_capacity(work), found):
-            yield exchange.entries_row(blob).batch()
+            yield entries_row(blob).batch()
         for summary in found.summaries:
-            yield exchange.summary_row(summary).batch()
+            yield array_row(rows.SUMMARY, 0, summary).batch()
         found.summaries = []
-        yield exchange.report_row(exchange.FOUND, found, number % buckets).batch()
+        yield report_row(rows.FOUND, found, number % buckets).batch()
         if number == 0:
-            yield Row(target=0, kind=exchange.HEADS).batch()
+            yield Row(target=0, kind=rows.HEADS).batch()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Merged:
+    """What a bucket's merge tells the driver: distinct dirty keys, and how many winners each group has."""
+
+    dirty_keys: int
+    winners: dict[int, int]
 
 
 def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -119,30 +126,30 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
     transactions = Extracted()
     for batch in batches:
         for row in rows_of(batch):
-            if row.kind == exchange.HEADS:
-                yield from (Row(target=group.index, kind=exchange.WINNERS).batch() for group in work.groups)
+            if row.kind == rows.HEADS:
+                yield from (Row(target=group.index, kind=rows.WINNERS).batch() for group in work.groups)
                 continue
-            if row.kind == exchange.FOUND:
-                yield Row(target=0, kind=exchange.FOUND, report=row.report).batch()
+            if row.kind == rows.FOUND:
+                yield Row(target=0, kind=rows.FOUND, report=row.report).batch()
                 continue
-            if row.kind == exchange.SUMMARY:
-                transactions.summaries.append(exchange.summary_of(row))
+            if row.kind == rows.SUMMARY:
+                transactions.summaries.append(row.array(np.int64, 3).copy())
                 continue
-            blob = exchange.entries_of(row, buckets)
+            blob = entries_of(row, buckets)
             blobs.setdefault(blob.bucket, []).append(blob)
     for group, carried in carried_between(work, transactions).items():
-        yield exchange.report_row(exchange.CARRIED, asdict(carried), group).batch()
+        yield report_row(rows.CARRIED, carried, group).batch()
     if transactions.trouble is not None:
-        yield exchange.report_row(exchange.FOUND, transactions).batch()
+        yield report_row(rows.FOUND, transactions).batch()
     for bucket in sorted(blobs):
         winners = merge_bucket(blobs.pop(bucket), bucket, buckets)
         counts: dict[int, int] = {}
         for group, offsets in winners_by_group(work, winners):
             counts[group] = len(offsets)
-            for row in exchange.winners_rows(group, offsets):
+            for row in array_rows(rows.WINNERS, group, offsets):
                 yield row.batch()
-        merged = {"dirty_keys": winners.dirty_keys, "winners": counts}
-        yield exchange.report_row(exchange.MERGED, merged).batch()
+        merged = _Merged(dirty_keys=winners.dirty_keys, winners=counts)
+        yield report_row(rows.MERGED, merged).batch()
 
 
 def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -157,7 +164,7 @@ def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     for group, parts in sorted(winners.items()):
         mine, over = np.concatenate(parts), carried.get(group, NOTHING)
         report = rewrite_group(work, work.groups[group], mine, attempt_name(), over, buffers)
-        yield exchange.report_row(exchange.REWRITTEN, report).batch()
+        yield report_row(rows.REWRITTEN, report).batch()
 
 
 def gather_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -168,7 +175,7 @@ def gather_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     for group in sorted(winners):
         mine, over = np.concatenate(winners.pop(group)), carried.get(group, NOTHING)
         file = write_winners(work, work.groups[group], mine, attempt_name(), over)
-        yield exchange.report_row(exchange.GATHERED, asdict(file)).batch()
+        yield report_row(rows.GATHERED, file).batch()
 
 
 def _apart(
@@ -177,10 +184,10 @@ def _apart(
     """Put aside by group winners, and what is carried into it; hand on all other rows."""
     for batch in batches:
         for row in rows_of(batch):
-            if row.kind == exchange.WINNERS:
-                winners.setdefault(row.target, []).append(exchange.winners_of(row).copy())
-            elif row.kind == exchange.CARRIED:
-                carried[row.target] = exchange.carried_of(row.report)
+            if row.kind == rows.WINNERS:
+                winners.setdefault(row.target, []).append(row.array(np.uint32).copy())
+            elif row.kind == rows.CARRIED:
+                carried[row.target] = report_of(row, Carried)
             else:
                 yield row.batch()
 
@@ -193,7 +200,7 @@ def rewrite_from_files_task(
     for number in task_numbers(batches):
         group, file = wave[number]
         report = rewrite_from(work, group, file, attempt_name(), buffers)
-        yield exchange.report_row(exchange.REWRITTEN, report).batch()
+        yield report_row(rows.REWRITTEN, report).batch()
 
 
 class SparkEngine:
@@ -236,7 +243,7 @@ class SparkEngine:
 
         for found in one_ahead(self._session, clean, jobs):
             for row in found:
-                yield _done_of(row.report)
+                yield report_of(row, LogDone)
         yield from self._clean_apart(again)
 
     def _clean_parts(self, parts: Sequence[Sequence[LogWork]]) -> list[Row]:
@@ -262,7 +269,7 @@ class SparkEngine:
                 else:
                     yield _failed(half[0], error)
             else:
-                yield from (_done_of(row.report) for row in found)
+                yield from (report_of(row, LogDone) for row in found)
 
     @property
     def workers(self) -> int:
@@ -309,9 +316,9 @@ class SparkEngine:
     def _gather(self, work: LogWork) -> Gathered:
         gathered = Gathered(totals=LogDone(name=work.name, found=Extracted()))
         reports = self._by_group(work, gather_task)
-        files = [row for row in reports if row.kind == exchange.GATHERED]
-        gathered.files = [exchange.winners_file_of(row.report) for row in files]
-        _add_reports(work, gathered.totals, [row for row in reports if row.kind != exchange.GATHERED])
+        files = [row for row in reports if row.kind == rows.GATHERED]
+        gathered.files = [report_of(row, WinnersFile) for row in files]
+        _add_reports(work, gathered.totals, [row for row in reports if row.kind != rows.GATHERED])
         return gathered
 
     def rewrite(
@@ -325,7 +332,7 @@ class SparkEngine:
             return stage(self._session.range(0, len(wave), 1, tasks), rewrite_from_files_task, work, wave)
 
         reports = self._collect(rewriting, work.name)
-        found = [exchange.rewritten_of(row.report) for row in reports]
+        found = [report_of(row, Rewritten) for row in reports]
         return sorted(found, key=lambda group: group.group)
 
     def _by_group(self, work: LogWork, task: Callable[..., Iterator[pa.RecordBatch]]) -> list[Row]:
@@ -362,30 +369,18 @@ class SparkEngine:
 
 def _add_reports(work: LogWork, done: LogDone, found: Iterable[Row]) -> None:
     for row in found:
-        if row.kind == exchange.FOUND:
-            done.found.add(exchange.extracted_of(row.report))
-        elif row.kind == exchange.MERGED:
-            merged = json.loads(row.report)
-            done.dirty_keys += merged["dirty_keys"]
-            for group, count in merged["winners"].items():
-                done.winners[int(group)] = done.winners.get(int(group), 0) + count
+        if row.kind == rows.FOUND:
+            done.found.add(report_of(row, Extracted))
+        elif row.kind == rows.MERGED:
+            merged = report_of(row, _Merged)
+            done.dirty_keys += merged.dirty_keys
+            for group, count in merged.winners.items():
+                done.winners[group] = done.winners.get(group, 0) + count
         else:
-            done.groups.append(exchange.rewritten_of(row.report))
+            done.groups.append(report_of(row, Rewritten))
     done.found.trouble = done.found.trouble or check_keyless(work, done.found)
 
 
 def _failed(work: LogWork, error: Exception) -> LogDone:
     """A log whose job failed while no other was in it."""
     return LogDone(name=work.name, found=Extracted(trouble=trouble_of(error)))
-
-
-def _done_of(text: str) -> LogDone:
-    raw: dict[str, Any] = json.loads(text)
-    return LogDone(
-        name=raw["name"],
-        found=exchange.extracted_of(json.dumps(raw["found"])),
-        groups=[exchange.rewritten_of(json.dumps(group)) for group in raw["groups"]],
-        winners={int(group): count for group, count in raw["winners"].items()},
-        dirty_keys=raw["dirty_keys"],
-        seconds=raw["seconds"],
-    )

@@ -11,11 +11,9 @@ they lose travels to the driver as packed offsets. ``jobs`` and ``rows`` are the
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from siltstone.base.records.layout import Int64
 from siltstone.compaction.engine import Progress
 from siltstone.compaction.extraction import Extracted, Trouble
-from siltstone.compaction.keys import BLOB_BYTES, EntryBlob
+from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.ledger.engine import Compacted, Folded, compact_in_one_go
 from siltstone.compaction.ledger.key_index import KeysPart
 from siltstone.compaction.ledger.keys import PARTITIONS
@@ -32,7 +30,6 @@ from siltstone.compaction.ledger.staging import (
     FoldedKeys,
     FoldWork,
     Rewritten,
-    StagedSegment,
     fold_group,
     fold_keys,
     rewrite_group,
@@ -46,8 +43,8 @@ from siltstone.compaction.ledger.work import (
     extract,
     merge_bucket,
 )
-from siltstone.spark import exchange
-from siltstone.spark.exchange import Row, Stage, rows_of
+from siltstone.spark import rows
+from siltstone.spark.exchange import Stage, entries_of, entries_row
 from siltstone.spark.jobs import (
     TOGETHER_BYTES,
     Job,
@@ -58,9 +55,10 @@ from siltstone.spark.jobs import (
     run,
     stage,
 )
+from siltstone.spark.rows import Row, array_row, array_rows, report_of, report_row, rows_of
 from siltstone.spark.tasks import Batches, merging, runs_of, task_numbers
 
-ENTRIES, KEPT, HIDDEN, KEYS = "entries", "kept", "hidden", "keys"
+KEPT, KEYS = "kept", "keys"
 _TASK_BYTES = 1 << 30
 _SMALL_FOLD_BYTES = 64 << 20
 
@@ -69,16 +67,15 @@ def compact_whole_task(work: CompactionWork, batches: Batches) -> Iterator[pa.Re
     """The one row's task does it all; what older generations lose goes as rows of its own."""
     for _ in task_numbers(batches):
         done = compact_in_one_go(work, attempt_name())
-        yield exchange.report_row(exchange.FOUND, _of_extraction(done.found)).batch()
-        yield from _summaries(done.found)
+        yield from _found_rows(done.found)
         for generation, parts in done.hidden.items():
             for offsets in parts:
-                yield from _offset_rows(HIDDEN, generation, offsets)
+                yield from _offset_rows(rows.HIDDEN, generation, offsets)
         merged = Merged(bucket=0, arrived=done.arrived, deleted=done.deleted, beaten=done.beaten)
         merged.keys, merged.trouble = done.keys[0] if done.keys else None, done.trouble
         yield _merged_row(merged, done.winners).batch()
         for group in done.groups:
-            yield exchange.report_row(exchange.REWRITTEN, asdict(group)).batch()
+            yield report_row(rows.REWRITTEN, group).batch()
 
 
 def extract_task(
@@ -89,12 +86,10 @@ def extract_task(
         found = Extracted()
         for blob in extract(work, parts[number], buckets, found):
             if isinstance(blob, EntryBlob):
-                data = np.ascontiguousarray(blob.entries).reshape(-1).view(np.uint8).data
-                yield Row(target=blob.bucket, kind=ENTRIES, count=len(blob.entries), blob=data).batch()
+                yield entries_row(blob).batch()
             else:
                 yield from _offset_rows(KEPT, number % buckets, blob)
-        yield from _summaries(found)
-        yield exchange.report_row(exchange.FOUND, _of_extraction(found), number % buckets).batch()
+        yield from _found_rows(found, number % buckets)
         if number == 0:
             yield from (Row(target=bucket, kind=KEYS).batch() for bucket in range(buckets))
 
@@ -108,12 +103,10 @@ def merge_task(work: CompactionWork, buckets: int, batches: Batches) -> Iterator
     blobs: dict[int, list[EntryBlob]] = {}
     for batch in batches:
         for row in rows_of(batch):
-            if row.kind == ENTRIES:
-                entries = np.frombuffer(row.blob, np.uint64).reshape(-1, work.words)
-                _refuse_other_count(row, len(entries))
-                blobs.setdefault(row.target, []).append(EntryBlob(bucket=row.target, entries=entries))
+            if row.kind == rows.DIRTY:
+                blobs.setdefault(row.target, []).append(entries_of(row, buckets, work.words))
             elif row.kind == KEPT:
-                yield from _to_groups(work, Merged(bucket=-1, winners=np.sort(_offsets_of(row))))
+                yield from _to_groups(work, Merged(bucket=-1, winners=np.sort(row.array(np.int64))))
             elif row.kind == KEYS:
                 blobs.setdefault(row.target, [])
             else:
@@ -121,7 +114,7 @@ def merge_task(work: CompactionWork, buckets: int, batches: Batches) -> Iterator
     for bucket in sorted(blobs):
         merged = merge_bucket(work, blobs.pop(bucket), bucket, buckets, attempt_name())
         for generation, offsets in merged.hidden.items():
-            yield from _offset_rows(HIDDEN, generation, offsets)
+            yield from _offset_rows(rows.HIDDEN, generation, offsets)
         yield from _to_groups(work, merged)
 
 
@@ -130,7 +123,7 @@ def _to_groups(work: CompactionWork, merged: Merged) -> Iterator[pa.RecordBatch]
     counts = {}
     for group, offsets in by_group(work.groups, merged.winners):
         counts[group] = len(offsets)
-        yield from _offset_rows(exchange.WINNERS, group, offsets)
+        yield from _offset_rows(rows.WINNERS, group, offsets)
     yield _merged_row(merged, counts).batch()
 
 
@@ -139,13 +132,13 @@ def rewrite_task(work: CompactionWork, batches: Batches) -> Iterator[pa.RecordBa
     winners: dict[int, list[Int64]] = {}
     for batch in batches:
         for row in rows_of(batch):
-            if row.kind == exchange.WINNERS:
-                winners.setdefault(row.target, []).append(_offsets_of(row).copy())
+            if row.kind == rows.WINNERS:
+                winners.setdefault(row.target, []).append(row.array(np.int64).copy())
             else:
                 yield row.batch()
     for group, parts in sorted(winners.items()):
         report = rewrite_group(work, work.groups[group], np.concatenate(parts), attempt_name())
-        yield exchange.report_row(exchange.REWRITTEN, asdict(report)).batch()
+        yield report_row(rows.REWRITTEN, report).batch()
 
 
 def fold_task(work: FoldWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -153,51 +146,41 @@ def fold_task(work: FoldWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
     for number in task_numbers(batches):
         if number < buckets:
             folded = fold_keys(work, number, buckets, attempt_name())
-            yield exchange.report_row(KEYS, asdict(folded)).batch()
+            yield report_row(KEYS, folded).batch()
         else:
             group = fold_group(work, work.groups[number - buckets], attempt_name())
-            yield exchange.report_row(exchange.REWRITTEN, asdict(group)).batch()
+            yield report_row(rows.REWRITTEN, group).batch()
 
 
-def _of_extraction(found: Extracted) -> dict[str, Any]:
-    """The report without its arrays."""
-    raw = {name: getattr(found, name) for name in ("records", "keyed", "keyless", "aborted", "size")}
-    trouble = None if found.trouble is None else asdict(found.trouble)
-    return raw | {"entries": found.entries, "trouble": trouble}
-
-
-def _summaries(found: Extracted) -> Iterator[pa.RecordBatch]:
+def _found_rows(found: Extracted, target: int = 0) -> Iterator[pa.RecordBatch]:
+    """What was seen, and how each source left transactions, on their way to the driver."""
     for summary in found.summaries:
-        yield exchange.summary_row(summary).batch()
+        yield array_row(rows.SUMMARY, 0, summary).batch()
+    yield report_row(rows.FOUND, replace(found, summaries=[]), target).batch()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Merged:
+    """What a bucket's merge tells the driver: counts of keys, the new key index's part, and how many winners
+    each group has."""
+
+    arrived: int
+    deleted: int
+    beaten: int
+    keys: KeysPart | None
+    trouble: Trouble | None
+    winners: dict[int, int]
 
 
 def _merged_row(merged: Merged, winners: dict[int, int]) -> Row:
-    keys = None if merged.keys is None else asdict(merged.keys)
-    trouble = None if merged.trouble is None else asdict(merged.trouble)
-    counts = {"arrived": merged.arrived, "deleted": merged.deleted, "beaten": merged.beaten}
-    return exchange.report_row(
-        exchange.MERGED, counts | {"keys": keys, "trouble": trouble, "winners": winners}
-    )
+    told = ("arrived", "deleted", "beaten", "keys", "trouble")
+    counts = {name: getattr(merged, name) for name in told}
+    return report_row(rows.MERGED, _Merged(winners=winners, **counts))
 
 
 def _offset_rows(kind: str, target: int, offsets: Int64) -> Iterator[pa.RecordBatch]:
     """Offsets on their way to a group, or as those that generation ``target`` loses to the driver."""
-    step = BLOB_BYTES // offsets.itemsize
-    for start in range(0, len(offsets), step):
-        part = np.ascontiguousarray(offsets[start : start + step])
-        yield Row(target=target, kind=kind, count=len(part), blob=part.data.cast("B")).batch()
-
-
-def _offsets_of(row: Row) -> Int64:
-    """The offsets again. Raises ValueError when their size is not their count's."""
-    offsets = np.frombuffer(row.blob, np.int64)
-    _refuse_other_count(row, len(offsets))
-    return offsets
-
-
-def _refuse_other_count(row: Row, arrived: int) -> None:
-    if arrived != row.count:
-        raise ValueError(f"{row.count} {row.kind} were sent, {arrived} arrived")
+    return (row.batch() for row in array_rows(kind, target, offsets))
 
 
 class SparkCompactionEngine:
@@ -261,14 +244,10 @@ class SparkCompactionEngine:
 
         done = Folded()
         for row in self._collect(folding, work.name):
-            raw = json.loads(row.report)
             if row.kind == KEYS:
-                trouble = _trouble_of(raw["trouble"])
-                done.keys.append(
-                    FoldedKeys(bucket=raw["bucket"], keys=_part_of(raw["keys"]), trouble=trouble)
-                )
+                done.keys.append(report_of(row, FoldedKeys))
             else:
-                done.groups.append(_rewritten_of(raw))
+                done.groups.append(report_of(row, Rewritten))
         done.groups.sort(key=lambda group: group.group)
         return done
 
@@ -286,39 +265,23 @@ def _compacted(found: Iterable[Row]) -> Compacted:
     """The reports of a job, summed up."""
     done = Compacted()
     for row in found:
-        if row.kind == HIDDEN:
-            done.hidden.setdefault(row.target, []).append(_offsets_of(row).copy())
-        elif row.kind == exchange.SUMMARY:
-            done.found.summaries.append(exchange.summary_of(row))
-        elif row.kind == exchange.FOUND:
-            raw = json.loads(row.report)
-            done.found.add(Extracted(**raw | {"trouble": _trouble_of(raw["trouble"])}))
-        elif row.kind == exchange.MERGED:
-            _add_merged(done, json.loads(row.report))
+        if row.kind == rows.HIDDEN:
+            done.hidden.setdefault(row.target, []).append(row.array(np.int64).copy())
+        elif row.kind == rows.SUMMARY:
+            done.found.summaries.append(row.array(np.int64, 3).copy())
+        elif row.kind == rows.FOUND:
+            done.found.add(report_of(row, Extracted))
+        elif row.kind == rows.MERGED:
+            _add_merged(done, report_of(row, _Merged))
         else:
-            done.groups.append(_rewritten_of(json.loads(row.report)))
+            done.groups.append(report_of(row, Rewritten))
     done.groups.sort(key=lambda group: group.group)
     return done
 
 
-def _add_merged(done: Compacted, raw: dict[str, Any]) -> None:
-    merged = Merged(bucket=0, arrived=raw["arrived"], deleted=raw["deleted"], beaten=raw["beaten"])
-    merged.keys, merged.trouble = _part_of(raw["keys"]), _trouble_of(raw["trouble"])
+def _add_merged(done: Compacted, told: _Merged) -> None:
+    merged = Merged(bucket=0, arrived=told.arrived, deleted=told.deleted, beaten=told.beaten)
+    merged.keys, merged.trouble = told.keys, told.trouble
     done.add_merged(merged)
-    for group, count in raw["winners"].items():
-        done.expect(int(group), count)
-
-
-def _trouble_of(raw: dict[str, str] | None) -> Trouble | None:
-    return None if raw is None else Trouble(**raw)
-
-
-def _part_of(raw: dict[str, Any] | None) -> KeysPart | None:
-    if raw is None:
-        return None
-    return KeysPart(**raw | {"counts": tuple(raw["counts"]), "checksums": tuple(raw["checksums"])})
-
-
-def _rewritten_of(raw: dict[str, Any]) -> Rewritten:
-    segments = [StagedSegment(**each) for each in raw["segments"]]
-    return Rewritten(**raw | {"segments": segments, "trouble": _trouble_of(raw["trouble"])})
+    for group, count in told.winners.items():
+        done.expect(group, count)

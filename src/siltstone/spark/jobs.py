@@ -25,8 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 from siltstone.base import files
 from siltstone.base.errors import EngineError
 from siltstone.compaction.engine import Progress
-from siltstone.spark import exchange
-from siltstone.spark.exchange import KEPT_BYTES, Row, Stage, has_failed, progress_of, rows_of, together_task
+from siltstone.spark.exchange import KEPT_BYTES, Stage, has_failed, progress_of, together_task
+from siltstone.spark.rows import SCHEMA, Row, rows_of
 from siltstone.spark.running import Cancelling, is_connect, run_job
 from siltstone.spark.session import is_local, workers_of
 from siltstone.spark.tasks import by_number, in_worker, told_as_engine_error
@@ -48,7 +48,7 @@ def stage(
 ) -> DataFrame:
     """Let every task of ``frame`` run ``function(*given, batches)``."""
     task = functools.partial(in_worker, function, *given)
-    return frame.mapInArrow(task, exchange.SCHEMA, barrier=barrier)
+    return frame.mapInArrow(task, SCHEMA, barrier=barrier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,133 @@
+"""The rows that travel between the tasks of a job, and to the driver: few and large ones.
+
+A row carries either a blob of a packed array, at most 32 MiB, or a report as JSON. A blob's ``count`` is
+checked on arrival: one that lost or gained a byte on its way stops the log, not the job. Nothing of the
+cleaner is imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
+
+SCHEMA = StructType(
+    [
+        StructField("log", IntegerType()),
+        StructField("target", IntegerType()),
+        StructField("kind", StringType()),
+        StructField("base_offset", LongType()),
+        StructField("count", LongType()),
+        StructField("blob", BinaryType()),
+        StructField("report", StringType()),
+    ]
+)
+"""As Spark says it; a text would be parsed for every stage."""
+ARROW_SCHEMA = pa.schema(
+    [
+        pa.field("log", pa.int32()),
+        pa.field("target", pa.int32()),
+        pa.field("kind", pa.string()),
+        pa.field("base_offset", pa.int64()),
+        pa.field("count", pa.int64()),
+        pa.field("blob", pa.binary()),
+        pa.field("report", pa.string()),
+    ]
+)
+BLOB_BYTES = 32 << 20
+"""The largest blob of offsets in one row."""
+DIRTY, CLEAN, WINNERS, HIDDEN = "dirty", "clean", "winners", "hidden"
+SUMMARY, CARRIED = "summary", "carried"
+HEADS = "heads"
+"""A row for a task of the next stage that has to do something even if nothing else comes to it."""
+FOUND, MERGED, GATHERED, REWRITTEN, LOOKED_UP = "found", "merged", "gathered", "rewritten", "looked up"
+ALL = -1
+"""The target of a row that every task of the next stage gets."""
+FAILED = "failed"
+"""The kind of a row of a worker that gave up."""
+Report = TypeVar("Report")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row: ``target`` is the bucket or group that it goes to, ``log`` the number of its log, in a job of
+    several."""
+
+    target: int
+    kind: str = ""
+    base_offset: int = 0
+    count: int = 0
+    blob: bytes | memoryview = b""
+    report: str = ""
+    log: int = 0
+
+    def batch(self) -> pa.RecordBatch:
+        """The row as an Arrow batch of one; the blob is not copied."""
+        blob = pa.py_buffer(self.blob)
+        offsets = pa.py_buffer(np.array([0, blob.size], np.int32))
+        arrays = [
+            pa.array([self.log], pa.int32()),
+            pa.array([self.target], pa.int32()),
+            pa.array([self.kind], pa.string()),
+            pa.array([self.base_offset], pa.int64()),
+            pa.array([self.count], pa.int64()),
+            pa.Array.from_buffers(pa.binary(), 1, [None, offsets, blob]),
+            pa.array([self.report], pa.string()),
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+
+    def array(self, dtype: npt.DTypeLike, words: int = 1) -> npt.NDArray[Any]:
+        """The blob's array again, [count] or [count, words]; it holds as long as the batch does.
+
+        Raises ValueError when its size is not its count's.
+        """
+        found = np.frombuffer(self.blob, dtype)
+        if len(found) != self.count * words:
+            raise ValueError(f"{self.count} {self.kind} rows were sent, {len(found) / words:g} arrived")
+        return found if words == 1 else found.reshape(-1, words)
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
+    """The rows of an Arrow batch; blobs are views that keep its memory."""
+    names = ("log", "target", "kind", "base_offset", "count", "blob", "report")
+    columns = [batch.column(name) for name in names]
+    for i in range(batch.num_rows):
+        log, target, kind, base_offset, count, blob, report = (column[i] for column in columns)
+        yield Row(
+            log=log.as_py(),
+            target=target.as_py(),
+            kind=kind.as_py(),
+            base_offset=base_offset.as_py(),
+            count=count.as_py(),
+            blob=memoryview(blob.as_buffer()),
+            report=report.as_py(),
+        )
+
+
+def array_row(kind: str, target: int, array: npt.NDArray[Any], *, base_offset: int = 0, log: int = 0) -> Row:
+    """An array as a row; ``count`` is its length. It is not copied."""
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    return Row(target=target, kind=kind, base_offset=base_offset, count=len(array), blob=data, log=log)
+
+
+def array_rows(kind: str, target: int, array: npt.NDArray[Any]) -> Iterator[Row]:
+    """An array of one dimension as rows of ``BLOB_BYTES`` at most; none for an empty one."""
+    step = BLOB_BYTES // array.itemsize
+    for start in range(0, len(array), step):
+        yield array_row(kind, target, array[start : start + step])
+
+
+def report_row(kind: str, report: Any, target: int = 0, *, log: int = 0) -> Row:
+    """A report, a dataclass or a dictionary, as a row."""
+    return Row(target=target, kind=kind, report=msgspec.json.encode(report).decode(), log=log)
+
+
+def report_of(row: Row, kind: type[Report]) -> Report:
+    """The report again. Raises msgspec.ValidationError for one of another class."""
+    return msgspec.json.decode(row.report, type=kind)
