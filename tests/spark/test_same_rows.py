@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from siltstone.commands import clean as app
-from siltstone.spark import clean as cleaning
-from siltstone.spark import compact as compacting
+from siltstone.spark import jobs as spark_jobs
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.exchange import Stage
 from siltstone.spark.jobs import Job
@@ -70,8 +69,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         titles.append(job.title)
         return again_and_again(list(job.stages), random.Random(len(titles)))
 
-    for module in (cleaning, compacting):
-        monkeypatch.setattr(module, "run", instead)
+    monkeypatch.setattr(spark_jobs, "run", instead)
     return titles
 
 

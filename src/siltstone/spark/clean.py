@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +32,6 @@ from siltstone.compaction.engine import (
     WINNER_BYTES,
     Gathered,
     LogDone,
-    Progress,
     WinnersFile,
     bucket_count,
     clean_in_one_go,
@@ -52,14 +52,9 @@ from siltstone.spark import rows
 from siltstone.spark.broadcast_join import clean_by_lookup
 from siltstone.spark.exchange import Stage, entries_of, entries_row
 from siltstone.spark.jobs import (
-    TOGETHER_BYTES,
-    Job,
+    SparkWorkers,
     attempt_name,
-    can_go_together,
-    collect,
     one_ahead,
-    parallelism_of,
-    run,
     stage,
 )
 from siltstone.spark.rows import Row, array_row, array_rows, report_of, report_row, rows_of
@@ -203,25 +198,16 @@ def rewrite_from_files_task(
         yield report_row(rows.REWRITTEN, report).batch()
 
 
-class SparkEngine:
-    """Spreads the cleaner's pieces over a session's workers."""
+class SparkEngine(SparkWorkers):
+    """Spreads the cleaner's pieces over a session's workers.
 
-    def __init__(
-        self,
-        session: SparkSession,
-        *,
-        progress: Progress | None = None,
-        buckets: int = 1,
-        tasks: int | None = None,
-        clean_share: float = CLEAN_SHARE,
-        together_bytes: int = TOGETHER_BYTES,
-    ) -> None:
-        self._session = session
-        self._together_bytes = together_bytes
+    ``clean_share``: how many times the bytes of the dirty segments the clean ones must have for a broadcast
+    join.
+    """
+
+    def __init__(self, session: SparkSession, *, clean_share: float = CLEAN_SHARE, **how: Any) -> None:
+        super().__init__(session, **how)
         self._clean_share = clean_share
-        self._progress = progress
-        self._least_buckets = buckets
-        self._parallelism = tasks or parallelism_of(session)
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
         """A few logs in each task, as a task costs Spark some 80 ms. Many go in several jobs: while one runs
@@ -271,11 +257,6 @@ class SparkEngine:
             else:
                 yield from (report_of(row, LogDone) for row in found)
 
-    @property
-    def workers(self) -> int:
-        """A group goes through one task, and there are so many at one time."""
-        return self._parallelism
-
     def clean_spread(self, work: LogWork) -> LogDone:
         """One log over all workers."""
         done = self._clean_spread(work)
@@ -292,7 +273,7 @@ class SparkEngine:
         return are_cut(self._parts(work)) or are_cut(dirty_stretches(work, self._parallelism))
 
     def _clean_spread(self, work: LogWork) -> LogDone:
-        together = self._goes_together(work)
+        together = self._goes_together(work.size)
         # The map of a second pass goes to the tasks by way of a SparkContext.
         if pays(work, self._clean_share) and not is_connect(self._session):
             found = clean_by_lookup(self._session, work, self._parallelism, self._progress, together=together)
@@ -302,9 +283,6 @@ class SparkEngine:
         _add_reports(work, done, self._by_group(work, rewrite_task))
         done.groups.sort(key=lambda group: group.group)
         return done
-
-    def _goes_together(self, work: LogWork) -> bool:
-        return can_go_together(self._session, work.size, self._together_bytes)
 
     def gather(self, work: LogWork) -> Gathered:
         """One log over all workers, up to a file of winners for each group."""
@@ -347,8 +325,7 @@ class SparkEngine:
             Stage(function=merge_task, given=(work, buckets), tasks=tasks),
             Stage(function=task, given=(work,), tasks=self._rewriting_tasks(work, work.groups)),
         )
-        job = Job(stages=stages, title=work.name, staging=work.staging)
-        return run(self._session, job, self._progress, together=self._goes_together(work))
+        return self._run(stages, work.name, work.staging, work.size)
 
     def _parts(self, work: LogWork) -> list[list[Stretch]]:
         """What each extracting task reads."""
@@ -361,10 +338,6 @@ class SparkEngine:
         span = sum(group.end_offset - group.base_offset for group in groups)
         least = math.ceil(2 * span * WINNER_BYTES / work.memory_bytes)
         return min(len(groups), max(self._parallelism, least))
-
-    def _collect(self, frame: Callable[[], DataFrame], title: str) -> list[Row]:
-        """Run a job; its rows are reports, small ones. Raises EngineError when Spark gives up."""
-        return collect(self._session, frame, title, self._progress)
 
 
 def _add_reports(work: LogWork, done: LogDone, found: Iterable[Row]) -> None:

@@ -12,15 +12,14 @@ they lose travels to the driver as packed offsets. ``jobs`` and ``rows`` are the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from siltstone.base.records.layout import Int64
-from siltstone.compaction.engine import Progress
 from siltstone.compaction.extraction import Extracted, Trouble
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.ledger.engine import Compacted, Folded, compact_in_one_go
@@ -46,13 +45,8 @@ from siltstone.compaction.ledger.work import (
 from siltstone.spark import rows
 from siltstone.spark.exchange import Stage, entries_of, entries_row
 from siltstone.spark.jobs import (
-    TOGETHER_BYTES,
-    Job,
+    SparkWorkers,
     attempt_name,
-    can_go_together,
-    collect,
-    parallelism_of,
-    run,
     stage,
 )
 from siltstone.spark.rows import Row, array_row, array_rows, report_of, report_row, rows_of
@@ -183,28 +177,8 @@ def _offset_rows(kind: str, target: int, offsets: Int64) -> Iterator[pa.RecordBa
     return (row.batch() for row in array_rows(kind, target, offsets))
 
 
-class SparkCompactionEngine:
+class SparkCompactionEngine(SparkWorkers):
     """Spreads a compaction's pieces over a session's workers."""
-
-    def __init__(
-        self,
-        session: SparkSession,
-        *,
-        progress: Progress | None = None,
-        buckets: int = 1,
-        tasks: int | None = None,
-        together_bytes: int = TOGETHER_BYTES,
-    ) -> None:
-        self._session = session
-        self._together_bytes = together_bytes
-        self._progress = progress
-        self._least_buckets = buckets
-        self._parallelism = tasks or parallelism_of(session)
-
-    @property
-    def workers(self) -> int:
-        """How many tasks run at one time."""
-        return self._parallelism
 
     def compact_whole(self, work: CompactionWork) -> Compacted:
         """A tail in one task."""
@@ -227,9 +201,7 @@ class SparkCompactionEngine:
             Stage(function=rewrite_task, given=(work,), tasks=groups),
         )
         size = sum(source.size - source.start for source in work.sources)
-        together = can_go_together(self._session, size, self._together_bytes)
-        job = Job(stages=stages, title=work.name, staging=work.output.staging)
-        return _compacted(run(self._session, job, self._progress, together=together))
+        return _compacted(self._run(stages, work.name, work.output.staging, size))
 
     def fold(self, work: FoldWork) -> Folded:
         """Generations into one, in one job: in one task where they are small."""
@@ -256,9 +228,6 @@ class SparkCompactionEngine:
         sizes = [source.size - source.start for source in sources]
         tasks = min(len(sources), max(self._parallelism, math.ceil(sum(sizes) / _TASK_BYTES)))
         return runs_of(sizes, tasks) or [[]]
-
-    def _collect(self, frame: Callable[[], DataFrame], title: str) -> list[Row]:
-        return collect(self._session, frame, title, self._progress)
 
 
 def _compacted(found: Iterable[Row]) -> Compacted:

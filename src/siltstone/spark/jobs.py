@@ -69,6 +69,44 @@ def run(session: SparkSession, job: Job, progress: Progress | None, *, together:
     return run_apart(session, job, progress) if found is None else found
 
 
+class SparkWorkers:
+    """The workers of a session, over which an engine spreads its work.
+
+    ``tasks``: how many a job is cut into, by default as many as run at one time. ``buckets``: the least of a
+    merge. Logs of up to ``together_bytes`` go through one barrier stage where that is possible.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        *,
+        progress: Progress | None = None,
+        buckets: int = 1,
+        tasks: int | None = None,
+        together_bytes: int = TOGETHER_BYTES,
+    ) -> None:
+        self._session, self._progress = session, progress
+        self._least_buckets, self._together_bytes = buckets, together_bytes
+        self._parallelism = tasks or parallelism_of(session)
+
+    @property
+    def workers(self) -> int:
+        """How many tasks run at one time."""
+        return self._parallelism
+
+    def _goes_together(self, size: int) -> bool:
+        return can_go_together(self._session, size, self._together_bytes)
+
+    def _run(self, stages: Sequence[Stage], title: str, staging: str | None, size: int) -> list[Row]:
+        """The reports of a job over ``size`` bytes. Raises EngineError when Spark gives up."""
+        job = Job(stages=stages, title=title, staging=staging)
+        return run(self._session, job, self._progress, together=self._goes_together(size))
+
+    def _collect(self, frame: Callable[[], DataFrame], title: str) -> list[Row]:
+        """Run a job; its rows are reports, small ones. Raises EngineError when Spark gives up."""
+        return collect(self._session, frame, title, self._progress)
+
+
 def can_go_together(session: SparkSession, size: int, most: int = TOGETHER_BYTES) -> bool:
     """All workers are on this machine and have nothing else to do, and logs of ``size`` bytes may be done
     again. Raises EngineError when Spark is gone."""
