@@ -10,6 +10,7 @@ import pytest
 
 from siltstone.base import files
 from siltstone.compaction import report as history
+from siltstone.compaction.discards import Discarded
 from siltstone.compaction.report import (
     CLEANED,
     CLEANINGS_FILE,
@@ -17,7 +18,6 @@ from siltstone.compaction.report import (
     Cleaning,
     History,
     LogResult,
-    Removed,
     append_cleanings,
     read_cleanings,
 )
@@ -37,7 +37,7 @@ def cleaning(number: int, status: str = CLEANED, reason: str = "", partition: in
         bytes_after=250,
         records_before=10,
         records_after=3,
-        removed=Removed(superseded=5, tombstones=2),
+        removed=Discarded(superseded=5, tombstones=2),
         seconds=0.25,
     )
     return Cleaning(began_ms=1000 + number, result=result)
@@ -89,7 +89,7 @@ def test_fields_of_later_versions_and_missing_ones_do_no_harm(tmp_path: Path) ->
     del row["groups"]
     (tmp_path / CLEANINGS_FILE).write_text(json.dumps(row) + "\n")
     (found,) = read_cleanings(tmp_path)
-    assert found.result.removed == Removed(superseded=7)
+    assert found.result.removed == Discarded(superseded=7)
 
 
 def test_the_file_is_bounded_and_the_newest_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from siltstone.base.errors import CheckFailedError
+from siltstone.compaction.discards import Discarded
 from siltstone.compaction.engine import WinnersFile, is_sound, read_winners, rewrite_from, write_winners
 from siltstone.compaction.extraction import Group
 from siltstone.compaction.inplace import resume as journal_module
@@ -73,7 +74,14 @@ def work(segments: int = 3) -> LogWork:
 
 def a_journal(segments: int = 3, checked: int = 1) -> Journal:
     rewritten = [
-        Rewritten(group=i, records=9, kept=4, superseded=3, tombstones=1, keyless=1, winners=4, size=50 + i)
+        Rewritten(
+            group=i,
+            records=9,
+            kept=4,
+            removed=Discarded(superseded=3, tombstones=1, keyless=1),
+            winners=4,
+            size=50 + i,
+        )
         for i in range(checked)
     ]
     return Journal(

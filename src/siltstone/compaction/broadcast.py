@@ -45,7 +45,7 @@ from siltstone.compaction.keys import (
     slot_of,
     table_for,
 )
-from siltstone.compaction.rewrite import Buffers, Contested, Fates, Offsets
+from siltstone.compaction.rewrite import Buffers, Contested, Decisions, Offsets
 from siltstone.compaction.staging import Rewritten, rewrite_by
 from siltstone.compaction.work import LogWork, extract
 
@@ -206,7 +206,13 @@ class ByLookup:
         return np.zeros(len(batches), np.bool_)
 
     def of(
-        self, window: Bytes, batches: Directory, fates: Fates, scratch: Scratch, path: str, origin: int
+        self,
+        window: Bytes,
+        batches: Directory,
+        decisions: Decisions,
+        scratch: Scratch,
+        path: str,
+        origin: int,
     ) -> Contested:
         """All records. Raises CorruptRecordError, CheckFailedError."""
         if (batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)).any():

@@ -13,6 +13,7 @@ from typing import Any
 
 from siltstone.base import files
 from siltstone.base.config import Setting
+from siltstone.compaction.discards import REASONS, Discarded
 from siltstone.log.names import TopicPartition
 
 CLEANED = "cleaned"
@@ -21,24 +22,6 @@ NOT_ELIGIBLE = "not_eligible"
 SKIPPED = "skipped"
 UNCLEANABLE = "uncleanable"
 FAILED = "failed"
-
-
-@dataclass(slots=True, kw_only=True)
-class Removed:
-    """Records that went, by reason; superseded wins over tombstone. ``expired``: with whole segments, by
-    retention, which comes after cleaning."""
-
-    superseded: int = 0
-    tombstones: int = 0
-    aborted: int = 0
-    keyless: int = 0
-    markers: int = 0
-    expired: int = 0
-
-    def total(self) -> int:
-        """All of them."""
-        cleaned = self.superseded + self.tombstones + self.aborted + self.keyless + self.markers
-        return cleaned + self.expired
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,7 +43,7 @@ class LogResult:
     bytes_after: int = 0
     records_before: int | None = None
     records_after: int | None = None
-    removed: Removed = field(default_factory=Removed)
+    removed: Discarded = field(default_factory=Discarded)
     segments_before: int = 0
     segments_after: int = 0
     groups: int = 0
@@ -114,7 +97,6 @@ def failures(results: list[LogResult]) -> list[LogResult]:
 CLEANINGS_FILE = "siltstone-cleanings.jsonl"
 MOST_BYTES = 1 << 20
 _NOT_KEPT = ("directory", "settings")
-_COUNTS = tuple(each.name for each in fields(Removed))
 _logger = logging.getLogger("siltstone.cleaner")
 
 
@@ -166,7 +148,7 @@ def _lines(directory: Path) -> list[bytes]:
 def _parse(line: bytes, directory: Path) -> Cleaning | None:
     try:
         found: dict[str, Any] = json.loads(line)
-        removed = {name: int(found["removed"].get(name, 0)) for name in _COUNTS}
+        removed = {name: int(found["removed"].get(name, 0)) for name in REASONS}
         known = {
             each.name: found[each.name]
             for each in fields(LogResult)
@@ -177,7 +159,7 @@ def _parse(line: bytes, directory: Path) -> Cleaning | None:
             topic=where.topic,
             partition=where.partition,
             directory=str(directory / str(where)),
-            removed=Removed(**removed),
+            removed=Discarded(**removed),
             **known,
         )
         result.bytes_before, result.bytes_after = int(result.bytes_before), int(result.bytes_after)

@@ -50,22 +50,23 @@ from siltstone.base.records.layout import (
 )
 from siltstone.base.records.modern import Choice
 from siltstone.base.records.varint import read_varint, read_varlong, varint_size, write_varint
+from siltstone.compaction.discards import ABORTED, KEYLESS, MARKERS, SUPERSEDED, TOMBSTONES, no_counts
 from siltstone.log.transactions import TransactionScan
 
 # The kernels of a rewrite: which records stay, and writing the batches that do.
 #
-# What becomes of a batch's records is its *fate*: each goes by its key, all stay (a marker), or all go:
-# beaten by others with their keys, or counted as ``ABORTED`` or ``MARKERS``. What is done with the batch is
-# its *action*.
+# What becomes of a batch's records is its *retention decision* (Kafka: ``checkBatchRetention``): each goes by
+# its key, all stay (a marker), or all are discarded, for one of the reasons of ``discards``. What is done
+# with the batch is its *action*.
 
-Fates = npt.NDArray[np.int8]
+Decisions = npt.NDArray[np.int8]
 Offsets = npt.NDArray[np.uint32]
 DROPPED, COPIED, REBUILT, EMPTIED = range(4)
 """Actions."""
-SUPERSEDED, TOMBSTONES, KEYLESS, ABORTED, MARKERS = range(5)
-"""Why a record went: places in ``Tally.gone``."""
-BY_KEY, MARKER_STAYS, BEATEN = 0, 1, 2
-"""Fates, beside ``ABORTED`` and ``MARKERS``."""
+BY_KEY, RETAINED = -2, -1
+"""Retention decisions, beside the numbers of ``WHOLE_BATCH``."""
+WHOLE_BATCH = (SUPERSEDED, ABORTED, MARKERS)
+"""The reasons for which all records of a batch may be discarded."""
 
 
 @kernel
@@ -76,7 +77,7 @@ def judge(
     value_size: Int32,
     won: Flags,
     expired: Flags,
-    fate: Fates,
+    decision: Decisions,
     map_end: int,
     keep: Flags,
     kept: Int64,
@@ -95,7 +96,7 @@ def judge(
         keep[i] = won[i]
         if not won[i]:
             continue
-        if fate[here] == 0 and value_size[i] < 0:
+        if decision[here] == BY_KEY and value_size[i] < 0:
             if expired[here] and offset[i] < map_end:
                 keep[i] = False
                 gone += 1
@@ -245,7 +246,13 @@ class Contest(Protocol):
         ...
 
     def of(
-        self, window: Bytes, batches: Directory, fates: Fates, scratch: Scratch, path: str, origin: int
+        self,
+        window: Bytes,
+        batches: Directory,
+        decisions: Decisions,
+        scratch: Scratch,
+        path: str,
+        origin: int,
     ) -> Contested:
         """The records of the batches that go by key and of the markers that stay. Raises what is wrong."""
         ...
@@ -304,16 +311,22 @@ class ByWinners:
         return np.asarray((first == behind) & is_data & (last < self._map_end))
 
     def of(
-        self, window: Bytes, batches: Directory, fates: Fates, scratch: Scratch, path: str, origin: int
+        self,
+        window: Bytes,
+        batches: Directory,
+        decisions: Decisions,
+        scratch: Scratch,
+        path: str,
+        origin: int,
     ) -> Contested:
         """The winners, and what no key decides on; all others are only counted. Raises CorruptRecordError,
         and CheckFailedError for a winner that is no record."""
-        rows = np.flatnonzero((fates == BY_KEY) | (fates == MARKER_STAYS))
+        rows = np.flatnonzero(decisions < 0)
         choice = Choice(
             offsets=self.winners,
             base=self._base_offset,
             met=self._met,
-            all_from=np.where(fates[rows] == BY_KEY, self._map_end, 0),
+            all_from=np.where(decisions[rows] == BY_KEY, self._map_end, 0),
         )
         found = decode_chosen_records(
             window, batches, rows, choice, scratch, limit=self._limit, path=path, origin=origin
@@ -353,11 +366,11 @@ class Rules:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What went and what stayed, summed up over a group."""
+    """What went, by number of its reason (``discards``), and what stayed, summed up over a group."""
 
     records: int = 0
     kept: int = 0
-    gone: Int64 = field(default_factory=lambda: np.zeros(5, np.int64))
+    gone: Int64 = field(default_factory=no_counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -456,26 +469,29 @@ class Rewriter:
         expired = expired & (batches["last_offset"] < self._rules.tombstones_from)
         followed = self._transactions.follow(window, batches, path=path, origin=origin)
         aborted, empty = (_none(batches), _none(batches)) if followed is None else followed
-        fates = _fates(batches, aborted, empty & passed, beaten)
-        found = self._contest.of(window, batches, fates, self._scratch, path, origin)
+        decisions = _decisions(batches, aborted, empty & passed, beaten)
+        found = self._contest.of(window, batches, decisions, self._scratch, path, origin)
         columns = found.columns
-        judged = self._judge(batches, found, expired, fates)
+        judged = self._judge(batches, found, expired, decisions)
         plan = _decide(self._rules, batches, judged, has_horizon, empty, must_stay)
         if modern:
             return self._write(window, batches, columns, judged, plan)
         return _convert(batches, columns, judged, plan, path, origin)
 
-    def _judge(self, batches: Directory, found: Contested, expired: Flags, fates: Fates) -> _Judged:
+    def _judge(self, batches: Directory, found: Contested, expired: Flags, decisions: Decisions) -> _Judged:
         """Of those that won, or needed not, tombstones may go; everything is counted."""
         columns = found.columns
         keep = np.empty(len(columns), np.bool_)
         kept, tombstones, first_time, last_time = np.zeros((4, len(batches)), np.int64)
         spans = (columns.batch, columns.offset, columns.timestamp, columns.value_size, found.won)
         counts = (kept, tombstones, first_time, last_time)
-        old = judge(*spans, expired, fates, self._rules.map_end, keep, *counts)
-        of = {fate: int(batches["count"][fates == fate].sum()) for fate in (BEATEN, ABORTED, MARKERS)}
-        superseded = found.lost - found.keyless + of[BEATEN]
-        self.tally.gone += (superseded, old, found.keyless, of[ABORTED], of[MARKERS])
+        old = judge(*spans, expired, decisions, self._rules.map_end, keep, *counts)
+        of = {reason: int(batches["count"][decisions == reason].sum()) for reason in WHOLE_BATCH}
+        for reason, count in of.items():
+            self.tally.gone[reason] += count
+        self.tally.gone[SUPERSEDED] += found.lost - found.keyless
+        self.tally.gone[TOMBSTONES] += old
+        self.tally.gone[KEYLESS] += found.keyless
         self.tally.kept += int(kept.sum())
         self.tally.records += found.met + sum(of.values())
         return _Judged(
@@ -551,11 +567,11 @@ def _none(batches: Directory) -> Flags:
     return np.zeros(len(batches), np.bool_)
 
 
-def _fates(batches: Directory, aborted: Flags, marker_goes: Flags, beaten: Flags) -> Fates:
-    """What becomes of each batch's records, as ``BY_KEY`` says."""
+def _decisions(batches: Directory, aborted: Flags, marker_goes: Flags, beaten: Flags) -> Decisions:
+    """The retention decision about each batch's records."""
     control = ((batches["attributes"] & CONTROL_BIT) != 0) & (batches["magic"] == 2)
-    marker = np.where(marker_goes, MARKERS, MARKER_STAYS)
-    by_key = np.where(beaten, BEATEN, BY_KEY)
+    marker = np.where(marker_goes, MARKERS, RETAINED)
+    by_key = np.where(beaten, SUPERSEDED, BY_KEY)
     return np.where(control, marker, np.where(aborted, ABORTED, by_key)).astype(np.int8)
 
 

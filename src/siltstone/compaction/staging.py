@@ -25,6 +25,7 @@ from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.layout import CONTROL_BIT
 from siltstone.base.records.pieces import pieces
+from siltstone.compaction.discards import Discarded
 from siltstone.compaction.extraction import Group, Trouble, decoded, refuse_disorder, trouble_of
 from siltstone.compaction.input_splits import Pacer, paced_windows
 from siltstone.compaction.rewrite import (
@@ -168,11 +169,7 @@ class Rewritten:
     group: int
     records: int = 0
     kept: int = 0
-    superseded: int = 0
-    tombstones: int = 0
-    keyless: int = 0
-    aborted: int = 0
-    markers: int = 0
+    removed: Discarded = field(default_factory=Discarded)
     winners: int = 0
     size: int = 0
     largest_timestamp: int | None = None
@@ -390,10 +387,9 @@ def _fill(
     tally = rewriter.tally
     report.records, report.kept, report.size = tally.records, tally.kept, sink.size
     report.largest_timestamp = sink.largest_timestamp
-    gone = tally.gone.tolist()
-    report.superseded, report.tombstones, report.keyless, report.aborted, report.markers = gone
+    report.removed = Discarded.of(tally.gone)
     contest.refuse_unmet(work.name)
-    if report.records != report.kept + int(tally.gone.sum()):
+    if report.records != report.kept + report.removed.total():
         raise CheckFailedError(
             f"{work.name}: {report.records} records read, but kept and removed do not add up to it"
         )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltstone.compaction.ledger.engine import CompactionResult, Removed
+from siltstone.compaction.ledger.engine import CompactionResult, TailDiscarded
 from siltstone.runtime.compaction_status import (
     ERROR,
     NOT_RUN,
@@ -33,7 +33,7 @@ RESULT = CompactionResult(
     read_bytes=4000,
     written=5,
     written_bytes=300,
-    removed=Removed(superseded=80, deleted=5),
+    removed=TailDiscarded(superseded=80, deleted=5),
     hidden=2,
     seconds=0.5,
 )

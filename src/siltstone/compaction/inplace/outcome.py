@@ -102,11 +102,7 @@ def fill_counts(progressing: Progressing) -> None:
     log's groups, whatever came of the rest."""
     result, work = progressing.planned.result, progressing.planned.work
     for group in progressing.groups:
-        result.removed.superseded += group.superseded
-        result.removed.tombstones += group.tombstones
-        result.removed.keyless += group.keyless
-        result.removed.aborted += group.aborted
-        result.removed.markers += group.markers
+        result.removed.add(group.removed)
     if result.records_before is not None:
         result.records_after = result.records_before - result.removed.total()
     result.bytes_after, result.segments_after = result.bytes_before, result.segments_before

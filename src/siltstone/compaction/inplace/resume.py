@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from siltstone.base import files
+from siltstone.compaction.discards import Discarded
 from siltstone.compaction.engine import WinnersFile, is_sound
 from siltstone.compaction.extraction import Group
 from siltstone.compaction.staging import Rewritten
@@ -56,8 +57,7 @@ _NUMBERS = (
     "window_size",
     "memory_bytes",
 )
-_REMOVED = ("superseded", "tombstones", "keyless", "aborted", "markers")
-_COUNTS = ("group", "records", "kept", *_REMOVED, "winners", "size", "largest_timestamp")
+_COUNTS = ("group", "records", "kept", "winners", "size", "largest_timestamp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,12 @@ def encode(journal: Journal) -> bytes:
                 for each in journal.winners
             ],
             "checked": [
-                [*(getattr(each.rewritten, name) for name in _COUNTS), each.inode, each.modified_ns]
+                [
+                    *(getattr(each.rewritten, name) for name in _COUNTS),
+                    each.rewritten.removed.counts,
+                    each.inode,
+                    each.modified_ns,
+                ]
                 for each in journal.checked
             ],
         }
@@ -192,10 +197,12 @@ def _journal(log: dict[str, Any], partition: str, staging: str) -> Journal:
     )
 
 
-def _checked(row: list[int]) -> Checked:
-    *counts, inode, modified_ns = row
+def _checked(row: list[Any]) -> Checked:
+    *counts, removed, inode, modified_ns = row
     named: dict[str, Any] = dict(zip(_COUNTS, counts, strict=True))
-    return Checked(rewritten=Rewritten(**named), inode=inode, modified_ns=modified_ns)
+    return Checked(
+        rewritten=Rewritten(removed=Discarded(**removed), **named), inode=inode, modified_ns=modified_ns
+    )
 
 
 def _row(segment: Segment) -> list[int]:

@@ -27,7 +27,13 @@ from siltstone.base.errors import CheckFailedError, CompactionFailedError, Usage
 from siltstone.base.records.codecs import DEFAULT_LIMIT
 from siltstone.base.records.layout import Int64
 from siltstone.compaction.keys import PLAIN_WORDS, TIMED_WORDS
-from siltstone.compaction.ledger.engine import Compacted, CompactionEngine, CompactionResult, Folded, Removed
+from siltstone.compaction.ledger.engine import (
+    Compacted,
+    CompactionEngine,
+    CompactionResult,
+    Folded,
+    TailDiscarded,
+)
 from siltstone.compaction.ledger.key_index import KeysPart, assemble
 from siltstone.compaction.ledger.keys import PARTITIONS
 from siltstone.compaction.ledger.staging import KINDS, FoldWork, Rewritten
@@ -110,11 +116,11 @@ def refuse_trouble(name: str, done: Compacted | Folded) -> None:
         raise CompactionFailedError(f"{name}: {trouble.reason}")
 
 
-def removed_of(work: CompactionWork, done: Compacted) -> Removed:
+def removed_of(work: CompactionWork, done: Compacted) -> TailDiscarded:
     """Why the tail's records that were not written went."""
     keyless = 0 if work.retain_null_key else done.found.keyless
     keyed = sum(done.winners.values()) - (done.found.keyless - keyless)
-    return Removed(
+    return TailDiscarded(
         superseded=done.found.keyed - keyed - done.deleted,
         deleted=done.deleted,
         keyless=keyless,

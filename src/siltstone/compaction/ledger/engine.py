@@ -187,7 +187,7 @@ class InProcessCompactionEngine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Removed:
+class TailDiscarded:
     """Records of the tail that are not in the ledger, by reason.
 
     ``superseded``: another record of the key won. ``deleted``: a null or empty value, which deletes its key
@@ -227,7 +227,7 @@ class CompactionResult:
     read_bytes: int = 0
     written: int = 0
     written_bytes: int = 0
-    removed: Removed = Removed()
+    removed: TailDiscarded = TailDiscarded()
     hidden: int = 0
     folded: tuple[int, ...] = ()
     seconds: float = 0.0

@@ -1,0 +1,66 @@
+"""Why cleaning discards a record: the one table of reasons.
+
+The kernels' numbers, the counts of a report and their order, ``explain``, ``verify``'s table, the history,
+the log lines and the metrics all follow it. To add a reason, add a line here and let ``compaction/rewrite``
+count it. (What ``siltstone verify`` holds a cleaning to is written apart, in ``verify/``, on purpose.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from siltstone.base.records.layout import Int64
+
+SUPERSEDED, TOMBSTONES, ABORTED, KEYLESS, MARKERS, EXPIRED = range(6)
+"""Numbers of the reasons, in kernels and ``Discarded.counts``: the order of the fields below."""
+BY_CLEANING = 5
+"""Reasons below this one are cleaning's; those from it on are retention's, which removes whole segments."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Discarded:
+    """How many records were discarded, by reason; a superseded tombstone counts as superseded."""
+
+    superseded: int = 0
+    """A later record has the same key."""
+    tombstones: int = 0
+    """The key was deleted, and the delete horizon has passed."""
+    aborted: int = 0
+    """The record's transaction was aborted."""
+    keyless: int = 0
+    """The record has no key (Kafka's cleaner discards these always, ours with ``--drop-keyless``)."""
+    markers: int = 0
+    """The end of a transaction of which nothing is left, and the delete horizon has passed."""
+    expired: int = 0
+    """Retention removed the segment, by time, size or the log start offset."""
+
+    @classmethod
+    def of(cls, counts: Iterable[int]) -> Discarded:
+        """Of counts in order of the reasons, as ``rewrite`` sums them up."""
+        return cls(**dict(zip(REASONS, map(int, counts), strict=False)))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Reason → count, in order."""
+        return {name: getattr(self, name) for name in REASONS}
+
+    def add(self, other: Discarded) -> None:
+        """Sum up."""
+        for name, count in other.counts.items():
+            setattr(self, name, getattr(self, name) + count)
+
+    def total(self) -> int:
+        """All of them."""
+        return sum(self.counts.values())
+
+
+REASONS: tuple[str, ...] = tuple(field.name for field in fields(Discarded))
+CLEANING_REASONS = REASONS[:BY_CLEANING]
+
+
+def no_counts() -> Int64:
+    """Zeros for the reasons of cleaning."""
+    return np.zeros(BY_CLEANING, np.int64)
