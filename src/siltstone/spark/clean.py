@@ -61,6 +61,7 @@ from siltstone.log.transactions import NOTHING, Carried
 from siltstone.spark import exchange
 from siltstone.spark.broadcast_join import clean_by_lookup
 from siltstone.spark.exchange import Row, Stage, rows_of
+from siltstone.spark.internals import is_connect
 from siltstone.spark.jobs import (
     TOGETHER_BYTES,
     Job,
@@ -72,7 +73,7 @@ from siltstone.spark.jobs import (
     run,
     stage,
 )
-from siltstone.spark.running import is_alive, is_connect
+from siltstone.spark.running import is_alive
 from siltstone.spark.tasks import Batches, finer, merging, task_numbers
 
 _TASK_BYTES = 1 << 30
