@@ -6,7 +6,7 @@
                                                                         │                           files go
                                                                         └ error: cut back, no entry
 
-The entry (see ``writes``) is what decides. Before it nothing of the write is in a log; behind it all of it
+The entry (``Write``) is what decides. Before it nothing of the write is in a log; behind it all of it
 will be: a crash in between leaves the staged files, and whoever writes next compares them with what is in
 the logs from the remembered ends on and appends the rest. The directory's lock is held throughout, so a
 live broker is refused, and nobody else appends in between.

@@ -350,7 +350,7 @@ def plan_closely(options: ReadOptions) -> list[Split]:
 
     A split a segment. What is above the last stable offset or the high watermark is left out, where that is
     not the log's end. A log that is too damaged to be opened is read whole, if no offsets are asked for:
-    aborted transactions are not told then. Raises as ``planning.plan``.
+    aborted transactions are not told then. Raises as ``views.plan``.
     """
     directories, logs = open_directories(options), {}
     for where, directory in directories.items():
