@@ -192,16 +192,18 @@ def starting_java(started: Callable[[subprocess.Popen[bytes]], None]) -> Iterato
 
 
 def java_context(session: SparkSession) -> Any:
-    """Scala's ``SparkContext``, None once the session is stopped."""
+    """Scala's ``SparkContext`` of a session that is not stopped. Raises Py4J's errors without Java."""
     internals: Any = session.sparkContext
-    return None if internals._jsc is None else internals._jsc.sc()
+    return internals._jsc.sc()
 
 
-def known_session() -> SparkSession | None:
-    """The session that this program made last, in whatever thread, stopped or not."""
+def running_session() -> SparkSession | None:
+    """The session that this process has already, in whatever thread; None without one. Java is not asked: it
+    may be gone."""
     internals: Any = SparkSession
     found: SparkSession | None = internals._instantiatedSession
-    return found
+    context: Any = None if found is None else found.sparkContext
+    return found if context is not None and context._jsc is not None else None
 
 
 def temporary_folder(session: SparkSession) -> str:

@@ -113,12 +113,6 @@ def _with_secret(builder: SparkSession.Builder, master: str) -> SparkSession.Bui
     return builder.config("spark.authenticate.secret", secrets.token_hex(32))
 
 
-def running_session() -> SparkSession | None:
-    """The session that this process has already, in whatever thread; None without one."""
-    found = internals.known_session()
-    return found if found is not None and internals.java_context(found) is not None else None
-
-
 def stop_session(session: SparkSession) -> None:
     """Stop a session, also one whose Java process is gone: the next one starts a process of its own.
 
