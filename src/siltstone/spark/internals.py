@@ -1,6 +1,6 @@
 """What Siltstone uses of PySpark and Py4J beyond their public interfaces: all of it, and nothing elsewhere.
 
-Each use is a row of ``USED``: what it is, how its source must read, and what it is for.
+Each use is a row of ``USED``: where it is, how its source must read, and what it is for.
 ``tests/spark/test_internals.py`` holds the installed PySpark to these rows and to ``CHECKED``. With a new
 release: let that test pass, run ``tests/spark``, then add the versions to ``CHECKED``.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pyspark.java_gateway
@@ -27,121 +26,48 @@ QUERY_ID = "sql.streaming.queryId"
 """Spark's local property with the id that a stream keeps over restarts from its checkpoint."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Internal:
-    """``holder``: a module, class or function; ``source``: what its source holds, where it has one.
-
-    ``purpose``: what Siltstone does with it.
-    """
-
-    holder: str
-    source: str
-    purpose: str
-
-
-USED = (
-    Internal(
-        holder="pyspark.core.context:SparkContext",
-        source="_gateway: ClassVar[Optional[JavaGateway]] = None",
-        purpose="the Java process of this program, also after its death",
-    ),
-    Internal(
-        holder="pyspark.core.context:SparkContext",
-        source="_jvm: ClassVar[Optional[JVMView]] = None",
-        purpose="cleared with the gateway of a dead Java, so that the next session starts another",
-    ),
-    Internal(
-        holder="pyspark.core.context:SparkContext",
-        source='_active_spark_context: ClassVar[Optional["SparkContext"]] = None',
-        purpose="cleared with the gateway of a dead Java",
-    ),
-    Internal(
-        holder="pyspark.core.context:SparkContext._ensure_initialized",
-        source="SparkContext._gateway = gateway or launch_gateway(conf)",
-        purpose="start Java before it is told the secret",
-    ),
-    Internal(
-        holder="pyspark.core.context:SparkContext._do_init",
-        source="self._jsc = jsc or self._initialize_context(",
-        purpose="is the context stopped, and how many tasks run at one time",
-    ),
-    Internal(
-        holder="pyspark.core.context:SparkContext._do_init",
-        source="self._accumulatorServer = ",
-        purpose="its handle_error (socketserver) keeps quiet after an interrupt",
-    ),
-    Internal(
-        holder="pyspark.core.context:SparkContext._do_init",
-        source="signal.signal(signal.SIGINT, signal_handler)",
-        purpose="the handler that session.py puts back",
-    ),
-    Internal(
-        holder="pyspark.core.context:SparkContext._do_init",
-        source="self._temp_dir = (",
-        purpose="the application's folder for temporary files",
-    ),
-    Internal(
-        holder="pyspark.java_gateway:launch_gateway",
-        source="proc = Popen(command, **popen_kwargs)",
-        purpose="replaced while Java starts, so that Java is in a process group of its own and can be ended",
-    ),
-    Internal(
-        holder="pyspark.java_gateway:launch_gateway",
-        source="gateway.proc = proc",
-        purpose="the Java process, to wait for it",
-    ),
-    Internal(
-        holder="pyspark.sql.session:SparkSession",
-        source='_instantiatedSession: ClassVar[Optional["SparkSession"]] = None',
-        purpose="the session of this program, whatever thread asks; cleared after Java's death",
-    ),
-    Internal(
-        holder="pyspark.sql.session:SparkSession",
-        source='_activeSession: ClassVar[Optional["SparkSession"]] = None',
-        purpose="cleared after Java's death",
-    ),
-    Internal(
-        holder="pyspark.sql.session:SparkSession.Builder",
-        source="self._options: Dict[str, Any] = {}",
-        purpose="the settings that Java is started with",
-    ),
-    Internal(
-        holder="pyspark.daemon",
-        source="worker_module = importlib.import_module(sys.argv[1])",
-        purpose="spark.daemon reads the worker's module from the same argument",
-    ),
-    Internal(
-        holder="pyspark.daemon:manager",
-        source="",
-        purpose="spark.daemon is this function with imports before it",
-    ),
-    Internal(holder="pyspark.worker:main", source="", purpose="imported before workers are forked"),
-    Internal(
-        holder="pyspark.sql.worker.plan_data_source_read",
-        source='getattr(reader.pushFilters, "__func__", None) is not DataSourceReader.pushFilters',
-        purpose="the data source's reader passes for one without pushFilters where pushing is off",
-    ),
-    Internal(
-        holder="pyspark.sql.pandas.types:from_arrow_schema",
-        source="",
-        purpose="the schema of a table, from that of its Arrow batches",
-    ),
-    Internal(
-        holder="pyspark.sql.connect.session:SparkSession",
-        source="",
-        purpose="a session of Spark Connect is told by its class's module",
-    ),
-    Internal(
-        holder="py4j.protocol:Py4JNetworkError",
-        source="",
-        purpose="an error of a Java that is gone is told by its class's name",
-    ),
-    Internal(
-        holder="py4j.protocol:Py4JError",
-        source="",
-        purpose="an error of a Java that is gone is told by its class's name",
-    ),
-)
+USED = {
+    "pyspark.core.context:SparkContext": {
+        "_gateway: ClassVar[Optional[JavaGateway]] = None": "Java's process, also after its death",
+        "_jvm: ClassVar[Optional[JVMView]] = None": "cleared, so that another Java can be started",
+        '_active_spark_context: ClassVar[Optional["SparkContext"]] = None': "cleared, too",
+    },
+    "pyspark.core.context:SparkContext._ensure_initialized": {
+        "SparkContext._gateway = gateway or launch_gateway(conf)": "start Java before it is told the secret",
+    },
+    "pyspark.core.context:SparkContext._do_init": {
+        "self._jsc = jsc or self._initialize_context(": "is it stopped, how many tasks go at one time",
+        "self._accumulatorServer = ": "its handle_error keeps quiet after an interrupt",
+        "signal.signal(signal.SIGINT, signal_handler)": "the handler that session.py takes back",
+        "self._temp_dir = (": "the application's folder for temporary files",
+    },
+    "pyspark.java_gateway:launch_gateway": {
+        "proc = Popen(command, **popen_kwargs)": "replaced: Java gets a process group of its own",
+        "gateway.proc = proc": "Java's process, to wait for it",
+    },
+    "pyspark.sql.session:SparkSession": {
+        '_instantiatedSession: ClassVar[Optional["SparkSession"]] = None': "the program's session",
+        '_activeSession: ClassVar[Optional["SparkSession"]] = None': "cleared after Java's death",
+    },
+    "pyspark.sql.session:SparkSession.Builder": {
+        "self._options: Dict[str, Any] = {}": "the settings that Java is started with",
+    },
+    "pyspark.daemon": {
+        "worker_module = importlib.import_module(sys.argv[1])": "spark.daemon looks at the same argument",
+    },
+    "pyspark.daemon:manager": {"": "spark.daemon is this function with imports before it"},
+    "pyspark.worker:main": {"": "imported before workers are forked"},
+    "pyspark.sql.worker.plan_data_source_read": {
+        'getattr(reader.pushFilters, "__func__", None) is not DataSourceReader.pushFilters': (
+            "the source's reader passes for one without pushFilters where pushing is off"
+        ),
+    },
+    "pyspark.sql.pandas.types:from_arrow_schema": {"": "the schema of a table"},
+    "pyspark.sql.connect.session:SparkSession": {"": "a Connect session is told by its module"},
+    "py4j.protocol:Py4JNetworkError": {"": "an error of a Java that is gone is told by its name"},
+    "py4j.protocol:Py4JError": {"": "an error of a Java that is gone is told by its name"},
+}
+"""By module, class or function: what its source holds ("": it is there), and what it is used for."""
 
 
 def gateway() -> Any:
