@@ -13,9 +13,9 @@ the last records these alone.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,7 @@ from siltstone.base.records.decode import (
     decode_record_times,
     decode_records,
 )
-from siltstone.base.records.layout import CONTROL_BIT, Bytes, Directory, Flags, Int64
+from siltstone.base.records.layout import CONTROL_BIT, Directory, Flags, Int64
 from siltstone.base.records.modern import Choice
 from siltstone.base.records.pieces import pieces
 from siltstone.log.fetch import READ_COMMITTED
@@ -59,17 +59,8 @@ BATCH_ROWS = 32_768
 BATCH_BYTES = 8 << 20
 """An Arrow batch holds at most so many rows, and about so many bytes of records."""
 Columns = TypeVar("Columns", KeyColumns, RecordColumns, TimeColumns)
-Columns_co = TypeVar("Columns_co", KeyColumns, RecordColumns, TimeColumns, covariant=True)
-
-
-class Decoder(Protocol[Columns_co]):
-    """One of the functions of ``base.records.decode`` that decode all records."""
-
-    def __call__(
-        self, window: Bytes, batches: Directory, scratch: Scratch, *, limit: int, path: str, origin: int
-    ) -> Columns_co:
-        """The records of some batches of a window."""
-        ...
+Decoder = Callable[..., Columns]
+"""One of the functions of ``base.records.decode`` that decode all records."""
 
 
 def schema_of(options: ReadOptions) -> pa.Schema:

@@ -286,15 +286,12 @@ def split_ranges(
 
     In order of partition and offset. Empty ranges give nothing.
     """
-    return split_sources(
-        [
-            ViewRange(
-                where=where, directory=str(logs[where].directory), view=logs[where].view, wanted=ranges[where]
-            )
-            for where in sorted(ranges)
-        ],
-        options,
-    )
+    return split_sources([view_range(logs[where], ranges[where]) for where in sorted(ranges)], options)
+
+
+def view_range(log: ReadOnlyLog, wanted: OffsetRange) -> ViewRange:
+    """Offsets of a log as they are read from its own directory."""
+    return ViewRange(where=log.where, directory=str(log.directory), view=log.view, wanted=wanted)
 
 
 def split_sources(sources: Iterable[ViewRange], options: ReadOptions) -> list[Split]:

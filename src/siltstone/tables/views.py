@@ -42,6 +42,7 @@ from siltstone.tables.splits import (
     pack_offsets,
     split_ranges,
     split_sources,
+    view_range,
 )
 
 # The last record of each key, found before a query's tasks start: ``find_winners``.
@@ -228,7 +229,7 @@ class CompactedLog(ReadOnlyLog):
     def sources(self, wanted: OffsetRange) -> list[ViewRange]:
         """Where the wanted offsets are read from, in order."""
         if self._held is None:
-            return [self._tail(wanted)]
+            return [view_range(self, wanted)]
         horizon = self._held.ledger.horizon
         found = [
             ViewRange(
@@ -241,10 +242,7 @@ class CompactedLog(ReadOnlyLog):
             for part in self._held.parts()
         ]
         behind = max(horizon, self.view.log_start_offset)
-        return [*found, self._tail(OffsetRange(max(wanted.start, behind), wanted.end))]
-
-    def _tail(self, wanted: OffsetRange) -> ViewRange:
-        return ViewRange(where=self.where, directory=str(self.directory), view=self.view, wanted=wanted)
+        return [*found, view_range(self, OffsetRange(max(wanted.start, behind), wanted.end))]
 
     def close(self) -> None:
         """Let go of the ledger."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from siltstone.base.config import LONG_MAX
-from siltstone.base.errors import CorruptFileError, SourceChangedError
+from siltstone.base.errors import CheckFailedError, CorruptFileError, SourceChangedError
 from siltstone.base.records.layout import Words
 from siltstone.log.transactions import transaction_indexes
 from siltstone.verify.comparing import AfterStream, Comparison, before_pieces
@@ -143,6 +143,13 @@ class Verdict:
     def is_sound(self) -> bool:
         """Nothing wrong was found in any log."""
         return all(each.is_sound for each in self.logs)
+
+    def raise_for_errors(self) -> None:
+        """Raises CheckFailedError, with the first problem, unless all is sound."""
+        for log in self.logs:
+            if not log.is_sound:
+                kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(log.found.items()))
+                raise CheckFailedError(f"{log.topic}-{log.partition}: {log.problems[0]} (all: {kinds})")
 
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary for ``json``."""

@@ -33,7 +33,7 @@ from siltstone.spark.tasks import pass_over_imports
 from siltstone.tables.following import Follower, as_data, of_data
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.splits import EVERYTHING, Predicate, Split
-from siltstone.tables.table import AnySplit, plan_table, read_table
+from siltstone.tables.table import plan_table, read_table
 
 # Spark's filters as a ``Predicate``: only to read less, Spark filters what it gets once more.
 
@@ -87,13 +87,6 @@ def _from(each: Filter) -> Predicate:
     return EVERYTHING
 
 
-class SplitPartition(InputPartition):
-    """A split as Spark ships it."""
-
-    def __init__(self, split: AnySplit) -> None:
-        super().__init__(split)
-
-
 class BatchReader(DataSourceReader):
     """Reads a table. Filters are used to read less and are all left for Spark to apply."""
 
@@ -109,7 +102,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """One a split; a split without pieces where there is nothing to read."""
         splits = plan_table(self._options, self._predicate) or [Split(pieces=())]
-        return [SplitPartition(split) for split in splits]
+        return [InputPartition(split) for split in splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one split."""
@@ -175,7 +168,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One a split."""
-        return [SplitPartition(each) for each in self._follower.splits(of_data(start), of_data(end))]
+        return [InputPartition(each) for each in self._follower.splits(of_data(start), of_data(end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one split."""
