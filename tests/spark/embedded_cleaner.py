@@ -16,7 +16,7 @@ from siltstone.base.config import Config, parse_assignments
 from siltstone.compaction.report import CLEANED
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.log_cleaner import LogCleaner
-from siltstone.spark.session import running_session
+from siltstone.spark.internals import running_session
 from tests.cleaner.service.serving import TOPIC, table, write
 from tests.log import driving
 

@@ -17,7 +17,7 @@ from siltstone.compaction.report import CLEANED
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.compaction_status import ERROR, SUCCESS, CompactionStatus
 from siltstone.runtime.compactions import Compactions
-from siltstone.spark.session import running_session
+from siltstone.spark.internals import running_session
 from tests.cleaner.service.serving import TOPIC, table, write
 from tests.compacted.service.serving import seen
 

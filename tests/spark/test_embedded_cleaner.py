@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import siltstone as st
 from siltstone.base.config import Config, parse_assignments
 from siltstone.compaction.report import CLEANED
-from siltstone.spark.session import running_session
+from siltstone.spark.internals import running_session
 from tests.cleaner.service.serving import TOPIC, table, write
 
 pytestmark = pytest.mark.spark

@@ -15,7 +15,7 @@ from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.reading import read_split
-from siltstone.tables.splits import EVERYTHING
+from siltstone.tables.splits import Predicate
 from siltstone.tables.views import plan
 from tests.cleaner.logs import NOW, Rec, batch
 from tests.log.views import write_segments
@@ -76,7 +76,7 @@ def test_bounds_and_filters_hold_in_the_ledger_too(root: Path) -> None:
     assert offsets(root, view="compacted", startingTimestamp="29") == [at for at in whole if at >= 29]
     end = {"endingOffsets": '{"t":{"0":36}}'}
     assert offsets(root, view="compacted", **end) == [at for at in whole if at < 36]
-    narrow = EVERYTHING.and_offsets(29, 35)
+    narrow = Predicate(low=29, high=35)
     assert offsets(root, narrow, view="compacted") == [at for at in whole if 29 <= at < 35]
 
 

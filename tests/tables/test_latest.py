@@ -22,8 +22,8 @@ from siltstone.tables.arrow import schema, to_batches
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.reading import read_split
 from siltstone.tables.splits import (
-    EVERYTHING,
-    Piece,
+    FileSplit,
+    Predicate,
     SourceFile,
     Split,
     find_ranges,
@@ -92,7 +92,7 @@ def test_offsets_further_apart_than_32_bits_keep_their_winners(tmp_path: Path) -
     partition = write_segments(tmp_path / "t-0", {0: each}, 100)
     with files.Reader(partition / f"{0:020}.log") as reader:
         file = SourceFile(0, reader.stat.size, files.FileMark.of(reader.stat, may_grow=False))
-    piece = Piece(
+    piece = FileSplit(
         where=TopicPartition("t", 0),
         directory=str(partition),
         file=file,
@@ -142,17 +142,17 @@ def test_deleted_keys_are_left_out_unless_told(root: Path) -> None:
 
 
 def test_filters_never_change_which_record_is_the_last(root: Path) -> None:
-    assert offsets(root, EVERYTHING.and_offsets(0, 4), view="latest") == [3, 0]
-    assert offsets(root, EVERYTHING.and_offsets(0, 3), view="latest") == [0]
-    assert offsets(root, EVERYTHING.and_partitions(frozenset([0])), view="latest") == [3, 6]
-    assert offsets(root, EVERYTHING.and_topics(frozenset(["u"])), view="latest") == []
+    assert offsets(root, Predicate(low=0, high=4), view="latest") == [3, 0]
+    assert offsets(root, Predicate(low=0, high=3), view="latest") == [0]
+    assert offsets(root, Predicate(partitions=frozenset([0])), view="latest") == [3, 6]
+    assert offsets(root, Predicate(topics=frozenset(["u"])), view="latest") == []
 
 
 def test_filters_read_less_of_a_log(root: Path) -> None:
-    assert offsets(root, EVERYTHING.and_offsets(2, 5).and_offsets(None, 4)) == [2, 3]
-    assert offsets(root, EVERYTHING.and_partitions(frozenset([1])).and_offsets(0, None)) == [0]
-    assert offsets(root, EVERYTHING.and_from(1 << 60)) == []
-    assert offsets(root, EVERYTHING.and_from(0)) == [0, 1, 2, 3, 4, 5, 6, 0]
+    assert offsets(root, Predicate(low=2, high=5) & Predicate(high=4)) == [2, 3]
+    assert offsets(root, Predicate(partitions=frozenset([1])) & Predicate(low=0)) == [0]
+    assert offsets(root, Predicate(from_ms=1 << 60)) == []
+    assert offsets(root, Predicate(from_ms=0)) == [0, 1, 2, 3, 4, 5, 6, 0]
 
 
 @given(st.lists(st.integers(0, 2**62), unique=True), st.sampled_from([1, 40, 1 << 20, 1 << 40]))

@@ -8,7 +8,15 @@ import pytest
 
 from siltstone.base.errors import UsageError
 from siltstone.log.names import TopicPartition
-from siltstone.tables.options import EARLIEST, OPTIONS, Bound, ReadOptions, duration_ms, size, time_ms
+from siltstone.tables.options import (
+    EARLIEST,
+    OPTIONS,
+    OffsetLimit,
+    ReadOptions,
+    duration_ms,
+    size,
+    time_ms,
+)
 from siltstone.tables.writing import WRITE_OPTIONS
 from tests.golden_sets import REPOSITORY
 
@@ -18,7 +26,7 @@ PATH = {"path": "/logs"}
 def test_the_defaults_are_those_of_sparks_kafka_source() -> None:
     options = ReadOptions.of(PATH)
     assert options == ReadOptions(paths=("/logs",))
-    assert options.fail_on_data_loss and not options.include_headers
+    assert options.offsets.fail_on_data_loss and not options.include_headers
     assert (options.view, options.isolation, options.quarantine) == ("log", "read_committed", False)
 
 
@@ -29,7 +37,7 @@ def test_names_are_read_whatever_their_case_and_what_spark_adds_is_passed_over()
         "serialization.format": "1",
         "provider": "siltstone",
     }
-    assert ReadOptions.of(given).starting == Bound(every=EARLIEST)
+    assert ReadOptions.of(given).offsets.starting == OffsetLimit(every=EARLIEST)
     assert ReadOptions.of({"paths": '["/a","/b"]'}).paths == ("/a", "/b")
     assert ReadOptions.of({"location": "file:/a%20b"}).paths == ("/a b",)
     assert ReadOptions.of({"path": "file:///a", "location": "file:/b"}).paths == ("/a",)
@@ -74,7 +82,9 @@ def test_a_path_is_needed() -> None:
 
 
 def test_streams_have_no_end_and_may_start_at_the_latest() -> None:
-    assert ReadOptions.of({**PATH, "startingOffsets": "latest"}, streaming=True).starting == Bound(every=-1)
+    assert ReadOptions.of(
+        {**PATH, "startingOffsets": "latest"}, streaming=True
+    ).offsets.starting == OffsetLimit(every=-1)
     for given in ({"view": "latest"}, {"asOfOffset": "1"}, {"endingOffsets": "latest"}):
         with pytest.raises(UsageError, match="a stream reads view=log"):
             ReadOptions.of({**PATH, **given}, streaming=True)
@@ -83,9 +93,9 @@ def test_streams_have_no_end_and_may_start_at_the_latest() -> None:
 def test_one_time_for_all_goes_before_times_and_these_before_offsets() -> None:
     times, offsets = {"startingOffsetsByTimestamp": '{"a":{"0":5}}'}, {"startingOffsets": "earliest"}
     one = {"startingTimestamp": "7"}
-    assert ReadOptions.of(PATH | one | times | offsets).starting == Bound(every=7, is_time=True)
+    assert ReadOptions.of(PATH | one | times | offsets).offsets.starting == OffsetLimit(every=7, is_time=True)
     each = {TopicPartition("a", 0): 5}
-    assert ReadOptions.of(PATH | times | offsets).starting == Bound(each=each, is_time=True)
+    assert ReadOptions.of(PATH | times | offsets).offsets.starting == OffsetLimit(each=each, is_time=True)
 
 
 def test_sizes_times_and_durations() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from siltstone.verify import keys
-from siltstone.verify.keys import KEPT, MAY_GO, MUST_GO, TOMBSTONE, KeyTerms, hash_keys, judge_bucket
+from siltstone.verify.keys import KEPT, MAY_GO, MUST_GO, TOMBSTONE, hash_keys, judge_bucket
 
 MASK = (1 << 64) - 1
 P1, P2, P3, P4 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63
@@ -80,7 +80,7 @@ def test_keys_are_judged_as_a_dict_would(seed: int, must: bool) -> None:
         [(key * P1 & MASK, (key * P2 & MASK & ~15) | flags, offset) for key, offset, flags in rows], np.uint64
     )
     blobs = [entries[:70], entries[70:]]
-    found = judge_bucket(blobs, KeyTerms(first_dirty=first_dirty, must=must))
+    found = judge_bucket(blobs, first_dirty=first_dirty, must=must)
     assert dict(found.found) == _naive(rows, first_dirty, must)
     assert found.counts["keys"] == len({key for key, _, _ in rows})
 

@@ -1,4 +1,6 @@
-"""Spreading the cleaner's pieces with Spark: the only room that imports pyspark.
+"""Spark: the only room that imports pyspark.
 
-``session`` starts and ships, ``clean`` is the pipeline, ``rows`` what goes between its stages.
+``session`` starts Spark and ships the package, ``jobs`` and ``exchange`` run stages, ``clean`` and
+``compact`` are the engines, ``source`` is the data source, ``internals`` what is used of PySpark beyond its
+interface.
 """

@@ -51,6 +51,7 @@ from siltstone.log.transactions import NOTHING, Carried
 from siltstone.spark import rows
 from siltstone.spark.broadcast_join import clean_by_lookup
 from siltstone.spark.exchange import Stage, entries_of, entries_row
+from siltstone.spark.internals import is_connect
 from siltstone.spark.jobs import (
     SparkWorkers,
     attempt_name,
@@ -58,7 +59,7 @@ from siltstone.spark.jobs import (
     stage,
 )
 from siltstone.spark.rows import Row, array_row, array_rows, report_of, report_row, rows_of
-from siltstone.spark.running import is_alive, is_connect
+from siltstone.spark.running import is_alive
 from siltstone.spark.tasks import Batches, finer, merging, task_numbers
 
 _TASK_BYTES = 1 << 30

@@ -16,20 +16,22 @@ is, and is not stopped.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
-from siltstone.compaction.engine import Engine
-from siltstone.compaction.ledger.engine import CompactionEngine
 from siltstone.runtime.compactions import Compactions
 from siltstone.runtime.log_cleaner import LogCleaner
 from siltstone.runtime.manager import LogManager
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.compact import SparkCompactionEngine
+from siltstone.spark.internals import running_session
 from siltstone.spark.probe import refuse_strange_executors
 from siltstone.spark.running import is_alive
-from siltstone.spark.session import is_local, running_session, start_session, stop_session
+from siltstone.spark.session import is_local, start_session, stop_session
 
+StartedEngine = TypeVar("StartedEngine", SparkEngine, SparkCompactionEngine)
 _starting = threading.Lock()
 """A process has one session, whoever asks for it first."""
 
@@ -42,18 +44,13 @@ class _Sessions:
         self._lock = threading.Lock()
         self._started: dict[int, SparkSession] = {}
 
-    def start_cleaning(self) -> Engine:
-        """An engine for the cleaner. Raises EngineError."""
+    def start(self, engine_on: Callable[[SparkSession], StartedEngine]) -> StartedEngine:
+        """An engine on the process's session. Raises EngineError."""
         session, is_ours = self._session()
-        engine = SparkEngine(session)
-        self._remember(engine, session, is_ours)
-        return engine
-
-    def start_compacting(self) -> CompactionEngine:
-        """An engine for compactions. Raises EngineError."""
-        session, is_ours = self._session()
-        engine = SparkCompactionEngine(session)
-        self._remember(engine, session, is_ours)
+        engine = engine_on(session)
+        if is_ours:
+            with self._lock:
+                self._started[id(engine)] = session
         return engine
 
     def _session(self) -> tuple[SparkSession, bool]:
@@ -69,11 +66,6 @@ class _Sessions:
             for served in self._manager.serving():
                 refuse_strange_executors(session, served.path)
         return session, others is None
-
-    def _remember(self, engine: object, session: SparkSession, is_ours: bool) -> None:
-        if is_ours:
-            with self._lock:
-                self._started[id(engine)] = session
 
     def stop(self, engine: object) -> None:
         """The engine is lost, or of no use any more; a program's own session goes on, as does one that has
@@ -91,7 +83,7 @@ def start_cleaner(manager: LogManager) -> LogCleaner:
     Spark is lost, the logs stay as they are and the next round tries again.
     """
     sessions = _Sessions(manager)
-    cleaner = LogCleaner(manager, sessions.start_cleaning, stop_engine=sessions.stop)
+    cleaner = LogCleaner(manager, lambda: sessions.start(SparkEngine), stop_engine=sessions.stop)
     cleaner.start()
     return cleaner
 
@@ -103,6 +95,8 @@ def start_compaction(manager: LogManager) -> Compactions:
     Without Java a compaction fails, its status says why, and the logs stay as they are.
     """
     sessions = _Sessions(manager)
-    compactions = Compactions(manager, sessions.start_compacting, stop_engine=sessions.stop)
+    compactions = Compactions(
+        manager, lambda: sessions.start(SparkCompactionEngine), stop_engine=sessions.stop
+    )
     compactions.start()
     return compactions

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from pyspark import InheritableThread
@@ -26,8 +25,9 @@ from siltstone.base import files
 from siltstone.base.errors import EngineError
 from siltstone.compaction.engine import Progress
 from siltstone.spark.exchange import KEPT_BYTES, Stage, has_failed, progress_of, together_task
+from siltstone.spark.internals import is_connect, java_context, temporary_folder
 from siltstone.spark.rows import SCHEMA, Row, rows_of
-from siltstone.spark.running import Cancelling, is_connect, run_job
+from siltstone.spark.running import Cancelling, run_job
 from siltstone.spark.session import is_local, workers_of
 from siltstone.spark.tasks import by_number, in_worker, told_as_engine_error
 
@@ -129,7 +129,7 @@ def slots(session: SparkSession) -> int:
     anything, ``spark.task.cpus`` and a task's other resources leave fewer tasks than there are cores.
     """
     try:
-        context: Any = session.sparkContext._jsc.sc()
+        context = java_context(session)
         profile = context.resourceProfileManager().defaultResourceProfile()
         return int(context.maxNumConcurrentTasks(profile))
     except Exception:
@@ -157,7 +157,7 @@ def run_together(
     workers = min(slots(session), max(each.tasks for each in job.stages))
     if workers < 1:
         return None
-    with files.temporary_directory("siltstone-rows-", session.sparkContext._temp_dir) as folder:
+    with files.temporary_directory("siltstone-rows-", temporary_folder(session)) as folder:
         given = (tuple(job.stages), workers, folder, kept_bytes)
 
         def frame() -> DataFrame:

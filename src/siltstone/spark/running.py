@@ -12,19 +12,15 @@ import queue
 import secrets
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import pyarrow as pa
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 
 from siltstone.base import interruption
+from siltstone.spark import internals
+from siltstone.spark.internals import is_connect
 from siltstone.spark.tasks import told_as_engine_error
-
-
-def is_connect(session: SparkSession) -> bool:
-    """Is it a session of Spark Connect, which has no ``SparkContext`` and no Java of its own?"""
-    return type(session).__module__.startswith("pyspark.sql.connect")
 
 
 def is_alive(session: SparkSession) -> bool:
@@ -32,8 +28,7 @@ def is_alive(session: SparkSession) -> bool:
     try:
         if is_connect(session):
             return bool(session.range(1).count())
-        internals: Any = session.sparkContext
-        return not internals._jsc.sc().isStopped()
+        return not internals.java_context(session).isStopped()
     except Exception:
         return False
 

@@ -19,14 +19,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import siltstone
 from siltstone.base import files, interruption
 from siltstone.base.errors import EngineError
-from siltstone.spark import class_archive, daemon
+from siltstone.spark import class_archive, daemon, internals
 
 OLDEST_JAVA = 17
 TASK_ATTEMPTS = 3
@@ -96,7 +95,8 @@ def start_session(
             last = next((line for line in reversed(lines) if "rror" in line or "xception" in line), "")
             raise EngineError(f"Spark did not start on {master}: {last or error}".splitlines()[0]) from None
     session.sparkContext.setLogLevel("ERROR")
-    _end_in_silence(session)
+    # When Java is ended, PySpark's server for accumulators would print a traceback.
+    internals.silence_accumulators(session, lambda: interruption.current().has_come)
     if not is_local(master):
         session.sparkContext.addPyFile(package_zip())
     return session
@@ -109,16 +109,8 @@ def _with_secret(builder: SparkSession.Builder, master: str) -> SparkSession.Bui
     """
     if not master.startswith("local-cluster"):
         return builder
-    internals: Any = SparkContext
-    options: Any = builder
-    internals._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(options._options.items())))
+    internals.start_java(builder)
     return builder.config("spark.authenticate.secret", secrets.token_hex(32))
-
-
-def running_session() -> SparkSession | None:
-    """The session that this process has already, in whatever thread; None without one."""
-    found: Any = SparkSession._instantiatedSession
-    return found if found is not None and found.sparkContext._jsc is not None else None
 
 
 def stop_session(session: SparkSession) -> None:
@@ -126,20 +118,14 @@ def stop_session(session: SparkSession) -> None:
 
     PySpark keeps the way to a dead Java process for ever, and every later session would take it.
     """
-    gateway: Any = SparkContext._gateway
+    gateway, process = internals.gateway(), internals.java_process()
     with warnings.catch_warnings(), contextlib.suppress(Exception):
         warnings.simplefilter("ignore")
         session.stop()
-    process = getattr(gateway, "proc", None)
     if process is None or (process.poll() is None and _answers(gateway)):
         return
     _end(process)  # killed a moment ago it may still be on its way out
-    with contextlib.suppress(Exception):
-        gateway.shutdown()
-    internals: Any = SparkContext
-    internals._gateway = internals._jvm = internals._active_spark_context = None
-    sessions: Any = SparkSession
-    sessions._instantiatedSession = sessions._activeSession = None
+    internals.forget_java()
 
 
 def _answers(gateway: Any) -> bool:
@@ -168,36 +154,18 @@ def _no_orphans() -> Iterator[None]:
     """Java is in a process group of its own, with the scripts that start it: the whole of it is killed when
     the start is broken off, where it would wait for ever, and ended as soon as a command is interrupted."""
     started: list[subprocess.Popen[bytes]] = []
-    gateway: Any = java_gateway
-    popen = gateway.Popen
 
-    def remember(*arguments: Any, **named: Any) -> subprocess.Popen[bytes]:
-        process: subprocess.Popen[bytes] = popen(*arguments, **named, process_group=0)
+    def remember(process: subprocess.Popen[bytes]) -> None:
         started.append(process)
         interruption.current().at_once(lambda: _end(process))
-        return process
 
-    gateway.Popen = remember
     try:
-        yield
+        with internals.starting_java(remember):
+            yield
     except BaseException:
         for process in started:
             _signal_group(process, signal.SIGKILL)
         raise
-    finally:
-        gateway.Popen = popen
-
-
-def _end_in_silence(session: SparkSession) -> None:
-    """When Java is ended, PySpark's server for accumulators would print a traceback."""
-    server: Any = session.sparkContext._accumulatorServer
-    tell = server.handle_error
-
-    def handle_error(*given: object) -> None:
-        if not interruption.current().has_come:
-            tell(*given)
-
-    server.handle_error = handle_error
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -247,7 +215,7 @@ def _settings(master: str, spill_folder: str | None, java_options: str) -> dict[
         }
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if is_local(master):
-        settings["spark.python.daemon.module"] = daemon.__name__
+        settings[internals.DAEMON_SETTING] = daemon.__name__
     if "NUMBA_CACHE_DIR" in os.environ:
         settings["spark.executorEnv.NUMBA_CACHE_DIR"] = os.environ["NUMBA_CACHE_DIR"]
     if spill_folder is not None:

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from siltstone.base import interruption
 from siltstone.base.errors import EngineError
+from siltstone.spark.internals import WORKER_EXITED
 
 Batches = Iterable[pa.RecordBatch]
 _BUCKET_BYTES = 32 << 20
@@ -105,7 +106,7 @@ def why_failed(error: Exception) -> str | None:
     said = [line for line in lines if not line.startswith(("at ", "... "))]
     causes = [line for line in said if "Error" in line or "Exception" in line]
     found = (causes[-1] if causes else lines[0] if lines else type(error).__name__)[:300]
-    if "Python worker exited unexpectedly" in str(error):
+    if WORKER_EXITED in str(error):
         return f"{found}; {WORKER_DIED}"
     return f"{JAVA_DIED} ({found})" if _is_without_java(error) else found
 

@@ -26,7 +26,7 @@ from siltstone.verify.findings import Findings
 from siltstone.verify.keys import judge_bucket
 from siltstone.verify.pairs import LogPair, Span, spans_of
 from siltstone.verify.transactions import SpanTransactions
-from siltstone.verify.verdict import SpanReport, bucket_count, check_span, key_terms
+from siltstone.verify.verdict import SpanReport, bucket_count, check_span
 
 _SPANS_PER_TASK = 4
 _BUCKETS_LEAST = 2
@@ -60,7 +60,8 @@ def bucket_task(pairs: Sequence[LogPair], batches: Batches) -> Iterator[pa.Recor
     """
 
     def judge(log: int, bucket: int, parts: list[Words]) -> dict[str, object]:
-        return {"judged": judge_bucket(parts, key_terms(pairs[log])).to_json()}
+        pair = pairs[log]
+        return {"judged": judge_bucket(parts, first_dirty=pair.first_dirty, must=pair.was_cleaned).to_json()}
 
     return by_bucket(batches, 3, judge)
 

@@ -7,9 +7,7 @@ import secrets
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from siltstone.base import files
@@ -17,6 +15,7 @@ from siltstone.base.errors import EngineError
 from siltstone.compaction.engine import Engine
 from siltstone.spark import class_archive
 from siltstone.spark.clean import SparkEngine
+from siltstone.spark.internals import java_process
 from siltstone.spark.session import java_version, start_session, stop_session
 
 _DUMP_SECONDS_MAX = 600
@@ -57,8 +56,7 @@ def make_class_archive(use: Callable[[Engine], None]) -> Path | None:
 
 def _end_java(session: SparkSession) -> None:
     """Stop the session and wait for its Java, which writes the archive as it ends."""
-    gateway: Any = SparkContext._gateway
-    process: subprocess.Popen[bytes] | None = gateway.proc
+    process = java_process()
     session.stop()
     if process is None or process.stdin is None:
         raise EngineError("Spark's Java was not started by this process")

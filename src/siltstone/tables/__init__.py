@@ -7,10 +7,11 @@
         for batch in read_split(split, options):      # pyarrow.RecordBatch, the schema of schema_of(options)
             ...
 
-``options`` (texts → one checked value) · ``choice`` (which partitions, from where, up to where) · ``opened``
-(the logs of the options' directories) · ``bounds`` (texts and times → offsets) · ``splits`` (planning) ·
-``reading`` (a split → Arrow batches) · ``latest`` (which records are their keys' last). No pyspark here:
-``spark.source`` puts Spark's names on it.
+``options`` (texts → checked values) · ``splits`` (which bytes of which files, cut for tasks) · ``views``
+(``plan``, for every view) · ``reading`` (a split → Arrow batches) · ``arrow`` (columns → Arrow) ·
+``forensics`` (batches and damage as rows) · ``file_tables`` · ``following`` (streams) · ``batching``,
+``writing``, ``commit`` (writes) · ``table`` (which of them a query needs). No pyspark here: ``spark.source``
+puts Spark's names on it.
 """
 
 try:

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Unpack
+from typing import Any, Protocol, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -192,20 +192,6 @@ class _Fixed:
     directory: Path = Path()
 
 
-class Decoded(Protocol):
-    """Decoded records: ``Polled``, or the like with the columns that an array is made of."""
-
-    @property
-    def columns(self) -> Any:
-        """``RecordColumns``, or others with fields of the same names."""
-        ...
-
-    @property
-    def batches(self) -> Directory:
-        """Where the columns' ``batch`` points."""
-        ...
-
-
 Maker = Callable[[Any, Directory, TopicPartition], pa.Array]
 
 
@@ -264,6 +250,16 @@ def schema(columns: Sequence[str] | None = None, *, include_headers: bool = Fals
     return pa.schema([pa.field(name, _TYPES[name]) for name in names])
 
 
+class BatchOptions(TypedDict, total=False):
+    """What ``to_batches`` and ``to_arrow`` may be told."""
+
+    columns: Sequence[str] | None
+    include_headers: bool
+    isolation: str
+    view: str
+    tombstones: str
+
+
 def to_batches(
     log: TopicLog,
     start: int | None = None,
@@ -293,41 +289,28 @@ def to_batches(
     def reader() -> LogReader:
         return LogReader(fixed, first, isolation=isolation, end=end, buffer_bytes=batch_bytes)
 
-    found: Iterator[Polled]
+    found: Iterable[Polled]
     if view == "compacted":
         found = _compacted(log, first, isolation=isolation, end=end, buffer_bytes=batch_bytes)
     elif view == "latest":
         found = _latest(reader, tombstones == "keep")
     else:
-        found = iter(reader())
+        found = reader()
     return (
-        record_batch(part, wanted, log.where) for polled in found for part in _in_pieces(polled, batch_bytes)
+        batch
+        for polled in found
+        for batch in record_batches(
+            polled.columns, polled.batches, wanted, log.where, batch_bytes=batch_bytes
+        )
     )
 
 
 def to_arrow(
-    log: TopicLog,
-    start: int | None = None,
-    end: int | None = None,
-    *,
-    columns: Sequence[str] | None = None,
-    include_headers: bool = False,
-    isolation: str = READ_COMMITTED,
-    view: str = "log",
-    tombstones: str = "drop",
+    log: TopicLog, start: int | None = None, end: int | None = None, **how: Unpack[BatchOptions]
 ) -> pa.Table:
     """All of ``to_batches`` as one table, in chunks that may be more than 2 GiB together."""
-    batches = to_batches(
-        log,
-        start,
-        end,
-        columns=columns,
-        include_headers=include_headers,
-        isolation=isolation,
-        view=view,
-        tombstones=tombstones,
-    )
-    return pa.Table.from_batches(batches, schema(columns, include_headers=include_headers))
+    wanted = schema(how.get("columns"), include_headers=how.get("include_headers", False))
+    return pa.Table.from_batches(to_batches(log, start, end, **how), wanted)
 
 
 def _compacted(log: TopicLog, start: Start, **how: Unpack[ReaderSettings]) -> Iterator[Polled]:
@@ -363,15 +346,35 @@ def _latest(reader: Callable[[], LogReader], keep_tombstones: bool) -> Iterator[
             yield Polled(columns=select(polled.columns, rows), batches=polled.batches)
 
 
-def _in_pieces(polled: Polled, batch_bytes: int) -> Iterator[Polled]:
-    """Runs of records of about ``batch_bytes``: what is compressed may be many times what was read."""
-    piece = np.cumsum(polled.columns.size, dtype=np.int64) // max(batch_bytes, 1)
-    edges = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), len(polled)]
-    for first, behind in itertools.pairwise(edges):
-        yield Polled(columns=select(polled.columns, slice(first, behind)), batches=polled.batches)
+def record_batches(
+    columns: Any,
+    batches: Directory,
+    wanted: pa.Schema,
+    where: TopicPartition,
+    *,
+    batch_bytes: int,
+    most_rows: int | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Records, at least one, as Arrow batches of about ``batch_bytes`` and at most ``most_rows``: what is
+    compressed may be many times what was read.
+
+    ``columns``: ``RecordColumns``, or others with the fields that the arrays are made of; ``batches``: where
+    their ``batch`` points.
+    """
+    count = len(columns)
+    parts = 1 if most_rows is None else -(-count // most_rows)
+    edges = {count * part // parts for part in range(parts + 1)}
+    if isinstance(columns, RecordColumns):
+        behind = np.cumsum(columns.size, dtype=np.int64) // max(batch_bytes, 1)
+        edges |= set((np.flatnonzero(np.diff(behind)) + 1).tolist())
+    for first, last in itertools.pairwise(sorted(edges)):
+        part = columns if last - first == count else select(columns, slice(first, last))
+        yield record_batch(part, batches, wanted, where)
 
 
-def record_batch(polled: Decoded, wanted: pa.Schema, where: TopicPartition) -> pa.RecordBatch:
+def record_batch(
+    columns: Any, batches: Directory, wanted: pa.Schema, where: TopicPartition
+) -> pa.RecordBatch:
     """Records as one Arrow batch of ``wanted``, a ``schema``; at most 2 GiB of keys, and of values."""
-    arrays = [_MAKERS[name](polled.columns, polled.batches, where) for name in wanted.names]
+    arrays = [_MAKERS[name](columns, batches, where) for name in wanted.names]
     return pa.RecordBatch.from_arrays(arrays, schema=wanted)

@@ -81,27 +81,23 @@ def header_spans_of(array: pa.Array) -> Spans:
     room = np.maximum(keys.size, 0).sum(dtype=np.int64) + np.maximum(values.size, 0).sum(dtype=np.int64)
     out = np.empty(int(room) + _VARINT_ROOM * (2 * len(pairs) + len(array)) + 1, np.uint8)
     start, size = np.zeros(len(array), np.int64), np.zeros(len(array), np.int32)
-    columns = (keys.data, keys.start, keys.size, values.data, values.start, values.size)
-    if not _encode_headers(edges[:-1], counts, *columns, out, start, size):
+    named, given = (keys.data, keys.start, keys.size), (values.data, values.start, values.size)
+    if not _encode_headers(edges[:-1], counts, named, given, out, start, size):
         raise UsageError("a header without a key: give each a name")
     return Spans(data=out, start=start, size=size)
 
 
+SpanArrays = tuple[Bytes, Int64, Int32]
+"""The data, starts and sizes of ``Spans``, as kernels take them."""
+
+
 @kernel
 def _encode_headers(
-    first: Int64,
-    count: Int64,
-    key_data: Bytes,
-    key_start: Int64,
-    key_size: Int32,
-    value_data: Bytes,
-    value_start: Int64,
-    value_size: Int32,
-    out: Bytes,
-    start: Int64,
-    size: Int32,
+    first: Int64, count: Int64, keys: SpanArrays, values: SpanArrays, out: Bytes, start: Int64, size: Int32
 ) -> bool:
     """Fill ``out`` and the spans in it; False where a header has no key."""
+    key_data, key_start, key_size = keys
+    value_data, value_start, value_size = values
     position = 0
     for row in range(len(first)):
         start[row] = position

@@ -6,7 +6,7 @@
                                                                         │                           files go
                                                                         └ error: cut back, no entry
 
-The entry (see ``writes``) is what decides. Before it nothing of the write is in a log; behind it all of it
+The entry (``Write``) is what decides. Before it nothing of the write is in a log; behind it all of it
 will be: a crash in between leaves the staged files, and whoever writes next compares them with what is in
 the logs from the remembered ends on and appends the rest. The directory's lock is held throughout, so a
 live broker is refused, and nobody else appends in between.
@@ -75,13 +75,9 @@ class StagedFile:
     records: int = 0
     directory_crc: int = 0
 
-    def as_data(self) -> dict[str, Any]:
-        """For a file of JSON."""
-        return asdict(self)
-
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> StagedFile:
-        """The other way round. Raises KeyError, TypeError, ValueError."""
+        """Out of a file of JSON. Raises KeyError, TypeError, ValueError."""
         numbers = ("task", "size", "batches", "records", "directory_crc")
         return cls(
             stem=str(data["stem"]),
@@ -260,7 +256,7 @@ class Write:
             "done": self.done,
             "at_ms": self.at_ms,
             "ranges": {str(where): list(each) for where, each in sorted(self.ranges.items())},
-            "staged": [each.as_data() for each in self.staged],
+            "staged": [asdict(each) for each in self.staged],
         }
 
     @classmethod

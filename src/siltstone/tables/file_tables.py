@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +32,7 @@ from siltstone.log.names import TopicPartition, parse_segment_file
 from siltstone.log.partition_files import partition_files
 from siltstone.tables.arrow import in_microseconds
 from siltstone.tables.forensics import BAD_COLUMN
-from siltstone.tables.options import Choice, ReadOptions
+from siltstone.tables.options import PartitionSelection, ReadOptions
 from siltstone.tables.splits import open_directories
 
 _TIME = pa.timestamp("us", tz="UTC")
@@ -151,25 +150,12 @@ def _rows(
             if not options.quarantine:
                 raise CorruptFileError(found.path, found.position, found.reason)
             yield {**place, BAD_COLUMN: f"byte {found.position}: {found.reason}"}
-        elif found["type"] != "file" and _is_chosen(found, where, options):
-            own = {name: _value(found.get(source), name) for name, source in sources.items()}
-            yield {**_place_of(found, where), **place, **own}
-
-
-def _is_chosen(row: Row, where: TopicPartition | None, options: ReadOptions) -> bool:
-    """A checkpoint's entry is one of a partition that was asked for, be it there or not."""
-    choice = options.choice
-    if where is not None:
-        return True
-    if choice.assign is not None:
-        return TopicPartition(row["topic"], row["partition"]) in choice.assign
-    if choice.subscribe is not None:
-        return row["topic"] in choice.subscribe
-    return choice.pattern is None or re.fullmatch(choice.pattern, row["topic"]) is not None
-
-
-def _place_of(row: Row, where: TopicPartition | None) -> Row:
-    return {"topic": row["topic"], "partition": row["partition"]} if where is None else {}
+        elif found["type"] != "file":
+            # A checkpoint's entry names the partition itself, be it there or not.
+            of = where or TopicPartition(found["topic"], found["partition"])
+            if where is not None or options.selection.has(of):
+                own = {name: _value(found.get(source), name) for name, source in sources.items()}
+                yield {"topic": of.topic, "partition": of.partition, "file": path, **own}
 
 
 def _value(value: Any, name: str) -> Any:
@@ -234,9 +220,13 @@ def decoded_schema(options: ReadOptions) -> pa.Schema:
 def decoded_source(options: ReadOptions) -> ReadOptions:
     """The records that the table is made of, as a table of their own."""
     topic = _TABLES[options.table][0]
-    chosen = options.choice if options.choice != Choice() else Choice(subscribe=(topic,))
+    chosen = (
+        options.selection
+        if options.selection != PartitionSelection()
+        else PartitionSelection(subscribe=(topic,))
+    )
     columns = ("key", "value", "partition", "offset", "timestamp")
-    return dataclasses.replace(options, table="records", choice=chosen, columns=columns, quarantine=False)
+    return dataclasses.replace(options, table="records", selection=chosen, columns=columns, quarantine=False)
 
 
 def decoded(batches: Iterator[pa.RecordBatch], options: ReadOptions) -> Iterator[pa.RecordBatch]:

@@ -31,7 +31,7 @@ from siltstone.log.names import (
     TopicPartition,
 )
 from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
-from siltstone.tables.options import LATEST, Bound, ReadOptions
+from siltstone.tables.options import LATEST, OffsetLimit, ReadOptions
 from siltstone.tables.splits import OffsetRange, Split, chosen_of, find_ranges, readable_end, split_ranges
 
 Offsets = Mapping[TopicPartition, int]
@@ -76,8 +76,9 @@ class Follower:
         Raises UsageError, OffsetOutOfRangeError, what opening raises.
         """
         options = self._options
-        starting = Bound(every=LATEST) if options.starting is None else options.starting
-        options = dataclasses.replace(options, starting=starting, ending=None, as_of=None)
+        starting = OffsetLimit(every=LATEST) if options.offsets.starting is None else options.offsets.starting
+        limits = dataclasses.replace(options.offsets, starting=starting, ending=None, as_of=None)
+        options = dataclasses.replace(options, offsets=limits)
         return {where: found.start for where, found in find_ranges(self._look_now(), options).items()}
 
     def ends(self) -> dict[TopicPartition, int]:
@@ -114,11 +115,12 @@ class Follower:
 
     def _waits(self, ranges: Mapping[TopicPartition, OffsetRange]) -> bool:
         """``minOffsetsPerTrigger``: too few are there, and ``maxTriggerDelay`` is not over."""
-        least = self._options.min_offsets_per_trigger
+        triggers = self._options.triggers
+        least = triggers.min_offsets_per_trigger
         if least is None or self._last_ms is None:
             return False
         there = sum(max(each.end - each.start, 0) for each in ranges.values())
-        return there < least and self._clock.now_ms() - self._last_ms < self._options.max_trigger_delay_ms
+        return there < least and self._clock.now_ms() - self._last_ms < triggers.max_trigger_delay_ms
 
     def splits(self, start: Offsets, end: Offsets) -> list[Split]:
         """What is between two offsets, cut for tasks. Raises OffsetOutOfRangeError for loss of data."""
@@ -128,8 +130,7 @@ class Follower:
         for where, behind in end.items():
             if where in logs and start.get(where, 0) < behind:
                 ranges[where] = self._still_there(logs[where], start.get(where, 0), behind)
-        whole = dataclasses.replace(self._options, starting=None, ending=None)
-        return split_ranges({where: logs[where] for where in ranges}, ranges, whole)
+        return split_ranges({where: logs[where] for where in ranges}, ranges, self._options)
 
     def _still_there(self, log: ReadOnlyLog, start: int, end: int) -> OffsetRange:
         first, last = log.log_start_offset, readable_end(log, self._options.isolation)
@@ -148,7 +149,7 @@ class Follower:
                 self._lost(f"{where}: ends at offset {there[where]}, the stream was at {offset} already; ")
 
     def _lost(self, what: str) -> None:
-        if self._options.fail_on_data_loss:
+        if self._options.offsets.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{what}failOnDataLoss=false goes on with what there is")
         _logger.warning("%sgoing on with what there is", what)
 

@@ -51,16 +51,16 @@ from siltstone.log.dump.batches import BAD_CHECKSUM, checksums_hold
 from siltstone.log.fetch import READ_COMMITTED, AbortedTransaction
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLog
-from siltstone.log.reading import Polled
 from siltstone.log.segments import Window, list_segments, windows
-from siltstone.tables.arrow import record_batch, schema
+from siltstone.tables.arrow import record_batch
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.reading import BATCH_ROWS, open_piece, pieces_now, wanted_batches
+from siltstone.tables.reading import BATCH_ROWS, open_piece, pieces_now, schema_of, wanted_batches
 from siltstone.tables.splits import (
+    FileSplit,
     OffsetRange,
-    Piece,
     SourceFile,
     Split,
+    aborted_of,
     find_ranges,
     open_again,
     open_directories,
@@ -115,24 +115,10 @@ class Judged:
     size: int = 0
 
 
-def with_forensics(schema: pa.Schema, *, batch: bool, quarantine: bool) -> pa.Schema:
-    """The columns of a table with those that were asked for behind them."""
-    if batch:
-        schema = schema.append(pa.field(BATCH_COLUMN, BATCH_FIELDS))
-    return schema.append(pa.field(BAD_COLUMN, pa.string())) if quarantine else schema
-
-
-def batch_array(
-    batches: Directory, valid: npt.NDArray[np.bool_], path: str, columns: RecordColumns
-) -> pa.Array:
-    """The ``batch`` column for records of ``batches``, whose positions are the file's."""
-    return batch_rows(batches, valid, path, columns.batch, columns.offset)
-
-
 def batch_rows(
     batches: Directory, valid: npt.NDArray[np.bool_], path: str, rows: Int32, offsets: Int64
 ) -> pa.Array:
-    """The same for rows of ``batches`` with these offsets of records."""
+    """The ``batch`` column of records with these ``offsets``, which are of these ``rows`` of ``batches``."""
     attributes = batches["attributes"].astype(np.int32)
     first, base = batches["base_sequence"].astype(np.int64), batches["base_offset"]
     # A producer's numbers begin again at 0 behind the largest (Kafka's DefaultRecordBatch).
@@ -353,8 +339,10 @@ def is_close(options: ReadOptions) -> bool:
 
 def close_schema(options: ReadOptions) -> pa.Schema:
     """The table's columns with those of the closer look. Raises UsageError."""
-    plain = schema(options.columns, include_headers=options.include_headers)
-    return with_forensics(plain, batch=options.batch_metadata, quarantine=options.quarantine)
+    found = schema_of(options)
+    if options.batch_metadata:
+        found = found.append(pa.field(BATCH_COLUMN, BATCH_FIELDS))
+    return found.append(pa.field(BAD_COLUMN, pa.string())) if options.quarantine else found
 
 
 def plan_closely(options: ReadOptions) -> list[Split]:
@@ -362,14 +350,14 @@ def plan_closely(options: ReadOptions) -> list[Split]:
 
     A split a segment. What is above the last stable offset or the high watermark is left out, where that is
     not the log's end. A log that is too damaged to be opened is read whole, if no offsets are asked for:
-    aborted transactions are not told then. Raises as ``planning.plan``.
+    aborted transactions are not told then. Raises as ``views.plan``.
     """
     directories, logs = open_directories(options), {}
     for where, directory in directories.items():
         try:
             logs[where] = open_again(directory, where)
         except CorruptFileError as error:
-            if options.starting is not None or options.ending is not None:
+            if options.offsets.starting is not None or options.offsets.ending is not None:
                 raise
             _logger.warning("%s: cannot be opened (%s): its files are read as they are", directory, error)
     ranges = find_ranges(logs, options)
@@ -378,34 +366,27 @@ def plan_closely(options: ReadOptions) -> list[Split]:
         limits = OffsetRange(0, LONG_MAX)
         aborted: tuple[AbortedTransaction, ...] = ()
         if where in logs:
-            limits, aborted = _limits(logs[where], ranges[where], options), _aborted(logs[where], options)
-        pieces = _whole_files(where, directory, limits, aborted)
-        found += [Split(pieces=(piece,)) for piece in pieces]
+            limits = _limits(logs[where], ranges[where], options)
+            if options.isolation == READ_COMMITTED:
+                aborted = aborted_of(logs[where].view, OffsetRange(0, LONG_MAX))
+        found += [Split(pieces=(piece,)) for piece in _whole_files(where, directory, limits, aborted)]
     return found
 
 
 def _limits(log: ReadOnlyLog, wanted: OffsetRange, options: ReadOptions) -> OffsetRange:
-    is_open = options.ending is None and readable_end(log, options.isolation) == log.log_end_offset
+    is_open = options.offsets.ending is None and readable_end(log, options.isolation) == log.log_end_offset
     return OffsetRange(wanted.start, LONG_MAX if is_open else wanted.end)
-
-
-def _aborted(log: ReadOnlyLog, options: ReadOptions) -> tuple[AbortedTransaction, ...]:
-    return tuple(
-        AbortedTransaction(producer_id, first, last)
-        for segment in (log.view.segments if options.isolation == READ_COMMITTED else ())
-        for producer_id, first, last, _ in segment.aborted()
-    )
 
 
 def _whole_files(
     where: TopicPartition, directory: Path, limits: OffsetRange, aborted: tuple[AbortedTransaction, ...]
-) -> Iterator[Piece]:
+) -> Iterator[FileSplit]:
     segments = list_segments(directory)
     for segment, following in itertools.zip_longest(segments, segments[1:]):
         behind = LONG_MAX if following is None else following.base_offset
         start, end = max(limits.start, segment.base_offset), min(limits.end, behind)
         if start < end and segment.size:
-            yield Piece(
+            yield FileSplit(
                 where=where,
                 directory=str(directory),
                 file=SourceFile(
@@ -431,7 +412,7 @@ def read_closely(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]
         yield from _read_piece(piece, options)
 
 
-def _read_piece(piece: Piece, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def _read_piece(piece: FileSplit, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     reader = open_piece(piece)
     if reader is None:
         for part in pieces_now(piece, options):
@@ -453,20 +434,18 @@ def _read_piece(piece: Piece, options: ReadOptions) -> Iterator[pa.RecordBatch]:
                 yield _bad_row(piece.where, judged, reader.path, options)
 
 
-def _records(piece: Piece, judged: Judged, path: str, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def _records(piece: FileSplit, judged: Judged, path: str, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     assert judged.columns is not None
     columns, batches = judged.columns, judged.batches
     counts = wanted_batches(piece, batches)[columns.batch]
     counts &= (columns.offset >= piece.start) & (columns.offset < piece.end)
     rows = np.flatnonzero(counts)
-    plain = schema(options.columns, include_headers=options.include_headers)
-    wanted = close_schema(options)
+    plain, wanted = schema_of(options), close_schema(options)
     for first in range(0, len(rows), BATCH_ROWS):
         some = select(columns, rows[first : first + BATCH_ROWS])
-        made = record_batch(Polled(columns=some, batches=batches), plain, piece.where)
-        arrays = list(made.columns)
+        arrays = list(record_batch(some, batches, plain, piece.where).columns)
         if options.batch_metadata:
-            arrays.append(batch_array(batches, judged.valid, path, some))
+            arrays.append(batch_rows(batches, judged.valid, path, some.batch, some.offset))
         if options.quarantine:
             arrays.append(pa.nulls(len(some), pa.string()))
         yield pa.RecordBatch.from_arrays(arrays, schema=wanted)

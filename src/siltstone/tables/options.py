@@ -12,9 +12,9 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from siltstone.base.errors import UnknownTopicError, UsageError
@@ -152,21 +152,29 @@ def words(text: str) -> tuple[str, ...]:
 
 # Which partitions of a directory a table is over, and from where to where, as Spark's Kafka source has it.
 #
-# ``Choice`` is one of ``assign``, ``subscribe``, ``subscribePattern`` or nothing: all that is there.
-# ``Bound`` is one side: the same for every partition or a number for each; an offset, or a time that stands
-# for one.
+# ``PartitionSelection`` is one of ``assign``, ``subscribe``, ``subscribePattern``, or nothing: all there are.
+# ``OffsetLimit`` is one side: the same for every partition or a number for each; an offset, or a time that
+# stands for one.
 
 EARLIEST, LATEST = -2, -1
 """Offsets that stand for a side of the log, in Kafka and in Spark's JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class PartitionSelection:
     """Partitions by name; at most one of the three is given. ``pattern`` has to match the whole topic."""
 
     assign: tuple[TopicPartition, ...] | None = None
     subscribe: tuple[str, ...] | None = None
     pattern: str | None = None
+
+    def has(self, where: TopicPartition) -> bool:
+        """Is this partition chosen, be it there or not?"""
+        if self.assign is not None:
+            return where in self.assign
+        if self.subscribe is not None:
+            return where.topic in self.subscribe
+        return self.pattern is None or re.fullmatch(self.pattern, where.topic) is not None
 
     def of(self, there: Iterable[TopicPartition]) -> list[TopicPartition]:
         """The chosen ones among those that are there, ascending.
@@ -174,18 +182,10 @@ class Choice:
         Raises UnknownTopicError for one that is named and not there; a pattern may match nothing.
         """
         found = sorted(there)
-        if self.assign is not None:
-            missing = [str(each) for each in self.assign if each not in found]
-            _refuse_missing(missing, "partition")
-            return sorted(self.assign)
-        if self.subscribe is not None:
-            topics = {each.topic for each in found}
-            _refuse_missing([name for name in self.subscribe if name not in topics], "topic")
-            return [each for each in found if each.topic in self.subscribe]
-        if self.pattern is not None:
-            pattern = re.compile(self.pattern)
-            return [each for each in found if pattern.fullmatch(each.topic)]
-        return found
+        topics = {each.topic for each in found}
+        _refuse_missing([str(each) for each in self.assign or () if each not in found], "partition")
+        _refuse_missing([name for name in self.subscribe or () if name not in topics], "topic")
+        return [each for each in found if self.has(each)]
 
 
 def _refuse_missing(missing: list[str], what: str) -> None:
@@ -194,7 +194,7 @@ def _refuse_missing(missing: list[str], what: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class OffsetLimit:
     """One side of what is read: ``every`` for all partitions, or ``each`` its own; offsets or times in ms.
 
     Offsets may be ``EARLIEST`` or ``LATEST``.
@@ -204,9 +204,9 @@ class Bound:
     each: Mapping[TopicPartition, int] = field(default_factory=dict)
     is_time: bool = False
 
-    def of(self, where: TopicPartition) -> int | None:
-        """What holds for a partition, None where ``each`` leaves it out."""
-        return self.every if self.every is not None else self.each.get(where)
+    def of(self, where: TopicPartition) -> int:
+        """What holds for a partition. Raises KeyError where ``each`` leaves it out."""
+        return self.each[where] if self.every is None else self.every
 
 
 def parse_assign(text: str) -> tuple[TopicPartition, ...]:
@@ -250,13 +250,6 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def refuse_several(choice: Choice) -> None:
-    """Spark's rule: at most one of the three. Raises UsageError."""
-    given = [choice.assign is not None, choice.subscribe is not None, choice.pattern is not None]
-    if sum(given) > 1:
-        raise UsageError("give one of assign, subscribe and subscribePattern, not several")
-
-
 LOG, LATEST_VIEW, COMPACTED = "log", "latest", "compacted"
 RECORDS = "records"
 _OTHER_TABLES = (
@@ -267,36 +260,58 @@ DEFAULT_PARTITION_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    """A table. ``paths``: log directories of one broker, or one partition's.
+class OffsetLimits:
+    """From where to where is read: offsets or times; None is the log's own side.
 
-    ``starting`` and ``ending`` are bounds of offsets or times; None is the log's own side. ``as_of`` holds
-    for all views: offsets are inclusive, times in ms too. ``columns`` None: all but the headers. Sizes are
-    in bytes; ``max_*`` and ``min_*`` of None: no such bound.
+    ``as_of`` holds for all views: offsets are inclusive, times in ms too. ``latest_without_match``: where no
+    record is as late as the starting time, start at the end. ``fail_on_data_loss``: offsets that are gone are
+    an error.
     """
 
-    paths: tuple[str, ...]
-    choice: Choice = field(default_factory=Choice)
-    starting: Bound | None = None
-    ending: Bound | None = None
+    starting: OffsetLimit | None = None
+    ending: OffsetLimit | None = None
+    as_of: OffsetLimit | None = None
     latest_without_match: bool = False
     fail_on_data_loss: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splitting:
+    """How what is read is cut for tasks; sizes in bytes, None: no such bound."""
+
     min_partitions: int | None = None
     max_partition_bytes: int = DEFAULT_PARTITION_BYTES
     max_records_per_partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Triggers:
+    """How much a stream's micro-batch takes; None: no such bound."""
+
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 15 * 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """A table. ``paths``: log directories of one broker, or one partition's. ``columns`` None: all but the
+    headers. ``max_decompressed_message_bytes``: of one batch."""
+
+    paths: tuple[str, ...]
+    selection: PartitionSelection = PartitionSelection()
+    offsets: OffsetLimits = OffsetLimits()
+    splitting: Splitting = Splitting()
+    triggers: Triggers = Triggers()
     max_decompressed_message_bytes: int = DEFAULT_LIMIT
     include_headers: bool = False
     columns: tuple[str, ...] | None = None
     view: str = LOG
     keep_tombstones: bool = False
-    as_of: Bound | None = None
     isolation: str = READ_COMMITTED
     quarantine: bool = False
     batch_metadata: bool = False
     table: str = RECORDS
-    max_offsets_per_trigger: int | None = None
-    min_offsets_per_trigger: int | None = None
-    max_trigger_delay_ms: int = 15 * 60_000
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
@@ -305,24 +320,31 @@ class ReadOptions:
         ``streaming``: for ``readStream``, where a side may be "latest" and there is no ending.
         """
         found = parse_options(given, OPTIONS)
-        choice = Choice(**{name: found.pop(name) for name in _CHOICE if name in found})
-        refuse_several(choice)
+        if sum(name in found for name in ("assign", "subscribe", "pattern")) > 1:
+            raise UsageError("give one of assign, subscribe and subscribePattern, not several")
+        found["starting"], found["ending"] = _side(found, "starting"), _side(found, "ending")
+        found["as_of"] = _as_of(found)
         paths = found.pop("path", ()) or _paths(given)
         if not paths:
             raise UsageError("option 'path' is missing: give a Kafka log directory or one partition's")
         options = cls(
             paths=paths,
-            choice=choice,
-            starting=_side(found, "starting"),
-            ending=_side(found, "ending"),
-            as_of=_as_of(found),
+            selection=_part_of(PartitionSelection, found),
+            offsets=_part_of(OffsetLimits, found),
+            splitting=_part_of(Splitting, found),
+            triggers=_part_of(Triggers, found),
             **found,
         )
         _refuse_contradictions(options, streaming)
         return options
 
 
-_CHOICE = ("assign", "subscribe", "pattern")
+Part = TypeVar("Part", PartitionSelection, OffsetLimits, Splitting, Triggers)
+
+
+def _part_of(kind: type[Part], found: dict[str, Any]) -> Part:
+    """Take the fields of a part out of ``found``."""
+    return kind(**{each.name: found.pop(each.name) for each in fields(kind) if each.name in found})
 
 
 def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
@@ -332,26 +354,29 @@ def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(directory(each) for each in listed)
 
 
-def _side(found: dict[str, Any], side: str) -> Bound | None:
+def _side(found: dict[str, Any], side: str) -> OffsetLimit | None:
     """Spark's precedence: one time for all, then times, then offsets."""
-    given: list[Bound | None] = [found.pop(f"{side}_{kind}", None) for kind in ("time", "times", "offsets")]
-    return next((bound for bound in given if bound is not None), None)
+    given: list[OffsetLimit] = [
+        found.pop(name) for kind in ("time", "times", "offsets") if (name := f"{side}_{kind}") in found
+    ]
+    return given[0] if given else None
 
 
-def _as_of(found: dict[str, Any]) -> Bound | None:
-    offset: Bound | None = found.pop("as_of_offset", None)
-    time: Bound | None = found.pop("as_of_time", None)
+def _as_of(found: dict[str, Any]) -> OffsetLimit | None:
+    offset: OffsetLimit | None = found.pop("as_of_offset", None)
+    time: OffsetLimit | None = found.pop("as_of_time", None)
     if offset is not None and time is not None:
         raise UsageError("give asOfOffset or asOfTimestamp, not both")
     return offset if offset is not None else time
 
 
 def _refuse_contradictions(options: ReadOptions, streaming: bool) -> None:
-    if streaming and (options.view != LOG or options.as_of is not None or options.ending is not None):
+    limits = options.offsets
+    if streaming and (options.view != LOG or limits.as_of is not None or limits.ending is not None):
         raise UsageError("a stream reads view=log without an ending and without asOf")
-    if options.ending is not None and options.as_of is not None:
+    if limits.ending is not None and limits.as_of is not None:
         raise UsageError("give asOfOffset or asOfTimestamp, or an ending, not both")
-    if options.view == COMPACTED and options.as_of is not None:
+    if options.view == COMPACTED and limits.as_of is not None:
         raise UsageError("view=compacted has no asOf: a ledger knows only its last state; use view=latest")
     if options.keep_tombstones and options.view != LATEST_VIEW:
         raise UsageError("tombstones=keep is for view=latest; the log shows them anyway")
@@ -361,36 +386,36 @@ def _refuse_contradictions(options: ReadOptions, streaming: bool) -> None:
         raise UsageError("includeBatchMetadata is for the records of view=log")
     if options.table != RECORDS and (options.columns is not None or options.include_headers or streaming):
         raise UsageError(f"table={options.table} has columns of its own, and is no stream: use select")
-    if not streaming and options.starting is not None and LATEST in _offsets(options.starting):
+    if not streaming and limits.starting is not None and LATEST in _offsets(limits.starting):
         raise UsageError("startingOffsets: a batch query cannot start at the latest offset")
-    if options.ending is not None and EARLIEST in _offsets(options.ending):
+    if limits.ending is not None and EARLIEST in _offsets(limits.ending):
         raise UsageError("endingOffsets: a query cannot end at the earliest offset")
 
 
-def _offsets(bound: Bound) -> list[int]:
+def _offsets(bound: OffsetLimit) -> list[int]:
     return [] if bound.is_time else [bound.every or 0, *bound.each.values()]
 
 
-def _offset_bound(text: str) -> Bound:
+def _offset_bound(text: str) -> OffsetLimit:
     """``earliest``, ``latest`` or JSON by partition."""
     if text.strip().lower() in ("earliest", "latest"):
-        return Bound(every=EARLIEST if text.strip().lower() == "earliest" else LATEST)
-    return Bound(each=parse_numbers(text, EARLIEST))
+        return OffsetLimit(every=EARLIEST if text.strip().lower() == "earliest" else LATEST)
+    return OffsetLimit(each=parse_numbers(text, EARLIEST))
 
 
-def _times(text: str) -> Bound:
-    return Bound(each=parse_numbers(text, 0), is_time=True)
+def _times(text: str) -> OffsetLimit:
+    return OffsetLimit(each=parse_numbers(text, 0), is_time=True)
 
 
-def _one_time(text: str) -> Bound:
-    return Bound(every=time_ms(text), is_time=True)
+def _one_time(text: str) -> OffsetLimit:
+    return OffsetLimit(every=time_ms(text), is_time=True)
 
 
-def _as_of_offset(text: str) -> Bound:
+def _as_of_offset(text: str) -> OffsetLimit:
     """An offset for every partition, or JSON by partition."""
     if text.strip().startswith("{"):
-        return Bound(each=parse_numbers(text, 0))
-    return Bound(every=number()(text))
+        return OffsetLimit(each=parse_numbers(text, 0))
+    return OffsetLimit(every=number()(text))
 
 
 def _pattern(text: str) -> str:
@@ -437,5 +462,3 @@ OPTIONS: tuple[Option, ...] = (
     Option("maxTriggerDelay", duration_ms, "max_trigger_delay_ms"),
 )
 """Every option for reading, in Spark's spelling; ``view=compacted`` is the ledger and the tail behind it."""
-
-__all__ = ["COMPACTED", "LATEST_VIEW", "LOG", "OPTIONS", "ReadOptions", "TopicPartition"]

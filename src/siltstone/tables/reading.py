@@ -13,11 +13,9 @@ the last records these alone.
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +32,7 @@ from siltstone.base.records.decode import (
     decode_record_times,
     decode_records,
 )
-from siltstone.base.records.layout import CONTROL_BIT, Bytes, Directory, Flags, Int64
+from siltstone.base.records.layout import CONTROL_BIT, Directory, Flags, Int64
 from siltstone.base.records.modern import Choice
 from siltstone.base.records.pieces import pieces
 from siltstone.log.fetch import READ_COMMITTED
@@ -42,12 +40,13 @@ from siltstone.log.names import segment_file
 from siltstone.log.reading import in_aborted
 from siltstone.log.segments import Window, windows
 from siltstone.log.transactions import Aborted, TransactionScan
-from siltstone.tables.arrow import TIME_COLUMNS, record_batch, schema
-from siltstone.tables.options import LOG, ReadOptions
+from siltstone.tables.arrow import TIME_COLUMNS, record_batches, schema
+from siltstone.tables.options import LOG, ReadOptions, Splitting
 from siltstone.tables.splits import (
+    FileSplit,
     OffsetRange,
-    Piece,
     Split,
+    aborted_among,
     between,
     open_again,
     readable_end,
@@ -60,28 +59,8 @@ BATCH_ROWS = 32_768
 BATCH_BYTES = 8 << 20
 """An Arrow batch holds at most so many rows, and about so many bytes of records."""
 Columns = TypeVar("Columns", KeyColumns, RecordColumns, TimeColumns)
-Columns_co = TypeVar("Columns_co", KeyColumns, RecordColumns, TimeColumns, covariant=True)
-
-
-class Decoder(Protocol[Columns_co]):
-    """One of the functions of ``base.records.decode`` that decode all records."""
-
-    def __call__(
-        self, window: Bytes, batches: Directory, scratch: Scratch, *, limit: int, path: str, origin: int
-    ) -> Columns_co:
-        """The records of some batches of a window."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken(Generic[Columns]):
-    """Records of one window, at least one; the columns' ``batch`` counts rows of ``batches``."""
-
-    columns: Columns
-    batches: Directory
-
-    def __len__(self) -> int:
-        return len(self.columns)
+Decoder = Callable[..., Columns]
+"""One of the functions of ``base.records.decode`` that decode all records."""
 
 
 def schema_of(options: ReadOptions) -> pa.Schema:
@@ -98,20 +77,23 @@ def read_split(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     wanted = schema_of(options)
     only_times = TIME_COLUMNS.issuperset(wanted.names)
     for piece in split.pieces:
-        found: Iterator[Taken[Any]]
+        found: Iterator[tuple[Any, Directory]]
         if piece.winners is not None:
             found = _only(piece, unpack_offsets(piece.winners), options)
         else:
             decoder: Decoder[Any] = decode_record_times if only_times else decode_records
             found = _shown(piece, decoded(piece, options, decoder))
-        for taken in found:
-            for part in _in_pieces(taken):
-                yield record_batch(part, wanted, piece.where)
+        for columns, batches in found:
+            yield from record_batches(
+                columns, batches, wanted, piece.where, batch_bytes=BATCH_BYTES, most_rows=BATCH_ROWS
+            )
 
 
-def decoded(piece: Piece, options: ReadOptions, decoder: Decoder[Columns]) -> Iterator[Taken[Columns]]:
-    """The records of a piece that count, by one of the functions of ``base.records.decode``; never none at
-    once.
+def decoded(
+    piece: FileSplit, options: ReadOptions, decoder: Decoder[Columns]
+) -> Iterator[tuple[Columns, Directory]]:
+    """The records of a piece that count, by one of the functions of ``base.records.decode``, and the batches
+    that the columns' ``batch`` counts in; never none at once.
 
     They hold until the next ones are asked for. Of ``winners`` and ``hidden`` nothing is known here.
     """
@@ -125,20 +107,22 @@ def decoded(piece: Piece, options: ReadOptions, decoder: Decoder[Columns]) -> It
             if behind - first < len(columns):
                 columns = select(columns, slice(first, behind))
             if len(columns):
-                yield Taken(columns=columns, batches=batches)
+                yield columns, batches
 
 
-def _shown(piece: Piece, found: Iterator[Taken[Columns]]) -> Iterator[Taken[Columns]]:
+def _shown(
+    piece: FileSplit, found: Iterator[tuple[Columns, Directory]]
+) -> Iterator[tuple[Columns, Directory]]:
     """All records but the hidden ones."""
     if piece.hidden is None:
         yield from found
         return
     hidden = unpack_offsets(piece.hidden)
-    for taken in found:
-        shown = np.ones(len(taken), np.bool_)
-        shown[_rows_of(taken.columns.offset, hidden)] = False
+    for columns, batches in found:
+        shown = np.ones(len(columns), np.bool_)
+        shown[_rows_of(columns.offset, hidden)] = False
         if shown.any():
-            yield Taken(columns=select(taken.columns, np.flatnonzero(shown)), batches=taken.batches)
+            yield select(columns, np.flatnonzero(shown)), batches
 
 
 def _rows_of(present: Int64, offsets: Int64) -> Int64:
@@ -148,7 +132,9 @@ def _rows_of(present: Int64, offsets: Int64) -> Int64:
     return np.asarray(rows[present[rows] == offsets[low:high]])
 
 
-def _only(piece: Piece, winners: Int64, options: ReadOptions) -> Iterator[Taken[RecordColumns]]:
+def _only(
+    piece: FileSplit, winners: Int64, options: ReadOptions
+) -> Iterator[tuple[RecordColumns, Directory]]:
     """The winners, all of them; no other record of a v2 batch is decoded."""
     scratch, found = Scratch(), 0
     try:
@@ -159,14 +145,14 @@ def _only(piece: Piece, winners: Int64, options: ReadOptions) -> Iterator[Taken[
                 if not options.keep_tombstones:
                     columns = select(columns, np.flatnonzero(columns.value_size >= 0))
                 if len(columns):
-                    yield Taken(columns=columns, batches=window.batches)
+                    yield columns, window.batches
     except CheckFailedError:
         raise _changed(piece, found, winners) from None
     if found != len(winners):
         raise _changed(piece, found, winners)
 
 
-def _changed(piece: Piece, found: int, winners: Int64) -> SourceChangedError:
+def _changed(piece: FileSplit, found: int, winners: Int64) -> SourceChangedError:
     return SourceChangedError(
         f"{piece.directory}: cleaned or cut since the query was planned: {found} of {len(winners)} "
         "records of the view are left; run the query again"
@@ -209,7 +195,7 @@ def _chosen(
     return chosen.columns
 
 
-def _windows(piece: Piece, options: ReadOptions) -> Iterator[tuple[Piece, Window, str, Flags]]:
+def _windows(piece: FileSplit, options: ReadOptions) -> Iterator[tuple[FileSplit, Window, str, Flags]]:
     """The piece's bytes, window by window, each with the piece that it is of, its file, and which batches
     have records for the caller.
 
@@ -229,7 +215,7 @@ def _windows(piece: Piece, options: ReadOptions) -> Iterator[tuple[Piece, Window
             yield piece, window, reader.path, _wanted(piece, scan, window, reader.path)
 
 
-def open_piece(piece: Piece) -> files.Reader | None:
+def open_piece(piece: FileSplit) -> files.Reader | None:
     """Open the piece's file, None where it is another one now."""
     try:
         reader = files.Reader(Path(piece.directory) / segment_file(piece.file.base_offset, "log"))
@@ -241,26 +227,26 @@ def open_piece(piece: Piece) -> files.Reader | None:
     return None
 
 
-def pieces_now(piece: Piece, options: ReadOptions) -> Iterator[Piece]:
+def pieces_now(piece: FileSplit, options: ReadOptions) -> Iterator[FileSplit]:
     """The same offsets by the directory as it is now. Raises OffsetOutOfRangeError, SourceChangedError."""
-    if options.view != LOG or options.as_of is not None:
+    if options.view != LOG or options.offsets.as_of is not None:
         raise SourceChangedError(
             f"{piece.directory}: changed since the query was planned, its view is gone; run the query again"
         )
     log = open_again(piece.directory, piece.where)
     start, end = log.log_start_offset, readable_end(log, options.isolation)
-    if options.fail_on_data_loss and not start <= piece.start <= piece.end <= end:
+    if options.offsets.fail_on_data_loss and not start <= piece.start <= piece.end <= end:
         raise OffsetOutOfRangeError(
             f"{piece.where}: offsets {piece.start} to {piece.end} were planned, but the log has {start} to "
             f"{end} now; failOnDataLoss=false reads what there is"
         )
     wanted = OffsetRange(max(piece.start, start), min(piece.end, end))
-    whole = dataclasses.replace(options, min_partitions=None, max_records_per_partition=None)
+    whole = dataclasses.replace(options, splitting=Splitting())
     for split in split_ranges({piece.where: log}, {piece.where: wanted}, whole):
         yield from split.pieces
 
 
-def _wanted(piece: Piece, scan: TransactionScan | None, window: Window, path: str) -> Flags:
+def _wanted(piece: FileSplit, scan: TransactionScan | None, window: Window, path: str) -> Flags:
     wanted, batches = _with_records(piece, window.batches), window.batches
     # A piece may share bytes with others, but it knows of its own aborted transactions only.
     rows = np.flatnonzero((batches["last_offset"] >= piece.start) & (batches["base_offset"] < piece.end))
@@ -270,7 +256,7 @@ def _wanted(piece: Piece, scan: TransactionScan | None, window: Window, path: st
     return wanted
 
 
-def wanted_batches(piece: Piece, batches: Directory) -> Flags:
+def wanted_batches(piece: FileSplit, batches: Directory) -> Flags:
     """Which batches have records for the caller: no control batches, none of aborted transactions.
 
     By the indexes alone, for batches among which some may be damaged.
@@ -278,33 +264,14 @@ def wanted_batches(piece: Piece, batches: Directory) -> Flags:
     wanted = _with_records(piece, batches)
     if piece.aborted:
         first, last = int(batches["base_offset"][0]), int(batches["last_offset"][-1])
-        near = tuple(
-            each for each in piece.aborted if each.last_offset >= first and each.first_offset <= last
-        )
-        wanted &= ~in_aborted(batches, near)
+        wanted &= ~in_aborted(batches, aborted_among(piece.aborted, first, last + 1))
     return wanted
 
 
-def _with_records(piece: Piece, batches: Directory) -> Flags:
+def _with_records(piece: FileSplit, batches: Directory) -> Flags:
     is_set = batches["magic"] < 2
     wanted = ((batches["attributes"] & CONTROL_BIT) == 0) | is_set
     wanted &= batches["last_offset"] >= piece.start
     wanted &= (batches["base_offset"] < piece.end) | is_set
     wanted &= batches["count"] != 0
     return np.asarray(wanted)
-
-
-def _in_pieces(taken: Taken[Columns]) -> Iterator[Taken[Columns]]:
-    """Runs of at most ``BATCH_ROWS`` records and of about ``BATCH_BYTES``."""
-    count, columns = len(taken), taken.columns
-    parts = -(-count // BATCH_ROWS)
-    edges = {count * part // parts for part in range(parts + 1)}
-    if isinstance(columns, RecordColumns):
-        behind = np.cumsum(columns.size, dtype=np.int64)
-        if behind[-1] > BATCH_BYTES:
-            edges |= set((np.flatnonzero(np.diff(behind // BATCH_BYTES)) + 1).tolist())
-    if len(edges) == 2:
-        yield taken
-        return
-    for first, last in itertools.pairwise(sorted(edges)):
-        yield Taken(columns=select(columns, slice(first, last)), batches=taken.batches)

@@ -1,6 +1,6 @@
 """Planning: what is to be read, cut into pieces that tasks read on their own.
 
-A ``Piece`` is a run of offsets of one partition, with the files that hold them as they were found; a
+A ``FileSplit`` is a run of offsets of one partition, with the files that hold them as they were found; a
 ``Split`` is what one task reads: a piece of a large log, or many small ones. Both are plain and picklable.
 A piece is read from its files if they are still those, and by its offsets anew if not: a broker may have
 rolled, cleaned or deleted meanwhile.
@@ -10,13 +10,12 @@ Large segments are cut at batches that the offset index knows, into pieces of ab
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from siltstone.log.lookup import batch_headers
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
 from siltstone.log.segment import LiveSegment
-from siltstone.tables.options import EARLIEST, LATEST, LATEST_VIEW, Bound, ReadOptions
+from siltstone.tables.options import EARLIEST, LATEST, LATEST_VIEW, OffsetLimit, ReadOptions
 
 # Many offsets in few bytes, to travel with a piece: the winners of a view, or what a ledger hides.
 #
@@ -75,6 +74,7 @@ def between(offsets: Int64, start: int, end: int) -> Int64:
 
 # The logs that a table is over, as they are now: opened without a lock and without changing a byte.
 
+Bound = TypeVar("Bound")
 Logs = Mapping[TopicPartition, ReadOnlyLog]
 
 
@@ -95,9 +95,9 @@ def open_directories(options: ReadOptions) -> dict[TopicPartition, Path]:
 
 def chosen_of(logs: ReadOnlyLogs, options: ReadOptions) -> list[TopicPartition]:
     """The chosen partitions among those that are there. Raises UnknownTopicError."""
-    named = options.choice.assign is not None or options.choice.subscribe is not None
+    named = options.selection.assign is not None or options.selection.subscribe is not None
     there = [each for each in logs if named or each.topic != CLUSTER_METADATA or len(logs) == 1]
-    return options.choice.of(there)
+    return options.selection.of(there)
 
 
 def open_again(directory: Path | str, where: TopicPartition) -> ReadOnlyLog:
@@ -126,17 +126,18 @@ class OffsetRange(NamedTuple):
 
 def find_ranges(logs: Logs, options: ReadOptions) -> dict[TopicPartition, OffsetRange]:
     """What is to be read of each log. Raises UsageError, OffsetOutOfRangeError."""
-    for bound, name in ((options.starting, "starting"), (options.ending, "ending"), (options.as_of, "asOf")):
-        _refuse_others(bound, logs, name)
+    limits = options.offsets
+    for limit, name in ((limits.starting, "starting"), (limits.ending, "ending"), (limits.as_of, "asOf")):
+        _refuse_others(limit, logs, name)
     found = {}
     for where, log in logs.items():
         start = start_offset(log, options)
-        end = _as_of(log, options) if options.as_of is not None else _end_offset(log, options)
+        end = _as_of(log, options) if limits.as_of is not None else _end_offset(log, options)
         found[where] = OffsetRange(start, max(start, end))
     return found
 
 
-def _refuse_others(bound: Bound | None, logs: Logs, name: str) -> None:
+def _refuse_others(bound: OffsetLimit | None, logs: Logs, name: str) -> None:
     if bound is None or bound.every is not None or set(bound.each) == set(logs):
         return
     missing = ", ".join(str(each) for each in sorted(set(logs) - set(bound.each)))
@@ -151,15 +152,14 @@ def _refuse_others(bound: Bound | None, logs: Logs, name: str) -> None:
 def start_offset(log: ReadOnlyLog, options: ReadOptions) -> int:
     """Where reading starts. Raises OffsetOutOfRangeError, UsageError where no record is that late."""
     first, limit = log.log_start_offset, readable_end(log, options.isolation)
-    given = None if options.starting is None else options.starting.of(log.where)
-    if options.starting is None or given is None:
-        return first
-    if not options.starting.is_time:
+    starting = options.offsets.starting or OffsetLimit(every=EARLIEST)
+    given = starting.of(log.where)
+    if not starting.is_time:
         return first if given == EARLIEST else limit if given == LATEST else _inside(log, given, options)
     place = log.offset_for_time(given)
     if place is not None:
         return min(max(place.offset, first), limit)
-    if options.latest_without_match:
+    if options.offsets.latest_without_match:
         return limit
     raise UsageError(
         f"{log.where}: no record at or after {given} ms; "
@@ -169,10 +169,9 @@ def start_offset(log: ReadOnlyLog, options: ReadOptions) -> int:
 
 def _end_offset(log: ReadOnlyLog, options: ReadOptions) -> int:
     limit = readable_end(log, options.isolation)
-    given = None if options.ending is None else options.ending.of(log.where)
-    if options.ending is None or given is None:
-        return limit
-    if not options.ending.is_time:
+    ending = options.offsets.ending or OffsetLimit(every=LATEST)
+    given = ending.of(log.where)
+    if not ending.is_time:
         return limit if given == LATEST else _inside(log, given, options)
     place = log.offset_for_time(given)
     return limit if place is None else min(place.offset, limit)
@@ -183,7 +182,7 @@ def _inside(log: ReadOnlyLog, offset: int, options: ReadOptions) -> int:
     first, limit = log.log_start_offset, readable_end(log, options.isolation)
     if first <= offset <= limit:
         return offset
-    if options.fail_on_data_loss:
+    if options.offsets.fail_on_data_loss:
         raise OffsetOutOfRangeError(
             f"{log.where}: offset {offset} is outside {first} to {limit}: deleted, or not there yet; "
             "failOnDataLoss=false reads what there is"
@@ -193,15 +192,14 @@ def _inside(log: ReadOnlyLog, offset: int, options: ReadOptions) -> int:
 
 def _as_of(log: ReadOnlyLog, options: ReadOptions) -> int:
     """The end of the log as it was: behind an offset, or before the first record that is later."""
-    assert options.as_of is not None
-    limit, given = readable_end(log, options.isolation), options.as_of.of(log.where)
-    assert given is not None
-    if options.as_of.is_time:
+    assert options.offsets.as_of is not None
+    limit, given = readable_end(log, options.isolation), options.offsets.as_of.of(log.where)
+    if options.offsets.as_of.is_time:
         place = log.offset_for_time(given + 1)
         end = limit if place is None else min(place.offset, limit)
     else:
         end = min(given + 1, limit)
-    if options.fail_on_data_loss:
+    if options.offsets.fail_on_data_loss:
         _refuse_unknown_past(log, end, options)
     return end
 
@@ -235,7 +233,7 @@ class SourceFile(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class FileSplit:
     """Offsets ``[start, end)`` of a partition, in bytes ``[position, end_position)`` of one segment's file.
 
     ``size``: the bytes that count for this piece, where two share a batch. ``aborted``: the transactions
@@ -257,7 +255,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class ViewRange:
     """Offsets of a partition that are read from one view of a directory, without the ``hidden`` ones."""
 
     where: TopicPartition
@@ -271,7 +269,7 @@ class Source:
 class Split:
     """What one task reads, piece after piece."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[FileSplit, ...]
 
     @property
     def size(self) -> int:
@@ -284,46 +282,45 @@ def split_ranges(
     ranges: Mapping[TopicPartition, OffsetRange],
     options: ReadOptions,
 ) -> list[Split]:
-    """Cut offset ranges into splits of about ``options.max_partition_bytes``, at least ``min_partitions``.
+    """Cut offset ranges into splits, as ``options.splitting`` says.
 
     In order of partition and offset. Empty ranges give nothing.
     """
-    return split_sources(
-        [
-            Source(
-                where=where, directory=str(logs[where].directory), view=logs[where].view, wanted=ranges[where]
-            )
-            for where in sorted(ranges)
-        ],
-        options,
-    )
+    return split_sources([view_range(logs[where], ranges[where]) for where in sorted(ranges)], options)
 
 
-def split_sources(sources: Iterable[Source], options: ReadOptions) -> list[Split]:
+def view_range(log: ReadOnlyLog, wanted: OffsetRange) -> ViewRange:
+    """Offsets of a log as they are read from its own directory."""
+    return ViewRange(where=log.where, directory=str(log.directory), view=log.view, wanted=wanted)
+
+
+def split_sources(sources: Iterable[ViewRange], options: ReadOptions) -> list[Split]:
     """As ``split_ranges``, in the order of the sources."""
     whole = [(each, piece) for each in sources for piece in _by_segment(each, options.isolation)]
     target = _target([piece for _, piece in whole], options)
     cut = [part for source, piece in whole for part in _cut(source.view, piece, target)]
-    if options.max_records_per_partition is not None:
-        cut = [part for piece in cut for part in _by_records(piece, options.max_records_per_partition)]
-    splits = _packed(cut, target, options)
-    wanted = options.min_partitions or 1
+    most = options.splitting.max_records_per_partition
+    if most is not None:
+        cut = [part for piece in cut for part in _by_records(piece, most)]
+    splits = _packed(cut, target, most)
+    wanted = options.splitting.min_partitions or 1
     return splits if len(splits) >= wanted else _divided(cut, wanted)
 
 
-def _target(pieces: list[Piece], options: ReadOptions) -> int:
+def _target(pieces: list[FileSplit], options: ReadOptions) -> int:
     """Bytes of a split: Spark's rule for files, with the cores of this machine where nothing is asked for."""
     total = sum(piece.size for piece in pieces)
-    if options.min_partitions is not None:
-        return max(1, min(options.max_partition_bytes, total // options.min_partitions))
+    splitting = options.splitting
+    if splitting.min_partitions is not None:
+        return max(1, min(splitting.max_partition_bytes, total // splitting.min_partitions))
     each = (total + OPEN_COST * len(pieces)) // (os.cpu_count() or 1)
-    return max(1, min(options.max_partition_bytes, max(OPEN_COST, each)))
+    return max(1, min(splitting.max_partition_bytes, max(OPEN_COST, each)))
 
 
-def _by_segment(source: Source, isolation: str) -> Iterator[Piece]:
+def _by_segment(source: ViewRange, isolation: str) -> Iterator[FileSplit]:
     """A piece for every segment that holds some of the offsets."""
     view, wanted = source.view, source.wanted
-    aborted = _aborted(view, wanted) if isolation == READ_COMMITTED else ()
+    aborted = aborted_of(view, wanted) if isolation == READ_COMMITTED else ()
     for number, segment in enumerate(view.segments):
         behind = _base_behind(view, number)
         start, end = max(wanted.start, segment.base_offset), min(wanted.end, behind)
@@ -336,7 +333,7 @@ def _by_segment(source: Source, isolation: str) -> Iterator[Piece]:
         end_position = size if end == behind else _end_position(segment, end, size)
         if end_position <= first.position:
             continue
-        yield Piece(
+        yield FileSplit(
             where=source.where,
             directory=source.directory,
             file=_source(segment, size, is_last=number == len(view.segments) - 1),
@@ -345,7 +342,7 @@ def _by_segment(source: Source, isolation: str) -> Iterator[Piece]:
             position=first.position,
             end_position=end_position,
             size=end_position - first.position,
-            aborted=tuple(each for each in aborted if each.last_offset >= start and each.first_offset < end),
+            aborted=aborted_among(aborted, start, end),
             hidden=None if source.hidden is None else pack_offsets(between(source.hidden, start, end)),
         )
 
@@ -370,7 +367,7 @@ def _source(segment: LiveSegment, size: int, *, is_last: bool) -> SourceFile:
     return SourceFile(segment.base_offset, size, mark)
 
 
-def _aborted(view: LogView, wanted: OffsetRange) -> tuple[AbortedTransaction, ...]:
+def aborted_of(view: LogView, wanted: OffsetRange) -> tuple[AbortedTransaction, ...]:
     """All aborted transactions with records in the range: one may end in a later segment."""
     found = []
     for number, segment in enumerate(view.segments):
@@ -383,7 +380,7 @@ def _aborted(view: LogView, wanted: OffsetRange) -> tuple[AbortedTransaction, ..
     return tuple(found)
 
 
-def _cut(view: LogView, piece: Piece, target: int) -> Iterator[Piece]:
+def _cut(view: LogView, piece: FileSplit, target: int) -> Iterator[FileSplit]:
     """A segment's piece in parts of about ``target`` bytes, at batches."""
     count = -(-piece.size // target)
     (segment,) = (each for each in view.segments if each.base_offset == piece.file.base_offset)
@@ -396,7 +393,7 @@ def _cut(view: LogView, piece: Piece, target: int) -> Iterator[Piece]:
     yield piece
 
 
-def _places_behind(segment: LiveSegment, piece: Piece, wanted: list[int]) -> Iterator[tuple[int, int]]:
+def _places_behind(segment: LiveSegment, piece: FileSplit, wanted: list[int]) -> Iterator[tuple[int, int]]:
     """(offset, position) of a batch's end near each of the positions."""
     if not wanted:
         return
@@ -415,7 +412,9 @@ def _places_behind(segment: LiveSegment, piece: Piece, wanted: list[int]) -> Ite
             yield int(header["last_offset"]) + 1, int(header["position"] + header["size"])
 
 
-def _places_by_headers(segment: LiveSegment, piece: Piece, wanted: list[int]) -> Iterator[tuple[int, int]]:
+def _places_by_headers(
+    segment: LiveSegment, piece: FileSplit, wanted: list[int]
+) -> Iterator[tuple[int, int]]:
     """Without an index the headers are gone through once."""
     waiting = iter(wanted)
     position = next(waiting)
@@ -432,38 +431,38 @@ def _places_by_headers(segment: LiveSegment, piece: Piece, wanted: list[int]) ->
             row = int(np.searchsorted(ends, position))
 
 
-def _cut_at(piece: Piece, offset: int, position: int, end_position: int) -> tuple[Piece, Piece]:
+def _cut_at(piece: FileSplit, offset: int, position: int, end_position: int) -> tuple[FileSplit, FileSplit]:
     """Two pieces: offsets below and from ``offset`` on; the bytes may overlap in a batch."""
-    head = dataclasses.replace(
-        piece, end=offset, end_position=end_position, size=end_position - piece.position
-    )
-    tail = dataclasses.replace(piece, start=offset, position=position, size=piece.end_position - position)
+    head = replace(piece, end=offset, end_position=end_position, size=end_position - piece.position)
+    tail = replace(piece, start=offset, position=position, size=piece.end_position - position)
     return _with_own_aborted(head), _with_own_aborted(tail)
 
 
-def _with_own_aborted(piece: Piece) -> Piece:
-    if not piece.aborted:
-        return piece
-    own = tuple(
-        each for each in piece.aborted if each.last_offset >= piece.start and each.first_offset < piece.end
-    )
-    return dataclasses.replace(piece, aborted=own)
+def _with_own_aborted(piece: FileSplit) -> FileSplit:
+    own = aborted_among(piece.aborted, piece.start, piece.end)
+    return piece if len(own) == len(piece.aborted) else replace(piece, aborted=own)
 
 
-def _by_records(piece: Piece, most: int) -> Iterator[Piece]:
+def aborted_among(
+    aborted: tuple[AbortedTransaction, ...], start: int, end: int
+) -> tuple[AbortedTransaction, ...]:
+    """The transactions that may have records in ``[start, end)``."""
+    return tuple(each for each in aborted if each.last_offset >= start and each.first_offset < end)
+
+
+def _by_records(piece: FileSplit, most: int) -> Iterator[FileSplit]:
     """Parts of at most ``most`` offsets; the batches at their edges are read by both."""
     while piece.end - piece.start > most:
         share = piece.size * most // (piece.end - piece.start)
         head, tail = _cut_at(piece, piece.start + most, piece.position, piece.end_position)
-        yield dataclasses.replace(head, size=share)
-        piece = dataclasses.replace(tail, size=piece.size - share)
+        yield replace(head, size=share)
+        piece = replace(tail, size=piece.size - share)
     yield piece
 
 
-def _packed(pieces: Iterable[Piece], target: int, options: ReadOptions) -> list[Split]:
+def _packed(pieces: Iterable[FileSplit], target: int, most: int | None) -> list[Split]:
     """Pieces next to each other in one split as long as it stays within ``target``."""
-    most = options.max_records_per_partition
-    splits: list[list[Piece]] = []
+    splits: list[list[FileSplit]] = []
     size = records = 0
     for piece in pieces:
         span = piece.end - piece.start
@@ -476,7 +475,7 @@ def _packed(pieces: Iterable[Piece], target: int, options: ReadOptions) -> list[
     return [Split(pieces=tuple(each)) for each in splits]
 
 
-def _divided(cut: list[Piece], wanted: int) -> list[Split]:
+def _divided(cut: list[FileSplit], wanted: int) -> list[Split]:
     """A split a piece, those with the most offsets halved until there are as many as wanted, or one offset
     each."""
     pieces = list(cut)
@@ -505,24 +504,15 @@ class Predicate:
     high: int | None = None
     from_ms: int | None = None
 
-    def and_topics(self, topics: frozenset[str]) -> Predicate:
-        """And one of these topics."""
-        return replace(self, topics=topics if self.topics is None else self.topics & topics)
-
-    def and_partitions(self, partitions: frozenset[int]) -> Predicate:
-        """And one of these partitions."""
-        both = partitions if self.partitions is None else self.partitions & partitions
-        return replace(self, partitions=both)
-
-    def and_offsets(self, low: int | None, high: int | None) -> Predicate:
-        """And offsets ``[low, high)``."""
-        lows = [each for each in (self.low, low) if each is not None]
-        highs = [each for each in (self.high, high) if each is not None]
-        return replace(self, low=max(lows, default=None), high=min(highs, default=None))
-
-    def and_from(self, from_ms: int) -> Predicate:
-        """And times at or after ``from_ms``."""
-        return replace(self, from_ms=from_ms if self.from_ms is None else max(self.from_ms, from_ms))
+    def __and__(self, other: Predicate) -> Predicate:
+        """What both leave."""
+        return Predicate(
+            topics=_both(self.topics, other.topics, frozenset.intersection),
+            partitions=_both(self.partitions, other.partitions, frozenset.intersection),
+            low=_both(self.low, other.low, max),
+            high=_both(self.high, other.high, min),
+            from_ms=_both(self.from_ms, other.from_ms, max),
+        )
 
     def chosen(self, logs: Logs) -> Logs:
         """The logs that can have such rows."""
@@ -542,6 +532,10 @@ class Predicate:
             place = log.offset_for_time(self.from_ms)
             start = end if place is None else max(start, place.offset)
         return OffsetRange(start, max(start, end))
+
+
+def _both(one: Bound | None, other: Bound | None, join: Callable[[Bound, Bound], Bound]) -> Bound | None:
+    return other if one is None else one if other is None else join(one, other)
 
 
 EVERYTHING = Predicate()

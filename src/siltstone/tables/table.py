@@ -2,8 +2,8 @@
 
 ::
 
-    table=records         reading, or forensic_reading where a closer look is asked for
-    table=consumerOffsets, transactionState        records again, decoded: coordinators
+    table=records         reading, or forensics where a closer look is asked for
+    table=consumerOffsets, transactionState        records again, decoded: file_tables
     table=batches, offsetIndex, checkpoints…       file_tables
 """
 
@@ -43,7 +43,7 @@ def table_schema(options: ReadOptions) -> pa.Schema:
 
 
 def plan_table(options: ReadOptions, predicate: Predicate = EVERYTHING) -> list[AnySplit]:
-    """What tasks are to read; none where there is nothing. Raises what ``planning.plan`` raises.
+    """What tasks are to read; none where there is nothing. Raises what ``views.plan`` raises.
 
     A predicate speaks of records; of another table nothing is left out.
     """

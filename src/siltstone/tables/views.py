@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import IO
 
 import numpy as np
@@ -27,22 +26,23 @@ from siltstone.log.lookup import RecordPlace
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLog
 from siltstone.log.reading import AtTime
-from siltstone.tables.options import COMPACTED, LATEST_VIEW, LOG, ReadOptions
+from siltstone.tables.options import COMPACTED, LATEST_VIEW, LOG, ReadOptions, Splitting
 from siltstone.tables.reading import decoded
 from siltstone.tables.splits import (
     EVERYTHING,
+    FileSplit,
     Logs,
     OffsetRange,
-    Piece,
     Predicate,
-    Source,
     Split,
+    ViewRange,
     between,
     find_ranges,
     open_logs,
     pack_offsets,
     split_ranges,
     split_sources,
+    view_range,
 )
 
 # The last record of each key, found before a query's tasks start: ``find_winners``.
@@ -152,10 +152,8 @@ def _winners_of(
     plain = dataclasses.replace(
         options,
         view=LOG,
-        as_of=None,
-        max_partition_bytes=part_bytes,
-        min_partitions=None,
-        max_records_per_partition=None,
+        offsets=dataclasses.replace(options.offsets, as_of=None),
+        splitting=Splitting(max_partition_bytes=part_bytes),
     )
     splits = split_ranges(logs, {where: wanted}, plain)
     cores = min(os.cpu_count() or 1, max(len(splits), 1))
@@ -177,11 +175,11 @@ def _winners_of(
     return np.sort(np.concatenate([np.empty(0, np.int64), *found]))
 
 
-def _collect(piece: Piece, options: ReadOptions, entries: _Entries, hash_key: tuple[int, int]) -> None:
+def _collect(piece: FileSplit, options: ReadOptions, entries: _Entries, hash_key: tuple[int, int]) -> None:
     capacity = max(piece.size // ENTRY_BYTES, 1 << 12)
     collector = KeyCollector(hash_key=hash_key, first_dirty=0, buckets=entries.buckets, capacity=capacity)
-    for taken in decoded(piece, options, decode_record_keys):
-        entries.add(collector.add(taken.columns, taken.columns.key_size >= 0))
+    for columns, _ in decoded(piece, options, decode_record_keys):
+        entries.add(collector.add(columns, columns.key_size >= 0))
     entries.add(collector.finish())
 
 
@@ -205,7 +203,7 @@ def with_winners(splits: list[Split], winners: Mapping[TopicPartition, Int64]) -
 
 
 class CompactedLog(ReadOnlyLog):
-    """A log by its compacted view: it starts where its ledger does. A context: its ledger is held."""
+    """A log by its compacted view: it starts where its ledger does. Close it: its ledger is held."""
 
     def __init__(self, log: ReadOnlyLog) -> None:
         """Raises LedgerError, OSError."""
@@ -228,13 +226,13 @@ class CompactedLog(ReadOnlyLog):
             return None
         return RecordPlace(offset=offset, timestamp=-1, leader_epoch=-1)
 
-    def sources(self, wanted: OffsetRange) -> list[Source]:
+    def sources(self, wanted: OffsetRange) -> list[ViewRange]:
         """Where the wanted offsets are read from, in order."""
         if self._held is None:
-            return [self._tail(wanted)]
+            return [view_range(self, wanted)]
         horizon = self._held.ledger.horizon
         found = [
-            Source(
+            ViewRange(
                 where=self.where,
                 directory=str(part.view.segments[0].directory),
                 view=part.view,
@@ -244,24 +242,13 @@ class CompactedLog(ReadOnlyLog):
             for part in self._held.parts()
         ]
         behind = max(horizon, self.view.log_start_offset)
-        return [*found, self._tail(OffsetRange(max(wanted.start, behind), wanted.end))]
-
-    def _tail(self, wanted: OffsetRange) -> Source:
-        return Source(where=self.where, directory=str(self.directory), view=self.view, wanted=wanted)
+        return [*found, view_range(self, OffsetRange(max(wanted.start, behind), wanted.end))]
 
     def close(self) -> None:
         """Let go of the ledger."""
         self._reader.close()
         if self._held is not None:
             self._held.close()
-
-    def __enter__(self) -> CompactedLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def plan(options: ReadOptions, predicate: Predicate = EVERYTHING) -> list[Split]:
@@ -286,7 +273,10 @@ def plan(options: ReadOptions, predicate: Predicate = EVERYTHING) -> list[Split]
 def _plan_compacted(options: ReadOptions, predicate: Predicate) -> list[Split]:
     """The ledgers are held while it is planned; a task finds out when its files went since."""
     with contextlib.ExitStack() as held:
-        logs = {where: held.enter_context(CompactedLog(log)) for where, log in open_logs(options).items()}
+        logs = {
+            where: held.enter_context(contextlib.closing(CompactedLog(log)))
+            for where, log in open_logs(options).items()
+        }
         ranges = find_ranges(logs, options)
         return split_sources(
             [

@@ -4,7 +4,7 @@
 
     driver   WriteOptions ─► plan_write ─► WritePlan               no lock yet, but nobody else may have it
     tasks    WritePlan, Arrow batches ─► stage_task ─► StagedFile
-    driver   StagedFiles ─► commit_plan ─► Write                   see ``appending``
+    driver   StagedFiles ─► commit_plan ─► Write                   see ``commit``
 
 Nothing is in a log before ``commit_plan``; ``abort_plan`` removes what is staged.
 """
@@ -287,7 +287,7 @@ def commit_plan(
 ) -> Write:
     """Append what was staged, once; ``write_id`` and ``epoch``: of a stream, the job's own unless told.
 
-    Raises DirectoryLockedError, SiltstoneError, OSError; see ``appending.commit_write``.
+    Raises DirectoryLockedError, SiltstoneError, OSError; see ``commit.commit_write``.
     """
     clock = clock or SystemClock()
     with LogManager.open([plan.root], clock=clock, only=plan.only) as manager:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,11 +40,11 @@ from siltstone.verify import keys
 from siltstone.verify.findings import Findings
 from siltstone.verify.pairs import LogPair
 from siltstone.verify.transactions import (
+    DISCARDED,
     EMPTIED,
-    GONE,
-    STAYED,
+    RETAINED,
     AbortedIndex,
-    Marker,
+    MarkerOutcome,
     SpanTransactions,
     judge_marker,
 )
@@ -54,15 +53,6 @@ from siltstone.verify.transactions import (
 #
 # Memory is bounded by a window (4 MiB, or the largest batch), a piece's decompressed records and the largest
 # batch's, whatever the sizes of the segments.
-
-
-class DisorderError(Exception):
-    """Batches of AFTER that cannot be told apart by their offsets: ``kind`` of problem, and where."""
-
-    def __init__(self, kind: str, position: int, detail: str) -> None:
-        super().__init__(detail)
-        self.kind = kind
-        self.position = position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,23 +101,26 @@ class AfterStream:
     """A segment of AFTER, handed out up to an offset at a time; close it.
 
     Every batch must lie in [the segment's base, ``end``) and ascend. ``batch_limit``: what one may decompress
-    to, in bytes.
+    to, in bytes. What is wrong with it is noted in ``findings``, and ends it.
     """
 
-    def __init__(self, segment: Segment, end: int, batch_limit: int) -> None:
-        self.path = segment.path
+    def __init__(self, segment: Segment, end: int, batch_limit: int, findings: Findings) -> None:
+        self._path = segment.path
         self._following, self._end = segment.base_offset, end
         self._reader: files.Reader = unchanged(segment)
         self._windows = windows(self._reader)
         self._window: Window | None = None
         self._row = 0
-        self._scratch, self._limit = Scratch(), batch_limit
+        self._scratch, self._limit, self._findings = Scratch(), batch_limit, findings
 
     def take(self, upto: int) -> Iterator[Piece]:
-        """What begins at or below offset ``upto``, once. A piece is good until the next one is asked for.
+        """What begins at or below offset ``upto``, once. A piece is good until the next one is asked for."""
+        try:
+            yield from self._take(upto)
+        except CorruptFileError as error:
+            self._give_up("unreadable", error.reason, error.path, error.position)
 
-        Raises CorruptFileError, DisorderError.
-        """
+    def _take(self, upto: int) -> Iterator[Piece]:
         while True:
             at_end = self._window is None or self._row == len(self._window.batches)
             if at_end and not self._advance():
@@ -140,36 +133,43 @@ class AfterStream:
             mine = self._window.batches[self._row : stop]
             self._row = stop
             for part in pieces(self._window.data, mine):
-                yield _piece(self._window, mine[part], self.path, self._scratch, self._limit)
+                yield _piece(self._window, mine[part], self._path, self._scratch, self._limit)
 
     def _advance(self) -> bool:
-        try:
-            window = next(self._windows, None)
-        except CorruptFileError:
-            self._window = None
-            raise
-        if window is None:
-            return False
-        self._window, self._row = window, 0
-        self._refuse_disorder(window)
-        return True
+        self._window, self._row = next(self._windows, None), 0
+        return self._window is not None and self._is_in_order(self._window)
 
-    def _refuse_disorder(self, window: Window) -> None:
+    def _is_in_order(self, window: Window) -> bool:
         base, last = window.batches["base_offset"], window.batches["last_offset"]
         before = np.concatenate((np.array([self._following], np.int64), last[:-1] + 1))
         bad = np.flatnonzero((base < before) | (last >= self._end))
         if len(bad):
             row = int(bad[0])
             outside = last[row] >= self._end or (row == 0 and window.origin == 0)
-            raise DisorderError(
+            self._give_up(
                 "segment_bounds" if outside else "order",
-                window.origin + int(window.batches["position"][row]),
                 f"offsets {base[row]} to {last[row]}, where {before[row]} to {self._end - 1} may be",
+                self._path,
+                window.origin + int(window.batches["position"][row]),
             )
         self._following = int(last[-1]) + 1
+        return not len(bad)
 
-    def close(self) -> None:
-        """Let go of the file."""
+    def _give_up(self, kind: str, detail: str, path: str, position: int) -> None:
+        self._findings.whole = False
+        self._findings.add(kind, detail, path=path, position=position)
+        self._window, self._windows = None, iter(())
+
+    def finish(self, *, read_on: bool) -> None:
+        """Close it; where ``read_on``, what is left in it is noted: it is in no batch of BEFORE."""
+        for piece in self.take(self._end) if read_on else ():
+            note_batches(
+                "batch_unknown",
+                "nothing of BEFORE is there",
+                piece,
+                np.arange(len(piece.batches)),
+                self._findings,
+            )
         self._reader.close()
 
 
@@ -257,30 +257,33 @@ def horizons_of(batches: Directory) -> tuple[Flags, Int64]:
     return delete_horizons(batches), batches["base_timestamp"].copy()
 
 
-def check_kept_fields(old: Directory, new: Directory, piece: Piece, rows: Int64, findings: Findings) -> None:
-    """Rewritten batches ``new`` (rows ``rows`` of ``piece``) against what they were, pair by pair (v2)."""
-    for name in KEPT_FIELDS:
-        _report(old[name] != new[name], f"{name} is another one", new, piece, rows, findings)
-    for bit, name in _KEPT_BITS:
-        other = ((old["attributes"] ^ new["attributes"]) & bit) != 0
-        _report(other, f"the {name} is another one", new, piece, rows, findings)
-    codec = ((old["attributes"] ^ new["attributes"]) & CODEC_MASK) != 0
-    _report(codec & (new["count"] > 0), "the codec is another one", new, piece, rows, findings)
-    _report(new["magic"] != 2, "the record format went back", new, piece, rows, findings)
+def check_kept_fields(old: Directory, piece: Piece, rows: Int64, findings: Findings) -> None:
+    """Rewritten batches (rows ``rows`` of ``piece``) against what they were, pair by pair (v2)."""
+    new = piece.batches[rows]
+    changed = old["attributes"] ^ new["attributes"]
+    for bad, detail in (
+        *((old[name] != new[name], f"{name} is another one") for name in KEPT_FIELDS),
+        *(((changed & bit) != 0, f"the {name} is another one") for bit, name in _KEPT_BITS),
+        (((changed & CODEC_MASK) != 0) & (new["count"] > 0), "the codec is another one"),
+        (new["magic"] != 2, "the record format went back"),
+    ):
+        note_batches("header_changed", detail, piece, rows[bad], findings)
 
 
-def check_converted(old: Directory, new: Directory, piece: Piece, rows: Int64, findings: Findings) -> None:
+def check_converted(old: Directory, piece: Piece, rows: Int64, findings: Findings) -> None:
     """Batches that were made of message sets (v0, v1), pair by pair."""
+    new = piece.batches[rows]
     for name in ("leader_epoch", "producer_id", "producer_epoch", "base_sequence"):
-        _report(new[name] != -1, f"{name} is not -1", new, piece, rows, findings)
+        note_batches("header_changed", f"{name} is not -1", piece, rows[new[name] != -1], findings)
     kept = TIMESTAMP_TYPE_BIT | CODEC_MASK
     other = ((old["attributes"] ^ new["attributes"]) & kept) != 0
     other &= (new["count"] > 0) & (old["magic"] == 1)
-    _report(other, "codec or timestamp type is another one", new, piece, rows, findings)
+    note_batches("header_changed", "codec or timestamp type is another one", piece, rows[other], findings)
 
 
-def check_empty(old: Directory, new: Directory, piece: Piece, rows: Int64, findings: Findings) -> None:
+def check_empty(old: Directory, piece: Piece, rows: Int64, findings: Findings) -> None:
     """Emptied batches: a header, and in it nothing of what the records said."""
+    new = piece.batches[rows]
     bad = (
         (new["size"] != BATCH_OVERHEAD)
         | ((new["attributes"] & (CODEC_MASK | DELETE_HORIZON_BIT)) != 0)
@@ -288,11 +291,12 @@ def check_empty(old: Directory, new: Directory, piece: Piece, rows: Int64, findi
         | ((new["max_timestamp"] != old["max_timestamp"]) & (old["magic"] > 0))
     )
     detail = "not 61 bytes, a codec, a horizon, a base timestamp, or another largest timestamp"
-    _report(bad, detail, new, piece, rows, findings, "empty_batch")
+    note_batches("empty_batch", detail, piece, rows[bad], findings)
 
 
-def check_times(old: Directory, new: Directory, piece: Piece, rows: Int64, findings: Findings) -> None:
+def check_times(old: Directory, piece: Piece, rows: Int64, findings: Findings) -> None:
     """Base and largest timestamp of rewritten batches that hold records."""
+    new = piece.batches[rows]
     columns = piece.columns
     first = np.searchsorted(columns.batch, rows)
     largest = np.full(len(piece.batches), np.iinfo(np.int64).min)
@@ -304,26 +308,14 @@ def check_times(old: Directory, new: Directory, piece: Piece, rows: Int64, findi
         appended, new["max_timestamp"] != old["max_timestamp"], new["max_timestamp"] != largest[rows]
     )
     detail = "base or largest timestamp is not its records'"
-    _report(wrong, detail, new, piece, rows, findings, "batch_times")
+    note_batches("batch_times", detail, piece, rows[wrong], findings)
 
 
-def _report(
-    bad: Any,
-    detail: str,
-    new: Directory,
-    piece: Piece,
-    rows: Int64,
-    findings: Findings,
-    kind: str = "header_changed",
-) -> None:
-    where = np.flatnonzero(bad)
-    if len(where):
-        offset, position = int(new["base_offset"][where[0]]), piece.position(int(rows[where[0]]))
-        findings.add(kind, detail, offset=offset, path=piece.path, position=position, times=len(where))
-
-
-_GONE, _STAYED, _EMPTIED = range(3)
-_FATES = (GONE, STAYED, EMPTIED)
+def note_batches(kind: str, detail: str, piece: Piece, rows: Int64, findings: Findings) -> None:
+    """Note a problem for each of some batches of a piece, of which the first is told."""
+    if len(rows):
+        offset, position = int(piece.batches["base_offset"][rows[0]]), piece.position(int(rows[0]))
+        findings.add(kind, detail, offset=offset, path=piece.path, position=position, times=len(rows))
 
 
 class Comparison:
@@ -336,7 +328,7 @@ class Comparison:
         self._index, self._aborted, self._rewritten = index, index.aborted(before.batches), rewritten
         count = len(before.batches)
         self._kept = np.zeros(len(before.columns), np.bool_)
-        self._fate = np.zeros(count, np.int8)
+        self._outcome = np.zeros(count, np.int8)
         self._new_stamp = np.zeros(count, np.bool_)
         self._new_horizon = np.zeros(count, np.int64)
         self.new_horizons: set[int] = set()
@@ -347,7 +339,10 @@ class Comparison:
         where = np.searchsorted(old["last_offset"], batches["last_offset"]).clip(max=len(old) - 1)
         known = (old["base_offset"][where] == batches["base_offset"]) | (old["magic"][where] < 2)
         known &= old["last_offset"][where] >= batches["last_offset"]
-        self._unknown(after, ~known)
+        unknown = np.flatnonzero(~known)
+        if len(unknown):
+            first, last = batches["base_offset"][unknown[0]], batches["last_offset"][unknown[0]]
+            note_batches("batch_unknown", f"offsets {first} to {last}", after, unknown, self._findings)
         rows = np.flatnonzero(known)
         if not len(rows):
             return
@@ -356,22 +351,9 @@ class Comparison:
         places = old["position"][where].copy(), old["size"][where].copy()
         others = batches["position"][rows].copy(), batches["size"][rows].copy()
         same_batches(self._before.data, *places, after.data, *others, same)
-        self._fate[where] = np.where(batches["count"][rows] == 0, _EMPTIED, _STAYED)
+        self._outcome[where] = np.where(batches["count"][rows] == 0, EMPTIED, RETAINED)
         self._same(where[same])
         self._changed(after, rows[~same], where[~same])
-
-    def _unknown(self, after: Piece, bad: Flags) -> None:
-        rows = np.flatnonzero(bad)
-        if len(rows):
-            row = int(rows[0])
-            self._findings.add(
-                "batch_unknown",
-                f"offsets {after.batches['base_offset'][row]} to {after.batches['last_offset'][row]}",
-                offset=int(after.batches["base_offset"][row]),
-                path=after.path,
-                position=after.position(row),
-                times=len(rows),
-            )
 
     def _same(self, where: Int64) -> None:
         """Batches that are as they were: so are their records."""
@@ -380,14 +362,9 @@ class Comparison:
         self._kept |= mine[self._before.columns.batch]
         stamped, horizon = horizons_of(self._before.batches[where])
         self._new_stamp[where], self._new_horizon[where] = stamped, horizon
-        if self._rewritten and not self._before.is_modern and self._pair.was_cleaned and len(where):
-            row = int(where[0])
-            self._findings.add(
-                "not_converted",
-                "message set",
-                offset=int(self._before.batches["base_offset"][row]),
-                times=len(where),
-            )
+        if self._rewritten and not self._before.is_modern and self._pair.was_cleaned:
+            offsets = self._before.batches["base_offset"][where]
+            self._findings.add_offsets("not_converted", "message set", offsets)
 
     def _changed(self, after: Piece, rows: Int64, where: Int64) -> None:
         """Batches that are not the same bytes."""
@@ -395,31 +372,20 @@ class Comparison:
             return
         old, new, findings = self._before.batches[where], after.batches[rows], self._findings
         if not self._rewritten:
-            position, offset = after.position(int(rows[0])), int(new["base_offset"][0])
-            detail = "a batch is not the same bytes"
-            findings.add(
-                "beyond_range", detail, offset=offset, path=after.path, position=position, times=len(rows)
-            )
-        (check_kept_fields if self._before.is_modern else check_converted)(old, new, after, rows, findings)
+            note_batches("beyond_range", "a batch is not the same bytes", after, rows, findings)
+        (check_kept_fields if self._before.is_modern else check_converted)(old, after, rows, findings)
         empty = new["count"] == 0
-        check_empty(old[empty], new[empty], after, rows[empty], findings)
+        check_empty(old[empty], after, rows[empty], findings)
         full = ~empty
-        check_times(old[full], new[full], after, rows[full], findings)
+        check_times(old[full], after, rows[full], findings)
         self._records(after, rows, where)
         self._stamps(after, rows, where)
         counts = np.bincount(self._before.columns.batch[self._kept], minlength=len(self._before.batches))
         idle = full & (new["count"] == old["count"]) & (counts[where] == old["count"])
         idle &= ~(self._new_stamp[where] & ~horizons_of(old)[0])
-        if self._before.is_modern and idle.any():
-            row = int(np.argmax(idle))
-            findings.add(
-                "batch_changed",
-                "all its records stayed, and it has no new horizon",
-                offset=int(new["base_offset"][row]),
-                path=after.path,
-                position=after.position(int(rows[row])),
-                times=int(idle.sum()),
-            )
+        if self._before.is_modern:
+            detail = "all its records stayed, and it has no new horizon"
+            note_batches("batch_changed", detail, after, rows[idle], findings)
 
     def _records(self, after: Piece, rows: Int64, where: Int64) -> None:
         """The records of changed batches: each must be one of the batch that they were in."""
@@ -433,7 +399,7 @@ class Comparison:
         known = np.zeros(len(mine), np.bool_)
         if len(old):
             known = (old.offset[found] == offsets) & (old.batch[found] == owner[after.columns.batch[mine]])
-        self._first("record_unknown", "no record of its batch", offsets[~known], after)
+        self._findings.add_offsets("record_unknown", "no record of its batch", offsets[~known], after.path)
         mine, found = mine[known], found[known]
         if not len(mine):
             return
@@ -442,12 +408,9 @@ class Comparison:
         times, new_times = old.timestamp[found], after.columns.timestamp[mine]
         compare_records(old.data, spans, times, after.columns.data, others, new_times, differs)
         for code, kind in DIFFERENCES:
-            self._first(kind, "is not what it was", after.columns.offset[mine[differs == code]], after)
+            changed = after.columns.offset[mine[differs == code]]
+            self._findings.add_offsets(kind, "is not what it was", changed, after.path)
         self._kept[found] = True
-
-    def _first(self, kind: str, detail: str, offsets: Int64, after: Piece) -> None:
-        if len(offsets):
-            self._findings.add(kind, detail, offset=int(offsets[0]), path=after.path, times=len(offsets))
 
     def _stamps(self, after: Piece, rows: Int64, where: Int64) -> None:
         """Delete horizons: one that was there stays; a new one needs a tombstone, or a marker."""
@@ -456,9 +419,8 @@ class Comparison:
         had, before = horizons_of(self._before.batches[where])
         full = new["count"] > 0
         moved = full & had & (~stamped | (horizon != before))
-        self._batches(
-            "horizon_changed", "was there before, and another one", new["base_offset"][moved], after
-        )
+        detail = "was there before, and another one"
+        self._findings.add_offsets("horizon_changed", detail, new["base_offset"][moved], after.path)
         self._new_stamp[where], self._new_horizon[where] = stamped, horizon
         fresh = stamped & ~had
         self.new_horizons.update(np.unique(horizon[fresh]).tolist())
@@ -466,11 +428,8 @@ class Comparison:
         dead[after.columns.batch[after.columns.value_size < 0]] = True
         control = (new["attributes"] & CONTROL_BIT) != 0
         needless = fresh & ~dead[rows] & ~control
-        self._batches("needless_horizon", "no tombstone is in it", new["base_offset"][needless], after)
-
-    def _batches(self, kind: str, detail: str, offsets: Int64, after: Piece) -> None:
-        if len(offsets):
-            self._findings.add(kind, detail, offset=int(offsets[0]), path=after.path, times=len(offsets))
+        offsets = new["base_offset"][needless]
+        self._findings.add_offsets("needless_horizon", "no tombstone is in it", offsets, after.path)
 
     def follow(self, transactions: SpanTransactions) -> None:
         """Take in the transactions of a piece that retention took, of which nothing is judged."""
@@ -486,21 +445,22 @@ class Comparison:
         aborted, gone = self._aborted[columns.batch], ~self._kept
         self._findings.counts.update(before=len(columns), after=int(self._kept.sum()))
         if not self._rewritten:
-            self._batches_gone()
+            offsets = batches["base_offset"][self._outcome == DISCARDED]
+            self._findings.add_offsets("beyond_range", "a batch is gone", offsets)
             return np.empty((0, 3), np.uint64)
         self._findings.counts["aborted"] += int(np.count_nonzero(gone & aborted))
         data = ~control & ~aborted
         mapped = columns.offset < pair.cleaned_end
         keyless = columns.key_size < 0
-        self._gone("lost_unkeyed", "it lies above what was cleaned by key", gone & data & ~mapped)
+        self._note("lost_unkeyed", "it lies above what was cleaned by key", gone & data & ~mapped)
         self._findings.counts["keyless"] += int(np.count_nonzero(gone & data & mapped & keyless))
         if pair.was_cleaned:
-            self._gone("aborted_kept", "its transaction was aborted", self._kept & aborted & ~control)
-            self._gone("keyless_kept", "it has no key", self._kept & data & mapped & keyless)
+            self._note("aborted_kept", "its transaction was aborted", self._kept & aborted & ~control)
+            self._note("keyless_kept", "it has no key", self._kept & data & mapped & keyless)
         dead = (columns.value_size < 0) & data & (mapped | self._kept)
         unstamped = dead & self._kept & ~self._new_stamp[columns.batch]
         if pair.was_cleaned:
-            self._gone("unstamped", "no delete horizon in its batch", unstamped & mapped)
+            self._note("unstamped", "no delete horizon in its batch", unstamped & mapped)
         return self._entries(np.flatnonzero(data & mapped & ~keyless), dead)
 
     def _entries(self, rows: Int64, dead: Flags) -> Words:
@@ -524,17 +484,8 @@ class Comparison:
         may = np.full(len(self._before.batches), over)
         return may, may & (terms.delete_retention_ms is not None)
 
-    def _gone(self, kind: str, detail: str, bad: Flags) -> None:
-        rows = np.flatnonzero(bad)
-        if len(rows):
-            offset = int(self._before.columns.offset[rows[0]])
-            self._findings.add(kind, detail, offset=offset, times=len(rows))
-
-    def _batches_gone(self) -> None:
-        rows = np.flatnonzero(self._fate == _GONE)
-        if len(rows):
-            offset = int(self._before.batches["base_offset"][rows[0]])
-            self._findings.add("beyond_range", "a batch is gone", offset=offset, times=len(rows))
+    def _note(self, kind: str, detail: str, bad: Flags) -> None:
+        self._findings.add_offsets(kind, detail, self._before.columns.offset[bad])
 
     def _empties(self) -> None:
         """Batches that must stay even without records, and those that need not."""
@@ -548,20 +499,15 @@ class Comparison:
             control = (batches["attributes"] & CONTROL_BIT) != 0
             fence = (offsets[where] < 0) & control & (epochs[where] == batches["producer_epoch"])
             needed = alive & ((offsets[where] == batches["last_offset"]) | fence)
-        gone = self._fate == _GONE
+        gone = self._outcome == DISCARDED
         for kind, bad in (("sequence_lost", gone & needed), ("last_batch_lost", gone & last & ~needed)):
             for row in np.flatnonzero(bad)[:1].tolist():
                 offset = int(batches["last_offset"][row])
                 self._findings.add(kind, f"of producer {batches['producer_id'][row]}", offset=offset)
         if pair.terms.now_is_exact and self._rewritten and pair.was_cleaned:
-            needless = (self._fate == _EMPTIED) & ~needed & ~last
-            for row in np.flatnonzero(needless)[:1].tolist():
-                self._findings.add(
-                    "empty_batch",
-                    "no producer that is alive needs it",
-                    offset=int(batches["last_offset"][row]),
-                    times=int(needless.sum()),
-                )
+            needless = (self._outcome == EMPTIED) & ~needed & ~last
+            offsets = batches["last_offset"][needless]
+            self._findings.add_offsets("empty_batch", "no producer that is alive needs it", offsets)
 
     def _markers(self, transactions: SpanTransactions) -> None:
         """Follow the transactions of the piece; a Python step a marker, none a batch of data."""
@@ -606,12 +552,12 @@ class Comparison:
     def _marker(self, row: int, commit: bool, transactions: SpanTransactions, had_data: bool | None) -> None:
         batches = self._before.batches
         stamped, horizon = horizons_of(batches[row : row + 1])
-        marker = Marker(
+        marker = MarkerOutcome(
             offset=int(batches["base_offset"][row]),
             producer_id=int(batches["producer_id"][row]),
             commit=commit,
             horizon=int(horizon[0]) if stamped[0] else None,
-            fate=_FATES[self._fate[row]],
+            outcome=int(self._outcome[row]),
             new_horizon=int(self._new_horizon[row]) if self._new_stamp[row] else None,
             had_data=had_data,
         )

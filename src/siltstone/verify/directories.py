@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -343,12 +344,11 @@ def _check_segments(pair: LogPair, after: LogSide, end: int, findings: Findings)
         if base not in bases and not _was_split(pair.before, base):
             findings.add("segment_name", f"{base} was no segment's base", offset=base, path=segment.path)
     first = pair.after[0].base_offset
-    going = [
-        (segment, following.base_offset)
-        for segment, following in zip(pair.before, pair.before[1:], strict=False)
-        if segment.base_offset < first
+    needless = [
+        segment
+        for segment, following in itertools.pairwise(pair.before)
+        if segment.base_offset < first and following.base_offset > after.log_start
     ]
-    needless = [segment for segment, following in going if following > after.log_start]
     if needless and not pair.terms.deletes:
         findings.add(
             "segment_missing",

@@ -10,6 +10,9 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 EXAMPLES = 5
 """Problems of one kind that are told of each log; the others are only counted."""
 
@@ -117,6 +120,13 @@ class Findings:
             problem = Problem(kind=kind, detail=detail, offset=offset, path=path, position=position)
             self.problems.append(problem)
         self.found[kind] += times
+
+    def add_offsets(
+        self, kind: str, detail: str, offsets: npt.NDArray[np.integer], path: str | None = None
+    ) -> None:
+        """Note a problem for each of the ``offsets``, of which the first is told."""
+        if len(offsets):
+            self.add(kind, detail, offset=int(offsets[0]), path=path, times=len(offsets))
 
     def merge(self, other: Findings) -> None:
         """Take in what was found in another part."""

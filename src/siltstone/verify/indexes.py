@@ -29,28 +29,38 @@ def check_indexes(pair: LogPair, number: int, findings: Findings) -> None:
     is_active = number == len(pair.after) - 1
     with files.Reader(segment.path) as reader:
         parts = list(batch_headers(reader, end=segment.size))
-    for kind, problem in (("index", "index"), ("timeindex", "time_index")):
+    wanted = _wanted(pair, segment, parts)
+    for kind, problem, check in (
+        ("index", "index", _check_offsets),
+        ("timeindex", "time_index", _check_times),
+    ):
         path = Path(segment.directory) / segment_file(segment.base_offset, kind)
         try:
             data = files.read_bytes(path)
-            entries = read_entries(data, kind, str(path))
         except FileNotFoundError:
             if segment.size:
                 findings.add(problem, "is missing", path=str(path))
             continue
+        try:
+            entries = read_entries(data, kind, str(path))
+            for row, detail in check(parts, segment, entries, is_active):
+                findings.add(problem, detail, path=str(path), position=row * entries.itemsize)
         except CorruptFileError as error:
             findings.add(problem, error.reason, path=str(path), position=error.position)
-            continue
-        check = _check_offsets if kind == "index" else _check_times
-        arguments = (parts, segment, entries, is_active)
-        for position, detail in check(*arguments):
-            findings.add(problem, detail, path=str(path), position=position)
-    if (
-        pair.terms.index_interval is not None
-        and segment.base_offset < pair.rewritten_end
-        and pair.was_cleaned
-    ):
-        _compare(pair, segment, parts, findings)
+        if wanted.get(kind, data) != data:
+            findings.add(problem, "is not what its log gives", path=str(path))
+
+
+def _wanted(pair: LogPair, segment: Segment, parts: list[Directory]) -> dict[str, bytes]:
+    """What the indexes of a rewritten segment must be, where the interval is known."""
+    interval = pair.terms.index_interval
+    if interval is None or segment.base_offset >= pair.rewritten_end or not pair.was_cleaned:
+        return {}
+    builder = IndexBuilder(segment.base_offset, interval, pair.terms.index_bytes)
+    for part in parts:
+        builder.add_directory(part)
+    built = builder.finish()
+    return {"index": built.offset_index, "timeindex": built.time_index}
 
 
 def _joined(parts: list[Directory], name: str) -> Int64:
@@ -60,7 +70,7 @@ def _joined(parts: list[Directory], name: str) -> Int64:
 def _check_offsets(
     parts: list[Directory], segment: Segment, entries: Directory, is_active: bool
 ) -> Iterator[tuple[int, str]]:
-    """Offset entries that lead past a record, with their positions in the index."""
+    """Offset entries that lead past a record, with their rows."""
     positions, last = _joined(parts, "position"), _joined(parts, "last_offset")
     offsets = entries["relative_offset"].astype(np.int64) + segment.base_offset
     at = entries["position"].astype(np.int64)
@@ -78,7 +88,7 @@ def _check_offsets(
     ):
         rows = np.flatnonzero(bad)
         if len(rows):
-            yield int(rows[0]) * entries.itemsize, f"an entry {detail}"
+            yield int(rows[0]), f"an entry {detail}"
             return
 
 
@@ -98,23 +108,8 @@ def _check_times(
         ):
             rows = np.flatnonzero(bad)
             if len(rows):
-                yield int(rows[0]) * entries.itemsize, f"an entry {detail}"
+                yield int(rows[0]), f"an entry {detail}"
                 return
     largest = int(stamps.max(initial=-1))
     if not is_active and largest > 0 and (not len(times) or int(times[-1]) != largest):
-        yield max(len(entries) - 1, 0) * entries.itemsize, "does not end with the segment's largest timestamp"
-
-
-def _compare(pair: LogPair, segment: Segment, parts: list[Directory], findings: Findings) -> None:
-    assert pair.terms.index_interval is not None
-    builder = IndexBuilder(segment.base_offset, pair.terms.index_interval, pair.terms.index_bytes)
-    for part in parts:
-        builder.add_directory(part)
-    built = builder.finish()
-    for kind, problem, data in (
-        ("index", "index", built.offset_index),
-        ("timeindex", "time_index", built.time_index),
-    ):
-        path = Path(segment.directory) / segment_file(segment.base_offset, kind)
-        if files.exists(path) and files.read_bytes(path) != data:
-            findings.add(problem, "is not what its log gives", path=str(path))
+        yield max(len(entries) - 1, 0), "does not end with the segment's largest timestamp"

@@ -7,7 +7,6 @@ each from its own secret start. It is another one than the cleaner's: an error i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,8 @@ KEPT, MAY_GO, MUST_GO, TOMBSTONE = 1, 2, 4, 8
 ENTRY_BYTES = 24
 JUDGE_BYTES = 72
 """Memory that judging takes for an entry at its peak."""
-_FINE, _LOST, _TOMBSTONE_LOST, _SUPERSEDED_KEPT, _TOMBSTONE_KEPT = range(5)
+_LOST, _TOMBSTONE_LOST, _SUPERSEDED_KEPT, _TOMBSTONE_KEPT, _SUPERSEDED, _TOMBSTONE_GONE = range(1, 7)
+"""Verdicts on an entry; 0: it stayed, as it should. The last two went, as they should."""
 _KINDS = (
     (_LOST, "lost", "no later record of its key is there, and it is not in AFTER"),
     (_TOMBSTONE_LOST, "tombstone_lost", "it is not in AFTER, and its delete horizon has not passed"),
@@ -118,40 +118,34 @@ def _judge(entries: Words, first_dirty: np.uint64, must: bool, table: Int64, ver
         last = entries[table[places[i]], 2]
         superseded = last >= first_dirty and entries[i, 2] < last
         flags = entries[i, 1]
-        kept = flags & np.uint64(1) != 0
+        kept = flags & np.uint64(KEPT) != 0
         verdict[i] = 0
         if kept and superseded and must:
-            verdict[i] = 3
-        elif kept and not superseded and must and flags & np.uint64(4) != 0:
-            verdict[i] = 4
+            verdict[i] = _SUPERSEDED_KEPT
+        elif kept and not superseded and must and flags & np.uint64(MUST_GO) != 0:
+            verdict[i] = _TOMBSTONE_KEPT
         elif not kept and superseded:
-            verdict[i] = 5
-        elif not kept and flags & np.uint64(2) != 0:
-            verdict[i] = 6
+            verdict[i] = _SUPERSEDED
+        elif not kept and flags & np.uint64(MAY_GO) != 0:
+            verdict[i] = _TOMBSTONE_GONE
         elif not kept:
-            verdict[i] = 2 if flags & np.uint64(8) != 0 else 1
+            verdict[i] = _TOMBSTONE_LOST if flags & np.uint64(TOMBSTONE) != 0 else _LOST
     return distinct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyTerms:
-    """What keys of one log are judged by: offsets; ``must``: is there a part that has to be clean?"""
-
-    first_dirty: int
-    must: bool
-
-
-def judge_bucket(blobs: list[Words], terms: KeyTerms) -> Findings:
-    """Judge all entries of one bucket of a log, in any order."""
+def judge_bucket(blobs: list[Words], *, first_dirty: int, must: bool) -> Findings:
+    """Judge all entries of one bucket of a log, in any order; ``must``: has some part of it to be clean?"""
     entries = np.concatenate([*blobs, np.empty((0, 3), np.uint64)])
     findings, verdict = Findings(), np.zeros(len(entries), np.uint8)
     size = 8
     while size < 2 * len(entries):
         size *= 2
     table = np.full(size, -1, np.int64)
-    distinct = _judge(entries, np.uint64(max(terms.first_dirty, 0)), terms.must, table, verdict)
+    distinct = _judge(entries, np.uint64(max(first_dirty, 0)), must, table, verdict)
     totals = np.bincount(verdict, minlength=7)
-    findings.counts.update(keys=int(distinct), superseded=int(totals[5]), tombstones=int(totals[6]))
+    findings.counts.update(
+        keys=int(distinct), superseded=int(totals[_SUPERSEDED]), tombstones=int(totals[_TOMBSTONE_GONE])
+    )
     for code, kind, detail in _KINDS:
         if totals[code]:
             offsets = np.sort(entries[verdict == code, 2])

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from siltstone.base.config import LONG_MAX, Config, Source
 from siltstone.base.records.codecs import DEFAULT_LIMIT, LIMIT_SETTING
@@ -49,10 +49,8 @@ def terms_of(
         is_set = config.setting(name).origin is not Source.DEFAULT_CONFIG
         return config.integer(name) if is_set else None
 
-    return Terms(
-        now_ms=now_ms,
-        now_is_exact=now_is_exact,
-        beyond_high_watermark=beyond_high_watermark,
+    return replace(
+        known,
         delete_retention_ms=given("delete.retention.ms"),
         index_interval=given("index.interval.bytes"),
         index_bytes=config.integer("segment.index.bytes"),
@@ -130,9 +128,9 @@ def spans_of(pair: LogPair) -> list[Span]:
 
 def _holding(segments: tuple[Segment, ...], start: int, end: int) -> tuple[int, ...]:
     """Numbers of the segments that can hold offsets of [start, end)."""
-    found = []
-    for number, segment in enumerate(segments):
-        following = segments[number + 1].base_offset if number + 1 < len(segments) else LONG_MAX
-        if segment.base_offset < end and following > start:
-            found.append(number)
-    return tuple(found)
+    ends = [*(segment.base_offset for segment in segments[1:]), LONG_MAX]
+    return tuple(
+        number
+        for number, (segment, behind) in enumerate(zip(segments, ends, strict=False))
+        if segment.base_offset < end and behind > start
+    )

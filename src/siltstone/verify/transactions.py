@@ -2,8 +2,8 @@
 
 A marker's transaction is *empty* when no data batch of its producer lies between the producer's marker before
 it and this one; a batch without records counts as data. A span knows that of all its markers but for the
-first of each producer, which hangs on what lies below the span. Such markers are handed on as ``Marker`` rows
-and judged once all spans are there (``settle``).
+first of each producer, which hangs on what lies below the span. Such markers are handed on as
+``MarkerOutcome`` rows and judged once all spans are there (``settle``).
 
 =================  =========================  ==============================================
 the transaction    the marker in BEFORE       the marker in AFTER
@@ -18,7 +18,7 @@ is empty           its horizon has passed     goes, or stays empty for its produ
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,11 +30,12 @@ from siltstone.verify.findings import Findings
 from siltstone.verify.pairs import LogPair
 
 _NONE = np.empty(0, np.int64)
-GONE, STAYED, EMPTIED = "gone", "stayed", "emptied"
+DISCARDED, RETAINED, EMPTIED = range(3)
+"""What became of a batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marker:
+class MarkerOutcome:
     """A marker of BEFORE and what became of it; horizons in ms, None without.
 
     ``had_data`` None: hangs on what lies below the span.
@@ -44,7 +45,7 @@ class Marker:
     producer_id: int
     commit: bool
     horizon: int | None
-    fate: str
+    outcome: int
     new_horizon: int | None
     had_data: bool | None
 
@@ -54,7 +55,7 @@ class SpanTransactions:
     """How a span went: its markers that are undecided, the aborts that had data (their markers' offsets),
     and how it left each producer that it met: with data since its last marker (``opened``), or none."""
 
-    undecided: list[Marker] = field(default_factory=list)
+    undecided: list[MarkerOutcome] = field(default_factory=list)
     aborts_with_data: list[int] = field(default_factory=list)
     opened: set[int] = field(default_factory=set)
     closed: set[int] = field(default_factory=set)
@@ -72,9 +73,8 @@ class SpanTransactions:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for ``json``."""
-        rows = [[getattr(each, name) for name in Marker.__dataclass_fields__] for each in self.undecided]
         return {
-            "undecided": rows,
+            "undecided": [asdict(each) for each in self.undecided],
             "aborts_with_data": self.aborts_with_data,
             "opened": sorted(self.opened),
             "closed": sorted(self.closed),
@@ -83,9 +83,8 @@ class SpanTransactions:
     @classmethod
     def of_json(cls, raw: dict[str, Any]) -> SpanTransactions:
         """The same again."""
-        names = list(Marker.__dataclass_fields__)
         return cls(
-            undecided=[Marker(**dict(zip(names, row, strict=True))) for row in raw["undecided"]],
+            undecided=[MarkerOutcome(**each) for each in raw["undecided"]],
             aborts_with_data=list(raw["aborts_with_data"]),
             opened=set(raw["opened"]),
             closed=set(raw["closed"]),
@@ -136,26 +135,26 @@ class AbortedIndex:
         return commit or int(last[entry]) != offset or not data_is_listed.all()
 
 
-def judge_marker(pair: LogPair, marker: Marker, had_data: bool, findings: Findings) -> None:
+def judge_marker(pair: LogPair, marker: MarkerOutcome, had_data: bool, findings: Findings) -> None:
     """Hold one marker of the rewritten part to the table above."""
     terms = pair.terms
     if had_data:
-        if marker.fate != STAYED:
+        if marker.outcome != RETAINED:
             _note(findings, "marker_lost", marker, "data of its transaction was there")
         elif marker.new_horizon != marker.horizon:
             _note(findings, "marker_stamp", marker, "data of its transaction was there")
     elif marker.horizon is None or marker.horizon > terms.now_ms:
-        if marker.fate != STAYED:
+        if marker.outcome != RETAINED:
             _note(findings, "marker_lost", marker, "its delete horizon has not passed")
         elif marker.horizon is None and marker.new_horizon is None and pair.was_cleaned:
             _note(findings, "marker_stamp", marker, "its transaction is empty, and it has no horizon")
-    elif marker.fate == STAYED and terms.now_is_exact and pair.was_cleaned:
+    elif marker.outcome == RETAINED and terms.now_is_exact and pair.was_cleaned:
         _note(findings, "marker_kept", marker, f"its delete horizon was {marker.horizon}")
-    if marker.fate != STAYED:
+    if marker.outcome != RETAINED:
         findings.counts["markers"] += 1
 
 
-def _note(findings: Findings, kind: str, marker: Marker, why: str) -> None:
+def _note(findings: Findings, kind: str, marker: MarkerOutcome, why: str) -> None:
     what = "commit" if marker.commit else "abort"
     findings.add(kind, f"{what} of producer {marker.producer_id}: {why}", offset=marker.offset)
 
@@ -182,7 +181,7 @@ def check_entries(
 ) -> None:
     """AFTER's ``.txnindex`` files against BEFORE's: ``after`` are (base offset of the segment, entries)."""
     entries = np.frombuffer(pair.aborted, TRANSACTION_ENTRY).tolist()
-    by_marker = {entry[3]: tuple(entry) for entry in entries}
+    by_marker = {entry[3]: entry for entry in entries}
     missing = aborts_with_data - by_marker.keys()
     for offset in sorted(missing)[:1]:
         detail = "an aborted transaction that no .txnindex of BEFORE names"
@@ -196,11 +195,11 @@ def check_entries(
     bases = [segment.base_offset for segment in pair.after]
     met: set[int] = set()
     for base, data in after:
-        offsets = [entry[3] for entry in np.frombuffer(data, TRANSACTION_ENTRY).tolist()]
-        for entry in np.frombuffer(data, TRANSACTION_ENTRY).tolist():
-            offset = entry[3]
+        found = np.frombuffer(data, TRANSACTION_ENTRY).tolist()
+        offsets = [entry[3] for entry in found]
+        for entry, offset in zip(found, offsets, strict=True):
             end = next((each for each in bases if each > base), 1 << 63)
-            if by_marker.get(offset) != tuple(entry):
+            if by_marker.get(offset) != entry:
                 findings.add("aborted_entry", "no such entry was there", offset=offset)
             elif not base <= offset < end:
                 findings.add("aborted_entry", "stands in another segment than its marker", offset=offset)

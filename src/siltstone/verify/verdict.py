@@ -15,10 +15,10 @@ from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CheckFailedError, CorruptFileError, SourceChangedError
 from siltstone.base.records.layout import Words
 from siltstone.log.transactions import transaction_indexes
-from siltstone.verify.comparing import AfterStream, Comparison, DisorderError, Piece, before_pieces
+from siltstone.verify.comparing import AfterStream, Comparison, before_pieces
 from siltstone.verify.findings import Findings, Problem
 from siltstone.verify.indexes import check_indexes
-from siltstone.verify.keys import JUDGE_BYTES, KeyTerms, bucket_of, judge_bucket
+from siltstone.verify.keys import JUDGE_BYTES, bucket_of, judge_bucket
 from siltstone.verify.pairs import LogPair, Span, spans_of
 from siltstone.verify.transactions import AbortedIndex, SpanTransactions, check_entries, settle
 
@@ -74,13 +74,13 @@ def _flushed(pending: dict[int, list[Words]]) -> Iterator[tuple[int, Words]]:
 
 def _compare(pair: LogPair, span: Span, report: SpanReport) -> Iterator[Words]:
     findings = report.findings
-    after = None if span.after is None else _After(pair, span, findings)
-    aborted = AbortedIndex(pair.aborted)
+    limit, aborted = pair.terms.batch_limit, AbortedIndex(pair.aborted)
+    after = None if span.after is None else AfterStream(pair.after[span.after], span.end, limit, findings)
     try:
         for number in span.before:
             segment = pair.before[number]
             rewritten = segment.base_offset < pair.rewritten_end and after is not None
-            for piece in before_pieces(segment, span.start, span.end, pair.terms.batch_limit):
+            for piece in before_pieces(segment, span.start, span.end, limit):
                 comparison = Comparison(pair, piece, aborted, rewritten, findings)
                 if after is None:
                     comparison.follow(report.transactions)
@@ -99,51 +99,6 @@ def _compare(pair: LogPair, span: Span, report: SpanReport) -> Iterator[Words]:
     finally:
         if after is not None:
             after.finish(read_on=findings.whole)
-
-
-class _After:
-    """AFTER's segment of a span; what is wrong with it ends it, and is told once."""
-
-    def __init__(self, pair: LogPair, span: Span, findings: Findings) -> None:
-        assert span.after is not None
-        segment, limit = pair.after[span.after], pair.terms.batch_limit
-        self._stream: AfterStream | None = AfterStream(segment, span.end, limit)
-        self._findings, self._end = findings, span.end
-
-    def take(self, upto: int) -> Iterator[Piece]:
-        """See ``AfterStream.take``; nothing any more once there was trouble."""
-        if self._stream is None:
-            return
-        try:
-            yield from self._stream.take(upto)
-        except CorruptFileError as error:
-            self._give_up()
-            self._findings.add("unreadable", error.reason, path=error.path, position=error.position)
-        except DisorderError as error:
-            path = self._stream.path
-            self._give_up()
-            self._findings.add(error.kind, str(error), path=path, position=error.position)
-
-    def _give_up(self) -> None:
-        self._findings.whole = False
-        assert self._stream is not None
-        self._stream.close()
-        self._stream = None
-
-    def finish(self, *, read_on: bool) -> None:
-        """What is left in it is in no batch of BEFORE."""
-        for piece in self.take(self._end) if read_on else ():
-            self._findings.add(
-                "batch_unknown",
-                "nothing of BEFORE is there",
-                offset=int(piece.batches["base_offset"][0]),
-                path=piece.path,
-                position=piece.position(0),
-                times=len(piece.batches),
-            )
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
 
 
 BUCKET_BYTES = 512 << 20
@@ -216,11 +171,6 @@ def bucket_count(pair: LogPair, at_least: int = 1) -> int:
     return max(at_least, -(-span * JUDGE_BYTES // BUCKET_BYTES))
 
 
-def key_terms(pair: LogPair) -> KeyTerms:
-    """What the keys of a log are judged by."""
-    return KeyTerms(first_dirty=pair.first_dirty, must=pair.was_cleaned)
-
-
 def check_here(pairs: Sequence[LogPair]) -> dict[str, tuple[list[SpanReport], list[Findings]]]:
     """One log after another, in this process. Memory: 24 bytes a record with a key, and a bucket's."""
     done = {}
@@ -233,7 +183,10 @@ def check_here(pairs: Sequence[LogPair]) -> dict[str, tuple[list[SpanReport], li
             for bucket, entries in check_span(pair, span, buckets, report):
                 blobs.setdefault(bucket, []).append(entries)
             reports.append(report)
-        judged = [judge_bucket(blobs.pop(bucket), key_terms(pair)) for bucket in sorted(blobs)]
+        judged = [
+            judge_bucket(blobs.pop(bucket), first_dirty=pair.first_dirty, must=pair.was_cleaned)
+            for bucket in sorted(blobs)
+        ]
         done[pair.name] = (reports, judged)
     return done
 

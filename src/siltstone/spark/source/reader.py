@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -32,7 +33,7 @@ from siltstone.spark.tasks import pass_over_imports
 from siltstone.tables.following import Follower, as_data, of_data
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.splits import EVERYTHING, Predicate, Split
-from siltstone.tables.table import AnySplit, plan_table, read_table
+from siltstone.tables.table import plan_table, read_table
 
 # Spark's filters as a ``Predicate``: only to read less, Spark filters what it gets once more.
 
@@ -41,16 +42,20 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def predicate_of(filters: Sequence[Filter]) -> Predicate:
     """What all filters together leave; those that say nothing about where a row lies are passed over."""
-    found = EVERYTHING
-    for each in filters:
-        attribute: tuple[str, ...] = getattr(each, "attribute", ())
-        if len(attribute) == 1:
-            found = _ADD.get(attribute[0].lower(), _nothing)(found, each)
-    return found
+    return functools.reduce(Predicate.__and__, map(_left_by, filters), EVERYTHING)
 
 
-def _nothing(found: Predicate, each: Filter) -> Predicate:
-    return found
+def _left_by(each: Filter) -> Predicate:
+    attribute: tuple[str, ...] = getattr(each, "attribute", ())
+    name = attribute[0].lower() if len(attribute) == 1 else ""
+    values = _values(each)
+    if name == "topic":
+        return Predicate(topics=values)
+    if name == "partition":
+        return Predicate(partitions=values)
+    if name == "timestamp":
+        return _from(each)
+    return _between(each, values) if name == "offset" else EVERYTHING
 
 
 def _values(each: Filter) -> frozenset[Any] | None:
@@ -60,52 +65,26 @@ def _values(each: Filter) -> frozenset[Any] | None:
     return frozenset(each.value) if isinstance(each, In) else None
 
 
-def _topic(found: Predicate, each: Filter) -> Predicate:
-    values = _values(each)
-    return found if values is None else found.and_topics(values)
-
-
-def _partition(found: Predicate, each: Filter) -> Predicate:
-    values = _values(each)
-    return found if values is None else found.and_partitions(values)
-
-
-def _offset(found: Predicate, each: Filter) -> Predicate:
-    values = _values(each)
+def _between(each: Filter, values: frozenset[Any] | None) -> Predicate:
     if values is not None:
         numbers = [value for value in values if isinstance(value, int)]
-        return found.and_offsets(min(numbers), max(numbers) + 1) if numbers else found
+        return Predicate(low=min(numbers), high=max(numbers) + 1) if numbers else EVERYTHING
     value = getattr(each, "value", None)
-    if not isinstance(value, int):
-        return found
-    low = (
-        value + 1
-        if isinstance(each, GreaterThan)
-        else value
-        if isinstance(each, GreaterThanOrEqual)
-        else None
-    )
-    high = value if isinstance(each, LessThan) else value + 1 if isinstance(each, LessThanOrEqual) else None
-    return found.and_offsets(low, high)
+    if isinstance(value, int):
+        if isinstance(each, GreaterThan | GreaterThanOrEqual):
+            return Predicate(low=value + isinstance(each, GreaterThan))
+        if isinstance(each, LessThan | LessThanOrEqual):
+            return Predicate(high=value + isinstance(each, LessThanOrEqual))
+    return EVERYTHING
 
 
-def _timestamp(found: Predicate, each: Filter) -> Predicate:
+def _from(each: Filter) -> Predicate:
     """Only times from which on: a log may hold early records anywhere."""
-    if not isinstance(each, GreaterThan | GreaterThanOrEqual | EqualTo | EqualNullSafe):
-        return found
-    if not isinstance(each.value, datetime) or each.value.tzinfo is None:
-        return found
-    return found.and_from((each.value - _EPOCH) // timedelta(milliseconds=1))
-
-
-_ADD = {"topic": _topic, "partition": _partition, "offset": _offset, "timestamp": _timestamp}
-
-
-class SplitPartition(InputPartition):
-    """A split as Spark ships it."""
-
-    def __init__(self, split: AnySplit) -> None:
-        super().__init__(split)
+    if isinstance(each, GreaterThan | GreaterThanOrEqual | EqualTo | EqualNullSafe):
+        value = each.value
+        if isinstance(value, datetime) and value.tzinfo is not None:
+            return Predicate(from_ms=(value - _EPOCH) // timedelta(milliseconds=1))
+    return EVERYTHING
 
 
 class BatchReader(DataSourceReader):
@@ -123,7 +102,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """One a split; a split without pieces where there is nothing to read."""
         splits = plan_table(self._options, self._predicate) or [Split(pieces=())]
-        return [SplitPartition(split) for split in splits]
+        return [InputPartition(split) for split in splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one split."""
@@ -176,7 +155,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """``maxOffsetsPerTrigger``."""
-        most = self._options.max_offsets_per_trigger
+        most = self._options.triggers.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -189,7 +168,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One a split."""
-        return [SplitPartition(each) for each in self._follower.splits(of_data(start), of_data(end))]
+        return [InputPartition(each) for each in self._follower.splits(of_data(start), of_data(end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one split."""

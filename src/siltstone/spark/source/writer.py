@@ -16,12 +16,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from siltstone.base.errors import UsageError
+from siltstone.spark.internals import QUERY_ID
 from siltstone.spark.tasks import pass_over_imports
 from siltstone.tables.commit import StagedFile, discard_staged
 from siltstone.tables.writing import WriteOptions, WritePlan, abort_plan, commit_plan, plan_write, stage_task
-
-_QUERY_ID = "sql.streaming.queryId"
-"""Spark's name for the id that a stream keeps over restarts from its checkpoint."""
 
 
 @dataclass
@@ -41,7 +39,7 @@ def _stage(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
     pass_over_imports()
     context = TaskContext.get()
     task = context.partitionId() if context is not None else 0
-    query_id = context.getLocalProperty(_QUERY_ID) if context is not None else None
+    query_id = context.getLocalProperty(QUERY_ID) if context is not None else None
     return StagedMessage(staged=stage_task(plan, batches, task=task), query_id=query_id)
 
 

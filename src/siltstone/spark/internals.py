@@ -1,0 +1,156 @@
+"""What Siltstone uses of PySpark and Py4J beyond their public interfaces: all of it, and nothing elsewhere.
+
+Each use is a row of ``USED``: where it is, how its source must read, and what it is for.
+``tests/spark/test_internals.py`` holds the installed PySpark to these rows and to ``CHECKED``. With a new
+release: let that test pass, run ``tests/spark``, then add the versions to ``CHECKED``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyspark.java_gateway
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+CHECKED = {"pyspark": ("4.3.0",), "py4j": ("0.10.9.9",)}
+"""Versions that all rows were checked with."""
+DAEMON_SETTING = "spark.python.daemon.module"
+"""Spark's undocumented setting for the module that forks Python workers."""
+WORKER_EXITED = "Python worker exited unexpectedly"
+"""Spark's words for a worker that was killed."""
+QUERY_ID = "sql.streaming.queryId"
+"""Spark's local property with the id that a stream keeps over restarts from its checkpoint."""
+
+
+USED = {
+    "pyspark.core.context:SparkContext": {
+        "_gateway: ClassVar[Optional[JavaGateway]] = None": "Java's process, also after its death",
+        "_jvm: ClassVar[Optional[JVMView]] = None": "cleared, so that another Java can be started",
+        '_active_spark_context: ClassVar[Optional["SparkContext"]] = None': "cleared, too",
+    },
+    "pyspark.core.context:SparkContext._ensure_initialized": {
+        "SparkContext._gateway = gateway or launch_gateway(conf)": "start Java before it is told the secret",
+    },
+    "pyspark.core.context:SparkContext._do_init": {
+        "self._jsc = jsc or self._initialize_context(": "is it stopped, how many tasks go at one time",
+        "self._accumulatorServer = ": "its handle_error keeps quiet after an interrupt",
+        "signal.signal(signal.SIGINT, signal_handler)": "the handler that session.py takes back",
+        "self._temp_dir = (": "the application's folder for temporary files",
+    },
+    "pyspark.java_gateway:launch_gateway": {
+        "proc = Popen(command, **popen_kwargs)": "replaced: Java gets a process group of its own",
+        "gateway.proc = proc": "Java's process, to wait for it",
+    },
+    "pyspark.sql.session:SparkSession": {
+        '_instantiatedSession: ClassVar[Optional["SparkSession"]] = None': "the program's session",
+        '_activeSession: ClassVar[Optional["SparkSession"]] = None': "cleared after Java's death",
+    },
+    "pyspark.sql.session:SparkSession.Builder": {
+        "self._options: Dict[str, Any] = {}": "the settings that Java is started with",
+    },
+    "pyspark.daemon": {
+        "worker_module = importlib.import_module(sys.argv[1])": "spark.daemon looks at the same argument",
+    },
+    "pyspark.daemon:manager": {"": "spark.daemon is this function with imports before it"},
+    "pyspark.worker:main": {"": "imported before workers are forked"},
+    "pyspark.sql.worker.plan_data_source_read": {
+        'getattr(reader.pushFilters, "__func__", None) is not DataSourceReader.pushFilters': (
+            "the source's reader passes for one without pushFilters where pushing is off"
+        ),
+    },
+    "pyspark.sql.pandas.types:from_arrow_schema": {"": "the schema of a table"},
+    "pyspark.sql.connect.session:SparkSession": {"": "a Connect session is told by its module"},
+    "py4j.protocol:Py4JNetworkError": {"": "an error of a Java that is gone is told by its name"},
+    "py4j.protocol:Py4JError": {"": "an error of a Java that is gone is told by its name"},
+}
+"""By module, class or function: what its source holds ("": it is there), and what it is used for."""
+
+
+def gateway() -> Any:
+    """Py4J's gateway to the Java process that this program has started, None before that."""
+    internals: Any = SparkContext
+    return internals._gateway
+
+
+def java_process() -> subprocess.Popen[bytes] | None:
+    """That Java process, alive or not; None before it is started, or where another program started it."""
+    process: subprocess.Popen[bytes] | None = getattr(gateway(), "proc", None)
+    return process
+
+
+def forget_java() -> None:
+    """Let PySpark start another Java with the next session: this one is gone."""
+    with contextlib.suppress(Exception):
+        gateway().shutdown()
+    context: Any = SparkContext
+    context._gateway = context._jvm = context._active_spark_context = None
+    sessions: Any = SparkSession
+    sessions._instantiatedSession = sessions._activeSession = None
+
+
+def start_java(builder: SparkSession.Builder) -> None:
+    """Start Java with the builder's settings, and no session yet."""
+    context: Any = SparkContext
+    options: Any = builder
+    context._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(options._options.items())))
+
+
+@contextlib.contextmanager
+def starting_java(started: Callable[[subprocess.Popen[bytes]], None]) -> Iterator[None]:
+    """Within, PySpark starts Java in a process group of its own, and ``started`` is told the process."""
+    module: Any = pyspark.java_gateway
+    popen = module.Popen
+
+    def start(*arguments: Any, **named: Any) -> subprocess.Popen[bytes]:
+        process: subprocess.Popen[bytes] = popen(*arguments, **named, process_group=0)
+        started(process)
+        return process
+
+    module.Popen = start
+    try:
+        yield
+    finally:
+        module.Popen = popen
+
+
+def java_context(session: SparkSession) -> Any:
+    """Scala's ``SparkContext`` of a session that is not stopped. Raises Py4J's errors without Java."""
+    internals: Any = session.sparkContext
+    return internals._jsc.sc()
+
+
+def running_session() -> SparkSession | None:
+    """The session that this process has already, in whatever thread; None without one. Java is not asked: it
+    may be gone."""
+    internals: Any = SparkSession
+    found: SparkSession | None = internals._instantiatedSession
+    context: Any = None if found is None else found.sparkContext
+    return found if context is not None and context._jsc is not None else None
+
+
+def temporary_folder(session: SparkSession) -> str:
+    """Where the application's temporary files are."""
+    internals: Any = session.sparkContext
+    return str(internals._temp_dir)
+
+
+def silence_accumulators(session: SparkSession, is_silent: Callable[[], bool]) -> None:
+    """Keep PySpark's server for accumulators from printing a traceback while ``is_silent``."""
+    internals: Any = session.sparkContext
+    server = internals._accumulatorServer
+    tell = server.handle_error
+
+    def handle_error(*given: object) -> None:
+        if not is_silent():
+            tell(*given)
+
+    server.handle_error = handle_error
+
+
+def is_connect(session: object) -> bool:
+    """Is it a session of Spark Connect, which has no ``SparkContext`` and no Java of its own?"""
+    return type(session).__module__.startswith("pyspark.sql.connect")
