@@ -24,13 +24,13 @@ from siltstone.base.config import LONG_MAX, LogConfig, Source
 from siltstone.base.errors import CorruptFileError
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.compaction import report
-from siltstone.compaction.inplace.facts import Choices, LogState
-from siltstone.compaction.inplace.outcome import Progressing
+from siltstone.compaction.inplace.facts import Choices, LogState, Planned
 from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.work import LogWork
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.retention import Decision, SegmentFacts, decide
-from siltstone.log.segments import Segment, count_records, find_segment, largest_timestamp, windows
+from siltstone.log.segments import Segment, count_records, largest_timestamp, windows
 
 UNKNOWN_RETENTION = (
     "retention by time was left out: nothing says retention.ms, and by Kafka's default {count} more of the "
@@ -78,11 +78,10 @@ def as_they_are(state: LogState) -> list[Left]:
     return [_untouched(segment) for segment in state.segments()]
 
 
-def after_cleaning(progressing: Progressing) -> list[Left]:
-    """The segments of a log that was cleaned, the active one last."""
-    new = [_new(progressing, group) for group in progressing.groups]
-    found = [*new, *(_untouched(segment) for segment in progressing.planned.uncleaned)]
-    return sorted(found, key=lambda each: each.base_offset)
+def after_cleaning(planned: Planned, groups: Sequence[Rewritten]) -> list[Left]:
+    """The segments of a log whose ``groups`` were taken over, all of them; the active one last."""
+    untouched = [_untouched(segment) for segment in planned.uncleaned]
+    return [*(_new(planned.work, group) for group in groups), *untouched]
 
 
 def _untouched(segment: Segment) -> Left:
@@ -94,20 +93,18 @@ def _untouched(segment: Segment) -> Left:
     )
 
 
-def _new(progressing: Progressing, group: Rewritten) -> Left:
-    """A group's new segment, wherever it is by now; that of a run that was gone on with is in place."""
-    planned = progressing.planned
-    where = planned.work.groups[group.group]
+def _new(work: LogWork, group: Rewritten) -> Left:
+    """A group's new segment, wherever it is by now.
 
-    def largest() -> int:
-        if group.largest_timestamp is None:
-            return largest_timestamp(find_segment(planned.state.path, where.base_offset))
-        # Without a time in its time index the file's own counts, which is that of its last source.
-        source = planned.work.segments[where.last - 1]
-        return group.largest_timestamp if group.largest_timestamp > 0 else source.modified_ms
-
+    Without a time in its time index the file's own counts, which is that of its last source.
+    """
+    plan, largest = work.groups[group.group], group.largest_timestamp or 0
+    source = work.segments[plan.last - 1]
     return Left(
-        base_offset=where.base_offset, size=group.size, largest_timestamp=largest, records=lambda: group.kept
+        base_offset=plan.base_offset,
+        size=group.size,
+        largest_timestamp=lambda: largest if largest > 0 else source.modified_ms,
+        records=lambda: group.kept,
     )
 
 
