@@ -122,12 +122,10 @@ def _facts(view: LogView, config: LogConfig, durable: int, checkpoint: int | Non
     )
 
 
-def _segment_facts(
-    segment: LiveSegment, size: int, config: LogConfig, *, is_dirty: bool
-) -> plan.SegmentFacts:
+def _segment_facts(segment: LiveSegment, size: int, config: LogConfig, *, is_dirty: bool) -> plan.PlanSegment:
     hurried = is_dirty and config.max_compaction_lag_ms != LONG_MAX
     first = segment.first_timestamp() if hurried else -1
-    return plan.SegmentFacts(
+    return plan.PlanSegment(
         base_offset=segment.base_offset,
         size=size,
         modified_ms=segment.modified_ms if hurried else 0,

@@ -404,8 +404,7 @@ class Cleaner:
             self._fail(cleaning, trouble_of(error))
             self._raise_if_no_engine(error)
         except KeyboardInterrupt:
-            planned.result.stop(report.SKIPPED, INTERRUPTED)
-            fill_counts(cleaning)
+            self._tell_what_was_done(cleaning, Trouble(status=report.SKIPPED, reason=INTERRUPTED))
             raise
 
     def _clean_in_waves(self, cleaning: InProgress, found: Budget, engine: Engine) -> None:
@@ -493,7 +492,14 @@ class Cleaner:
             result.stop(report.FAILED, f"old segments could not be deleted: {trouble_of(error).reason}")
 
     def _fail(self, cleaning: InProgress, trouble: Trouble) -> None:
-        """Say why the log is not cleaned, and what was done of it."""
+        """The log is not gone on with: say why, and clear away."""
+        self._tell_what_was_done(cleaning, trouble)
+        with contextlib.suppress(SiltstoneError, OSError):
+            self._destination.give_up(cleaning.planned)
+        self._tell()
+
+    def _tell_what_was_done(self, cleaning: InProgress, trouble: Trouble) -> None:
+        """The result of a log that is not cleaned, whatever was taken over of it."""
         planned = cleaning.planned
         planned.result.stop(trouble.status, trouble.reason)
         planned.result.cleaned_end_offset = planned.result.first_dirty_offset
@@ -502,9 +508,6 @@ class Cleaner:
         fill_counts(cleaning)
         if cleaning.began:
             planned.result.seconds = time.perf_counter() - cleaning.began
-        with contextlib.suppress(SiltstoneError, OSError):
-            self._destination.give_up(planned)
-        self._tell()
 
     def _tell(self) -> None:
         with self._telling:

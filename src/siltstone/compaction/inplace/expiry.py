@@ -15,6 +15,7 @@ carries them out.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
@@ -119,12 +120,20 @@ def expired(state: LogState, result: LogResult, choices: Choices, left: Sequence
     """
     assert state.config is not None
     config = LogConfig.of(state.config)
-    facts = _facts(left, with_times=config.deletes)
-    held_from = LedgerStore(state.path).held_horizon() if config.deletes else None
-    decisions = _decisions(state, config, choices, facts, held_from)
+    checkpoints = state.checkpoints()
+    deciding = functools.partial(
+        decide,
+        _facts(left, with_times=config.deletes),
+        now_ms=choices.now_ms,
+        log_start_offset=checkpoints.log_start.get(state.where, 0),
+        high_watermark=choices.committed_below(state.where, checkpoints) or 0,
+        held_from=LedgerStore(state.path).held_horizon() if config.deletes else None,
+        keeps_active=True,
+    )
+    decisions = deciding(config=config)
     guessed = state.config.setting("retention.ms").origin is Source.DEFAULT_CONFIG
     if decisions and guessed and not state.defaults_hold:
-        known = _decisions(state, replace(config, retention_ms=-1), choices, facts, held_from)
+        known = deciding(config=replace(config, retention_ms=-1))
         if len(known) < len(decisions):
             result.notes.append(UNKNOWN_RETENTION.format(count=len(decisions) - len(known)))
         decisions = known
@@ -136,26 +145,6 @@ def expired(state: LogState, result: LogResult, choices: Choices, left: Sequence
         decisions=decisions,
         records=_total(going),
         records_of_all=None if result.status == report.CLEANED else _total(left),
-    )
-
-
-def _decisions(
-    state: LogState,
-    config: LogConfig,
-    choices: Choices,
-    facts: Sequence[SegmentFacts],
-    held_from: int | None,
-) -> tuple[Decision, ...]:
-    checkpoints = state.checkpoints()
-    committed_below = choices.committed_below(state.where, checkpoints)
-    return decide(
-        facts,
-        now_ms=choices.now_ms,
-        config=config,
-        log_start_offset=checkpoints.log_start.get(state.where, 0),
-        high_watermark=0 if committed_below is None else committed_below,
-        held_from=held_from,
-        keeps_active=True,
     )
 
 
@@ -176,13 +165,8 @@ def _facts(left: Sequence[Left], *, with_times: bool) -> list[SegmentFacts]:
 
 
 def _total(segments: Sequence[Left]) -> int | None:
-    total = 0
-    for segment in segments:
-        count = segment.records()
-        if count is None:
-            return None
-        total += count
-    return total
+    counts = [segment.records() for segment in segments]
+    return None if None in counts else sum(count or 0 for count in counts)
 
 
 def fill_expired(result: LogResult, found: Expiry) -> None:

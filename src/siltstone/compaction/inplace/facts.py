@@ -336,8 +336,8 @@ def log_facts(
     )
 
 
-def _segment_facts(segment: Segment, lagging: bool, hurried: bool) -> plan.SegmentFacts:
-    return plan.SegmentFacts(
+def _segment_facts(segment: Segment, lagging: bool, hurried: bool) -> plan.PlanSegment:
+    return plan.PlanSegment(
         base_offset=segment.base_offset,
         size=segment.size,
         offset_index_size=segment.offset_index_size,
@@ -444,7 +444,7 @@ def _work(
     )
 
 
-def _groups(grouped: Sequence[Sequence[plan.SegmentFacts]], end: int) -> list[Group]:
+def _groups(grouped: Sequence[Sequence[plan.PlanSegment]], end: int) -> list[Group]:
     groups: list[Group] = []
     first = 0
     for index, each in enumerate(grouped):
