@@ -159,7 +159,7 @@ def one_group_a_wave(path: Path, config: Mapping[str, object] | None = None, now
         return RunLimits(whole_log_bytes=0)
     work = found.work
     largest = max(extra(work, group) for group in work.groups)
-    room = largest + spill(work) + waiting(found)
+    room = largest + spill(work) + waiting(work)
     return RunLimits(whole_log_bytes=0, max_extra_bytes=room, wave_bytes=1)
 
 

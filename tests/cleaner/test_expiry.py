@@ -11,9 +11,9 @@ import pytest
 from siltstone.base.config import LONG_MAX
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
-from siltstone.compaction.inplace.destination import InPlace, Nowhere
+from siltstone.compaction.inplace.destination import DryRun, InPlace
 from siltstone.compaction.inplace.facts import Choices, LogState
-from siltstone.compaction.inplace.originals import Originals, read_run, undo_log
+from siltstone.compaction.inplace.originals import Originals, check_log, read_run
 from siltstone.compaction.report import (
     CLEANED,
     FAILED,
@@ -246,7 +246,7 @@ def test_a_disk_that_refuses_is_a_failure(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_dry_run_changes_nothing_and_says_the_same(tmp_path: Path, checkpoint: int | None) -> None:
     partition = write(tmp_path, checkpoint=checkpoint)
     before = logs.tree(tmp_path)
-    said = clean(tmp_path, destination=Nowhere(), force=False)
+    said = clean(tmp_path, destination=DryRun(), force=False)
     assert {name: data for name, data in logs.tree(tmp_path).items() if name != ".lock"} == before
     done = clean(tmp_path, force=False)
     said.seconds = done.seconds = 0.0
@@ -263,7 +263,7 @@ def test_kept_originals_bring_deleted_segments_back(tmp_path: Path, checkpoint: 
     assert bases(partition) == [3, 4]
     with LogDirectory.open(tmp_path / "log") as directory:
         ((place, log),) = read_run(keep)
-        assert len(undo_log(place, log, directory)) == (3 if checkpoint is None else 2)
+        assert len(check_log(place, log).carry_out(directory)) == (3 if checkpoint is None else 2)
     assert logs.tree(partition) == before
 
 

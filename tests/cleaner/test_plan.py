@@ -11,7 +11,7 @@ import pytest
 from siltstone.base import files
 from siltstone.base.config import LogConfig
 from siltstone.compaction.inplace import plan
-from siltstone.compaction.inplace.plan import CleanableRange, GroupLimits, LagLimits, LogFacts, SegmentFacts
+from siltstone.compaction.inplace.plan import CleanableRange, GroupLimits, LagLimits, LogFacts, PlanSegment
 from siltstone.compaction.report import CLEANED, NOT_ELIGIBLE, NOTHING_TO_DO
 from siltstone.compaction.work import keeps_legacy_tombstones
 from siltstone.log import retention
@@ -23,8 +23,8 @@ MINUTE, HOUR = 60_000, 3_600_000
 GIB = 1 << 30
 
 
-def segments(*bases: int, size: int = 100) -> list[SegmentFacts]:
-    return [SegmentFacts(base_offset=base, size=size) for base in bases]
+def segments(*bases: int, size: int = 100) -> list[PlanSegment]:
+    return [PlanSegment(base_offset=base, size=size) for base in bases]
 
 
 def facts(*bases: int, size: int = 100, **given: int | None) -> LogFacts:
@@ -46,7 +46,7 @@ def checkpoint(path: Path) -> int:
     return read_checkpoint(path / "cleaner-offset-checkpoint")[WHERE]
 
 
-def bases(groups: Sequence[Sequence[SegmentFacts]]) -> list[list[int]]:
+def bases(groups: Sequence[Sequence[PlanSegment]]) -> list[list[int]]:
     return [[segment.base_offset for segment in group] for group in groups]
 
 
@@ -100,9 +100,9 @@ def at(hour: int, minute: int) -> int:
     return hour * HOUR + minute * MINUTE
 
 
-def _dated(times: Sequence[tuple[int, int]], sizes: Sequence[int]) -> list[SegmentFacts]:
+def _dated(times: Sequence[tuple[int, int]], sizes: Sequence[int]) -> list[PlanSegment]:
     return [
-        SegmentFacts(base_offset=10 * i, size=size, modified_ms=at(*time))
+        PlanSegment(base_offset=10 * i, size=size, modified_ms=at(*time))
         for i, (time, size) in enumerate(zip(times, sizes, strict=True))
     ]
 
@@ -133,7 +133,7 @@ def test_example_4_segments_and_horizons_of_the_old_formats() -> None:
 
 
 def test_example_4_equal_to_the_horizon_means_gone() -> None:
-    segment = SegmentFacts(base_offset=0, size=1, modified_ms=at(6, 40))
+    segment = PlanSegment(base_offset=0, size=1, modified_ms=at(6, 40))
     assert not keeps_legacy_tombstones(segment.modified_ms, at(6, 40))
 
 
@@ -163,7 +163,7 @@ def test_example_6_map_size_and_passes() -> None:
 
 def test_example_7_groups() -> None:
     sizes = [0.4, 0.4, 0.3, 0.7, 0.3, 1.0]
-    log = [SegmentFacts(base_offset=i * 10, size=int(size * 10)) for i, size in enumerate(sizes)]
+    log = [PlanSegment(base_offset=i * 10, size=int(size * 10)) for i, size in enumerate(sizes)]
     groups = plan.group_segments(log, 60, GroupLimits(segment_bytes=10, index_bytes=GIB))
     assert bases(groups) == [[0, 10], [20, 30], [40], [50]]
 
@@ -314,9 +314,9 @@ def test_bytes_on_both_sides() -> None:
 
 
 def test_groups_keep_to_the_index_limit() -> None:
-    log = [SegmentFacts(base_offset=i, size=1, offset_index_size=4, time_index_size=1) for i in range(3)]
+    log = [PlanSegment(base_offset=i, size=1, offset_index_size=4, time_index_size=1) for i in range(3)]
     assert bases(plan.group_segments(log, 3, GroupLimits(segment_bytes=9, index_bytes=8))) == [[0, 1], [2]]
-    log = [SegmentFacts(base_offset=i, size=1, time_index_size=4) for i in range(3)]
+    log = [PlanSegment(base_offset=i, size=1, time_index_size=4) for i in range(3)]
     assert bases(plan.group_segments(log, 3, GroupLimits(segment_bytes=9, index_bytes=11))) == [[0, 1], [2]]
 
 
@@ -329,7 +329,7 @@ def test_groups_span_at_most_two_to_the_31() -> None:
 
 def test_an_empty_segment_joins_whatever_the_span() -> None:
     limits, far = GroupLimits(segment_bytes=GIB, index_bytes=GIB), 1 << 33
-    log = [*segments(0), SegmentFacts(base_offset=far, size=0)]
+    log = [*segments(0), PlanSegment(base_offset=far, size=0)]
     assert bases(plan.group_segments(log, far + (1 << 32), limits)) == [[0, far]]
 
 

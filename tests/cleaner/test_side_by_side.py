@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.base import files
-from siltstone.compaction.inplace.side_by_side import side_by_side
+from siltstone.compaction.inplace.cleaner import side_by_side
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import CLEANER_CHECKPOINT, TopicPartition

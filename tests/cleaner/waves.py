@@ -1,4 +1,4 @@
-"""A log that is cleaned in waves of one group, runs of it that stop half-way, and what a run says of that."""
+"""A log that is cleaned in waves of one group, runs of it that stop half-way, and what they leave."""
 
 from __future__ import annotations
 
@@ -89,28 +89,25 @@ def run(
 
 
 def interrupt(path: Path, after: int, stop: BaseException | None = None) -> None:
-    """A run named 1-first that ends when some groups are swapped in."""
+    """A run that ends when some groups are swapped in."""
     stop = stop or KeyboardInterrupt()
     try:
         run(path, engine=Counting(after, stop), name="1-first")
     except BaseException as error:
         assert error is stop
-    assert journal_of(path).exists()
+    assert not (path / STAGING).exists()
 
 
-def journal_of(path: Path) -> Path:
-    """The journal that the interrupted run left."""
-    return path / STAGING / "1-first" / "journal.json"
-
-
-def winners_of(path: Path) -> list[Path]:
-    """Its winners' files."""
-    return sorted((path / STAGING / "1-first").glob("*.winners"))
-
-
-def resumed(result: LogResult, done: int) -> bool:
-    """Does the result say that the run went on, so many groups being done?"""
-    return f"resumed run 1-first: {done} of {GROUPS} groups were done" in result.notes
+def leave_files(path: Path) -> None:
+    """What runs that died, of this version or of one that had a journal, leave: none of it is true."""
+    folder = path / STAGING / "1-first"
+    (path / STAGING / "0-before" / "deep").mkdir(parents=True)
+    (path / STAGING / "a-file").touch()
+    folder.mkdir()
+    (folder / "journal.json").write_bytes(b'{"version":2,"sha256":"00","log":{"end":1,"checked":[]}}')
+    for base in (0, 3, 5, 8, 11):
+        (folder / f"{base:020d}.0.winners").write_bytes(b"")
+        (folder / f"{base:020d}.0.log").write_bytes(b"half a file")
 
 
 def outcome(path: Path) -> tuple[dict[int, bytes], dict[TopicPartition, int], bool]:

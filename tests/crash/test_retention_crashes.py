@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from siltstone.base import files
+from siltstone.compaction.inplace import originals
 from siltstone.compaction.inplace.destination import InPlace
-from siltstone.compaction.inplace.originals import Originals, read_run, refuse_changed, undo_log
+from siltstone.compaction.inplace.originals import Originals, read_run, refuse_changed
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO
 from siltstone.log import replacement
 from siltstone.log.directory import LogDirectory
@@ -108,7 +109,7 @@ def undo(path: Path) -> None:
         for place, log in read_run(path / "keep" / "run-0"):
             refuse_changed(log)
             finish_replacement(Path(log.path))
-            undo_log(place, log, directory)
+            originals.check_log(place, log).carry_out(directory)
 
 
 def _prepare_undo(path: Path) -> None:

@@ -21,7 +21,7 @@ import pytest
 from siltstone.base import files
 from siltstone.base.files import Operation
 from siltstone.compaction.inplace.destination import InPlace
-from siltstone.compaction.inplace.originals import Originals, read_run, refuse_changed, undo_log
+from siltstone.compaction.inplace.originals import Originals, check_log, read_run, refuse_changed
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO
 from siltstone.log import replacement
 from siltstone.log.directory import LogDirectory
@@ -120,7 +120,7 @@ def undo(path: Path) -> None:
         for place, log in read_run(path / "keep" / "run-0"):
             refuse_changed(log)
             finish_replacement(Path(log.path))
-            undo_log(place, log, directory)
+            check_log(place, log).carry_out(directory)
 
 
 @dataclass(frozen=True)

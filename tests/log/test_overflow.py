@@ -9,7 +9,7 @@ import pytest
 
 from siltstone.base.config import INT_MAX, LogConfig
 from siltstone.base.errors import CorruptRecordError
-from siltstone.compaction.inplace.destination import Nowhere
+from siltstone.compaction.inplace.destination import DryRun
 from siltstone.compaction.report import CLEANED, SKIPPED, UNCLEANABLE
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.overflow import overflowed, split_overflowed
@@ -107,7 +107,7 @@ def test_a_clean_in_place_splits_it_first(tmp_path: Path) -> None:
 def test_a_dry_run_says_what_is_to_be_done(tmp_path: Path) -> None:
     partition = wide_log(tmp_path)
     before = tree(partition)
-    result = run(tmp_path, destination=Nowhere())
+    result = run(tmp_path, destination=DryRun())
     assert result.status == SKIPPED and "--in-place splits it" in result.reason
     assert tree(partition) == before
 

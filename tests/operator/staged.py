@@ -20,13 +20,13 @@ from tests.golden_sets import Case, load_case, stage_round
 Listing = dict[str, tuple[bytes, int, int]]
 
 
-def room_in_waves(new_files: int, *, offsets: int, groups: int) -> int:
+def room_in_waves(new_files: int, *, offsets: int) -> int:
     """What must be allowed for a log to go in waves of that many bytes: for each offset 16 bytes that a
-    shuffle may spill and 4 of winners, and a journal. Each group is of one segment."""
-    return new_files + 20 * offsets + 2 * (2048 + 128 * (groups + 1) + 512 * groups)
+    shuffle may spill and 4 of its own where it is retained."""
+    return new_files + 20 * offsets
 
 
-SMALL_WAVES = room_in_waves(15_000, offsets=482, groups=6)
+SMALL_WAVES = room_in_waves(15_000, offsets=482)
 """Waves of one group for basic_zipf_ts."""
 
 

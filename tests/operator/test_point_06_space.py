@@ -61,7 +61,7 @@ def count_of_space(golden: Path, folder: Path, **changes: object) -> tuple[int, 
     return sum(verb in NEEDS_SPACE for verb, _, _ in seen), log_bytes(whole.partition)
 
 
-@pytest.mark.parametrize("max_extra_bytes", [None, room_in_waves(25_000, offsets=445, groups=3)])
+@pytest.mark.parametrize("max_extra_bytes", [None, room_in_waves(25_000, offsets=445)])
 def test_a_full_disk_at_any_moment_leaves_the_log_whole(
     golden: Path, tmp_path: Path, max_extra_bytes: int | None
 ) -> None:
@@ -141,7 +141,7 @@ def bytes_on_disk(directory: Path) -> int:
 
 @pytest.mark.parametrize("new_files", [14_000, 20_000, 29_000, 48_000])
 def test_the_extra_bytes_stay_below_what_is_allowed(golden: Path, tmp_path: Path, new_files: int) -> None:
-    allowed = room_in_waves(new_files, offsets=724, groups=8)
+    allowed = room_in_waves(new_files, offsets=724)
     staged = stage(golden, "compact_then_delete_ms2", tmp_path / "data")
     engine, start, peak = CountingWaves(), bytes_on_disk(staged.directory), 0
 

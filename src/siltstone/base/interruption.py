@@ -30,6 +30,8 @@ GRACE_SECONDS = 4.0
 SETTLE_SECONDS = 2.5
 """Cleaning up waits so long for what runs elsewhere to end."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+Critical = Callable[[], contextlib.AbstractContextManager[object]]
+"""Guards a block that an interrupt should not tear apart: ``Interruption.critical``, or no guard at all."""
 SAID = "interrupted; every log is whole, run the command again to go on"
 
 

@@ -66,7 +66,7 @@ class CleanFlags:
     max_extra_bytes
         Most bytes of new files at one time; default: a quarter of what is free.
     stop_after
-        Start nothing new after so many minutes.
+        Start nothing new after so many minutes, once something has changed; run again for the rest.
     report
         Write an audit (settings with sources, reasons, SHA-256 of every file before and after) here.
     dry_run

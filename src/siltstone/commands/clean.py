@@ -25,7 +25,7 @@ from siltstone.base.errors import DirectoryRefusedError, SiltstoneError, UsageEr
 from siltstone.commands.policies import PolicyPlaces, gather_policies, log_states, recovery_configs
 from siltstone.compaction.engine import Engine, InProcessEngine, Progress
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
-from siltstone.compaction.inplace.destination import CleanedCopy, Destination, InPlace, Nowhere
+from siltstone.compaction.inplace.destination import CleanedCopy, Destination, DryRun, InPlace
 from siltstone.compaction.inplace.facts import Choices, LogState
 from siltstone.compaction.inplace.originals import Originals, read_run, refuse_other_file_system, undo_logs
 from siltstone.compaction.ledger.engine import CompactionEngine, InProcessCompactionEngine
@@ -208,7 +208,7 @@ def clean(
     with one log is in its result."""
     _refuse_contradictions(request)
     clock = clock or SystemClock()
-    chosen_ms(request.now_ms, clock)  # refused before anything is opened
+    now_ms = chosen_ms(request.now_ms, clock)  # refused before anything is opened
     started = clock.now_ms()
     run = f"{datetime.fromtimestamp(started / 1000, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     with contextlib.ExitStack() as stack:
@@ -222,70 +222,78 @@ def clean(
         states = log_states(directories, policies, request.topics)
         destination = _destination(request, run, directories, states)
         audited = _Audit(request, run, started, states) if request.report else None
+        once = _EngineOnce(request, progress, engine)
+        cleaner = _cleaner(request, destination, once, progress)
         try:
-            report, not_meant = _run(request, run, destination, directories, states, progress, engine, clock)
-        except (SiltstoneError, OSError) as error:
-            if audited is not None:
+            results = cleaner.run(states, _choices(request, now_ms))
+            left_out = destination.commit()
+        except BaseException as error:
+            with interruption.current().critical():
+                destination.discard()
+            if audited is not None and isinstance(error, (SiltstoneError, OSError)):
                 audited.write([], str(error))
+            if isinstance(error, KeyboardInterrupt):
+                _remember(request, states, cleaner.results, started)
             raise
-        report.notes.extend(policies.notes)
-        note_listed(states, report.results)
-        if request.in_place and not request.dry_run:
-            remember(states, report.results, started)
-        report.results.extend(not_meant)
+        note_listed(states, results)
+        report = CleanReport(run=run, results=results, notes=list(policies.notes), engine=once.name)
+        report.passed_over = [each for directory in directories for each in directory.passed_over]
+        not_meant = _tell_left_out(left_out, results, report.passed_over)
+        _remember(request, states, results, started)
+        report.results = [*results, *not_meant]
+        kept = _originals_of(request, run)
+        report.kept = kept if kept is not None and files.exists(kept) else None
         if audited is not None:
             report.report_error = audited.write(report.results)
         return report
 
 
-def _run(
-    request: CleanRequest,
-    run: str,
-    destination: Destination,
-    directories: Sequence[LogDirectory],
-    states: Sequence[LogState],
-    progress: Progress | None,
-    engine: EngineFactory,
-    clock: Clock,
-) -> tuple[CleanReport, list[LogResult]]:
-    """The run, with a result for each of ``states``; and results of logs that a copy had to leave out,
-    too."""
+def _remember(
+    request: CleanRequest, states: Sequence[LogState], results: Sequence[LogResult], began_ms: int
+) -> None:
+    """Keep what came of a run in place; of an interrupted one, what was done of the first logs."""
+    if request.in_place and not request.dry_run:
+        remember(states[: len(results)], results, began_ms)
+
+
+class _EngineOnce:
+    """The engine of a run: started when it is first asked for. ``name`` for people, None until then."""
+
+    def __init__(self, request: CleanRequest, progress: Progress | None, engine: EngineFactory) -> None:
+        self._request = request
+        self._progress = progress
+        self._factory = engine
+        self._engine: Engine | None = None
+
+    def __call__(self) -> Engine:
+        if self._engine is None:
+            alone = self._request.no_spark
+            self._engine = InProcessEngine() if alone else self._factory(self._request, self._progress)
+        return self._engine
+
+    @property
+    def name(self) -> str | None:
+        if self._engine is None:
+            return None
+        return "in-process" if isinstance(self._engine, InProcessEngine) else f"spark {self._request.master}"
+
+
+def _cleaner(
+    request: CleanRequest, destination: Destination, engine: Callable[[], Engine], progress: Progress | None
+) -> Cleaner:
     stop_after = None if request.stop_after_minutes is None else request.stop_after_minutes * 60
     limits = RunLimits(max_extra_bytes=request.max_extra_bytes, stop_after_seconds=stop_after)
-    started: list[Engine] = []
+    critical = interruption.current().critical
+    return Cleaner(engine, destination, limits, critical=critical, progress=progress)
 
-    def engine_once() -> Engine:
-        if not started:
-            started.append(InProcessEngine() if request.no_spark else engine(request, progress))
-        return started[0]
 
-    choices = Choices(
-        now_ms=chosen_ms(request.now_ms, clock),
+def _choices(request: CleanRequest, now_ms: int) -> Choices:
+    return Choices(
+        now_ms=now_ms,
         force=request.force,
         drop_keyless=request.drop_keyless,
         high_watermark_is_end=request.high_watermark == "end",
     )
-    try:
-        cleaner = Cleaner(
-            engine_once, destination, limits, critical=interruption.current().critical, progress=progress
-        )
-        results = cleaner.run(states, choices)
-        destination.close(list(states))
-    except BaseException:
-        with interruption.current().critical():
-            destination.discard()
-        raise
-    passed_over = [each for directory in directories for each in directory.passed_over]
-    kept = _originals_of(request, run)
-    not_meant: list[LogResult] = []
-    if isinstance(destination, CleanedCopy):
-        not_meant = _tell_left_out(destination.left_out, results, passed_over)
-    swapped = kept if kept is not None and files.exists(kept) else None
-    name = None if not started else f"spark {request.master}"
-    if started and isinstance(started[0], InProcessEngine):
-        name = "in-process"
-    report = CleanReport(run=run, results=results, passed_over=passed_over, kept=swapped, engine=name)
-    return report, not_meant
 
 
 def _originals_of(request: CleanRequest, run: str) -> Path | None:
@@ -296,7 +304,7 @@ def _destination(
     request: CleanRequest, run: str, directories: Sequence[LogDirectory], states: Sequence[LogState]
 ) -> Destination:
     if request.dry_run or not (request.in_place or request.out):
-        return Nowhere()
+        return DryRun()
     if request.out is not None:
         copy = CleanedCopy(run, directories[0], request.out.absolute())
         copy.refuse_little_room()

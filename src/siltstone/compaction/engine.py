@@ -32,12 +32,11 @@ from siltstone.log.transactions import NOTHING, Carried
 #
 #     BASE.ATTEMPT.winners     uint32, little-endian, ascending: offsets less the group's base
 #
-# There is no header: count and CRC32C are in the task's report, and from there in the journal. A task writes
-# only a file of its own name, made with O_EXCL, and makes it durable itself. A group without winners has
-# none.
+# There is no header: count and CRC32C are in the task's report. A task writes only a file of its own name,
+# made with O_EXCL. Only the run that wrote it reads it, so it need not be durable. A group without winners
+# has none.
 
 WINNER_BYTES = 4
-_CHUNK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +69,6 @@ def write_winners(
         with files.Writer(path) as writer:
             writer.write(data)
             files.inherit_owner(path)
-            writer.sync()
         return WinnersFile(
             group=group.index, name=name, count=len(winners), checksum=crc32c(data), carried=carried
         )
@@ -91,23 +89,6 @@ def read_winners(folder: Path, file: WinnersFile) -> Offsets:
         if not sound or crc32c(winners.view(np.uint8).data) != file.checksum:
             raise CheckFailedError(f"{folder / file.name}: not the winners that were gathered")
     return winners.astype(np.uint32, copy=False)
-
-
-def is_sound(folder: Path, file: WinnersFile) -> bool:
-    """Are the winners those that were written? Takes little memory, however many they are."""
-    if not file.count:
-        return True
-    buffer, position, checksum = np.empty(_CHUNK_BYTES, np.uint8), 0, 0
-    try:
-        with files.Reader(folder / file.name) as reader:
-            if reader.stat.size != file.count * WINNER_BYTES:
-                return False
-            while got := reader.read_into(buffer, position):
-                checksum = crc32c(buffer[:got].data, checksum)
-                position += got
-    except OSError:
-        return False
-    return checksum == file.checksum
 
 
 def rewrite_from(

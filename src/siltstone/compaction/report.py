@@ -60,6 +60,12 @@ class LogResult:
         """Topic and partition."""
         return TopicPartition(self.topic, self.partition)
 
+    @property
+    def is_partly_cleaned(self) -> bool:
+        """Was the log given up, or stopped, when some of its groups were swapped in?"""
+        changed = self.removed.total() > 0 or self.segments_after != self.segments_before
+        return changed and self.status != CLEANED
+
     def stop(self, status: str, reason: str) -> LogResult:
         """The same log with this outcome."""
         self.status, self.reason = status, reason

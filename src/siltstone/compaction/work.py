@@ -54,7 +54,7 @@ class LogWork:
     ``staging``: folder for new files, None for a dry run. ``end``: the first uncleanable offset.
     ``producers``: (producer id, last data offset, -1 without one, producer epoch) of those that are alive,
     ascending. ``aborted``: the entries of the log's ``.txnindex`` files, those above ``end`` too.
-    ``message_sets``: the log begins with v0 or v1. ``legacy_horizon_ms``: tombstones of those stay in
+    ``message_sets``: a segment of it begins with v0 or v1. ``legacy_horizon_ms``: tombstones of those stay in
     segments that were modified later. ``map_end``: records from it on all stay; Kafka's map ends where it is
     full, ours does not, so only a comparison with Kafka sets it. ``tombstones_from``: tombstones from it on
     stay at any age (``log.ledger.keeping``). ``above``: the segments from ``end`` on, where markers of

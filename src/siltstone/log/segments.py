@@ -205,7 +205,7 @@ def first_batch_timestamp(segment: Segment) -> int | None:
 
 
 def has_message_sets(segment: Segment) -> bool:
-    """Does the segment begin with a message set of magic 0 or 1? Later ones never come before.
+    """Does the segment begin with a message set of magic 0 or 1? Inside one, v2 comes after them.
 
     Raises OSError.
     """

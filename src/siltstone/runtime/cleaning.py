@@ -25,12 +25,18 @@ from siltstone.base.config import LONG_MAX, Config, LogConfig
 from siltstone.base.errors import CleaningAbortedError, EngineError, SiltstoneError
 from siltstone.compaction import report
 from siltstone.compaction.extraction import trouble_of
-from siltstone.compaction.inplace import plan, resume
+from siltstone.compaction.inplace import plan
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
-from siltstone.compaction.inplace.destination import InPlace, check_sizes, cleaned_up_to, swap_of
+from siltstone.compaction.inplace.destination import (
+    DROPPED,
+    InPlace,
+    check_sizes,
+    cleaned_up_to,
+    drop_staged,
+    swap_of,
+)
 from siltstone.compaction.inplace.facts import Choices, LogState, OpenLog, Planned
 from siltstone.compaction.inplace.plan import kafka_map_keys
-from siltstone.compaction.inplace.resume import Journal
 from siltstone.compaction.input_splits import IO_LIMIT, UNLIMITED, share_of_io
 from siltstone.compaction.report import CLEANED, Cleaning, LogResult
 from siltstone.compaction.staging import Rewritten
@@ -38,7 +44,6 @@ from siltstone.log.directory import Checkpoints
 from siltstone.log.fetch import LogView
 from siltstone.log.ledger.keeping import uncovered
 from siltstone.log.names import TopicPartition
-from siltstone.log.own_folders import has_own_folder
 from siltstone.log.partition import PartitionLog
 from siltstone.log.replacement import adopt, drop_cleaned
 from siltstone.log.segment import LiveSegment
@@ -117,12 +122,10 @@ def _facts(view: LogView, config: LogConfig, durable: int, checkpoint: int | Non
     )
 
 
-def _segment_facts(
-    segment: LiveSegment, size: int, config: LogConfig, *, is_dirty: bool
-) -> plan.SegmentFacts:
+def _segment_facts(segment: LiveSegment, size: int, config: LogConfig, *, is_dirty: bool) -> plan.PlanSegment:
     hurried = is_dirty and config.max_compaction_lag_ms != LONG_MAX
     first = segment.first_timestamp() if hurried else -1
-    return plan.SegmentFacts(
+    return plan.PlanSegment(
         base_offset=segment.base_offset,
         size=size,
         modified_ms=segment.modified_ms if hurried else 0,
@@ -165,23 +168,16 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class IntoOpenLogs(InPlace):
-    """``logs``: those of the run, by partition, each with its claim.
-
-    An interrupted run is not gone on with, but what it has swapped is cleaned: groups are whole by
-    themselves, and the checkpoint moves only when all of them are in.
-    """
+    """``logs``: those of the run, by partition, each with its claim. Appends wait for no more than one
+    group's swap."""
 
     def __init__(
         self, run: str, logs: Mapping[TopicPartition, tuple[Candidate, Claim]], upkeep: Upkeep
     ) -> None:
         super().__init__(run)
+        self.at_once, self.takes_together = 1, False
         self._logs = logs
         self._upkeep = upkeep
-
-    @property
-    def at_once(self) -> int:
-        """One: appends wait for no more than one swap."""
-        return 1
 
     @contextlib.contextmanager
     def _changing(self, state: LogState) -> Iterator[Candidate]:
@@ -199,30 +195,16 @@ class IntoOpenLogs(InPlace):
 
     def tidy(self, state: LogState) -> list[str]:
         """Drop what an earlier run staged; nothing else is unfinished in a log that is open."""
-        return resume.sweep(state.path, keep=False) if has_own_folder(state.path) else []
+        return [DROPPED] if drop_staged(state.path) else []
 
-    def unfinished(self, state: LogState) -> resume.Unfinished | None:
-        """None: see above."""
-        return None
+    def check(self, planned: Planned) -> None:
+        """Raises CleaningAbortedError where the log is wanted back."""
+        self._logs[planned.state.where][1].check()
 
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
         """Write the checkpoint anew."""
         with self._changing(state) as candidate:
             self._write_checkpoint(candidate, offset)
-
-    def prepare(self, planned: Planned) -> None:
-        """Make the staging folder, unless the log is wanted back already."""
-        self._logs[planned.state.where][1].check()
-        super().prepare(planned)
-
-    def remember(self, planned: Planned, journal: Journal) -> None:
-        """Nothing to remember, but a moment to see whether to go on."""
-        self._logs[planned.state.where][1].check()
-
-    @property
-    def takes_together(self) -> bool:
-        """No: appends wait for no more than one group's swap."""
-        return False
 
     def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
         """Swap groups in; their sources' files are unlinked after ``file.delete.delay.ms``."""
@@ -256,10 +238,6 @@ class IntoOpenLogs(InPlace):
             self._upkeep.guarded(candidate.served),
         ):
             self._upkeep.delete_old_segments_of(candidate.served, candidate.log)
-
-    def pause(self, planned: Planned) -> None:
-        """The same as giving up."""
-        self.give_up(planned)
 
 
 # What the embedded cleaner did: the last results, and Kafka's metrics out of them (``LogCleaner``'s

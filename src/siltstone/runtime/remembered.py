@@ -52,7 +52,8 @@ def note_listed(states: Sequence[LogState], results: Sequence[LogResult]) -> Non
 
 
 def remember(states: Sequence[LogState], results: Sequence[LogResult], began_ms: int) -> None:
-    """Keep what came of a cleaning in place that began at ``began_ms``; one result a state, in order."""
+    """Keep what came of a cleaning in place that began at ``began_ms``; one result a state, in order. A log
+    that was stopped half-way is kept with what was done of it."""
     history = History()
     ours = {path for path in {state.directory.path for state in states} if _has_files_of_ours(path)}
     for state, result in zip(states, results, strict=True):
@@ -62,7 +63,7 @@ def remember(states: Sequence[LogState], results: Sequence[LogResult], began_ms:
             _list(state, result, began_ms)
         except OSError as error:
             _logger.warning("%s: the list of uncleanable logs was not written: %s", state.where, error)
-        if result.status in (CLEANED, UNCLEANABLE, FAILED):
+        if result.status in (CLEANED, UNCLEANABLE, FAILED) or result.is_partly_cleaned:
             history.keep(state.directory.path, [Cleaning(began_ms=began_ms, result=result)])
 
 

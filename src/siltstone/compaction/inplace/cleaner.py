@@ -6,7 +6,9 @@
               │         └─► checked groups ─► destination, ascending ─► checkpoint ─► retention
               └─► nothing to do, not eligible ───────────────────────────────────────────┘
 
-One bad log never stops the others: whatever is wrong with a log ends in its ``LogResult``.
+One bad log never stops the others: whatever is wrong with a log ends in its ``LogResult``. An interrupted run
+leaves whole logs, some of their groups swapped; as the checkpoint moves last, the next run cleans the same
+range again (``docs/decisions/0015-an-interrupted-run-starts-again.md``).
 """
 
 from __future__ import annotations
@@ -17,11 +19,21 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 from siltstone.base.errors import EngineError, InvalidConfigError, LedgerError, SiltstoneError
+from siltstone.base.interruption import Critical
 from siltstone.compaction import report
-from siltstone.compaction.engine import WINNER_BYTES, Engine, LogDone, Progress, fits_one_task
+from siltstone.compaction.engine import (
+    WINNER_BYTES,
+    Engine,
+    LogDone,
+    Progress,
+    WinnersFile,
+    fits_one_task,
+    offset_span,
+)
 from siltstone.compaction.extraction import Group, Trouble, trouble_of
 from siltstone.compaction.inplace.destination import Destination, Room
 from siltstone.compaction.inplace.expiry import (
@@ -41,16 +53,14 @@ from siltstone.compaction.inplace.facts import (
     plan_log,
 )
 from siltstone.compaction.inplace.outcome import (
-    Progressing,
-    begin_journal,
+    InProgress,
+    changes_something,
     check_counts,
+    check_gathered,
     count_all,
     fill,
     fill_counts,
-    wave_done,
 )
-from siltstone.compaction.inplace.resume import checked_group, size_at_most
-from siltstone.compaction.inplace.side_by_side import Critical, side_by_side
 from siltstone.compaction.keys import ENTRY_BYTES
 from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import Rewritten
@@ -61,8 +71,8 @@ from siltstone.compaction.work import LogWork
 # ::
 #
 #     one task    small: its keys and bytes fit, and so do all its new files
-#     one job     larger, spread; all new files at once, and not too much work to do again
-#     in waves    winners and journal wait on disk; a wave's new files, then the next one's
+#     one job     larger, spread; all new files at once
+#     in waves    retained offsets wait on disk; a wave's new files, then the next one's
 #
 # Only where a swapped group's originals go (``Room.frees_sources``) do waves need less room than one job.
 
@@ -103,50 +113,38 @@ def spill(work: LogWork) -> int:
     return ENTRY_BYTES * _records_at_most(work)
 
 
-def waiting(planned: Planned) -> int:
-    """Most bytes of winners and journal, which stay until the last wave is swapped in."""
-    return WINNER_BYTES * _records_at_most(planned.work) + size_at_most(planned.work, len(planned.uncleaned))
+def waiting(work: LogWork) -> int:
+    """Most bytes of retained offsets, which stay until the last wave is swapped in."""
+    return WINNER_BYTES * _records_at_most(work)
 
 
 def _records_at_most(work: LogWork) -> int:
-    span = work.end - work.segments[0].base_offset
-    return min(span, work.size)
+    return min(offset_span(work), work.size)
 
 
-def groups_left(planned: Planned) -> tuple[Group, ...]:
-    """The groups that are still to be done."""
-    return planned.work.groups[len(planned.journal.checked) if planned.journal is not None else 0 :]
-
-
-def budget(planned: Planned, room: Room, whole_log_bytes: int, wave_bytes: int) -> Budget:
+def budget(work: LogWork, room: Room, whole_log_bytes: int, wave_bytes: int) -> Budget:
     """The way that a log goes.
 
-    ``whole_log_bytes``: most for one task; ``wave_bytes``: most without a journal.
+    ``whole_log_bytes``: most for one task; ``wave_bytes``: most for one job.
     """
-    work, left = planned.work, groups_left(planned)
-    way, standing = Way.IN_WAVES, waiting(planned) + (0 if planned.journal else spill(work))
-    if planned.journal is None:
-        at_once = extra(work)
-        if at_once <= room.size and fits_one_task(work, whole_log_bytes):
-            way, standing = Way.ONE_TASK, 0
-        elif not room.frees_sources or (work.size <= wave_bytes and at_once + spill(work) <= room.size):
-            way, standing = Way.ONE_JOB, spill(work)
-    need = max((extra(work, each) for each in left), default=0) if room.frees_sources else extra(work)
-    return Budget(
-        way=way,
-        size=room.size - standing,
-        need=need + standing,
-        inodes=FILES_PER_GROUP * len(left),
-    )
+    at_once = need = extra(work)
+    if at_once <= room.size and fits_one_task(work, whole_log_bytes):
+        way, standing = Way.ONE_TASK, 0
+    elif not room.frees_sources or (work.size <= wave_bytes and at_once + spill(work) <= room.size):
+        way, standing = Way.ONE_JOB, spill(work)
+    else:
+        way, standing = Way.IN_WAVES, spill(work) + waiting(work)
+    if room.frees_sources:
+        need = max((extra(work, each) for each in work.groups), default=0)
+    inodes = FILES_PER_GROUP * len(work.groups)
+    return Budget(way=way, size=room.size - standing, need=need + standing, inodes=inodes)
 
 
-def waves(
-    work: LogWork, groups: Sequence[Group], room: int, wave_bytes: int, workers: int
-) -> Iterator[list[Group]]:
+def waves(work: LogWork, room: int, wave_bytes: int, workers: int) -> Iterator[list[Group]]:
     """Neighbouring groups that are rewritten together: their new files fit ``room`` bytes, and what an
     interrupt may cost is ``wave_bytes`` of sources, or a group for each worker, whichever is more."""
     wave: list[Group] = []
-    for group in groups:
+    for group in work.groups:
         taken = (*wave, group)
         members = [segment for each in taken for segment in work.segments[each.first : each.last]]
         size = sum(segment.size for segment in members)
@@ -160,22 +158,52 @@ def waves(
         yield wave
 
 
+# Swaps of several logs at one time: each waits for the disk most of its time.
+
+
+@contextlib.contextmanager
+def side_by_side(at_once: int, critical: Critical) -> Iterator[Callable[[Callable[[], object]], object]]:
+    """What the body hands over is called in one of ``at_once`` threads, in this one where that is 1. All is
+    done when the block is left; ``critical`` guards the wait.
+
+    Interrupted, it leaves out what is not begun. Raises what a call raised.
+    """
+    if at_once == 1:
+        yield lambda call: call()
+        return
+    calls: list[Future[object]] = []
+    pool, is_interrupted = ThreadPoolExecutor(at_once, "swap"), True
+    try:
+        yield lambda call: calls.append(pool.submit(call))
+        is_interrupted = False
+    except Exception:
+        is_interrupted = False
+        raise
+    finally:
+        with critical():
+            pool.shutdown(wait=True, cancel_futures=is_interrupted)
+    for each in calls:
+        each.result()
+
+
 WHOLE_LOG_BYTES = 64 << 20
 """A log up to this size goes through one task, if the memory for its keys allows it."""
 _TIMES_AS_LARGE = 4
 """So much larger may such a log be where all workers have one."""
 WAVE_BYTES = 1 << 30
-"""Sources that a wave takes, so much may have to be done again; larger logs are gone on with by a journal."""
+"""Sources that a wave takes: so much may have to be done again. A larger log goes in several."""
 UNFINISHED = (
     "its segments are cleaned, but the run could not be finished: {reason}; "
     "where the cleaner checkpoint did not move, the next run cleans the log once more"
 )
+INTERRUPTED = "interrupted; what was swapped in stays, run again to clean the rest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLimits:
     """What bounds a run: extra bytes on disk (None: a quarter of what is free) and seconds.
 
+    ``stop_after_seconds``: nothing new is begun after that, once the run has changed something at all.
     ``whole_log_bytes``: up to this size a log is one task's, up to four times as much where all workers have
     such a log. ``wave_bytes``: up to this size it goes in one job, and so much of a larger one in one wave.
     """
@@ -187,7 +215,10 @@ class RunLimits:
 
 
 class Cleaner:
-    """One run over some logs. ``critical`` guards what an interrupt should not tear apart."""
+    """One run over some logs. ``critical`` guards what an interrupt should not tear apart.
+
+    ``results``: one a log, in the order given, as far as the run got; of an interrupted run, too.
+    """
 
     def __init__(
         self,
@@ -203,10 +234,12 @@ class Cleaner:
         self._limits = limits
         self._critical = critical
         self._progress = progress or (lambda log, stage, done, total: None)
+        self.results: list[LogResult] = []
         self._choices: Choices
         self._total, self._done = 0, 0
         self._telling = threading.Lock()
         self._whole_log_bytes: int
+        self._has_changed_something = False
         self._deadline = (
             None if limits.stop_after_seconds is None else time.monotonic() + limits.stop_after_seconds
         )
@@ -215,12 +248,11 @@ class Cleaner:
         """Clean what is to be cleaned; one result a log, in the order given. Raises EngineError only when
         no log could be worked on at all."""
         self._choices = choices
-        results: dict[LogState, LogResult] = {}
         planned: list[Planned] = []
         strangers = mismatched_topic_ids(states)
         for state in states:
-            found = self._plan(state, choices, strangers.get(state.where))
-            results[state] = found.result if isinstance(found, Planned) else found
+            found = self._plan(state, strangers.get(state.where))
+            self.results.append(found.result if isinstance(found, Planned) else found)
             if isinstance(found, Planned):
                 planned.append(found)
             elif is_asked(found):
@@ -231,32 +263,27 @@ class Cleaner:
         except BaseException:
             self._leave(planned)
             raise
-        return [results[state] for state in states]
+        return self.results
 
     def _leave(self, planned: Sequence[Planned]) -> None:
-        """Interrupted: clear away what is only staged, but for what the next run can go on with. What was
-        swapped stays; each log is whole."""
+        """Interrupted: clear away what is only staged. What was swapped stays; each log is whole."""
         with self._critical():
             for each in planned:
                 with contextlib.suppress(SiltstoneError, OSError):
-                    self._destination.pause(each)
+                    self._destination.give_up(each)
 
-    def _plan(self, state: LogState, choices: Choices, stranger: str | None) -> Planned | LogResult:
+    def _plan(self, state: LogState, stranger: str | None) -> Planned | LogResult:
         try:
-            wanted = state.config is not None and "compact" in state.config.policies
             if stranger is not None:
                 return open_result(state).stop(report.SKIPPED, stranger)
-            with self._critical():
-                notes = self._destination.tidy(state) if wanted else []
-            unfinished = self._destination.unfinished(state) if wanted else None
+            notes: list[str] = []
+            if state.config is not None and "compact" in state.config.policies:
+                with self._critical():
+                    notes = self._destination.tidy(state)
             staging = self._destination.staging(state)
-            found = plan_log(state, state.checkpoints(), choices, staging, unfinished)
+            found = plan_log(state, state.checkpoints(), self._choices, staging)
             result = found.result if isinstance(found, Planned) else found
             result.notes[:0] = notes
-            resumed = isinstance(found, Planned) and found.journal is not None
-            if unfinished is not None and not resumed and result.status != report.SKIPPED:
-                with self._critical():
-                    self._destination.drop(state)
             if isinstance(found, LogResult) and found.checkpoint_reset is not None:
                 self._destination.reset_checkpoint(state, found.checkpoint_reset)
             return found
@@ -292,7 +319,7 @@ class Cleaner:
         except OSError as error:
             planned.result.stop(report.FAILED, trouble_of(error).reason)
             return None
-        found = budget(planned, room, self._whole_log_bytes, self._limits.wave_bytes)
+        found = budget(planned.work, room, self._whole_log_bytes, self._limits.wave_bytes)
         if found.need > room.size:
             reason = (
                 f"{where}: needs up to {found.need} bytes more on disk, "
@@ -321,8 +348,13 @@ class Cleaner:
         if batch:
             yield batch
 
+    def _is_time_up(self) -> bool:
+        """Not before the run has changed something: else a short window would never get anywhere."""
+        is_over = self._deadline is not None and time.monotonic() >= self._deadline
+        return is_over and self._has_changed_something
+
     def _stopped(self, planned: Sequence[Planned]) -> bool:
-        if self._deadline is None or time.monotonic() < self._deadline:
+        if not self._is_time_up():
             return False
         for each in planned:
             each.result.stop(report.SKIPPED, "stopped by --stop-after before its turn; run again to go on")
@@ -331,27 +363,28 @@ class Cleaner:
     def _clean_small(self, batch: Sequence[Planned]) -> None:
         if self._stopped(batch):
             return
-        left = {each.work.name: Progressing(planned=each) for each in batch if self._prepared(each)}
+        left = {each.work.name: InProgress(planned=each) for each in batch if self._prepared(each)}
         if not left:
             return
         try:
-            works = [progressing.planned.work for progressing in left.values()]
+            works = [each.planned.work for each in left.values()]
             with side_by_side(self._destination.at_once, self._critical) as go:
                 for done in self._engine().clean_whole(works):
                     left[done.name].began = time.perf_counter() - done.seconds
                     go(functools.partial(self._settle, left.pop(done.name), done, last=True))
         except (SiltstoneError, OSError) as error:
-            for progressing in left.values():
-                self._fail(progressing, trouble_of(error))
+            for each in left.values():
+                self._fail(each, trouble_of(error))
             self._raise_if_no_engine(error)
 
     def _prepared(self, planned: Planned) -> bool:
         """Make the log's staging folder; one that cannot be made is that log's trouble only."""
         try:
+            self._destination.check(planned)
             self._destination.prepare(planned)
             return True
         except (SiltstoneError, OSError) as error:
-            self._fail(Progressing(planned=planned), trouble_of(error))
+            self._fail(InProgress(planned=planned), trouble_of(error))
             return False
 
     def _clean_large(self, planned: Planned) -> None:
@@ -360,105 +393,91 @@ class Cleaner:
         found = self._budget(planned)
         if found is None or not self._prepared(planned):
             return
-        progressing = Progressing(planned=planned, journal=planned.journal)
-        if planned.journal is not None:
-            progressing.groups = [each.rewritten for each in planned.journal.checked]
+        cleaning = InProgress(planned=planned)
         try:
+            engine = self._engine()
+            cleaning.began = time.perf_counter()
             if found.way is Way.IN_WAVES:
-                self._clean_in_waves(progressing, found)
+                self._clean_in_waves(cleaning, found, engine)
             else:
-                engine = self._engine()
-                progressing.began = time.perf_counter()
-                self._settle(progressing, engine.clean_spread(planned.work), last=True)
+                self._settle(cleaning, engine.clean_spread(planned.work), last=True)
         except (SiltstoneError, OSError) as error:
-            self._fail(progressing, trouble_of(error), pause=isinstance(error, EngineError))
+            self._fail(cleaning, trouble_of(error))
             self._raise_if_no_engine(error)
+        except KeyboardInterrupt:
+            self._tell_what_was_done(cleaning, Trouble(status=report.SKIPPED, reason=INTERRUPTED))
+            raise
 
-    def _clean_in_waves(self, progressing: Progressing, found: Budget) -> None:
-        planned, left = progressing.planned, groups_left(progressing.planned)
-        engine = self._engine() if left else None
-        progressing.began = time.perf_counter()
-        if progressing.journal is None:
-            assert engine is not None
-            if not self._gather(progressing, engine):
-                return
-        journal = progressing.journal
-        assert journal is not None
-        if engine is None:
-            self._settle(progressing, wave_done(journal, []), last=True)
-            return
-        done, total = len(progressing.groups), len(planned.work.groups)
-        for wave in waves(planned.work, left, found.size, self._limits.wave_bytes, engine.workers):
-            if self._stopped([planned]):
-                reason = Trouble(status=report.SKIPPED, reason=_partly(done, total))
-                self._fail(progressing, reason, pause=True)
-                return
-            rewritten = wave_done(journal, engine.rewrite(planned.work, wave, journal.winners))
-            done += len(wave)
-            if not self._settle(progressing, rewritten, last=done == total):
-                return
-
-    def _gather(self, progressing: Progressing, engine: Engine) -> bool:
-        """Put the winners on disk, and remember them; False when the log is not to be gone on with."""
-        gathered = engine.gather(progressing.planned.work)
-        trouble = gathered.totals.found.trouble or next(
-            (file.trouble for file in gathered.files if file.trouble is not None), None
-        )
+    def _clean_in_waves(self, cleaning: InProgress, found: Budget, engine: Engine) -> None:
+        """The retained offsets of the whole log are put into files, once; then its groups go by them."""
+        planned, work = cleaning.planned, cleaning.planned.work
+        gathered = engine.gather(work)
+        trouble = gathered.totals.found.trouble or _first_trouble(gathered.files)
         if trouble is not None:
-            self._fail(progressing, trouble)
-            return False
-        progressing.journal = begin_journal(progressing.planned, gathered)
-        with self._critical():
-            self._destination.remember(progressing.planned, progressing.journal)
-        return True
+            self._fail(cleaning, trouble)
+            return
+        winners = check_gathered(work, gathered)
+        done, total = 0, len(work.groups)
+        for wave in waves(work, found.size, self._limits.wave_bytes, engine.workers):
+            if self._is_time_up():
+                self._fail(cleaning, Trouble(status=report.SKIPPED, reason=_partly(done, total)))
+                return
+            self._destination.check(planned)
+            rewritten = replace(gathered.totals, groups=engine.rewrite(work, wave, winners))
+            done += len(wave)
+            if not self._settle(cleaning, rewritten, last=done == total):
+                return
 
     def _raise_if_no_engine(self, error: Exception) -> None:
         if isinstance(error, EngineError) and error.__cause__ is None:
             raise error
 
-    def _settle(self, progressing: Progressing, done: LogDone, *, last: bool) -> bool:
+    def _settle(self, cleaning: InProgress, done: LogDone, *, last: bool) -> bool:
         """Check and take over what an engine hands back; False when the log is not to be gone on with."""
-        planned = progressing.planned
+        planned = cleaning.planned
         try:
-            trouble = done.found.trouble or next(
-                (g.trouble for g in done.groups if g.trouble is not None), None
-            )
+            trouble = done.found.trouble or _first_trouble(done.groups)
             if trouble is None:
-                check_counts(progressing, done, last=last)
-                if last and planned.result.records_before is None:
+                check_counts(cleaning, done, last=last)
+                if planned.result.records_before is None:
                     count_all(planned, done)
-                self._remember(progressing, done)
-                for groups in self._together(done.groups):
-                    with self._critical():
-                        self._destination.accept(planned, groups)
-                        progressing.groups.extend(groups)
+                self._accept(cleaning, done)
                 if last:
                     self._finish(planned)
         except (SiltstoneError, OSError) as error:
             trouble = trouble_of(error)
         if trouble is not None:
-            self._fail(progressing, trouble)
+            self._fail(cleaning, trouble)
             return False
         if last:
-            fill(progressing, done)
-            self._retain(planned.state, planned.result, lambda: after_cleaning(progressing))
-            planned.result.seconds = time.perf_counter() - progressing.began
+            fill(cleaning, done)
+            self._retain(planned.state, planned.result, lambda: after_cleaning(planned, cleaning.groups))
+            planned.result.seconds = time.perf_counter() - cleaning.began
             self._tell()
         return True
+
+    def _accept(self, cleaning: InProgress, done: LogDone) -> None:
+        """Take over the groups at hand, in one go or one after another. Raises SiltstoneError, OSError."""
+        together = [done.groups] if done.groups else []
+        if not self._destination.takes_together:
+            together = [[each] for each in done.groups]
+        for groups in together:
+            with self._critical():
+                self._destination.accept(cleaning.planned, groups)
+                cleaning.groups.extend(groups)
+            if any(changes_something(cleaning.planned.work, each) for each in groups):
+                self._has_changed_something = True
 
     def _finish(self, planned: Planned) -> None:
         """Raises SiltstoneError, OSError with what is left to do where the new segments are all in place."""
         try:
             with self._critical():
                 self._destination.finish(planned)
+            self._has_changed_something = True
         except OSError as error:
             if not self._destination.keeps_accepted:
                 raise
             raise OSError(error.errno, UNFINISHED.format(reason=trouble_of(error).reason)) from error
-
-    def _together(self, groups: Sequence[Rewritten]) -> list[Sequence[Rewritten]]:
-        """Groups that are taken over in one go."""
-        return [groups] if groups and self._destination.takes_together else [[each] for each in groups]
 
     def _retain(self, state: LogState, result: LogResult, left: Callable[[], list[Left]]) -> None:
         """Let go of what has expired of a log that is done with; an open log's manager sees to its own."""
@@ -473,32 +492,32 @@ class Cleaner:
         except (SiltstoneError, OSError) as error:
             result.stop(report.FAILED, f"old segments could not be deleted: {trouble_of(error).reason}")
 
-    def _remember(self, progressing: Progressing, done: LogDone) -> None:
-        """Before groups are swapped in, the journal says by what they will be known."""
-        if progressing.journal is not None and done.groups:
-            groups = [checked_group(group) for group in done.groups]
-            progressing.journal = progressing.journal.with_checked(groups)
-            with self._critical():
-                self._destination.remember(progressing.planned, progressing.journal)
+    def _fail(self, cleaning: InProgress, trouble: Trouble) -> None:
+        """The log is not gone on with: say why, and clear away."""
+        self._tell_what_was_done(cleaning, trouble)
+        with contextlib.suppress(SiltstoneError, OSError):
+            self._destination.give_up(cleaning.planned)
+        self._tell()
 
-    def _fail(self, progressing: Progressing, trouble: Trouble, *, pause: bool = False) -> None:
-        """Say why the log is not cleaned; with ``pause``, the next run is to go on with it."""
-        planned = progressing.planned
+    def _tell_what_was_done(self, cleaning: InProgress, trouble: Trouble) -> None:
+        """The result of a log that is not cleaned, whatever was taken over of it."""
+        planned = cleaning.planned
         planned.result.stop(trouble.status, trouble.reason)
         planned.result.cleaned_end_offset = planned.result.first_dirty_offset
         if not self._destination.keeps_accepted:
-            progressing.groups = []
-        fill_counts(progressing)
-        if progressing.began:
-            planned.result.seconds = time.perf_counter() - progressing.began
-        with contextlib.suppress(SiltstoneError, OSError):
-            (self._destination.pause if pause else self._destination.give_up)(planned)
-        self._tell()
+            cleaning.groups = []
+        fill_counts(cleaning)
+        if cleaning.began:
+            planned.result.seconds = time.perf_counter() - cleaning.began
 
     def _tell(self) -> None:
         with self._telling:
             self._done += 1
             self._progress("logs", "done", self._done, self._total)
+
+
+def _first_trouble(reports: Sequence[Rewritten] | Sequence[WinnersFile]) -> Trouble | None:
+    return next((each.trouble for each in reports if each.trouble is not None), None)
 
 
 def _blank(state: LogState) -> LogResult:

@@ -1,4 +1,4 @@
-"""Where a cleaning's result goes: into the directory itself, into a copy (``cleaned_copy``), or nowhere.
+"""Where a cleaning's result goes: into the directory itself, into a cleaned copy, or nowhere.
 
 A destination names the folder that tasks write to, takes over checked groups in ascending order, and
 finishes or gives up a log. In place, groups are swapped in together, or each one fully and synced before the
@@ -7,18 +7,15 @@ next, so that a tombstone never goes before the value it hides, and the checkpoi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from siltstone.base import files
 from siltstone.base.errors import CheckFailedError, DirectoryRefusedError, UnsafeFileError
-from siltstone.compaction.inplace import resume
 from siltstone.compaction.inplace.expiry import Expiry
 from siltstone.compaction.inplace.facts import LogState, Planned, staging_folder
 from siltstone.compaction.inplace.originals import Originals
-from siltstone.compaction.inplace.resume import Journal
 from siltstone.compaction.staging import Rewritten
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
@@ -31,6 +28,7 @@ from siltstone.log.replacement import adopt, delete_oldest, finish_replacement, 
 
 _AT_ONCE = 4
 """Swaps that wait for the disk at one time."""
+DROPPED = f"removed staged files of an earlier run ({STAGING})"
 INDEX_SETTINGS = ("index.interval.bytes", "segment.index.bytes")
 
 
@@ -39,7 +37,7 @@ class Room:
     """Bytes that new files may take, and free inodes (None: not counted).
 
     ``frees_sources``: a swapped group's originals are gone, so that waves need room one after another; only
-    then are there waves, and a journal of them.
+    then are there waves.
     """
 
     size: int
@@ -47,83 +45,60 @@ class Room:
     frees_sources: bool
 
 
-class Destination(Protocol):
-    """What the cleaner asks of the place where results go."""
+class Destination:
+    """What the cleaner asks of the place where results go. By itself it is a dry run's: nothing is written.
 
-    @property
-    def at_once(self) -> int:
-        """So many logs may be taken over at one time, each by a thread."""
-        ...
+    Another kind overrides what it does. ``at_once``: so many logs may be taken over at one time, each by a
+    thread. ``takes_together``: all groups at hand are taken over in one go, not one after another.
+    ``keeps_accepted``: groups that were taken over stay, also when the log is given up after that.
+    """
+
+    at_once = 1
+    takes_together = True
+    keeps_accepted = False
 
     def tidy(self, state: LogState) -> list[str]:
         """Before planning: finish what an earlier run or broker left; what was done, a line each."""
-        ...
-
-    def unfinished(self, state: LogState) -> resume.Unfinished | None:
-        """After that: the interrupted run that may be gone on with."""
-        ...
-
-    def drop(self, state: LogState) -> None:
-        """That run is not gone on with: clear it away."""
-        ...
+        return []
 
     def staging(self, state: LogState) -> Path | None:
         """The folder for new files, by name; None when nothing is written."""
-        ...
+        return None
 
     def room(self, state: LogState, allowed: int | None) -> Room:
         """What new files may take; ``allowed`` is ``--max-extra-bytes``."""
-        ...
+        return Room(size=1 << 62, inodes=None, frees_sources=False)
 
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
         """The checkpoint was outside the log and nothing is cleaned: write it anew."""
-        ...
+
+    def check(self, planned: Planned) -> None:
+        """Is the log still the run's? Asked before work is begun, and before each wave; raises if it is
+        not."""
 
     def prepare(self, planned: Planned) -> None:
-        """Make the folder: the log is about to be worked on."""
-        ...
-
-    def remember(self, planned: Planned, journal: Journal) -> None:
-        """Keep the journal, durably, for a run that has to go on with this one."""
-        ...
-
-    @property
-    def takes_together(self) -> bool:
-        """Is it all groups at hand that are taken over in one go, or one after another?"""
-        ...
-
-    @property
-    def keeps_accepted(self) -> bool:
-        """Do groups that were taken over stay, also when the log is given up after that?"""
-        ...
+        """The log is about to be worked on: make the folder."""
+        if planned.work.staging is not None:
+            files.make_directory(planned.work.staging, parents=True)
 
     def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
         """Take over checked groups, in ascending order: all of them, or, where it raises, none."""
-        ...
 
     def finish(self, planned: Planned) -> None:
         """All groups are in: move the checkpoint, clear away."""
-        ...
 
     def expire(self, state: LogState, expiry: Expiry) -> None:
         """The log is cleaned, or needs no cleaning: let go of its expired segments."""
-        ...
 
     def give_up(self, planned: Planned) -> None:
-        """The log is not gone on with: clear away what is only staged."""
-        ...
+        """The log is not gone on with, or the run is interrupted: clear away what is only staged."""
 
-    def pause(self, planned: Planned) -> None:
-        """The log is interrupted: clear away what is only staged, but for what a run can go on with."""
-        ...
-
-    def close(self, states: list[LogState]) -> None:
-        """The run is over."""
-        ...
+    def commit(self) -> dict[Path, str]:
+        """The run is over, let its result be seen. Returns what is not in it, by path, with the reason."""
+        return {}
 
     def discard(self) -> None:
         """The run broke off: leave nothing half-done that is ours to clear."""
-        ...
 
 
 def check_sizes(group: Rewritten) -> None:
@@ -158,65 +133,28 @@ def cleaned_up_to(planned: Planned) -> int:
     return max(min(planned.work.end, planned.work.map_end), planned.result.first_dirty_offset or 0)
 
 
-class Nowhere:
-    """A dry run: everything is computed, nothing is written."""
+def drop_staged(partition: Path) -> bool:
+    """Remove everything that any run staged, durably; was there something? Never is any of it used again.
 
-    at_once = 1
-    takes_together = True
-    keeps_accepted = False
-
-    def tidy(self, state: LogState) -> list[str]:
-        """Nothing is finished in a dry run; such a log is reported as skipped."""
-        return []
-
-    def unfinished(self, state: LogState) -> resume.Unfinished | None:
-        """A dry run plans as if nothing had been begun."""
-        return None
-
-    def drop(self, state: LogState) -> None:
-        """Nothing to clear away."""
-
-    def staging(self, state: LogState) -> Path | None:
-        """No folder."""
-        return None
-
-    def room(self, state: LogState, allowed: int | None) -> Room:
-        """As much as one likes."""
-        return Room(size=1 << 62, inodes=None, frees_sources=False)
-
-    def reset_checkpoint(self, state: LogState, offset: int) -> None:
-        """Nothing to write."""
-
-    def prepare(self, planned: Planned) -> None:
-        """Nothing to make."""
-
-    def remember(self, planned: Planned, journal: Journal) -> None:
-        """Nothing to remember: there is one wave."""
-
-    def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
-        """Nothing to take over."""
-
-    def finish(self, planned: Planned) -> None:
-        """Nothing to move."""
-
-    def expire(self, state: LogState, expiry: Expiry) -> None:
-        """Nothing goes."""
-
-    def give_up(self, planned: Planned) -> None:
-        """Nothing to clear away."""
-
-    def pause(self, planned: Planned) -> None:
-        """Nothing to clear away."""
-
-    def close(self, states: list[LogState]) -> None:
-        """Nothing to close."""
-
-    def discard(self) -> None:
-        """Nothing to clear."""
+    Raises DirectoryRefusedError where the folder is none of ours, OSError.
+    """
+    if not has_own_folder(partition):
+        return False
+    files.remove_tree(partition / STAGING)
+    files.sync_directory(partition)
+    return True
 
 
-class InPlace:
-    """Into the log directory itself, by Kafka's swap."""
+class DryRun(Destination):
+    """Nowhere: everything is computed, nothing is written."""
+
+
+class InPlace(Destination):
+    """Into the log directory itself, by Kafka's swap.
+
+    A swap syncs the directory seven times for two groups, ten times for one after another. Kept originals
+    are those of one group each, and go into one manifest.
+    """
 
     keeps_accepted = True
 
@@ -224,18 +162,14 @@ class InPlace:
         self._run = run
         self._originals = originals
         self._kept_bytes = 0
-
-    @property
-    def at_once(self) -> int:
-        """Several, unless originals are kept: those go into one manifest."""
-        return _AT_ONCE if self._originals is None else 1
+        self.at_once = _AT_ONCE if originals is None else 1
+        self.takes_together = originals is None
 
     def tidy(self, state: LogState) -> list[str]:
-        """Finish an interrupted swap or deletion as a broker would, and drop an earlier run's staged files,
-        but for those that can be gone on with."""
+        """Finish an interrupted swap or deletion as a broker would, and drop what an earlier run staged."""
         done = finish_replacement(state.path)
-        if has_own_folder(state.path):
-            done += resume.sweep(state.path, keep=self._originals is None)
+        if drop_staged(state.path):
+            done.append(DROPPED)
         return done + (self._split(state) if self._originals is None else [])
 
     def _split(self, state: LogState) -> list[str]:
@@ -247,14 +181,6 @@ class InPlace:
             bases = split_overflowed(state.path, segment, interval=interval, index_bytes=size)
             done.append(f"split {segment.path}: its offsets were too far apart for one segment; now {bases}")
         return done
-
-    def unfinished(self, state: LogState) -> resume.Unfinished | None:
-        """The run whose journal is there; with kept originals a log is not gone on with."""
-        return None if self._originals is not None else resume.find_unfinished(state.path)[0]
-
-    def drop(self, state: LogState) -> None:
-        """Remove its folder."""
-        resume.drop(state.path)
 
     def staging(self, state: LogState) -> Path | None:
         """``topic-N/.siltstone/RUN``."""
@@ -273,21 +199,9 @@ class InPlace:
         state.directory.write_cleaner_checkpoint(state.where, offset)
 
     def prepare(self, planned: Planned) -> None:
-        """Make the staging folder; that of an interrupted run is there."""
-        assert planned.work.staging is not None
+        """Make the staging folder. Raises DirectoryRefusedError where something else has its name."""
         has_own_folder(planned.state.path)
-        files.make_directory(planned.work.staging, parents=True)
-
-    def remember(self, planned: Planned, journal: Journal) -> None:
-        """Write the journal beside what is staged."""
-        assert planned.work.staging is not None
-        resume.remember(Path(planned.work.staging), journal)
-
-    @property
-    def takes_together(self) -> bool:
-        """A swap syncs the directory seven times for two groups, ten times for one after another. Kept
-        originals are those of one group each."""
-        return self._originals is None
+        super().prepare(planned)
 
     def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
         """Swap groups in; their originals are kept first where that was asked for."""
@@ -313,55 +227,27 @@ class InPlace:
 
     def give_up(self, planned: Planned) -> None:
         """Remove the staging folder and its parent."""
-        resume.drop(planned.state.path)
-
-    def pause(self, planned: Planned) -> None:
-        """Remove all that is staged but a journal and what it names."""
-        if has_own_folder(planned.state.path):
-            resume.sweep(planned.state.path)
-
-    def close(self, states: list[LogState]) -> None:
-        """Nothing is open."""
-
-    def discard(self) -> None:
-        """Staged files stay for the next run to remove: a task may still be writing them."""
+        drop_staged(planned.state.path)
 
 
 # ``--out``: a cleaned copy of a log directory, the source is only read.
 
 
-class CleanedCopy:
+class CleanedCopy(Destination):
     """Into a new log directory, which appears under its name only when it is whole.
 
-    Everything of the source is copied but its lock: cleaned logs as cleaned, all others as they are.
-    ``left_out``: what could not be copied whole, and so is not copied at all, by path, with the reason.
+    Everything of the source is copied but its lock: cleaned logs as cleaned, all others as they are. What
+    cannot be copied whole is not copied at all.
     """
-
-    at_once = 1
-    takes_together = True
-    keeps_accepted = False
 
     def __init__(self, run: str, source: LogDirectory, target: Path) -> None:
         self._run = run
         self._source = source
         self._target = target
         self._partial = target.with_name(f"{target.name}.partial-{run}")
-        self._accepted: dict[TopicPartition, dict[int, Rewritten]] = {}
         self._finished: dict[TopicPartition, Planned] = {}
-        self._resets: dict[TopicPartition, int] = {}
+        self._checkpoints: dict[TopicPartition, int] = {}
         self._expired: dict[TopicPartition, set[int]] = {}
-        self.left_out: dict[Path, str] = {}
-
-    def tidy(self, state: LogState) -> list[str]:
-        """The source is never changed."""
-        return []
-
-    def unfinished(self, state: LogState) -> resume.Unfinished | None:
-        """A copy is always made anew."""
-        return None
-
-    def drop(self, state: LogState) -> None:
-        """The source is never changed."""
 
     def _folder(self, state: LogState) -> Path:
         return self._partial / state.path.name
@@ -386,29 +272,21 @@ class CleanedCopy:
 
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
         """Remember it for the copy's checkpoint."""
-        self._resets[state.where] = offset
-
-    def prepare(self, planned: Planned) -> None:
-        """Make the staging folder in the copy."""
-        files.make_directory(staging_folder(self._folder(planned.state), self._run), parents=True)
-
-    def remember(self, planned: Planned, journal: Journal) -> None:
-        """Nothing to remember: there is one wave."""
+        self._checkpoints[state.where] = offset
 
     def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
-        """Remember the groups; they are moved when the log is whole."""
+        """Move the new segments to their names in the copy, which has no name of its own yet."""
         for group in groups:
             check_sizes(group)
-        self._accepted.setdefault(planned.state.where, {}).update({each.group: each for each in groups})
-
-    def finish(self, planned: Planned) -> None:
-        """Move the new segments to their names in the copy."""
-        for group in self._accepted[planned.state.where].values():
             base = planned.work.groups[group.group].base_offset
             for kind, path in group.staged.items():
                 files.rename(path, self._folder(planned.state) / segment_file(base, kind))
-        self._finished[planned.state.where] = planned
+
+    def finish(self, planned: Planned) -> None:
+        """The log is copied as cleaned."""
         files.remove_tree(self._folder(planned.state) / STAGING)
+        self._finished[planned.state.where] = planned
+        self._checkpoints[planned.state.where] = cleaned_up_to(planned)
 
     def expire(self, state: LogState, expiry: Expiry) -> None:
         """They are not copied; new ones go again."""
@@ -424,23 +302,21 @@ class CleanedCopy:
         if files.exists(self._folder(planned.state)):
             files.remove_tree(self._folder(planned.state))
 
-    def pause(self, planned: Planned) -> None:
-        """A copy is not gone on with."""
-        self.give_up(planned)
-
-    def close(self, states: list[LogState]) -> None:
+    def commit(self) -> dict[Path, str]:
         """Copy all the rest, write the checkpoints, and give the copy its name."""
+        left_out: dict[Path, str] = {}
         files.make_directory(self._partial, parents=True)
         files.copy_attributes(self._source.path, self._partial)
         for name in self._names():
             try:
                 self._copy(self._source.path / name, self._partial / name)
             except UnsafeFileError as error:
-                self.left_out[self._source.path / name] = f"left out of the copy: {error}"
-        self._write_checkpoint()
+                left_out[self._source.path / name] = f"left out of the copy: {error}"
+        self._write_checkpoint(left_out)
         files.sync_directory(self._partial)
         files.rename(self._partial, self._target)
         files.sync_directory(self._target.parent)
+        return left_out
 
     def _copy(self, source: Path, target: Path) -> None:
         """One entry of the source. Raises UnsafeFileError, and nothing of it is copied then; OSError."""
@@ -464,14 +340,13 @@ class CleanedCopy:
         found = files.entries(self._source.path)
         return [each.name for each in found if not each.is_link and each.name not in left_out]
 
-    def _write_checkpoint(self) -> None:
+    def _write_checkpoint(self, left_out: Mapping[Path, str]) -> None:
         offsets = read_checkpoint(self._source.path / names.CLEANER_CHECKPOINT)
         if self._source.is_partial:
             offsets = {where: offset for where, offset in offsets.items() if where in self._source.partitions}
-        offsets |= self._resets
-        offsets |= {where: cleaned_up_to(planned) for where, planned in self._finished.items()}
-        left_out = {names.parse_partition(path.name) for path in self.left_out}
-        offsets = {where: offset for where, offset in offsets.items() if where not in left_out}
+        offsets |= self._checkpoints
+        missing = {names.parse_partition(path.name) for path in left_out}
+        offsets = {where: offset for where, offset in offsets.items() if where not in missing}
         if offsets:
             write_checkpoint(self._partial / names.CLEANER_CHECKPOINT, offsets)
 

@@ -15,6 +15,7 @@ carries them out.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
@@ -24,13 +25,13 @@ from siltstone.base.config import LONG_MAX, LogConfig, Source
 from siltstone.base.errors import CorruptFileError
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.compaction import report
-from siltstone.compaction.inplace.facts import Choices, LogState
-from siltstone.compaction.inplace.outcome import Progressing
+from siltstone.compaction.inplace.facts import Choices, LogState, Planned
 from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.work import LogWork
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.retention import Decision, SegmentFacts, decide
-from siltstone.log.segments import Segment, count_records, find_segment, largest_timestamp, windows
+from siltstone.log.segments import Segment, count_records, largest_timestamp, windows
 
 UNKNOWN_RETENTION = (
     "retention by time was left out: nothing says retention.ms, and by Kafka's default {count} more of the "
@@ -78,11 +79,10 @@ def as_they_are(state: LogState) -> list[Left]:
     return [_untouched(segment) for segment in state.segments()]
 
 
-def after_cleaning(progressing: Progressing) -> list[Left]:
-    """The segments of a log that was cleaned, the active one last."""
-    new = [_new(progressing, group) for group in progressing.groups]
-    found = [*new, *(_untouched(segment) for segment in progressing.planned.uncleaned)]
-    return sorted(found, key=lambda each: each.base_offset)
+def after_cleaning(planned: Planned, groups: Sequence[Rewritten]) -> list[Left]:
+    """The segments of a log whose ``groups`` were taken over, all of them; the active one last."""
+    untouched = [_untouched(segment) for segment in planned.uncleaned]
+    return [*(_new(planned.work, group) for group in groups), *untouched]
 
 
 def _untouched(segment: Segment) -> Left:
@@ -94,20 +94,18 @@ def _untouched(segment: Segment) -> Left:
     )
 
 
-def _new(progressing: Progressing, group: Rewritten) -> Left:
-    """A group's new segment, wherever it is by now; that of a run that was gone on with is in place."""
-    planned = progressing.planned
-    where = planned.work.groups[group.group]
+def _new(work: LogWork, group: Rewritten) -> Left:
+    """A group's new segment, wherever it is by now.
 
-    def largest() -> int:
-        if group.largest_timestamp is None:
-            return largest_timestamp(find_segment(planned.state.path, where.base_offset))
-        # Without a time in its time index the file's own counts, which is that of its last source.
-        source = planned.work.segments[where.last - 1]
-        return group.largest_timestamp if group.largest_timestamp > 0 else source.modified_ms
-
+    Without a time in its time index the file's own counts, which is that of its last source.
+    """
+    plan, largest = work.groups[group.group], group.largest_timestamp or 0
+    source = work.segments[plan.last - 1]
     return Left(
-        base_offset=where.base_offset, size=group.size, largest_timestamp=largest, records=lambda: group.kept
+        base_offset=plan.base_offset,
+        size=group.size,
+        largest_timestamp=lambda: largest if largest > 0 else source.modified_ms,
+        records=lambda: group.kept,
     )
 
 
@@ -122,12 +120,20 @@ def expired(state: LogState, result: LogResult, choices: Choices, left: Sequence
     """
     assert state.config is not None
     config = LogConfig.of(state.config)
-    facts = _facts(left, with_times=config.deletes)
-    held_from = LedgerStore(state.path).held_horizon() if config.deletes else None
-    decisions = _decisions(state, config, choices, facts, held_from)
+    checkpoints = state.checkpoints()
+    deciding = functools.partial(
+        decide,
+        _facts(left, with_times=config.deletes),
+        now_ms=choices.now_ms,
+        log_start_offset=checkpoints.log_start.get(state.where, 0),
+        high_watermark=choices.committed_below(state.where, checkpoints) or 0,
+        held_from=LedgerStore(state.path).held_horizon() if config.deletes else None,
+        keeps_active=True,
+    )
+    decisions = deciding(config=config)
     guessed = state.config.setting("retention.ms").origin is Source.DEFAULT_CONFIG
     if decisions and guessed and not state.defaults_hold:
-        known = _decisions(state, replace(config, retention_ms=-1), choices, facts, held_from)
+        known = deciding(config=replace(config, retention_ms=-1))
         if len(known) < len(decisions):
             result.notes.append(UNKNOWN_RETENTION.format(count=len(decisions) - len(known)))
         decisions = known
@@ -139,26 +145,6 @@ def expired(state: LogState, result: LogResult, choices: Choices, left: Sequence
         decisions=decisions,
         records=_total(going),
         records_of_all=None if result.status == report.CLEANED else _total(left),
-    )
-
-
-def _decisions(
-    state: LogState,
-    config: LogConfig,
-    choices: Choices,
-    facts: Sequence[SegmentFacts],
-    held_from: int | None,
-) -> tuple[Decision, ...]:
-    checkpoints = state.checkpoints()
-    committed_below = choices.committed_below(state.where, checkpoints)
-    return decide(
-        facts,
-        now_ms=choices.now_ms,
-        config=config,
-        log_start_offset=checkpoints.log_start.get(state.where, 0),
-        high_watermark=0 if committed_below is None else committed_below,
-        held_from=held_from,
-        keeps_active=True,
     )
 
 
@@ -179,13 +165,8 @@ def _facts(left: Sequence[Left], *, with_times: bool) -> list[SegmentFacts]:
 
 
 def _total(segments: Sequence[Left]) -> int | None:
-    total = 0
-    for segment in segments:
-        count = segment.records()
-        if count is None:
-            return None
-        total += count
-    return total
+    counts = [segment.records() for segment in segments]
+    return None if None in counts else sum(count or 0 for count in counts)
 
 
 def fill_expired(result: LogResult, found: Expiry) -> None:

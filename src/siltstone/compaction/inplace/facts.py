@@ -23,16 +23,6 @@ from siltstone.base.records.pieces import pieces
 from siltstone.compaction import report
 from siltstone.compaction.extraction import Group
 from siltstone.compaction.inplace import plan
-from siltstone.compaction.inplace.resume import (
-    SETTINGS,
-    Basis,
-    Journal,
-    Unfinished,
-    going_on,
-    groups_done,
-    not_gone_on_with,
-    why_not,
-)
 from siltstone.compaction.input_splits import IO_LIMIT, share_of_io
 from siltstone.compaction.report import LogResult
 from siltstone.compaction.work import LogWork
@@ -216,16 +206,13 @@ class LogState:
 class Planned:
     """A log that is to be cleaned: the work, and the result as it stands before.
 
-    ``basis``: what the plan was made on. ``journal``: of the interrupted run that is gone on with; its
-    checked groups are those that are swapped in.
+    ``uncleaned``: the segments above the cleaned range, none of an open log.
     """
 
     state: LogState
     work: LogWork
     result: LogResult
     uncleaned: tuple[Segment, ...]
-    basis: Basis
-    journal: Journal | None = None
 
 
 def open_result(state: LogState, segments: Sequence[Segment] | None = None) -> LogResult:
@@ -284,17 +271,11 @@ def _refusal_by_settings(state: LogState) -> str | None:
 
 
 def plan_log(
-    state: LogState,
-    checkpoints: Checkpoints,
-    choices: Choices,
-    staging: Path | None,
-    unfinished: Unfinished | None = None,
+    state: LogState, checkpoints: Checkpoints, choices: Choices, staging: Path | None
 ) -> Planned | LogResult:
     """Plan one log's cleaning. ``staging``: folder for new files, None for a dry run.
 
-    ``unfinished``: an interrupted run, which the plan goes on with if that is still the same work; a note in
-    the result says whether it does. Raises CorruptFileError, UnsafeFileError or OSError when the directory
-    cannot be made sense of.
+    Raises CorruptFileError, UnsafeFileError or OSError when the directory cannot be made sense of.
     """
     reason = _refusal_by_settings(state)
     if reason is not None:
@@ -313,7 +294,7 @@ def plan_log(
     producers = state.opened.producers if state.opened else producer_state(state.path, segments)
     _refuse_start_beyond(state, checkpoints, producers.end_offset)
     facts = log_facts(state, checkpoints, segments, producers, committed_below)
-    return _decide(state, choices, staging, result, segments, producers, facts, unfinished)
+    return _decide(state, choices, staging, result, segments, producers, facts)
 
 
 def _refuse_start_beyond(state: LogState, checkpoints: Checkpoints, end_offset: int) -> None:
@@ -356,8 +337,8 @@ def log_facts(
     )
 
 
-def _segment_facts(segment: Segment, lagging: bool, hurried: bool) -> plan.SegmentFacts:
-    return plan.SegmentFacts(
+def _segment_facts(segment: Segment, lagging: bool, hurried: bool) -> plan.PlanSegment:
+    return plan.PlanSegment(
         base_offset=segment.base_offset,
         size=segment.size,
         offset_index_size=segment.offset_index_size,
@@ -376,12 +357,8 @@ def _decide(
     segments: Sequence[Segment],
     producers: ProducerState,
     facts: plan.LogFacts,
-    unfinished: Unfinished | None,
 ) -> Planned | LogResult:
     assert state.config is not None
-    basis = Basis(
-        checkpoint=facts.checkpoint, settings={name: state.config.integer(name) for name in SETTINGS}
-    )
     lag = plan.LagLimits(
         min_ms=state.config.integer("min.compaction.lag.ms"),
         max_ms=state.config.integer("max.compaction.lag.ms"),
@@ -396,25 +373,19 @@ def _decide(
         result.notes.append(
             f"the cleaner checkpoint {facts.checkpoint} is outside the log: reset to {found.first_dirty}"
         )
-    work = _work(state, choices, staging, segments, facts, found, producers)
-    if unfinished is not None:
-        resumed = _resumed(state, result, segments, work, basis, unfinished)
-        if isinstance(resumed, Planned):
-            return resumed
-        result.notes.append(not_gone_on_with(unfinished.run, resumed))
     why_not_now = _ineligible(state.config, choices, found)
     if why_not_now is not None:
-        seen = (found.clean_end, choices.now_ms, work.tombstones_from, work.batch_limit)
-        if not find_horizons(segments, *seen).is_due:
+        tombstones_from, limit = uncovered(state.path).tombstones_from, state.config.integer(LIMIT_SETTING)
+        if not find_horizons(segments, found.clean_end, choices.now_ms, tombstones_from, limit).is_due:
             return result.stop(*why_not_now)
         result.notes.append("the delete horizons of all its tombstones have passed")
         if found.end <= found.first_dirty:
             found = replace(found, first_dirty=found.clean_end, end=found.clean_end)
-        work = _work(state, choices, staging, segments, facts, found, producers)
+    work = _work(state, choices, staging, segments, facts, found, producers)
     result.cleaned_end_offset = max(min(found.end, choices.map_end), result.first_dirty_offset)
     result.groups = len(work.groups)
-    rest = tuple(segment for segment in segments if segment.base_offset >= found.end and not state.opened)
-    return Planned(state=state, work=work, result=result, uncleaned=rest, basis=basis)
+    rest = () if state.opened else work.above
+    return Planned(state=state, work=work, result=result, uncleaned=rest)
 
 
 def _ineligible(config: Config, choices: Choices, found: plan.CleanableRange) -> tuple[str, str] | None:
@@ -426,37 +397,6 @@ def _ineligible(config: Config, choices: Choices, found: plan.CleanableRange) ->
         return None
     reason = f"dirty ratio {found.dirty_ratio:.3f} is not over min.cleanable.dirty.ratio={ratio:g}"
     return report.NOT_ELIGIBLE, f"{reason}; --force cleans it"
-
-
-def _resumed(
-    state: LogState,
-    result: LogResult,
-    segments: Sequence[Segment],
-    fresh: LogWork,
-    basis: Basis,
-    unfinished: Unfinished,
-) -> Planned | str:
-    """The plan that goes on with an interrupted run, or why there is none. The dirty ratio is not asked
-    again: what was swapped already made it smaller."""
-    reason = why_not(unfinished.journal, fresh, basis)
-    if reason is not None:
-        return reason
-    done = groups_done(unfinished.journal, segments)
-    if done is None:
-        return "the log was changed since"
-    damaged = unfinished.damaged_winners(done)
-    if damaged is not None:
-        return f"{damaged} is damaged"
-    journal = going_on(unfinished.journal, segments, fresh, done)
-    before = (*journal.work.segments, *journal.rest)
-    result.bytes_before = sum(segment.size for segment in before)
-    result.segments_before, result.groups = len(before), len(journal.work.groups)
-    result.dirty_ratio, result.cleaned_end_offset = journal.dirty_ratio, journal.work.end
-    result.notes.append(f"resumed run {unfinished.run}: {done} of {result.groups} groups were done")
-    rest = tuple(segment for segment in segments if segment.base_offset >= journal.work.end)
-    return Planned(
-        state=state, work=journal.work, result=result, uncleaned=rest, basis=basis, journal=journal
-    )
 
 
 def _work(
@@ -473,11 +413,12 @@ def _work(
     limits = plan.GroupLimits(
         segment_bytes=config.integer("segment.bytes"), index_bytes=config.integer("segment.index.bytes")
     )
+    below = tuple(segment for segment in segments if segment.base_offset < found.end)
     cleaned = [each for each in facts.segments if each.base_offset < found.end]
     alive = producers.alive(choices.now_ms, config.integer("producer.id.expiration.ms"))
     return LogWork(
         name=str(state.where),
-        segments=tuple(segment for segment in segments if segment.base_offset < found.end),
+        segments=below,
         groups=tuple(_groups(plan.group_segments(cleaned, found.end, limits), found.end)),
         first_dirty=found.first_dirty,
         end=found.end,
@@ -488,7 +429,7 @@ def _work(
         producers=tuple((entry.producer_id, entry.last_offset, entry.producer_epoch) for entry in alive),
         aborted=transaction_indexes(segments, None if state.opened else producers.end_offset),
         above=tuple(segment for segment in segments if segment.base_offset >= found.end),
-        message_sets=next((has_message_sets(each) for each in segments if each.size), False),
+        message_sets=any(has_message_sets(each) for each in below if each.size),
         legacy_horizon_ms=plan.legacy_delete_horizon(
             facts.segments, found.first_dirty, config.integer("delete.retention.ms")
         ),
@@ -504,7 +445,7 @@ def _work(
     )
 
 
-def _groups(grouped: Sequence[Sequence[plan.SegmentFacts]], end: int) -> list[Group]:
+def _groups(grouped: Sequence[Sequence[plan.PlanSegment]], end: int) -> list[Group]:
     groups: list[Group] = []
     first = 0
     for index, each in enumerate(grouped):

@@ -34,8 +34,8 @@ from siltstone.base.errors import (
     UndoStoppedError,
     UsageError,
 )
+from siltstone.base.interruption import Critical
 from siltstone.compaction.extraction import Group, trouble_of
-from siltstone.compaction.inplace.side_by_side import Critical
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import (
     CLEANED,
@@ -333,14 +333,6 @@ def _refuse_place(place: Path, partition: Path) -> None:
             f"{partition}: only {space.free_bytes} bytes are free there; free {ROOM_BYTES}; "
             "nothing was changed"
         )
-
-
-def undo_log(place: Path, log: KeptLog, directory: LogDirectory) -> list[str]:
-    """Check one log and put its originals back; names of the restored ``.log`` files.
-
-    ``directory`` is locked by the caller. Raises DirectoryRefusedError, OSError.
-    """
-    return check_log(place, log).carry_out(directory)
 
 
 def undo_logs(

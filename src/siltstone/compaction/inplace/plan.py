@@ -24,8 +24,8 @@ KAFKA_MAP_ENTRY_BYTES = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentFacts:
-    """What planning wants to know of a segment: sizes in bytes, times in ms.
+class PlanSegment:
+    """A segment as planning sees it: sizes in bytes, times in ms.
 
     ``first_timestamp``: largest timestamp of its first batch, None without one. ``largest_timestamp`` is
     the modification time where the segment has no timestamps.
@@ -48,7 +48,7 @@ class LogFacts:
     ``stable_offset``: nothing at or above it may be cleaned (high watermark, open transactions).
     """
 
-    segments: Sequence[SegmentFacts]
+    segments: Sequence[PlanSegment]
     log_start_offset: int
     log_end_offset: int
     stable_offset: int
@@ -106,7 +106,7 @@ def first_dirty_offset(facts: LogFacts) -> tuple[int, bool]:
     return facts.checkpoint, False
 
 
-def segments_between(segments: Sequence[SegmentFacts], start: int, end: int) -> Sequence[SegmentFacts]:
+def segments_between(segments: Sequence[PlanSegment], start: int, end: int) -> Sequence[PlanSegment]:
     """Segments that can hold offsets of [start, end): the one that holds ``start`` first."""
     first = max((i for i, segment in enumerate(segments) if segment.base_offset <= start), default=0)
     return [segment for segment in segments[first:] if segment.base_offset < end] if start < end else []
@@ -141,7 +141,7 @@ def cleanable_range(facts: LogFacts, lag: LagLimits, now_ms: int) -> CleanableRa
     )
 
 
-def _delay_ms(dirty: Sequence[SegmentFacts], lag: LagLimits, now_ms: int) -> int:
+def _delay_ms(dirty: Sequence[PlanSegment], lag: LagLimits, now_ms: int) -> int:
     """How long ago the oldest dirty record had waited for the maximum lag, in ms; 0 when it has not."""
     if not dirty:
         return 0
@@ -155,15 +155,13 @@ def is_eligible(found: CleanableRange, min_dirty_ratio: float) -> bool:
     return found.dirty_ratio > min_dirty_ratio or (found.overdue and found.cleanable_bytes > 0)
 
 
-def group_segments(
-    segments: Sequence[SegmentFacts], end: int, limits: GroupLimits
-) -> list[list[SegmentFacts]]:
+def group_segments(segments: Sequence[PlanSegment], end: int, limits: GroupLimits) -> list[list[PlanSegment]]:
     """Neighbours that become one segment each, by their sizes before cleaning (``groupSegmentsBySize``).
 
     ``segments`` are all below ``end``, the first uncleanable offset. The span of offsets is not asked when
     the next segment is empty, so that emptied segments do not stay for ever.
     """
-    groups: list[list[SegmentFacts]] = []
+    groups: list[list[PlanSegment]] = []
     for i, segment in enumerate(segments):
         last = (segments[i + 1].base_offset if i + 1 < len(segments) else end) - 1
         if groups and _fits([*groups[-1], segment], last, limits):
@@ -173,7 +171,7 @@ def group_segments(
     return groups
 
 
-def _fits(group: Sequence[SegmentFacts], last_offset: int, limits: GroupLimits) -> bool:
+def _fits(group: Sequence[PlanSegment], last_offset: int, limits: GroupLimits) -> bool:
     return (
         sum(s.size for s in group) <= limits.segment_bytes
         and sum(s.offset_index_size for s in group) <= limits.index_bytes
@@ -182,9 +180,7 @@ def _fits(group: Sequence[SegmentFacts], last_offset: int, limits: GroupLimits) 
     )
 
 
-def legacy_delete_horizon(
-    segments: Sequence[SegmentFacts], first_dirty: int, delete_retention_ms: int
-) -> int:
+def legacy_delete_horizon(segments: Sequence[PlanSegment], first_dirty: int, delete_retention_ms: int) -> int:
     """For message sets (v0, v1): a tombstone stays in segments modified later than this, in ms.
 
     The last clean segment's modification time less the retention; 0 when there is no clean segment.

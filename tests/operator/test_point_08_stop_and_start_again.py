@@ -1,10 +1,12 @@
-"""8. Stop and go on: at most one group's work is done again."""
+"""8. Interrupted: nothing is lost, groups that were swapped stay swapped, and the next run starts again."""
 
+import json
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,16 +16,18 @@ import pytest
 from siltstone.base import files
 from siltstone.commands import clean as app
 from siltstone.compaction.inplace import cleaner as cleaner_module
+from siltstone.compaction.report import read_cleanings
 from tests.golden_sets import REPOSITORY
 from tests.operator.staged import (
     SMALL_WAVES,
     Staged,
+    in_process,
     last_values,
     listing,
     log_bytes,
-    no_engine,
     no_leftovers,
     stage,
+    stage_several,
 )
 
 SET = "basic_zipf_ts"
@@ -46,29 +50,6 @@ staged = stage(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[4]))
 with files.observe(watch):
     staged.clean(max_extra_bytes=int(sys.argv[5]))
 """
-
-
-GROUPS = 6
-
-
-def gone_on_with(notes: list[str]) -> bool:
-    """Does a result say that an interrupted run was gone on with?"""
-    return any(note.startswith("resumed run ") for note in notes)
-
-
-def created(seen: list[files.Operation], ending: str) -> int:
-    """How many files of a kind were made."""
-    return sum(verb == "create" and path.endswith(ending) for verb, path, _ in seen)
-
-
-def all_of(*observers: Callable[[files.Operation], None]) -> Callable[[files.Operation], None]:
-    """One observer that is several."""
-
-    def watch(operation: files.Operation) -> None:
-        for observer in observers:
-            observer(operation)
-
-    return watch
 
 
 class Crash(BaseException):
@@ -125,15 +106,12 @@ def test_a_signal_at_any_moment(
         signal.signal(signal.SIGTERM, before)
 
 
-def test_a_run_that_died_at_any_moment_is_gone_on_with(golden: Path, tmp_path: Path) -> None:
-    """Nothing is tidied up behind an operation that never happened: the next run does that. Nothing is read
-    for its keys again, and at most one group is rewritten again, once there is a journal."""
+def test_a_run_that_died_at_any_moment(golden: Path, tmp_path: Path) -> None:
+    """Nothing is tidied up behind an operation that never happened: the next run does that, says so, and ends
+    as one run would."""
     seen, cleaned, checkpoint = whole_run(golden, tmp_path / "whole", max_extra_bytes=SMALL_WAVES)
 
-    def crash() -> None:
-        raise Crash
-
-    going_on = 0
+    swept = 0
     for at in range(0, len(seen), 5):
         staged = stage(golden, SET, tmp_path / f"died-{at}")
         values = last_values(staged.partition)
@@ -148,27 +126,22 @@ def test_a_run_that_died_at_any_moment_is_gone_on_with(golden: Path, tmp_path: P
                 if self.left < 0:
                     raise Crash
 
-        written: list[files.Operation] = []
-        with files.observe(all_of(written.append, Dead())), pytest.raises(Crash):
+        with files.observe(Dead()), pytest.raises(Crash):
             staged.clean(max_extra_bytes=SMALL_WAVES)
         if staged.checkpoint() is None:
-            with files.observe(written.append):
-                result = staged.clean_one(max_extra_bytes=SMALL_WAVES)
+            result = staged.clean_one(max_extra_bytes=SMALL_WAVES)
             assert result.status == "cleaned", (at, result.reason)
-            if gone_on_with(result.notes):
-                going_on += 1
-                assert created(written, ".winners") == GROUPS
-                assert GROUPS <= created(written, ".log") <= GROUPS + 1
+            swept += any("removed staged files of an earlier run" in note for note in result.notes)
         else:
             staged.clean()
         no_leftovers(staged.directory)
         assert last_values(staged.partition) == values
         assert (log_bytes(staged.partition), staged.checkpoint()) == (cleaned, checkpoint), at
-    assert going_on > len(seen) // 5 * 0.7
+    assert swept > len(seen) // 5 * 0.7
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
-def test_kill_9_and_go_on(golden: Path, tmp_path: Path, share: float) -> None:
+def test_kill_9_and_start_again(golden: Path, tmp_path: Path, share: float) -> None:
     seen, cleaned, checkpoint = whole_run(golden, tmp_path / "whole", max_extra_bytes=SMALL_WAVES)
     folder = tmp_path / "killed"
     arguments = [str(golden), SET, str(int(len(seen) * share)), str(folder), str(SMALL_WAVES)]
@@ -188,12 +161,11 @@ def test_kill_9_and_go_on(golden: Path, tmp_path: Path, share: float) -> None:
     )
     result = staged.clean_one()
     assert result.status == "cleaned"
-    assert gone_on_with(result.notes) or share < 0.5
     no_leftovers(folder)
     assert (log_bytes(staged.partition), staged.checkpoint()) == (cleaned, checkpoint)
 
 
-def test_at_most_one_waves_work_is_lost(golden: Path, tmp_path: Path) -> None:
+def test_groups_that_were_swapped_stay_swapped(golden: Path, tmp_path: Path) -> None:
     """What was swapped before the stop is not written anew from its originals: they are gone."""
     seen, _, _ = whole_run(golden, tmp_path / "whole", max_extra_bytes=SMALL_WAVES)
     promoted = [
@@ -210,12 +182,21 @@ def test_at_most_one_waves_work_is_lost(golden: Path, tmp_path: Path) -> None:
     assert left < size * 0.75
 
 
-def test_stop_after_nothing_starts_nothing(golden: Path, tmp_path: Path) -> None:
-    staged = stage(golden, SET, tmp_path / "data")
-    before = listing(staged.directory)
-    (result,) = app.clean(staged.asking(stop_after_minutes=0.0), engine=no_engine).results
-    assert result.status == "skipped" and "--stop-after" in result.reason
-    assert listing(staged.directory) == before
+def test_with_no_time_at_all_a_run_does_one_piece(golden: Path, tmp_path: Path) -> None:
+    """The first log, or one group of it that changes; what comes after waits for the next run."""
+    _, request = stage_several(golden, ["basic", "tombstones", SET], tmp_path)
+    asked = replace(request, stop_after_minutes=0.0, max_extra_bytes=75_000)
+    cleaned = []
+    for _ in range(20):
+        results = app.clean(asked, engine=in_process).results
+        assert {each.status for each in results} <= {"cleaned", "skipped", "nothing_to_do"}
+        assert all("--stop-after" in each.reason for each in results if each.status == "skipped")
+        done = [each for each in results if each.removed.total()]
+        cleaned += [str(each.where) for each in results if each.status == "cleaned"]
+        if {each.status for each in results} == {"nothing_to_do"}:
+            break
+        assert done
+    assert len(cleaned) == len(set(cleaned)) == 3
 
 
 def test_stop_after_between_two_waves(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,9 +223,47 @@ def test_stop_after_between_two_waves(golden: Path, tmp_path: Path, monkeypatch:
     no_leftovers(staged.directory, ".siltstone")
     before = listing(staged.directory)
     assert staged.clean_one(dry_run=True).status == "cleaned"
-    assert staged.clean_one(stop_after_minutes=0.0).status == "skipped"
     assert listing(staged.directory) == before
     result = staged.clean_one(max_extra_bytes=SMALL_WAVES)
-    assert (result.status, gone_on_with(result.notes)) == ("cleaned", True)
+    assert result.status == "cleaned" and result.removed.total() > 0
     assert (log_bytes(staged.partition), staged.checkpoint()) == (cleaned, checkpoint)
     no_leftovers(staged.directory)
+
+
+def test_what_was_done_before_the_stop_is_in_the_report_and_the_history(golden: Path, tmp_path: Path) -> None:
+    staged = stage(golden, SET, tmp_path / "data")
+    (staged.directory / "siltstone-cleanings.jsonl").touch()
+    done = staged.clean_one(
+        max_extra_bytes=SMALL_WAVES, stop_after_minutes=0.0, report=tmp_path / "report.json"
+    )
+    rest = staged.clean_one(max_extra_bytes=SMALL_WAVES)
+    assert (done.status, rest.status) == ("skipped", "cleaned")
+    (log,) = json.loads((tmp_path / "report.json").read_text())["logs"]
+    assert "with 1 of 6 groups done" in log["reason"] and log["bytes_after"] < log["bytes_before"]
+    assert log["removed"]["superseded"] == done.removed.superseded > 0
+    kept = [each.result for each in read_cleanings(staged.directory)]
+    assert [(each.status, each.removed) for each in kept] == [
+        ("skipped", done.removed),
+        ("cleaned", rest.removed),
+    ]
+    whole = stage(golden, SET, tmp_path / "whole").clean_one()
+    assert done.removed.superseded + rest.removed.superseded == whole.removed.superseded
+
+
+def test_what_was_done_before_ctrl_c_is_in_the_history(golden: Path, tmp_path: Path) -> None:
+    seen, _, _ = whole_run(golden, tmp_path / "whole", max_extra_bytes=SMALL_WAVES)
+    promoted = [
+        i for i, (verb, source, _) in enumerate(seen) if verb == "rename" and source.endswith("log.swap")
+    ]
+    staged = stage(golden, SET, tmp_path / "data")
+    (staged.directory / "siltstone-cleanings.jsonl").touch()
+    before = len(log_bytes(staged.partition))
+    with (
+        files.observe(at_operation(promoted[3] + 1, lambda: signal.raise_signal(signal.SIGINT))),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        staged.clean(max_extra_bytes=SMALL_WAVES)
+    (kept,) = [each.result for each in read_cleanings(staged.directory)]
+    assert kept.status == "skipped" and kept.reason.startswith("interrupted; what was swapped in stays")
+    assert kept.removed.superseded > 0
+    assert (kept.bytes_before, kept.bytes_after >= len(log_bytes(staged.partition))) == (before, True)

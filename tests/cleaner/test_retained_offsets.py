@@ -1,0 +1,95 @@
+"""The files of retained offsets: what is written comes back, and what was changed never does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from siltstone.base.errors import CheckFailedError
+from siltstone.compaction.engine import read_winners, rewrite_from, write_winners
+from siltstone.compaction.extraction import Group
+from siltstone.compaction.work import LogWork
+from siltstone.log.segments import Segment
+
+
+@pytest.fixture
+def staged(tmp_path: Path) -> LogWork:
+    """The work of a log with three groups; nothing but its folder is there."""
+    segments = [
+        Segment(
+            directory="/data/topic-0",
+            base_offset=10 * i,
+            size=100,
+            modified_ns=1,
+            inode=7,
+            offset_index_size=8,
+            time_index_size=12,
+            transaction_index_size=0,
+        )
+        for i in range(3)
+    ]
+    groups = [
+        Group(index=i, first=i, last=i + 1, base_offset=10 * i, end_offset=10 * i + 10) for i in range(3)
+    ]
+    return LogWork(
+        name="topic-0",
+        segments=tuple(segments),
+        groups=tuple(groups),
+        first_dirty=5,
+        end=30,
+        now_ms=1_800_000_000_000,
+        delete_retention_ms=86_400_000,
+        producers=(),
+        index_interval=4096,
+        index_bytes=10 << 20,
+        drop_keyless=True,
+        staging=str(tmp_path),
+        hash_key=(0, 0),
+        window_size=1 << 20,
+        memory_bytes=1 << 29,
+    )
+
+
+WINNERS = np.array([7, 1, 4, 0xFFFFFFF0], np.uint32)
+
+
+def test_winners_come_back_in_order(staged: LogWork, tmp_path: Path) -> None:
+    file = write_winners(staged, staged.groups[1], WINNERS, "a")
+    assert (file.group, file.count, file.trouble) == (1, 4, None)
+    assert read_winners(tmp_path, file).tolist() == sorted(WINNERS.tolist())
+    none = write_winners(staged, staged.groups[2], WINNERS[:0], "a")
+    assert (none.name, none.count) == ("", 0)
+    assert len(read_winners(tmp_path, none)) == 0
+    assert [each.name for each in tmp_path.iterdir()] == [file.name]
+
+
+def test_every_flipped_byte_and_every_cut_of_the_winners_is_seen(staged: LogWork, tmp_path: Path) -> None:
+    file = write_winners(staged, staged.groups[0], WINNERS, "a")
+    path = tmp_path / file.name
+    data = path.read_bytes()
+    changed = [data[:cut] for cut in range(len(data))] + [data + b"\0", data * 2]
+    for position in range(len(data)):
+        for bit in range(8):
+            flipped = bytearray(data)
+            flipped[position] ^= 1 << bit
+            changed.append(bytes(flipped))
+    for each in changed:
+        path.write_bytes(each)
+        with pytest.raises(CheckFailedError, match="not the winners"):
+            read_winners(tmp_path, file)
+    report = rewrite_from(staged, staged.groups[0], file, "b")
+    assert report.trouble is not None and report.trouble.status == "failed"
+
+
+def test_an_attempt_never_touches_anothers_winners(staged: LogWork, tmp_path: Path) -> None:
+    file = write_winners(staged, staged.groups[0], WINNERS, "a")
+    again = write_winners(staged, staged.groups[0], WINNERS[:2], "a")
+    assert again.trouble is not None and again.trouble.status == "failed"
+    assert read_winners(tmp_path, file).tolist() == sorted(WINNERS.tolist())
+    gone = replace(staged, staging=str(tmp_path / "gone"))
+    late = write_winners(gone, staged.groups[0], WINNERS, "late")
+    assert late.trouble is not None
+    assert not (tmp_path / "gone").exists()

@@ -1,0 +1,121 @@
+"""A crash at every step of a run in waves, and of the runs after it: nothing is lost, and the end is the one
+of a run that was never interrupted, byte for byte.
+
+As in ``test_swap_crashes`` the n-th operation raises, or the tree is made anew from what could be on disk.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from siltstone.compaction.inplace.destination import DROPPED
+from siltstone.compaction.report import CLEANED, NOTHING_TO_DO
+from siltstone.log.replacement import finish_replacement
+from tests.cleaner import logs, waves
+from tests.crash.disk import DROP, KEEP, Disk, Recording, recorded
+from tests.crash.test_swap_crashes import Table, check_names, crash_after, table
+from tests.crash.thoroughness import boundaries
+
+Outcome = tuple[object, ...]
+
+
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model knows what was synced; the real disk need not."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def clean(path: Path, name: str = "1-first") -> list[str]:
+    """The run that is crashed, or the one after it; its notes."""
+    result = waves.run(path, name=name)
+    assert result.status in (CLEANED, NOTHING_TO_DO), result
+    return result.notes
+
+
+def record(path: Path) -> tuple[Recording, Table, Outcome]:
+    """The operations of an undisturbed run, what a reader sees, and what the run leaves."""
+    waves.write(path)
+    before = table(path / "topic-0")
+    with recorded(path) as recording:
+        clean(path)
+    assert table(path / "topic-0") == before
+    return recording, before, waves.outcome(path)
+
+
+def start_again(path: Path, before: Table, ended: Outcome, *, broker: bool) -> list[str]:
+    """The log as a reader finds it, then the next run; its notes.
+
+    ``broker``: one starts in between, and finishes a swap.
+    """
+    partition = path / "topic-0"
+    if broker:
+        finish_replacement(partition)
+        check_names(partition)
+        assert table(partition) == before
+    notes = clean(path, "2-again")
+    check_names(partition)
+    assert table(partition) == before
+    assert waves.outcome(path) == ended
+    assert not (path / waves.STAGING).exists()
+    return notes
+
+
+def test_every_operation_may_be_the_last(tmp_path: Path) -> None:
+    recording, before, ended = record(tmp_path / "undisturbed")
+    left: Counter[str] = Counter()
+    whole = tmp_path / "undisturbed" / "topic-0"
+    for count in boundaries(len(recording.steps), 3):
+        path = tmp_path / str(count)
+        waves.write(path)
+        assert crash_after(count, lambda path=path: clean(path)) or count > len(recording.steps) - 3
+        swapped = sum(each in logs.logs_of(whole).items() for each in logs.logs_of(path / "topic-0").items())
+        notes = start_again(path, before, ended, broker=count % 2 == 0)
+        left[f"{swapped} segments as in the end"] += 1
+        left["staged files"] += DROPPED in notes
+        shutil.rmtree(path)
+    assert len(left) > waves.GROUPS, left
+    assert left["staged files"] > len(recording.steps) // 3 // 2, left
+
+
+def test_crashes_while_it_starts_again(tmp_path: Path) -> None:
+    """Interrupted again and again, each time with some groups more."""
+    recording, before, ended = record(tmp_path / "undisturbed")
+    first_swap = _first_swap(recording)
+    rng = random.Random(5)
+    for number in range(25):
+        path = tmp_path / str(number)
+        waves.write(path)
+        crash_after(rng.randrange(first_swap, len(recording.steps)), lambda path=path: clean(path))
+        for again in range(4):
+            gone = crash_after(rng.randrange(90), lambda path=path: clean(path, f"2-{again}"))  # noqa: B023
+            assert table(path / "topic-0") == before or gone
+        finish_replacement(path / "topic-0")
+        assert table(path / "topic-0") == before
+        clean(path, "3-last")
+        assert waves.outcome(path) == ended
+        shutil.rmtree(path)
+
+
+def _first_swap(recording: Recording) -> int:
+    """The step with which the first swap begins."""
+    renames = (
+        number
+        for number, step in enumerate(recording.steps)
+        if step.operation[0] == "rename" and step.operation[2].endswith(".cleaned")
+    )
+    return next(renames)
+
+
+def test_whatever_was_on_disk_by_then(tmp_path: Path) -> None:
+    recording, before, ended = record(tmp_path / "log")
+    for count in boundaries(len(recording.steps) + 1, 7):
+        disk = Disk(recording, count)
+        for variant in (KEEP, DROP, count, count + 1000):
+            disk.build(variant)
+            start_again(recording.root, before, ended, broker=count % 2 == 0)
