@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 from siltstone.base.errors import UsageError
-from siltstone.cli.output import FLAG, Directories, Json, place_of, write_json, write_line
+from siltstone.cli.output import Directories, Json, place_of, write_json, write_line
 from siltstone.commands.offsets import RecordsDeleted, read_offsets
 from siltstone.commands.offsets import delete_records as delete
 
@@ -15,8 +14,7 @@ def delete_records(
     *,
     dir: Directories = (),
     offset_json_file: Path | None = None,
-    dry_run: Annotated[bool, FLAG] = False,
-    bootstrap_server: str | None = None,
+    dry_run: bool = False,
     json_: Json = False,
 ) -> int:
     """Delete the records below given offsets, as kafka-delete-records does.
@@ -32,12 +30,10 @@ def delete_records(
         {"partitions": [{"topic": "a", "partition": 0, "offset": 5}], "version": 1}; offset -1: everything.
     dry_run
         Say what would come of it, change nothing.
-    bootstrap_server
-        Accepted only to say that it comes with the broker.
     json_
         Print one JSON document instead.
     """
-    place = place_of(dir, bootstrap_server)
+    place = place_of(dir)
     if offset_json_file is None:
         raise UsageError("say what to delete with --offset-json-file")
     done = delete(place, read_offsets(offset_json_file), dry_run=dry_run)

@@ -17,24 +17,21 @@ from siltstone.log.dump.files import DumpFile, dump_file, identify
 from siltstone.log.dump.rows import Decoder, DumpOptions, Row, printable, render
 from siltstone.log.index_checks import Finding
 
-_FLAG = Parameter(negative=())
 _LIMIT = Parameter(help="Show no records of a batch that decompresses to more bytes.")
-_JSON = Parameter(
-    name="--json", negative=(), help="Print one JSON object a line; keys and values are base64."
-)
+_JSON = Parameter(name="--json", help="Print one JSON object a line; keys and values are base64.")
 
 
 def dump(
-    files: Annotated[list[Path], Parameter(negative=())],
+    files: list[Path],
     *,
-    print_data_log: Annotated[bool, _FLAG] = False,
-    deep_iteration: Annotated[bool, _FLAG] = False,
-    verify_index_only: Annotated[bool, _FLAG] = False,
-    index_sanity_check: Annotated[bool, _FLAG] = False,
+    print_data_log: bool = False,
+    deep_iteration: bool = False,
+    verify_index_only: bool = False,
+    index_sanity_check: bool = False,
     max_bytes: int | None = None,
     max_decompressed_message_bytes: Annotated[int, _LIMIT] = DEFAULT_LIMIT,
-    offsets_decoder: Annotated[bool, _FLAG] = False,
-    transaction_log_decoder: Annotated[bool, _FLAG] = False,
+    offsets_decoder: bool = False,
+    transaction_log_decoder: bool = False,
     json_: Annotated[bool, _JSON] = False,
 ) -> int:
     """Show what is in files of a Kafka log directory, as kafka-dump-log does, and check them.

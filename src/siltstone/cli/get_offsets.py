@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from siltstone.cli.output import (
-    FLAG,
     NUMBER_OR_WORD,
     Directories,
     Json,
@@ -26,8 +25,7 @@ def get_offsets(
     partitions: str | None = None,
     topic_partitions: str | None = None,
     time: Annotated[str, NUMBER_OR_WORD] = "latest",
-    exclude_internal_topics: Annotated[bool, FLAG] = False,
-    bootstrap_server: str | None = None,
+    exclude_internal_topics: bool = False,
     json_: Json = False,
 ) -> int:
     """Show offsets of partitions by time, a line topic:partition:offset each, as kafka-get-offsets does.
@@ -49,12 +47,10 @@ def get_offsets(
         ms since 1970, -1 or latest, -2 or earliest, -3 or max-timestamp.
     exclude_internal_topics
         Leave out topics that a broker keeps for itself.
-    bootstrap_server
-        Accepted only to say that it comes with the broker.
     json_
         Print one JSON document instead.
     """
-    place = place_of(dir, bootstrap_server)
+    place = place_of(dir)
     when = parse_time(time)
     look = place.look()
     wheres = select_partitions(

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
 from siltstone.base.errors import UsageError
-from siltstone.cli.output import FLAG, Directories, Json, place_of, write_line
+from siltstone.cli.output import Directories, Json, place_of, write_line
 from siltstone.commands.offsets import describe_log_dirs
 
 
 def log_dirs(
     *,
     dir: Directories = (),
-    describe: Annotated[bool, FLAG] = False,
+    describe: bool = False,
     topic_list: str | None = None,
-    broker_list: str | None = None,
-    bootstrap_server: str | None = None,
     json_: Json = False,
 ) -> int:
     """Show the partitions of each log directory with their sizes, as kafka-log-dirs --describe does.
@@ -32,16 +29,10 @@ def log_dirs(
         There is nothing else to choose; as in Kafka.
     topic_list
         Only these topics, with commas between them.
-    broker_list
-        Accepted only to say that it comes with the broker.
-    bootstrap_server
-        Accepted only to say that it comes with the broker.
     json_
         The same.
     """
-    place = place_of(dir, bootstrap_server)
-    if broker_list is not None:
-        raise UsageError("--broker-list comes with the broker; say which directory with --dir")
+    place = place_of(dir)
     if not describe:
         raise UsageError("give --describe")
     topics = [name.strip() for name in (topic_list or "").split(",") if name.strip()]

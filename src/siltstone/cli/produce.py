@@ -55,8 +55,6 @@ class ProduceFlags:
         Write the input to standard output as well.
     server_properties
         The broker's own settings.
-    bootstrap_server
-        Accepted only to say that it comes with the broker.
     """
 
     dir: Directories = ()
@@ -65,16 +63,13 @@ class ProduceFlags:
     key_delimiter: Annotated[str | None, Parameter(name=("--key-delimiter", "-K"))] = None
     key: Annotated[str | None, Parameter(name=("--key", "-k"))] = None
     delimiter: Annotated[str, Parameter(name=("--delimiter", "-D"))] = "\\n"
-    header: Annotated[
-        tuple[str, ...], Parameter(name=("--header", "-H"), negative=(), consume_multiple=False)
-    ] = ()
+    header: Annotated[tuple[str, ...], Parameter(name=("--header", "-H"))] = ()
     codec: Annotated[str | None, Parameter(name=("--codec", "-z"))] = None
-    null: Annotated[bool, Parameter(name=("--null", "-Z"), negative=())] = False
-    lines: Annotated[bool, Parameter(name=("--lines", "-l"), negative=())] = False
+    null: Annotated[bool, Parameter(name=("--null", "-Z"))] = False
+    lines: Annotated[bool, Parameter(name=("--lines", "-l"))] = False
     count: Annotated[int | None, Parameter(name=("--count", "-c"))] = None
-    tee: Annotated[bool, Parameter(name=("--tee", "-T"), negative=())] = False
+    tee: Annotated[bool, Parameter(name=("--tee", "-T"))] = False
     server_properties: Path | None = None
-    bootstrap_server: str | None = None
 
     def headers(self) -> list[tuple[str, bytes | None]]:
         """The headers of every record. Raises UsageError."""
@@ -103,7 +98,7 @@ class ProduceFlags:
 
 
 def produce(
-    inputs: Annotated[tuple[Path, ...], Parameter(negative=())] = (),
+    inputs: tuple[Path, ...] = (),
     /,
     *,
     flags: ProduceFlags | None = None,
@@ -122,7 +117,7 @@ def produce(
         Print one JSON document about what was appended.
     """
     flags = flags or ProduceFlags()
-    place = place_of(flags.dir, flags.bootstrap_server, flags.server_properties)
+    place = place_of(flags.dir, flags.server_properties)
     if flags.topic is None:
         raise UsageError("say which topic with -t")
     if flags.tee and json_:

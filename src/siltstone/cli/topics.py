@@ -13,8 +13,6 @@ from cyclopts import Parameter
 
 from siltstone.base.errors import UsageError
 from siltstone.cli.output import (
-    FLAG,
-    MANY,
     Directories,
     Json,
     Topic,
@@ -79,26 +77,23 @@ class TopicsFlags:
         Check everything, change nothing.
     wait_complete
         With compaction-status: wait while a compaction runs.
-    bootstrap_server
-        Accepted only to say that it comes with the broker.
     """
 
     dir: Directories = ()
-    create: Annotated[bool, FLAG] = False
-    list_: Annotated[bool, Parameter(name="--list", negative=())] = False
-    describe: Annotated[bool, FLAG] = False
-    alter: Annotated[bool, FLAG] = False
-    delete: Annotated[bool, FLAG] = False
+    create: bool = False
+    list_: Annotated[bool, Parameter(name="--list")] = False
+    describe: bool = False
+    alter: bool = False
+    delete: bool = False
     topic: Topic = None
     partitions: int | None = None
     replication_factor: int | None = None
-    config: Annotated[tuple[str, ...], MANY] = ()
-    if_exists: Annotated[bool, FLAG] = False
-    if_not_exists: Annotated[bool, FLAG] = False
+    config: Sequence[str] = ()
+    if_exists: bool = False
+    if_not_exists: bool = False
     server_properties: Path | None = None
-    dry_run: Annotated[bool, FLAG] = False
-    wait_complete: Annotated[bool, Parameter(name=("--wait-complete", "-w"), negative=())] = False
-    bootstrap_server: str | None = None
+    dry_run: bool = False
+    wait_complete: Annotated[bool, Parameter(name=("--wait-complete", "-w"))] = False
 
     def action(self, word: str | None) -> str:
         """The one thing that is to be done. Raises UsageError for flags that do not go together."""
@@ -164,7 +159,7 @@ def topics(
         Print one JSON document instead.
     """
     flags = flags or TopicsFlags()
-    place = place_of(flags.dir, flags.bootstrap_server, flags.server_properties)
+    place = place_of(flags.dir, flags.server_properties)
     if topic is not None:
         if flags.topic is not None or word not in _WORDS:
             raise UsageError(f"{topic}: say it once, behind topics {' or topics '.join(_WORDS)}")

@@ -22,11 +22,17 @@ from siltstone.base import files, interruption
 from siltstone.base.clock import Clock, SystemClock, chosen_ms
 from siltstone.base.config import parse_assignments
 from siltstone.base.errors import DirectoryRefusedError, SiltstoneError, UsageError
-from siltstone.commands.policies import PolicyPlaces, gather_policies, log_states, recovery_configs
+from siltstone.commands.policies import (
+    CleaningOptions,
+    gather_policies,
+    log_states,
+    reads_to_the_end,
+    recovery_configs,
+)
 from siltstone.compaction.engine import Engine, InProcessEngine, Progress
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import CleanedCopy, Destination, InPlace, Nowhere
-from siltstone.compaction.inplace.facts import Choices, LogState
+from siltstone.compaction.inplace.facts import LogState
 from siltstone.compaction.inplace.originals import Originals, read_run, refuse_other_file_system, undo_logs
 from siltstone.compaction.ledger.engine import CompactionEngine, InProcessCompactionEngine
 from siltstone.compaction.report import FAILED, LogResult
@@ -118,33 +124,35 @@ def audit(
     }
 
 
-DEFAULT_MASTER = "local[*]"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleanRequest:
-    """What ``siltstone clean`` was asked to do; the fields are its flags."""
+class CleanRequest(CleaningOptions):
+    """What ``siltstone clean`` was asked to do.
 
-    directories: Sequence[Path]
+    Parameters
+    ----------
+    in_place
+        Swap the cleaned segments in.
+    out
+        Write a cleaned copy of DIR to this new directory instead.
+    keep_originals
+        Keep hard links of all that is replaced, below this directory; undone with: siltstone undo.
+    max_extra_bytes
+        Most bytes of new files at one time; default: a quarter of what is free.
+    stop_after_minutes
+        Start nothing new after so many minutes.
+    report
+        Write an audit (settings with sources, reasons, SHA-256 of every file before and after) here.
+    dry_run
+        Compute everything, change nothing.
+    """
+
     in_place: bool = False
     out: Path | None = None
-    topics: Sequence[str] = ()
-    config: Sequence[str] = ()
-    config_file: Path | None = None
-    policy_from_metadata: bool = False
-    broker_config: Path | None = None
-    now_ms: int | None = None
-    force: bool = False
-    drop_keyless: bool = False
     keep_originals: Path | None = None
-    high_watermark: str | None = None
     max_extra_bytes: int | None = None
     stop_after_minutes: float | None = None
     report: Path | None = None
     dry_run: bool = False
-    no_spark: bool = False
-    master: str = DEFAULT_MASTER
-    spill_dir: Path | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -218,7 +226,7 @@ def clean(
         for directory in directories:
             _refuse_state(directory, in_place=request.in_place)
         refuse_strangers(directories)
-        policies = gather_policies(directories, _places(request))
+        policies = gather_policies(directories, request)
         states = log_states(directories, policies, request.topics)
         destination = _destination(request, run, directories, states)
         audited = _Audit(request, run, started, states) if request.report else None
@@ -259,12 +267,7 @@ def _run(
             started.append(InProcessEngine() if request.no_spark else engine(request, progress))
         return started[0]
 
-    choices = Choices(
-        now_ms=chosen_ms(request.now_ms, clock),
-        force=request.force,
-        drop_keyless=request.drop_keyless,
-        high_watermark_is_end=request.high_watermark == "end",
-    )
+    choices = request.choices(chosen_ms(request.now_ms, clock))
     try:
         cleaner = Cleaner(
             engine_once, destination, limits, critical=interruption.current().critical, progress=progress
@@ -336,8 +339,9 @@ def _refuse_contradictions(request: CleanRequest) -> None:
         raise UsageError(
             "choose --in-place (swap the result in) or --out NEW (a cleaned copy), or try --dry-run first"
         )
-    if request.high_watermark not in (None, "end"):
-        raise UsageError(f"--high-watermark {request.high_watermark}: only 'end' is known")
+    reads_to_the_end(request.high_watermark)
+    if request.max_extra_bytes is not None and request.max_extra_bytes <= 0:
+        raise UsageError(f"--max-extra-bytes {request.max_extra_bytes}: must be over 0")
     if request.out is not None:
         _refuse_out(request, request.out.absolute())
     if request.keep_originals is not None and not request.in_place:
@@ -381,16 +385,6 @@ def _refuse_state(directory: LogDirectory, *, in_place: bool) -> None:
         )
     if in_place:
         refuse_network_file_system(directory)
-
-
-def _places(request: CleanRequest) -> PolicyPlaces:
-    return PolicyPlaces(
-        topics=request.topics,
-        config=request.config,
-        config_file=request.config_file,
-        from_metadata=request.policy_from_metadata,
-        broker_config=request.broker_config,
-    )
 
 
 class _Audit:
