@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import os
-import sys
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from siltstone.base.errors import UsageError
 from siltstone.base.records.codecs import DEFAULT_LIMIT
+from siltstone.cli.output import note, write_line
 from siltstone.log.dump.files import DumpFile, dump_file, identify
 from siltstone.log.dump.rows import Decoder, DumpOptions, Row, printable, render
 from siltstone.log.index_checks import Finding
@@ -110,28 +110,22 @@ def _dump_one(file: DumpFile, options: DumpOptions, as_json: bool) -> int:
     try:
         for part in dump_file(file, options):
             if not isinstance(part, Finding):
-                _write(sys.stdout, _json(part) if as_json else render(part))
+                write_line(_json(part) if as_json else render(part))
                 continue
             findings += 1
             if as_json:
-                _write(sys.stdout, _json(_finding_row(part)))
-            _complain(str(part))
+                write_line(_json(_finding_row(part)))
+            note(printable(str(part)))
     except BrokenPipeError:
         raise
     except OSError as error:
         findings += 1
-        _complain(f"{file.path}: {error.strerror or error}")
+        note(printable(f"{file.path}: {error.strerror or error}"))
     return findings
 
 
 def _finding_row(finding: Finding) -> Row:
     return {"type": "finding", "file": finding.path, "position": finding.position, "reason": finding.reason}
-
-
-def _complain(message: str) -> None:
-    """One line on standard error, behind everything that was printed before it."""
-    sys.stdout.flush()
-    _write(sys.stderr, f"siltstone: {printable(message)}")
 
 
 def _json(row: Row) -> str:
@@ -140,12 +134,3 @@ def _json(row: Row) -> str:
 
 def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode("ascii")
-
-
-def _write(stream: TextIO, line: str) -> None:
-    """A line; characters that the stream's encoding lacks are escaped."""
-    try:
-        stream.write(f"{line}\n")
-    except UnicodeEncodeError:
-        encoding = stream.encoding or "ascii"
-        stream.write(f"{line.encode(encoding, 'backslashreplace').decode(encoding)}\n")

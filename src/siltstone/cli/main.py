@@ -38,6 +38,8 @@ COMMANDS = {
     "verify": "Check a cleaned log directory against what it was before, independently of the cleaner.",
 }
 """Each command with its line of help: a command's file is loaded only when it is asked for."""
+_MODULES = dict.fromkeys(("get-offsets", "log-dirs", "delete-records"), "offsets")
+"""The file of a command that is not called like it."""
 
 
 def build_app(asked: str = "") -> cyclopts.App:
@@ -63,7 +65,8 @@ def build_app(asked: str = "") -> cyclopts.App:
     )
     for name, line in COMMANDS.items():
         attribute = name.replace("-", "_")
-        app.command(f"siltstone.cli.{attribute}:{attribute}", name=name, help=None if name == asked else line)
+        module = _MODULES.get(name, attribute)
+        app.command(f"siltstone.cli.{module}:{attribute}", name=name, help=None if name == asked else line)
     return app
 
 

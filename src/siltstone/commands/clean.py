@@ -16,12 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from siltstone import __version__
 from siltstone.base import files, interruption
 from siltstone.base.clock import Clock, SystemClock, chosen_ms
 from siltstone.base.config import parse_assignments
-from siltstone.base.errors import DirectoryRefusedError, SiltstoneError, UsageError
+from siltstone.base.errors import SiltstoneError, UsageError
+from siltstone.commands.places import refuse_unclean
 from siltstone.commands.policies import (
     CleaningOptions,
     gather_policies,
@@ -97,33 +99,6 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def audit(
-    *,
-    run: str,
-    version: str,
-    started_ms: int,
-    options: dict[str, object],
-    results: Sequence[LogResult],
-    before: Fingerprints,
-    after: Fingerprints,
-    error: str | None = None,
-) -> dict[str, object]:
-    """The whole report as a plain dictionary. ``version`` is the program's; ``error``: why the run as a whole
-    broke off, in which case nothing is known of its results."""
-    return {
-        "run": run,
-        "version": version,
-        "user": _user(),
-        "host": socket.gethostname(),
-        "started_ms": started_ms,
-        "options": options,
-        "error": error,
-        "logs": [result.to_json() for result in results],
-        "sha256_before": before,
-        "sha256_after": after,
-    }
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanRequest(CleaningOptions):
     """What ``siltstone clean`` was asked to do.
@@ -178,16 +153,11 @@ EngineFactory = Callable[[CleanRequest, Progress | None], Engine]
 def spark_engine(request: CleanRequest, progress: Progress | None) -> Engine:
     """A Spark engine on the master that was asked for. Raises EngineError."""
     from siltstone.spark.clean import SparkEngine
-    from siltstone.spark.probe import refuse_strange_executors
-    from siltstone.spark.session import is_local, start_session
 
-    spill = None if request.spill_dir is None else str(request.spill_dir)
     if progress is not None:
         progress("Spark", "starting", 0, 1)
-    session = start_session(request.master, spill_folder=spill)
-    if not is_local(request.master) and not request.dry_run:
-        for folder in [request.out.parent] if request.out else request.directories:
-            refuse_strange_executors(session, folder)
+    written = [request.out.parent] if request.out else request.directories
+    session = _session(request.master, () if request.dry_run else written, request.spill_dir)
     return SparkEngine(session, progress=progress)
 
 
@@ -196,13 +166,19 @@ def compaction_engine(master: str | None, folders: Sequence[Path]) -> Compaction
     if master is None:
         return InProcessCompactionEngine()
     from siltstone.spark.compact import SparkCompactionEngine
+
+    return SparkCompactionEngine(_session(master, folders))
+
+
+def _session(master: str, written: Sequence[Path], spill_dir: Path | None = None) -> Any:
+    """A session whose executors see the folders that are ``written`` to. Raises EngineError."""
     from siltstone.spark.probe import refuse_strange_executors
     from siltstone.spark.session import is_local, start_session
 
-    session = start_session(master)
-    for folder in () if is_local(master) else folders:
+    session = start_session(master, spill_folder=None if spill_dir is None else str(spill_dir))
+    for folder in () if is_local(master) else written:
         refuse_strange_executors(session, folder)
-    return SparkCompactionEngine(session)
+    return session
 
 
 def clean(
@@ -224,7 +200,9 @@ def clean(
         directories = [stack.enter_context(each) for each in opened]
         _refuse_outputs_inside(request, directories)
         for directory in directories:
-            _refuse_state(directory, in_place=request.in_place)
+            refuse_unclean(directory)
+            if request.in_place:
+                refuse_network_file_system(directory)
         refuse_strangers(directories)
         policies = gather_policies(directories, request)
         states = log_states(directories, policies, request.topics)
@@ -377,16 +355,6 @@ def _refuse_outputs_inside(request: CleanRequest, directories: Sequence[LogDirec
                 )
 
 
-def _refuse_state(directory: LogDirectory, *, in_place: bool) -> None:
-    if directory.is_marked and not directory.was_stopped_cleanly:
-        raise DirectoryRefusedError(
-            f"{directory.path}: was not stopped cleanly (no .kafka_cleanshutdown); run siltstone recover "
-            f"{directory.path} (or start the broker on it once and stop it), and try again then"
-        )
-    if in_place:
-        refuse_network_file_system(directory)
-
-
 class _Audit:
     """What ``--report`` says of a run. It is begun before the logs are touched."""
 
@@ -398,22 +366,25 @@ class _Audit:
         self._before = fingerprints(self._places)
 
     def write(self, results: Sequence[LogResult], error: str | None = None) -> str | None:
-        """Write it, with the files as they are now; why it could not be written, or None. Raises nothing that
-        has to do with the disk: the logs are cleaned by now, and their results are not to be lost."""
+        """Write it, with the files as they are now; why it could not be written, or None. ``error``: why the
+        run as a whole broke off, in which case nothing is known of its results. Raises nothing that has to do
+        with the disk: the logs are cleaned by now, and their results are not to be lost."""
         path, out = self._request.report, self._request.out
         assert path is not None
-        shown = {name: str(getattr(self._request, name)) for name in CleanRequest.__dataclass_fields__}
         after = self._places if out is None else [out.absolute() / place.name for place in self._places]
-        found = audit(
-            run=self._run,
-            version=__version__,
-            started_ms=self._started,
-            options=dict(shown),
-            results=results,
-            before=self._before,
-            after=fingerprints(after),
-            error=error,
-        )
+        options = {name: str(getattr(self._request, name)) for name in CleanRequest.__dataclass_fields__}
+        found = {
+            "run": self._run,
+            "version": __version__,
+            "user": _user(),
+            "host": socket.gethostname(),
+            "started_ms": self._started,
+            "options": options,
+            "error": error,
+            "logs": [result.to_json() for result in results],
+            "sha256_before": self._before,
+            "sha256_after": fingerprints(after),
+        }
         try:
             files.write_new(path, json.dumps(found, indent=1).encode())
         except FileExistsError as failure:
@@ -434,8 +405,8 @@ def undo(folder: Path) -> dict[str, list[str]]:
     with contextlib.ExitStack() as stack:
         opened = open_directories([Path(log.path).resolve().parent for _, log in kept])
         for directory in opened:
-            stack.enter_context(directory)
-            _refuse_state(directory, in_place=True)
+            refuse_unclean(stack.enter_context(directory))
+            refuse_network_file_system(directory)
         by_place = {each.place: each for each in opened}
         parents = {Path(log.path).parent for _, log in kept}
         directories = {path: by_place[files.stat(path.resolve()).place] for path in parents}

@@ -10,7 +10,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from siltstone.base.clock import time_text
 from siltstone.commands import plots
-from siltstone.compaction.explain.model import Explanation, GroupExplained, KeyExplained, LogExplanation
+from siltstone.compaction.explain.model import Explanation, GroupExplained, LogExplanation
+from siltstone.compaction.explain.observing import HotKey
 
 GROUPS_MOST = 40
 """Groups that are drawn; the table has them all."""
@@ -50,5 +51,5 @@ def _group(group: GroupExplained) -> tuple[str, int, int, str]:
     return label, group.bytes_before, group.bytes_after, says
 
 
-def _key(key: KeyExplained) -> tuple[str, int, int, str]:
+def _key(key: HotKey) -> tuple[str, int, int, str]:
     return f"{key.key} ({key.key_size} B)", key.records, key.superseded, f"{key.records:,} records"

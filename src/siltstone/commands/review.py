@@ -6,6 +6,7 @@ only when it is asked for; neither needs it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,13 +122,7 @@ def explain(
     policies = gather_policies(directories, request)
     states = log_states(directories, policies, request.topics)
     wish = Wish(choices=choices, show_keys=request.show_keys, top=request.top)
-    started: list[Runner] = []
-
-    def once() -> Runner:
-        if not started:
-            started.append((runner or (_here if request.no_spark else lambda: _on_spark(request)))())
-        return started[0]
-
+    once = functools.cache(runner or (_here if request.no_spark else lambda: _on_spark(request)))
     logs = explain_logs(states, wish, lambda: once().engine, lambda: once().observer)
     passed_over = [(each.path, each.reason) for directory in directories for each in directory.passed_over]
     notes = [*policies.notes, *map(_unclean, filter(_was_not_stopped, directories))]

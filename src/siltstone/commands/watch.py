@@ -343,7 +343,7 @@ class Watch:
         self._clock = clock
         self.to_the_end = reads_to_the_end(options.high_watermark)
         self._given = gather_policies(open_directories(paths, lock=False), options)
-        self._outlooks = Outlooks()
+        self.outlooks = Outlooks()
         self._metadata: tuple[int, Look] | None = None
         self._has_seen = False
 
@@ -364,7 +364,7 @@ class Watch:
         look = self._open(now_ms)
         refuse_strangers(look.directories)
         meant = self._meant(look)
-        self._outlooks.begin_round(list(meant.values()))
+        self.outlooks.begin_round(list(meant.values()))
         topics = {name: look.topic(name) for name in sorted({where.topic for where in meant})}
         logs, notes = list[WatchedLog](), list[str]()
         for directory in look.directories:
@@ -415,12 +415,6 @@ class Watch:
             return replace(state, config=refuse_contradictions(config))
         except UsageError as error:
             return replace(state, refused=str(error))
-
-    def outlook(
-        self, state: LogState, checkpoints: Checkpoints, now_ms: int, committed_below: int
-    ) -> Outlook | None:
-        """See ``Outlooks.look``."""
-        return self._outlooks.look(state, checkpoints, now_ms, committed_below=committed_below)
 
 
 class _Seeing:
@@ -497,7 +491,7 @@ class _Seeing:
             return replace(blank, reason=NO_HIGH_WATERMARK)
         if alone and self._in_use:
             bound = LONG_MAX  # its owner goes by what it has in memory; the entry lags behind
-        found = self._watch.outlook(state, checkpoints, self._now_ms, bound)
+        found = self._watch.outlooks.look(state, checkpoints, self._now_ms, committed_below=bound)
         swapped = self._being_swapped(state, blank)
         if swapped is not None:
             return swapped

@@ -588,7 +588,8 @@ class LogManager(ServedLogs):
 
     def samples(self) -> list[Sample]:
         """What all of it is measured by: logs, directories, attendants; see ``runtime.metrics``."""
-        return samples(self)
+        own = samples(self.serving(), self.offline)
+        return own + [sample for attendant in self.attendants for sample in attendant.samples()]
 
     def flush(self) -> None:
         """Make everything that was appended durable. Raises StorageError."""

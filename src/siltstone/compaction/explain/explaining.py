@@ -7,7 +7,7 @@ Nothing is locked, written or changed. Beside a live broker files may go between
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -21,13 +21,11 @@ from siltstone.base.records.scan import scan_batches
 from siltstone.compaction import report
 from siltstone.compaction.engine import Engine, LogDone, fits_one_task
 from siltstone.compaction.explain.model import (
-    MASK,
     WOULD_CLEAN,
     CleaningBound,
     Frequency,
     GroupExplained,
     KafkaExplained,
-    KeyExplained,
     KeysExplained,
     LogExplanation,
     Moment,
@@ -205,7 +203,7 @@ class Sight:
     """What an observer saw of one log, or why it could not."""
 
     observed: Observed
-    tally: KeyTally
+    tally: KeyTally = field(default_factory=KeyTally)
     trouble: Trouble | None = None
 
 
@@ -333,24 +331,12 @@ def _finish(asked: _Asked, done: LogDone, sight: Sight, wish: Wish) -> None:
     log.outcome.tombstones_waiting = waiting(sight.observed)
     log.outcome.reclaimable = moments(bins_of(planned.work), sight.observed, sight.tally)
     try:
-        log.keys.hottest_keys = _hottest(planned.work, sight.tally, show_keys=wish.show_keys)
+        log.keys.hottest_keys = [
+            replace(each, key=key_text(planned.work, each.last_offset)) if wish.show_keys else each
+            for each in sight.tally.hottest
+        ]
     except (SiltstoneError, OSError) as error:
         log.notes.append(f"the hottest keys could not be read: {trouble_of(error).reason}")
-
-
-def _hottest(work: LogWork, tally: KeyTally, *, show_keys: bool) -> list[KeyExplained]:
-    return [
-        KeyExplained(
-            key=key_text(work, each.last_offset) if show_keys else MASK,
-            key_size=each.key_size,
-            records=each.records,
-            bytes=each.size,
-            superseded=each.superseded,
-            superseded_bytes=each.superseded_size,
-            last_offset=each.last_offset,
-        )
-        for each in tally.hottest
-    ]
 
 
 def _outcome(bytes_before: int, work: LogWork, done: LogDone, sight: Sight) -> OutcomeExplained:
@@ -431,7 +417,7 @@ def observe_here(
 
 
 def _sight(work: LogWork, bins: Bins, top: int, memory_bytes: int) -> Sight:
-    sight = Sight(observed=Observed(bins=bins.count), tally=KeyTally())
+    sight = Sight(observed=Observed(bins=bins.count))
     buckets = buckets_of(work, memory_bytes)
     try:
         for bucket in range(buckets):

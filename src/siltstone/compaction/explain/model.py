@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from siltstone.base.config import Setting, format_value
+from siltstone.compaction.explain.observing import HotKey
 
 WOULD_CLEAN = "would_clean"
-MASK = "••••"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,19 +24,6 @@ class GroupExplained:
     records_before: int
     records_after: int
     removed: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyExplained:
-    """A key that was written often. ``key`` is masked unless it was asked for; sizes in bytes."""
-
-    key: str
-    key_size: int
-    records: int
-    bytes: int
-    superseded: int
-    superseded_bytes: int
-    last_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +111,7 @@ class KeysExplained:
     distinct_keys: int | None = None
     distinct_dirty_keys: int | None = None
     keys_by_records: list[Frequency] = field(default_factory=list)
-    hottest_keys: list[KeyExplained] = field(default_factory=list)
+    hottest_keys: list[HotKey] = field(default_factory=list)
     kafka: KafkaExplained | None = None
 
 

@@ -262,26 +262,30 @@ def _packed(work: LogWork, columns: RecordColumns, rows: Int64, flags: Int64) ->
 
 TALLY_BYTES = 160
 """Memory that tallying takes for an entry at its peak."""
+MASK = "••••"
 FREQUENCIES = 24
 """Keys are counted by the number of their records: 1, 2, 3 to 4, 5 to 8, … in that many steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotKey:
-    """A key that was written often: its records and their bytes, those that are superseded, the size of the
-    key (bytes) and the offset of its last record."""
+    """A key that was written often: its records, those that are superseded, and the offset of the last one.
 
-    records: int
-    size: int
-    superseded: int
-    superseded_size: int
+    ``key`` is masked unless it was asked for; sizes in bytes.
+    """
+
+    key: str = MASK
     key_size: int
+    records: int
+    bytes: int
+    superseded: int
+    superseded_bytes: int
     last_offset: int
 
     @property
     def rank(self) -> tuple[int, int, int]:
         """The hottest first; the same whatever the order in which keys came."""
-        return (-self.records, -self.size, self.last_offset)
+        return (-self.records, -self.bytes, self.last_offset)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -391,9 +395,9 @@ def _hottest(entries: Words, groups: Int64, top: int) -> list[HotKey]:
     return [
         HotKey(
             records=int(groups[number, 1]),
-            size=int(groups[number, 2]),
+            bytes=int(groups[number, 2]),
             superseded=int(groups[number, 3]),
-            superseded_size=int(groups[number, 4]),
+            superseded_bytes=int(groups[number, 4]),
             key_size=int(entries[last[number], 4] & np.uint64(0xFFFFFFFF)),
             last_offset=int(offsets[number]),
         )
