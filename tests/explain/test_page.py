@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from siltstone.commands.explain_page import page
-from siltstone.commands.plots import bars, over_time, shares, svg
+from siltstone.commands.plots import bars, over_time, shares
 from siltstone.compaction.explain.model import Explanation, Moment
 from tests.cleaner import logs
 from tests.explain.asking import explanation
@@ -122,8 +122,7 @@ def test_a_page_without_logs_is_a_page() -> None:
 
 def test_nothing_to_draw_is_no_plot() -> None:
     moment = Moment(at_ms=1, written_bytes=5, reclaimable_bytes=5)
-    for spec in (shares([("kept", 0)], "t"), over_time([moment], "t"), bars([], "t")):
-        assert spec is None and svg(spec) == ""
+    assert shares([("kept", 0)], "t") == over_time([moment], "t") == over_time([], "t") == bars([], "t") == ""
 
 
 def test_control_characters_are_never_on_a_page() -> None:
@@ -133,5 +132,5 @@ def test_control_characters_are_never_on_a_page() -> None:
 
 def test_a_plot_of_times_that_no_clock_has_is_a_plot() -> None:
     ends = [Moment(at_ms=at, written_bytes=5, reclaimable_bytes=2) for at in (-(1 << 63), 0, (1 << 63) - 1)]
-    drawn = svg(over_time(ends, "bytes"))
-    assert "NaN" not in drawn and f"{(1 << 63) - 1} ms" in drawn
+    drawn = over_time(ends, "bytes")
+    assert "nan" not in drawn and f"{(1 << 63) - 1} ms" in drawn

@@ -10,9 +10,8 @@ from cyclopts import Parameter
 
 from siltstone.base.errors import UsageError
 from siltstone.cli.output import (
-    Directories,
     Json,
-    Topic,
+    TopicFlags,
     note,
     place_of,
     write_json,
@@ -33,13 +32,11 @@ _COLUMNS = ("partition", "status", "up to offset", "ledger", "entries", "bytes",
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class CompactTopicFlags:
+class CompactTopicFlags(TopicFlags):
     """The flags of ``siltstone compact-topic``.
 
     Parameters
     ----------
-    dir
-        A log directory; several of one broker (log.dirs) by giving it several times.
     topic
         The topic: persistent://tenant/namespace/name, with -partition-N for one partition, or its name here.
     reset
@@ -52,8 +49,6 @@ class CompactTopicFlags:
         Say how much would be read, change nothing.
     """
 
-    dir: Directories = ()
-    topic: Topic = None
     reset: bool = False
     high_watermark: str | None = None
     master: str | None = None
@@ -72,14 +67,13 @@ def compact_topic(*, flags: CompactTopicFlags | None = None, json_: Json = False
         Print one JSON document.
     """
     flags = flags or CompactTopicFlags()
-    if flags.topic is None:
-        raise UsageError("say which topic with --topic")
+    topic = flags.the_topic()
     to_the_end = reads_to_the_end(flags.high_watermark)
     if flags.reset and flags.dry_run:
         raise UsageError("--reset goes without --dry-run")
     found = compact(
         place_of(flags.dir, None),
-        flags.topic,
+        topic,
         engine_for(flags.dir, flags.master),
         reset=flags.reset,
         to_the_end=to_the_end,

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from siltstone.base import interruption
 from siltstone.base.errors import UsageError
 from siltstone.base.records.layout import TIMESTAMP_TYPE_BIT
-from siltstone.cli.output import NUMBER_OR_WORD, Directories, Json, Topic, note, place_of
+from siltstone.cli.output import NUMBER_OR_WORD, Json, TopicFlags, note, place_of
 from siltstone.cli.record_format import RecordFormat, delimiter, envelope
 from siltstone.commands.policies import reads_to_the_end
 from siltstone.commands.records import Arrived, Consuming, parse_range
@@ -28,15 +28,11 @@ _SHARE_OF_WAITING = 4
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ConsumeFlags:
+class ConsumeFlags(TopicFlags):
     r"""The flags of ``siltstone consume``.
 
     Parameters
     ----------
-    dir
-        A log directory; several of one broker (log.dirs) by giving it several times.
-    topic
-        The topic.
     partition
         Only this partition; may be given several times.
     offset
@@ -65,8 +61,6 @@ class ConsumeFlags:
         Do not tell of reached ends.
     """
 
-    dir: Directories = ()
-    topic: Topic = None
     partition: Annotated[tuple[int, ...], Parameter(name=("--partition", "-p"))] = ()
     offset: Annotated[str, Parameter(name=("--offset", "-o")), NUMBER_OR_WORD] = "start"
     exit_at_end: Annotated[bool, Parameter(name=("--exit-at-end", "-e"))] = False
@@ -83,8 +77,6 @@ class ConsumeFlags:
 
     def refuse_contradictions(self) -> None:
         """Raises UsageError for flags that do not go together."""
-        if self.topic is None:
-            raise UsageError("say which topic with -t")
         reads_to_the_end(self.high_watermark)
         if self.count is not None and self.count < 0:
             raise UsageError(f"-c {self.count}: must not be negative")
@@ -121,12 +113,12 @@ def consume(*, flags: ConsumeFlags | None = None, json_: Json = False) -> int:
     """
     flags = flags or ConsumeFlags()
     place = place_of(flags.dir)
+    topic = flags.the_topic()
     flags.refuse_contradictions()
-    assert flags.topic is not None
     record_format = None if json_ or flags.json_envelope else flags.record_format()
     consuming = Consuming(
         place,
-        flags.topic,
+        topic,
         partitions=frozenset(flags.partition),
         wanted=parse_range(flags.offset),
         isolation=flags.isolation,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import cyclopts
 
 FOUND, USAGE = 1, 2
-_EXTRAS = {"jinja2": "plots", "markupsafe": "plots", "vl_convert": "plots"}
+_EXTRAS = {"jinja2": "web", "markupsafe": "web"}
 """Which extra has a library that may be missing; all others come with ``spark``."""
 
 COMMANDS = {

@@ -1,12 +1,11 @@
 """What all commands share: flags, and how JSON documents, tables, lines, notes and progress are printed."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -69,7 +68,7 @@ class ProgressBars:
         self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._tasks: dict[str, TaskID] = {}
 
-    def __enter__(self) -> ProgressBars:
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 
@@ -111,3 +110,25 @@ def place_of(directories: Sequence[Path], properties: Path | None = None) -> Pla
     if not directories:
         raise UsageError("say which log directory with --dir")
     return Place(directories=tuple(directories), server_properties=properties)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicFlags:
+    """Which topic in which directories; other commands' flags build on it.
+
+    Parameters
+    ----------
+    dir
+        A log directory; several of one broker (log.dirs) by giving it several times.
+    topic
+        The topic.
+    """
+
+    dir: Directories = ()
+    topic: Topic = None
+
+    def the_topic(self) -> str:
+        """The topic. Raises UsageError where none was said."""
+        if self.topic is None:
+            raise UsageError("say which topic with --topic")
+        return self.topic

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from siltstone.base import files, interruption
 from siltstone.base.errors import UsageError
-from siltstone.cli.output import Directories, Json, Topic, note, place_of, write_json
+from siltstone.cli.output import Json, TopicFlags, note, place_of, write_json
 from siltstone.cli.record_format import delimiter
 from siltstone.commands.records import Producing
 from siltstone.runtime.embedded import NewRecord
@@ -24,13 +24,11 @@ _CHUNK = 256 << 10
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ProduceFlags:
+class ProduceFlags(TopicFlags):
     r"""The flags of ``siltstone produce``.
 
     Parameters
     ----------
-    dir
-        A log directory; several of one broker (log.dirs) by giving it several times.
     topic
         The topic; it has to be there.
     partition
@@ -57,8 +55,6 @@ class ProduceFlags:
         The broker's own settings.
     """
 
-    dir: Directories = ()
-    topic: Topic = None
     partition: Annotated[int | None, Parameter(name=("--partition", "-p"))] = None
     key_delimiter: Annotated[str | None, Parameter(name=("--key-delimiter", "-K"))] = None
     key: Annotated[str | None, Parameter(name=("--key", "-k"))] = None
@@ -118,8 +114,7 @@ def produce(
     """
     flags = flags or ProduceFlags()
     place = place_of(flags.dir, flags.server_properties)
-    if flags.topic is None:
-        raise UsageError("say which topic with -t")
+    topic = flags.the_topic()
     if flags.tee and json_:
         raise UsageError("--tee and --json: choose what standard output is for")
     if flags.count is not None and flags.count < 0:
@@ -128,7 +123,7 @@ def produce(
     delimiter("x" if flags.key_delimiter is None else flags.key_delimiter, "-K")
     delimiter(flags.delimiter, "-D")
     pieces = _limited(_pieces(inputs, flags), flags.count)
-    with Producing(place, flags.topic, partition=flags.partition, compression=flags.codec) as producing:
+    with Producing(place, topic, partition=flags.partition, compression=flags.codec) as producing:
         try:
             for some in pieces:
                 producing.append([flags.record(raw, headers) for raw in some])

@@ -13,9 +13,8 @@ from cyclopts import Parameter
 
 from siltstone.base.errors import UsageError
 from siltstone.cli.output import (
-    Directories,
     Json,
-    Topic,
+    TopicFlags,
     note,
     place_of,
     write_json,
@@ -42,13 +41,11 @@ _COLUMNS = ("partition", "directory", "log start", "log end", "high watermark", 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class TopicsFlags:
+class TopicsFlags(TopicFlags):
     """The flags of ``siltstone topics``.
 
     Parameters
     ----------
-    dir
-        A log directory; several of one broker (log.dirs) by giving it several times.
     create
         Make the topic; the directory too where it is not there.
     list_
@@ -79,13 +76,11 @@ class TopicsFlags:
         With compaction-status: wait while a compaction runs.
     """
 
-    dir: Directories = ()
     create: bool = False
     list_: Annotated[bool, Parameter(name="--list")] = False
     describe: bool = False
     alter: bool = False
     delete: bool = False
-    topic: Topic = None
     partitions: int | None = None
     replication_factor: int | None = None
     config: Sequence[str] = ()
@@ -179,8 +174,7 @@ def _compact(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
     from siltstone.cli.compact_topic import engine_for, show_compaction
     from siltstone.commands.compaction import compact_topic
 
-    assert flags.topic is not None
-    found = compact_topic(place, flags.topic, engine_for(flags.dir), dry_run=flags.dry_run)
+    found = compact_topic(place, flags.the_topic(), engine_for(flags.dir), dry_run=flags.dry_run)
     return show_compaction(found, dry_run=flags.dry_run, as_json=as_json)
 
 
@@ -188,22 +182,20 @@ def _watch(place: Place, flags: TopicsFlags, as_json: bool) -> int:
     from siltstone.cli.compact_topic import show_status
     from siltstone.commands.compaction import compaction_of
 
-    assert flags.topic is not None
-    found = compaction_of(place, flags.topic)
+    found = compaction_of(place, flags.the_topic())
     while flags.wait_complete and found.is_running:
         time.sleep(_INTERVAL_SECONDS)
-        found = compaction_of(place, flags.topic)
+        found = compaction_of(place, flags.the_topic())
     return show_status(found, as_json=as_json)
 
 
 def _change(place: Place, action: str, flags: TopicsFlags) -> list[TopicChange]:
-    assert flags.topic is not None
     if action == "delete":
-        return delete_topics(place, flags.topic, if_exists=flags.if_exists, dry_run=flags.dry_run)
+        return delete_topics(place, flags.the_topic(), if_exists=flags.if_exists, dry_run=flags.dry_run)
     if action == "alter":
         assert flags.partitions is not None
         return add_partitions(
-            place, flags.topic, flags.partitions, if_exists=flags.if_exists, dry_run=flags.dry_run
+            place, flags.the_topic(), flags.partitions, if_exists=flags.if_exists, dry_run=flags.dry_run
         )
     config = texts_of(flags.config, "--config")
     if place.look_before_making().has_brokers_metadata:
@@ -211,7 +203,7 @@ def _change(place: Place, action: str, flags: TopicsFlags) -> list[TopicChange]:
     return [
         create_topic(
             place,
-            flags.topic,
+            flags.the_topic(),
             flags.partitions,
             config,
             if_not_exists=flags.if_not_exists,

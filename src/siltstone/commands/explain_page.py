@@ -1,7 +1,7 @@
 """An explanation as one self-contained page: no script, nothing loaded from anywhere, every text escaped.
 
 Its content security policy forbids what it does not need, so a key that looks like markup stays text twice
-over. The page is ``explain.html`` beside this file, a template of Jinja; needs ``siltstone[plots]``.
+over. The page is ``explain.html`` beside this file, a template of Jinja; needs ``siltstone[web]``.
 """
 
 from __future__ import annotations
@@ -36,13 +36,12 @@ def _plots_of(log: LogExplanation) -> dict[str, str]:
     """The plots of one log by name, "" where there is nothing to draw."""
     outcome = log.outcome
     sizes = [("kept", outcome.kept_bytes), *outcome.removed_bytes.items()]
-    drawn = {
+    return {
         "reasons": plots.shares(sizes, "bytes by reason"),
         "times": plots.over_time(outcome.reclaimable, "written and reclaimable bytes over time"),
         "groups": plots.bars([_group(each) for each in outcome.groups[:GROUPS_MOST]], "bytes of each group"),
         "hottest": plots.bars([_key(each) for each in log.keys.hottest_keys], "records of the hottest keys"),
     }
-    return {name: plots.svg(spec) for name, spec in drawn.items()}
 
 
 def _group(group: GroupExplained) -> tuple[str, int, int, str]:

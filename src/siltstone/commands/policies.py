@@ -217,9 +217,7 @@ def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) ->
     by_topic: dict[str, dict[str, Setting]] = {}
     if options.config_file is not None:
         by_topic = parse_config_file(_text(options.config_file), str(options.config_file))
-    static: dict[str, Setting] = {}
-    if options.broker_config is not None:
-        static = parse_foreign_server_properties(_text(options.broker_config), str(options.broker_config))
+    static = _static(options.broker_config)
     known = options.broker_config is not None
     if not options.policy_from_metadata:
         return Policies(given=given, by_topic=by_topic, static=static, broker_known=known)
@@ -253,9 +251,7 @@ def recovery_configs(
     Raises UsageError and OSError for ``broker_config``, DirectoryRefusedError where it names another broker's
     metadata.
     """
-    static: dict[str, Setting] = {}
-    if broker_config is not None:
-        static = parse_foreign_server_properties(_text(broker_config), str(broker_config))
+    static = _static(broker_config)
     cluster: ClusterSettings | None = None
     try:
         holder = metadata_directory(directories) or _named_elsewhere(directories, broker_config)
@@ -290,6 +286,12 @@ def log_states(
         places = ", ".join(str(directory.path) for directory in directories)
         raise UsageError(f"--topic {sorted(missing)[0]}: no partition of it in {places}")
     return states
+
+
+def _static(broker_config: Path | None) -> Mapping[str, Setting]:
+    if broker_config is None:
+        return {}
+    return parse_foreign_server_properties(_text(broker_config), str(broker_config))
 
 
 def _text(path: Path) -> str:

@@ -43,7 +43,7 @@ def observe_task(
                 yield entries_row(log, bucket, entries)
         except Exception as error:
             trouble = asdict(trouble_of(error))
-        yield report_row(log, number, {"observed": seen.to_json(), "trouble": trouble})
+        yield report_row(log, number, {"observed": asdict(seen), "trouble": trouble})
 
 
 def tally_task(works: Works, top: int, batches: Batches) -> Iterator[pa.RecordBatch]:
