@@ -10,11 +10,11 @@
         …
         print(cleaner.cleanings, cleaner.metrics(), logs.uncleanable)
 
-Each of ``log.cleaner.threads`` workers, again and again: choose (``choosing``), claim (``log.service``'s
-``CleaningStates``), run (``run``), rest (``throttle``); with nothing to do it sleeps
+Each of ``log.cleaner.threads`` workers, again and again: choose (``next_batch``), claim
+(``CleaningStates``), clean (``CleaningRun``), rest (``rest_seconds``); with nothing to do it sleeps
 ``log.cleaner.backoff.ms``. Logs that are not dirty enough are looked at for tombstones that may go
-(``horizons``): after a cleaning once ``delete.retention.ms`` has passed, after a start once. Settings are
-read anew for every run.
+(``find_horizons``): after a cleaning once ``delete.retention.ms`` has passed, after a start once. Settings
+are read anew for every run.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def run_bytes(most: int, bytes_per_second: float) -> int:
 
 # The embedded cleaner's gauges, with Kafka's names: what each of them means here, and how it is labelled.
 #
-# Numbers are worked out in ``statistics``. A help that says "Unlike Kafka's" tells where a dashboard made
+# ``Statistics`` works out the numbers. A help that says "Unlike Kafka's" tells where a dashboard made
 # for Kafka shows something else.
 
 UNCLEANABLE_COUNT = f"{MANAGER}uncleanable_partitions_count"

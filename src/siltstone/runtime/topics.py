@@ -1,6 +1,6 @@
 """Topics: made, changed, deleted, listed; their settings, at run time too.
 
-Every change is first written to ``siltstone-topics.json`` (see ``topic_registry``) and then carried out on
+Every change is first written to ``siltstone-topics.json`` (``TopicRegistry``) and then carried out on
 the partitions: what a crash interrupts, the next start finishes. Errors are Kafka's, by their codes: 3
 unknown, 17 bad name or collision, 36 exists, 37 bad number of partitions, 40 bad settings.
 """
@@ -68,7 +68,7 @@ from siltstone.runtime.upkeep import Upkeep
 # start makes the partitions that are listed as unmade, and takes away those of topics (by id) that are listed
 # as deleted. A partition that was made once and is in none of the directories is not made again: its
 # directory may be one that was not named this time. The settings of a topic that is on disk and not in the
-# file are its broker's (see ``broker_topics``).
+# file are its broker's (see ``BrokerTopics``).
 
 TOPICS_FILE = "siltstone-topics.json"
 _VERSION = 1
@@ -265,7 +265,7 @@ class BrokerTopics:
     def without_guesses(self, name: str, entry: TopicEntry | None, config: Config) -> LogConfig:
         """What a log goes by: of a topic that was not made here nothing goes by an age that nobody has set.
 
-        ``base.config``: the topic's settings, ``entry``: as it is listed here. Kafka's default of 7 days
+        ``config``: the topic's settings, ``entry``: as it is listed here. Kafka's default of 7 days
         counts only beside settings out of the broker's ``server.properties``, which may have another; so may
         a topic whose settings are in a directory that was not named. What is gone is gone.
         """
@@ -515,7 +515,7 @@ class Topics:
         *,
         validate_only: bool = False,
     ) -> TopicDescription:
-        """A new topic; ``num.partitions`` partitions unless told, ``base.config`` as texts by Kafka's names.
+        """A new topic; ``num.partitions`` partitions unless told, ``config`` as texts by Kafka's names.
 
         Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, InvalidConfigError, StorageError,
         DirectoryRefusedError where something that is no directory has a partition's name.
@@ -634,7 +634,7 @@ class Topics:
 
     @property
     def namespaces(self) -> Mapping[str, Mapping[str, str]]:
-        """The policies of Pulsar's namespaces, by ``tenant/namespace``; see ``namespaces``."""
+        """The policies of Pulsar's namespaces, by ``tenant/namespace``."""
         return self._registry.namespaces
 
     def alter_namespace(

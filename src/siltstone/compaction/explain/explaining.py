@@ -208,7 +208,7 @@ class Sight:
 
 
 class Observer(Protocol):
-    """Goes through logs as ``observing`` and ``tallying`` say; one answer a log, by its name."""
+    """Goes through logs as ``observe`` and ``tally`` do; one answer a log, by its name."""
 
     def __call__(self, works: Sequence[tuple[LogWork, Bins]], top: int) -> dict[str, Sight]:
         """All logs at once. Raises EngineError."""
