@@ -138,7 +138,7 @@ def _run_quickly(arguments: list[str]) -> int:
     words = iter(arguments[1:])
     for word in words:
         name, equals, value = word.partition("=")
-        field_name = name.removeprefix("--").replace("-", "_")
+        field_name = name.removeprefix("--").replace("-", "_").replace("topic", "topics")
         if not word.startswith("--"):
             places.append(Path(word))
         elif word == "--json":
@@ -149,7 +149,7 @@ def _run_quickly(arguments: list[str]) -> int:
             flags[field_name] = True
         else:
             text = value if equals else next(words)
-            if "tuple" in kinds[field_name]:
+            if field_name in ("topics", "config"):
                 flags[field_name] = (*flags.get(field_name, ()), text)
             else:
                 convert = Path if "Path" in kinds[field_name] else int if "int" in kinds[field_name] else str

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.cli.main import COMMANDS, build_app
+from siltstone.cli.output import DEFAULTS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
 
@@ -30,7 +31,8 @@ def test_a_section_has_the_flags_of_the_parser(name: str) -> None:
     command = build_app()[name]
     known = {
         flag
-        for argument in command.assemble_argument_collection()
+        for argument in command.assemble_argument_collection(default_parameter=DEFAULTS)
+        if argument.parse
         for flag in (*argument.names, *argument.negatives)
         if flag.startswith("-")
     }

@@ -170,7 +170,6 @@ def test_refusals(
             "--add-config",
             "log.cleaner.threads=2",
         ),
-        ("--describe", "--entity-type", "topics", "--bootstrap-server", "localhost:9092"),
     ],
 )
 def test_wrong_usage(siltstone: Command, logs: Path, arguments: tuple[str, ...]) -> None:

@@ -88,7 +88,6 @@ def test_which_partitions(
         (("--partitions", "x"), 2),
         (("--time", "soon"), 2),
         (("--time", "-5"), 2),
-        (("--bootstrap-server", "localhost:9092"), 2),
     ],
 )
 def test_offsets_that_cannot_be_had(

@@ -121,7 +121,6 @@ def test_what_is_refused_leaves_what_came_before(siltstone: Command, logs: Path)
         (("-t", "orders", "-c", "-1"), 2, "-c"),
         (("-t", "orders", "-T", "--json"), 2, "--tee"),
         ((), 2, "-t"),
-        (("-t", "orders", "--bootstrap-server", "x:1"), 2, "broker"),
     ],
 )
 def test_produce_refuses(

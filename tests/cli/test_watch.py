@@ -20,7 +20,7 @@ from siltstone.cli import watch as command
 from siltstone.commands import clean as app
 from siltstone.commands import watch as outlook
 from siltstone.commands import watch as watching
-from siltstone.commands.policies import PolicyPlaces
+from siltstone.commands.policies import LogOptions
 from siltstone.commands.watch import Seen, Watch
 from siltstone.compaction.inplace.facts import NO_HIGH_WATERMARK
 from siltstone.log.names import TopicPartition
@@ -130,7 +130,7 @@ def test_the_range_is_the_one_that_the_cleaner_inside_goes_by(tmp_path: Path) ->
     topic = {"min.compaction.lag.ms": str(MINUTE), "max.compaction.lag.ms": str(10 * MINUTE)}
     clock = ManualClock(NOW)
     with serving(tmp_path, topic=topic, clock=clock) as (manager, cleaner):
-        log, seeing = manager[USERS], Watch([tmp_path], PolicyPlaces(), clock)
+        log, seeing = manager[USERS], Watch([tmp_path], LogOptions(), clock)
         for step in range(8):
             write(log, 25, timestamp=clock.now_ms())
             log.flush()
@@ -148,7 +148,7 @@ def test_the_range_is_the_one_that_the_cleaner_inside_goes_by(tmp_path: Path) ->
 def test_a_transaction_that_was_open_when_the_active_segment_began_bounds_the_range(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     with serving(tmp_path, clock=clock) as (manager, _):
-        log, seeing = manager[USERS], Watch([tmp_path], PolicyPlaces(), clock)
+        log, seeing = manager[USERS], Watch([tmp_path], LogOptions(), clock)
         write(log, 30)
         writer = Writer(log, 7)
         first = log.log_end_offset
@@ -203,7 +203,7 @@ def test_a_horizon_that_passes_between_two_looks_is_noticed(tmp_path: Path) -> N
         write(manager[USERS], 5, value=None)
         write(manager[USERS], 60, keys=60)
         cleaner.clean_once()
-        seeing = Watch([tmp_path], PolicyPlaces(), clock)
+        seeing = Watch([tmp_path], LogOptions(), clock)
         reasons = []
         for wait_ms in (0, DAY - 1, 1):
             clock.advance(wait_ms)
@@ -220,7 +220,7 @@ def test_headers_are_read_a_bounded_share_a_look(tmp_path: Path, monkeypatch: py
             write(manager["users", number], 60)
         cleaner.clean_once()
         monkeypatch.setattr(outlook, "HORIZON_BYTES", 1)
-        seeing = Watch([tmp_path], PolicyPlaces(), ManualClock(NOW))
+        seeing = Watch([tmp_path], LogOptions(), ManualClock(NOW))
         known = [
             sum(each.outlook is not None and each.outlook.horizons is not None for each in seeing.look().logs)
             for _ in range(5)
@@ -265,7 +265,7 @@ def test_a_segment_that_vanishes_between_two_steps_means_another_look(
     with serving(tmp_path, topic=topic, clock=ManualClock(NOW + MINUTE)) as (manager, cleaner):
         write(manager[USERS], 60, keys=30)
         manager.topics.alter("users", {"segment.bytes": "100000"})
-        seeing = Watch([tmp_path], PolicyPlaces(), ManualClock(NOW + MINUTE))
+        seeing = Watch([tmp_path], LogOptions(), ManualClock(NOW + MINUTE))
         listed = outlook.list_segments
         swaps: list[int] = []
 
@@ -313,7 +313,7 @@ def test_a_swap_that_is_over_a_moment_later_means_another_look(
         write(manager[USERS], 60)
         asked: list[str | None] = ["an interrupted swap is unfinished", None]
         monkeypatch.setattr(watching, "refusal", lambda state: asked.pop(0) if asked else None)
-        assert Watch([tmp_path], PolicyPlaces(), ManualClock(NOW)).look().logs[0].state == "due"
+        assert Watch([tmp_path], LogOptions(), ManualClock(NOW)).look().logs[0].state == "due"
         assert asked == []
 
 
@@ -404,7 +404,7 @@ def test_on_a_terminal_the_table_is_drawn_in_place(stopped: Path, monkeypatch: p
     screen = Console(force_terminal=True, width=150, file=io.StringIO(), record=True)
 
     def looks() -> Iterator[Seen]:
-        watched = Watch([stopped], PolicyPlaces(), ManualClock(NOW))
+        watched = Watch([stopped], LogOptions(), ManualClock(NOW))
         yield watched.look()
         yield Seen(at_ms=NOW, error="gone [for] now")
         raise KeyboardInterrupt

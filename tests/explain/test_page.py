@@ -9,8 +9,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from siltstone.commands.explain_page import areas, bars, escape, page, shares
-from siltstone.compaction.explain.model import Explanation
+from siltstone.commands.explain_page import page
+from siltstone.commands.plots import bars, over_time, shares
+from siltstone.compaction.explain.model import Explanation, Moment
 from tests.cleaner import logs
 from tests.explain.asking import explanation
 from tests.operator.staged import stage
@@ -73,7 +74,7 @@ def hostile(tmp_path: Path) -> Explanation:
 
 def test_keys_that_are_markup_stay_text(hostile: Explanation) -> None:
     text = page(hostile)
-    assert hostile.logs[0].status == "would_clean" and len(hostile.logs[0].hottest_keys) == len(HOSTILE)
+    assert hostile.logs[0].status == "would_clean" and len(hostile.logs[0].keys.hottest_keys) == len(HOSTILE)
     found = _elements(text)
     tags = {tag for tag, _ in found.found}
     assert not tags & {"script", "img", "iframe", "link", "object", "embed", "form", "a", "base"}
@@ -120,8 +121,16 @@ def test_a_page_without_logs_is_a_page() -> None:
 
 
 def test_nothing_to_draw_is_no_plot() -> None:
-    assert shares([("kept", 0)], "t") == areas([1], [("written", [5])], "t") == bars([], "t") == ""
+    moment = Moment(at_ms=1, written_bytes=5, reclaimable_bytes=5)
+    assert shares([("kept", 0)], "t") == over_time([moment], "t") == over_time([], "t") == bars([], "t") == ""
 
 
 def test_control_characters_are_never_on_a_page() -> None:
-    assert escape("a\x00b\u202ec'\"<&>") == "a\ufffdb\ufffdc&#x27;&quot;&lt;&amp;&gt;"
+    text = page(Explanation(now_ms=0, notes=["a\x00b\u202ec'\"<&>"]))
+    assert "a\ufffdb\ufffdc&#39;&#34;&lt;&amp;&gt;" in text
+
+
+def test_a_plot_of_times_that_no_clock_has_is_a_plot() -> None:
+    ends = [Moment(at_ms=at, written_bytes=5, reclaimable_bytes=2) for at in (-(1 << 63), 0, (1 << 63) - 1)]
+    drawn = over_time(ends, "bytes")
+    assert "nan" not in drawn and f"{(1 << 63) - 1} ms" in drawn

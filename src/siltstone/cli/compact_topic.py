@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from cyclopts import Parameter
 
 from siltstone.base.errors import UsageError
 from siltstone.cli.output import (
-    FLAG,
-    Directories,
     Json,
-    Topic,
+    TopicFlags,
     note,
     place_of,
-    size_text,
     write_json,
     write_line,
     write_table,
@@ -25,6 +21,8 @@ from siltstone.cli.output import (
 from siltstone.commands import clean
 from siltstone.commands.compaction import EngineFor, PartitionCompaction, TopicCompaction
 from siltstone.commands.compaction import compact_topic as compact
+from siltstone.commands.plots import size_text
+from siltstone.commands.policies import DEFAULT_MASTER, reads_to_the_end
 from siltstone.compaction.ledger.engine import CompactionEngine, CompactionResult
 
 SMALL_BYTES = 64 << 20
@@ -34,13 +32,11 @@ _COLUMNS = ("partition", "status", "up to offset", "ledger", "entries", "bytes",
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class CompactTopicFlags:
+class CompactTopicFlags(TopicFlags):
     """The flags of ``siltstone compact-topic``.
 
     Parameters
     ----------
-    dir
-        A log directory; several of one broker (log.dirs) by giving it several times.
     topic
         The topic: persistent://tenant/namespace/name, with -partition-N for one partition, or its name here.
     reset
@@ -53,12 +49,10 @@ class CompactTopicFlags:
         Say how much would be read, change nothing.
     """
 
-    dir: Directories = ()
-    topic: Topic = None
-    reset: Annotated[bool, FLAG] = False
+    reset: bool = False
     high_watermark: str | None = None
     master: str | None = None
-    dry_run: Annotated[bool, FLAG] = False
+    dry_run: bool = False
 
 
 def compact_topic(*, flags: CompactTopicFlags | None = None, json_: Json = False) -> int:
@@ -73,18 +67,16 @@ def compact_topic(*, flags: CompactTopicFlags | None = None, json_: Json = False
         Print one JSON document.
     """
     flags = flags or CompactTopicFlags()
-    if flags.topic is None:
-        raise UsageError("say which topic with --topic")
-    if flags.high_watermark not in (None, "end"):
-        raise UsageError(f"--high-watermark {flags.high_watermark}: only 'end' is known")
+    topic = flags.the_topic()
+    to_the_end = reads_to_the_end(flags.high_watermark)
     if flags.reset and flags.dry_run:
         raise UsageError("--reset goes without --dry-run")
     found = compact(
         place_of(flags.dir, None),
-        flags.topic,
+        topic,
         engine_for(flags.dir, flags.master),
         reset=flags.reset,
-        to_the_end=flags.high_watermark == "end",
+        to_the_end=to_the_end,
         dry_run=flags.dry_run,
     )
     return show_compaction(found, dry_run=flags.dry_run, as_json=json_)
@@ -94,7 +86,7 @@ def engine_for(folders: Sequence[Path], master: str | None = None) -> EngineFor:
     """An engine on the master that was asked for; else Spark does what is worth its start."""
 
     def make(size: int) -> CompactionEngine:
-        chosen = clean.DEFAULT_MASTER if master is None and size > SMALL_BYTES else master
+        chosen = DEFAULT_MASTER if master is None and size > SMALL_BYTES else master
         return clean.compaction_engine(chosen, folders)
 
     return make

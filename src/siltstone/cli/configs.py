@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from siltstone.base.config import Config, Source, split_additions
 from siltstone.base.errors import UsageError
-from siltstone.cli.output import FLAG, MANY, Directories, Json, note, place_of, write_json, write_line
+from siltstone.cli.output import Directories, Json, note, place_of, write_json, write_line
 from siltstone.commands.places import Place
 from siltstone.commands.settings import (
     SettingFacts,
@@ -58,23 +58,20 @@ class ConfigsFlags:
         The broker's own settings.
     dry_run
         Check everything, change nothing.
-    bootstrap_server
-        Accepted only to say that it comes with the broker.
     """
 
     dir: Directories = ()
-    alter: Annotated[bool, FLAG] = False
-    describe: Annotated[bool, FLAG] = False
-    all_: Annotated[bool, Parameter(name="--all", negative=())] = False
+    alter: bool = False
+    describe: bool = False
+    all_: Annotated[bool, Parameter(name="--all")] = False
     entity_type: str | None = None
     entity_name: str | None = None
-    entity_default: Annotated[bool, FLAG] = False
-    add_config: Annotated[tuple[str, ...], MANY] = ()
+    entity_default: bool = False
+    add_config: Sequence[str] = ()
     add_config_file: Path | None = None
-    delete_config: Annotated[tuple[str, ...], MANY] = ()
+    delete_config: Sequence[str] = ()
     server_properties: Path | None = None
-    dry_run: Annotated[bool, FLAG] = False
-    bootstrap_server: str | None = None
+    dry_run: bool = False
 
     def refuse_contradictions(self) -> None:
         """Raises UsageError for flags that do not go together."""
@@ -112,7 +109,7 @@ def configs(*, flags: ConfigsFlags | None = None, json_: Json = False) -> int:
     """
     flags = flags or ConfigsFlags()
     flags.refuse_contradictions()
-    place = place_of(flags.dir, flags.bootstrap_server, flags.server_properties)
+    place = place_of(flags.dir, flags.server_properties)
     if flags.alter:
         _show_change(_alter(place, flags), flags, as_json=json_)
     elif flags.entity_type == "namespaces":

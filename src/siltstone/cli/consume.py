@@ -14,8 +14,9 @@ from cyclopts import Parameter
 from siltstone.base import interruption
 from siltstone.base.errors import UsageError
 from siltstone.base.records.layout import TIMESTAMP_TYPE_BIT
-from siltstone.cli.output import FLAG, NUMBER_OR_WORD, Directories, Json, Topic, note, place_of
+from siltstone.cli.output import NUMBER_OR_WORD, Json, TopicFlags, note, place_of
 from siltstone.cli.record_format import RecordFormat, delimiter, envelope
+from siltstone.commands.policies import reads_to_the_end
 from siltstone.commands.records import Arrived, Consuming, parse_range
 from siltstone.log.dump.rows import printable
 from siltstone.log.reading import Polled, records_of
@@ -27,15 +28,11 @@ _SHARE_OF_WAITING = 4
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ConsumeFlags:
+class ConsumeFlags(TopicFlags):
     r"""The flags of ``siltstone consume``.
 
     Parameters
     ----------
-    dir
-        A log directory; several of one broker (log.dirs) by giving it several times.
-    topic
-        The topic.
     partition
         Only this partition; may be given several times.
     offset
@@ -62,35 +59,25 @@ class ConsumeFlags:
         The compacted view: the ledger that siltstone compact-topic wrote, then what came after it.
     quiet
         Do not tell of reached ends.
-    bootstrap_server
-        Accepted only to say that it comes with the broker.
     """
 
-    dir: Directories = ()
-    topic: Topic = None
-    partition: Annotated[
-        tuple[int, ...], Parameter(name=("--partition", "-p"), negative=(), consume_multiple=False)
-    ] = ()
+    partition: Annotated[tuple[int, ...], Parameter(name=("--partition", "-p"))] = ()
     offset: Annotated[str, Parameter(name=("--offset", "-o")), NUMBER_OR_WORD] = "start"
-    exit_at_end: Annotated[bool, Parameter(name=("--exit-at-end", "-e"), negative=())] = False
+    exit_at_end: Annotated[bool, Parameter(name=("--exit-at-end", "-e"))] = False
     format: Annotated[str | None, Parameter(name=("--format", "-f"), allow_leading_hyphen=True)] = None
     key_delimiter: Annotated[str | None, Parameter(name=("--key-delimiter", "-K"))] = None
     delimiter: Annotated[str | None, Parameter(name=("--delimiter", "-D"))] = None
-    null: Annotated[bool, Parameter(name=("--null", "-Z"), negative=())] = False
-    json_envelope: Annotated[bool, Parameter(name=("--json-envelope", "-J"), negative=())] = False
+    null: Annotated[bool, Parameter(name=("--null", "-Z"))] = False
+    json_envelope: Annotated[bool, Parameter(name=("--json-envelope", "-J"))] = False
     count: Annotated[int | None, Parameter(name=("--count", "-c"))] = None
     isolation: str = "read_committed"
     high_watermark: str | None = None
-    read_compacted: Annotated[bool, FLAG] = False
-    quiet: Annotated[bool, Parameter(name=("--quiet", "-q"), negative=())] = False
-    bootstrap_server: str | None = None
+    read_compacted: bool = False
+    quiet: Annotated[bool, Parameter(name=("--quiet", "-q"))] = False
 
     def refuse_contradictions(self) -> None:
         """Raises UsageError for flags that do not go together."""
-        if self.topic is None:
-            raise UsageError("say which topic with -t")
-        if self.high_watermark not in (None, "end"):
-            raise UsageError(f"--high-watermark {self.high_watermark}: only 'end' is known")
+        reads_to_the_end(self.high_watermark)
         if self.count is not None and self.count < 0:
             raise UsageError(f"-c {self.count}: must not be negative")
         plain = (self.key_delimiter, self.delimiter)
@@ -125,17 +112,17 @@ def consume(*, flags: ConsumeFlags | None = None, json_: Json = False) -> int:
         A JSON object a line.
     """
     flags = flags or ConsumeFlags()
-    place = place_of(flags.dir, flags.bootstrap_server)
+    place = place_of(flags.dir)
+    topic = flags.the_topic()
     flags.refuse_contradictions()
-    assert flags.topic is not None
     record_format = None if json_ or flags.json_envelope else flags.record_format()
     consuming = Consuming(
         place,
-        flags.topic,
+        topic,
         partitions=frozenset(flags.partition),
         wanted=parse_range(flags.offset),
         isolation=flags.isolation,
-        to_the_end=flags.high_watermark == "end",
+        to_the_end=reads_to_the_end(flags.high_watermark),
         read_compacted=flags.read_compacted,
     )
     write = _writer(record_format) if record_format else _json_writer(consuming.broker_id)

@@ -5,36 +5,33 @@ from __future__ import annotations
 import base64
 import json
 import os
-import sys
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from siltstone.base.errors import UsageError
 from siltstone.base.records.codecs import DEFAULT_LIMIT
+from siltstone.cli.output import note, write_line
 from siltstone.log.dump.files import DumpFile, dump_file, identify
 from siltstone.log.dump.rows import Decoder, DumpOptions, Row, printable, render
 from siltstone.log.index_checks import Finding
 
-_FLAG = Parameter(negative=())
 _LIMIT = Parameter(help="Show no records of a batch that decompresses to more bytes.")
-_JSON = Parameter(
-    name="--json", negative=(), help="Print one JSON object a line; keys and values are base64."
-)
+_JSON = Parameter(name="--json", help="Print one JSON object a line; keys and values are base64.")
 
 
 def dump(
-    files: Annotated[list[Path], Parameter(negative=())],
+    files: list[Path],
     *,
-    print_data_log: Annotated[bool, _FLAG] = False,
-    deep_iteration: Annotated[bool, _FLAG] = False,
-    verify_index_only: Annotated[bool, _FLAG] = False,
-    index_sanity_check: Annotated[bool, _FLAG] = False,
+    print_data_log: bool = False,
+    deep_iteration: bool = False,
+    verify_index_only: bool = False,
+    index_sanity_check: bool = False,
     max_bytes: int | None = None,
     max_decompressed_message_bytes: Annotated[int, _LIMIT] = DEFAULT_LIMIT,
-    offsets_decoder: Annotated[bool, _FLAG] = False,
-    transaction_log_decoder: Annotated[bool, _FLAG] = False,
+    offsets_decoder: bool = False,
+    transaction_log_decoder: bool = False,
     json_: Annotated[bool, _JSON] = False,
 ) -> int:
     """Show what is in files of a Kafka log directory, as kafka-dump-log does, and check them.
@@ -113,28 +110,22 @@ def _dump_one(file: DumpFile, options: DumpOptions, as_json: bool) -> int:
     try:
         for part in dump_file(file, options):
             if not isinstance(part, Finding):
-                _write(sys.stdout, _json(part) if as_json else render(part))
+                write_line(_json(part) if as_json else render(part))
                 continue
             findings += 1
             if as_json:
-                _write(sys.stdout, _json(_finding_row(part)))
-            _complain(str(part))
+                write_line(_json(_finding_row(part)))
+            note(printable(str(part)))
     except BrokenPipeError:
         raise
     except OSError as error:
         findings += 1
-        _complain(f"{file.path}: {error.strerror or error}")
+        note(printable(f"{file.path}: {error.strerror or error}"))
     return findings
 
 
 def _finding_row(finding: Finding) -> Row:
     return {"type": "finding", "file": finding.path, "position": finding.position, "reason": finding.reason}
-
-
-def _complain(message: str) -> None:
-    """One line on standard error, behind everything that was printed before it."""
-    sys.stdout.flush()
-    _write(sys.stderr, f"siltstone: {printable(message)}")
 
 
 def _json(row: Row) -> str:
@@ -143,12 +134,3 @@ def _json(row: Row) -> str:
 
 def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode("ascii")
-
-
-def _write(stream: TextIO, line: str) -> None:
-    """A line; characters that the stream's encoding lacks are escaped."""
-    try:
-        stream.write(f"{line}\n")
-    except UnicodeEncodeError:
-        encoding = stream.encoding or "ascii"
-        stream.write(f"{line.encode(encoding, 'backslashreplace').decode(encoding)}\n")

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import cyclopts
 
 FOUND, USAGE = 1, 2
+_EXTRAS = {"jinja2": "web", "markupsafe": "web"}
+"""Which extra has a library that may be missing; all others come with ``spark``."""
 
 COMMANDS = {
     "clean": "Clean the compacted topics of stopped Kafka log directories, as a Spark job.",
@@ -36,6 +38,8 @@ COMMANDS = {
     "verify": "Check a cleaned log directory against what it was before, independently of the cleaner.",
 }
 """Each command with its line of help: a command's file is loaded only when it is asked for."""
+_MODULES = dict.fromkeys(("get-offsets", "log-dirs", "delete-records"), "offsets")
+"""The file of a command that is not called like it."""
 
 
 def build_app(asked: str = "") -> cyclopts.App:
@@ -46,6 +50,7 @@ def build_app(asked: str = "") -> cyclopts.App:
     import cyclopts
 
     import siltstone
+    from siltstone.cli.output import DEFAULTS
 
     app = cyclopts.App(
         name="siltstone",
@@ -56,10 +61,12 @@ def build_app(asked: str = "") -> cyclopts.App:
         print_error=False,
         help_on_error=False,
         suppress_keyboard_interrupt=False,
+        default_parameter=DEFAULTS,
     )
     for name, line in COMMANDS.items():
         attribute = name.replace("-", "_")
-        app.command(f"siltstone.cli.{attribute}:{attribute}", name=name, help=None if name == asked else line)
+        module = _MODULES.get(name, attribute)
+        app.command(f"siltstone.cli.{module}:{attribute}", name=name, help=None if name == asked else line)
     return app
 
 
@@ -116,8 +123,9 @@ def run(arguments: list[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         say(f"{where}{error.strerror or error}")
     except ModuleNotFoundError as error:
-        missing = f"{error.name} is not installed; this command needs siltstone[spark]"
-        say(f"{missing} (pip install 'siltstone[spark]')")
+        extra = _EXTRAS.get((error.name or "").partition(".")[0], "spark")
+        needed = f"siltstone[{extra}]"
+        say(f"{error.name} is not installed; this command needs {needed} (pip install '{needed}')")
     except KeyboardInterrupt:
         say(interruption.SAID)
         return interruption.current().status

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from siltstone.base import files, interruption
 from siltstone.base.errors import UsageError
-from siltstone.cli.output import Directories, Json, Topic, note, place_of, write_json
+from siltstone.cli.output import Json, TopicFlags, note, place_of, write_json
 from siltstone.cli.record_format import delimiter
 from siltstone.commands.records import Producing
 from siltstone.runtime.embedded import NewRecord
@@ -24,13 +24,11 @@ _CHUNK = 256 << 10
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ProduceFlags:
+class ProduceFlags(TopicFlags):
     r"""The flags of ``siltstone produce``.
 
     Parameters
     ----------
-    dir
-        A log directory; several of one broker (log.dirs) by giving it several times.
     topic
         The topic; it has to be there.
     partition
@@ -55,26 +53,19 @@ class ProduceFlags:
         Write the input to standard output as well.
     server_properties
         The broker's own settings.
-    bootstrap_server
-        Accepted only to say that it comes with the broker.
     """
 
-    dir: Directories = ()
-    topic: Topic = None
     partition: Annotated[int | None, Parameter(name=("--partition", "-p"))] = None
     key_delimiter: Annotated[str | None, Parameter(name=("--key-delimiter", "-K"))] = None
     key: Annotated[str | None, Parameter(name=("--key", "-k"))] = None
     delimiter: Annotated[str, Parameter(name=("--delimiter", "-D"))] = "\\n"
-    header: Annotated[
-        tuple[str, ...], Parameter(name=("--header", "-H"), negative=(), consume_multiple=False)
-    ] = ()
+    header: Annotated[tuple[str, ...], Parameter(name=("--header", "-H"))] = ()
     codec: Annotated[str | None, Parameter(name=("--codec", "-z"))] = None
-    null: Annotated[bool, Parameter(name=("--null", "-Z"), negative=())] = False
-    lines: Annotated[bool, Parameter(name=("--lines", "-l"), negative=())] = False
+    null: Annotated[bool, Parameter(name=("--null", "-Z"))] = False
+    lines: Annotated[bool, Parameter(name=("--lines", "-l"))] = False
     count: Annotated[int | None, Parameter(name=("--count", "-c"))] = None
-    tee: Annotated[bool, Parameter(name=("--tee", "-T"), negative=())] = False
+    tee: Annotated[bool, Parameter(name=("--tee", "-T"))] = False
     server_properties: Path | None = None
-    bootstrap_server: str | None = None
 
     def headers(self) -> list[tuple[str, bytes | None]]:
         """The headers of every record. Raises UsageError."""
@@ -103,7 +94,7 @@ class ProduceFlags:
 
 
 def produce(
-    inputs: Annotated[tuple[Path, ...], Parameter(negative=())] = (),
+    inputs: tuple[Path, ...] = (),
     /,
     *,
     flags: ProduceFlags | None = None,
@@ -122,9 +113,8 @@ def produce(
         Print one JSON document about what was appended.
     """
     flags = flags or ProduceFlags()
-    place = place_of(flags.dir, flags.bootstrap_server, flags.server_properties)
-    if flags.topic is None:
-        raise UsageError("say which topic with -t")
+    place = place_of(flags.dir, flags.server_properties)
+    topic = flags.the_topic()
     if flags.tee and json_:
         raise UsageError("--tee and --json: choose what standard output is for")
     if flags.count is not None and flags.count < 0:
@@ -133,7 +123,7 @@ def produce(
     delimiter("x" if flags.key_delimiter is None else flags.key_delimiter, "-K")
     delimiter(flags.delimiter, "-D")
     pieces = _limited(_pieces(inputs, flags), flags.count)
-    with Producing(place, flags.topic, partition=flags.partition, compression=flags.codec) as producing:
+    with Producing(place, topic, partition=flags.partition, compression=flags.codec) as producing:
         try:
             for some in pieces:
                 producing.append([flags.record(raw, headers) for raw in some])

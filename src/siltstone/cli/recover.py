@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.text import Text
 
 from siltstone.base.errors import UsageError
+from siltstone.cli.output import Json, ProgressBars, write_json, write_line, write_table
 from siltstone.commands import clean
 from siltstone.log.recovery import directories as status
 from siltstone.log.recovery.directories import DirectoryRecovery, LogRecovery
@@ -25,20 +22,19 @@ _STYLE = {
     status.FAILED: "red",
     status.SKIPPED: "yellow",
 }
-_FLAG = Parameter(negative=())
 
 
 def recover(
-    directories: Annotated[list[Path], Parameter(negative=())],
+    directories: list[Path],
     /,
     *,
-    config: Annotated[tuple[str, ...], Parameter(negative=(), consume_multiple=False)] = (),
-    broker_config: Annotated[Path | None, Parameter(negative=())] = None,
-    check: bool | None = None,
+    config: Sequence[str] = (),
+    broker_config: Path | None = None,
+    check: Annotated[bool | None, Parameter(negative="--no-check")] = None,
     threads: int = 2,
     now_ms: int | None = None,
-    dry_run: Annotated[bool, _FLAG] = False,
-    json_: Annotated[bool, Parameter(name="--json", negative=())] = False,
+    dry_run: bool = False,
+    json_: Json = False,
 ) -> int:
     """Bring Kafka log directories into order after a crash, as a broker's start and stop would.
 
@@ -66,7 +62,7 @@ def recover(
     """
     if threads < 1:
         raise UsageError(f"--threads {threads}: must be at least 1")
-    with _Bars() as bars:
+    with ProgressBars() as bars:
         done = clean.recover(
             directories,
             config=config,
@@ -80,33 +76,10 @@ def recover(
     return _tell(done, as_json=json_, dry_run=dry_run)
 
 
-class _Bars:
-    """A progress bar a directory, on standard error; plain silence where that is no terminal."""
-
-    def __init__(self) -> None:
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> _Bars:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._progress.stop()
-
-    def __call__(self, directory: str, done: int, total: int) -> None:
-        """Show that ``done`` of a directory's ``total`` logs are done."""
-        if directory not in self._tasks:
-            self._tasks[directory] = self._progress.add_task(directory, total=total)
-        self._progress.update(self._tasks[directory], completed=done, total=total)
-
-
 def _tell(done: Sequence[DirectoryRecovery], *, as_json: bool, dry_run: bool) -> int:
     """Print what came of it; the exit status."""
     if as_json:
-        sys.stdout.write(json.dumps(_document(done, dry_run=dry_run)) + "\n")
+        write_json(_document(done, dry_run=dry_run))
     else:
         _show(done, dry_run=dry_run)
     return 1 if any(each.is_bad for each in done) else 0
@@ -146,40 +119,26 @@ def _log(log: LogRecovery) -> dict[str, Any]:
 
 
 def _show(done: Sequence[DirectoryRecovery], *, dry_run: bool) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=140)
     title = "what would be recovered (dry run: nothing was changed)" if dry_run else "recovered"
-    table = Table(title=title, title_justify="left", header_style="bold")
-    for name in ("log", "status", "start", "end", "bytes cut off", "indexes", "swaps", "files removed"):
-        table.add_column(name, justify="left" if name in ("log", "status") else "right", overflow="fold")
-    for log in (log for each in done for log in each.logs):
-        table.add_row(*_row(log))
-    console.print(table)
+    names = ("log", "status", "start", "end", "bytes cut off", "indexes", "swaps", "files removed")
+    write_table(title, names, [_row(log) for each in done for log in each.logs], left=2)
     for each in done:
         for log in each.logs:
             if log.reason:
-                _say(console, f"{log.where}: {log.status}: {log.reason}")
+                write_line(f"{log.where}: {log.status}: {log.reason}")
         for note in each.notes:
-            _say(console, note)
+            write_line(note)
         if each.offline is not None:
-            _say(console, f"{each.path}: offline: {each.offline}")
+            write_line(f"{each.path}: offline: {each.offline}")
 
 
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _row(log: LogRecovery) -> list[str]:
-    name, shown = str(log.where), f"[{_STYLE.get(log.status, 'dim')}]{log.status}[/]"
+def _row(log: LogRecovery) -> list[object]:
+    shown = [log.where, Text(log.status, _STYLE.get(log.status, "dim"))]
     found = log.recovered
     if found is None:
-        return [name, shown]
+        return shown
     counts = (
         found.truncated_bytes,
-        len(found.rebuilt_indexes),
-        len(found.finished_swaps),
-        len(found.removed_files),
+        *map(len, (found.rebuilt_indexes, found.finished_swaps, found.removed_files)),
     )
-    offsets = (found.log_start_offset, found.log_end_offset)
-    return [name, shown, *(f"{n:,}" for n in offsets), *(f"{n:,}" if n else "" for n in counts)]
+    return [*shown, found.log_start_offset, found.log_end_offset, *(count or None for count in counts)]

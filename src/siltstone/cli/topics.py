@@ -13,11 +13,8 @@ from cyclopts import Parameter
 
 from siltstone.base.errors import UsageError
 from siltstone.cli.output import (
-    FLAG,
-    MANY,
-    Directories,
     Json,
-    Topic,
+    TopicFlags,
     note,
     place_of,
     write_json,
@@ -44,13 +41,11 @@ _COLUMNS = ("partition", "directory", "log start", "log end", "high watermark", 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class TopicsFlags:
+class TopicsFlags(TopicFlags):
     """The flags of ``siltstone topics``.
 
     Parameters
     ----------
-    dir
-        A log directory; several of one broker (log.dirs) by giving it several times.
     create
         Make the topic; the directory too where it is not there.
     list_
@@ -79,26 +74,21 @@ class TopicsFlags:
         Check everything, change nothing.
     wait_complete
         With compaction-status: wait while a compaction runs.
-    bootstrap_server
-        Accepted only to say that it comes with the broker.
     """
 
-    dir: Directories = ()
-    create: Annotated[bool, FLAG] = False
-    list_: Annotated[bool, Parameter(name="--list", negative=())] = False
-    describe: Annotated[bool, FLAG] = False
-    alter: Annotated[bool, FLAG] = False
-    delete: Annotated[bool, FLAG] = False
-    topic: Topic = None
+    create: bool = False
+    list_: Annotated[bool, Parameter(name="--list")] = False
+    describe: bool = False
+    alter: bool = False
+    delete: bool = False
     partitions: int | None = None
     replication_factor: int | None = None
-    config: Annotated[tuple[str, ...], MANY] = ()
-    if_exists: Annotated[bool, FLAG] = False
-    if_not_exists: Annotated[bool, FLAG] = False
+    config: Sequence[str] = ()
+    if_exists: bool = False
+    if_not_exists: bool = False
     server_properties: Path | None = None
-    dry_run: Annotated[bool, FLAG] = False
-    wait_complete: Annotated[bool, Parameter(name=("--wait-complete", "-w"), negative=())] = False
-    bootstrap_server: str | None = None
+    dry_run: bool = False
+    wait_complete: Annotated[bool, Parameter(name=("--wait-complete", "-w"))] = False
 
     def action(self, word: str | None) -> str:
         """The one thing that is to be done. Raises UsageError for flags that do not go together."""
@@ -164,7 +154,7 @@ def topics(
         Print one JSON document instead.
     """
     flags = flags or TopicsFlags()
-    place = place_of(flags.dir, flags.bootstrap_server, flags.server_properties)
+    place = place_of(flags.dir, flags.server_properties)
     if topic is not None:
         if flags.topic is not None or word not in _WORDS:
             raise UsageError(f"{topic}: say it once, behind topics {' or topics '.join(_WORDS)}")
@@ -184,8 +174,7 @@ def _compact(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
     from siltstone.cli.compact_topic import engine_for, show_compaction
     from siltstone.commands.compaction import compact_topic
 
-    assert flags.topic is not None
-    found = compact_topic(place, flags.topic, engine_for(flags.dir), dry_run=flags.dry_run)
+    found = compact_topic(place, flags.the_topic(), engine_for(flags.dir), dry_run=flags.dry_run)
     return show_compaction(found, dry_run=flags.dry_run, as_json=as_json)
 
 
@@ -193,22 +182,20 @@ def _watch(place: Place, flags: TopicsFlags, as_json: bool) -> int:
     from siltstone.cli.compact_topic import show_status
     from siltstone.commands.compaction import compaction_of
 
-    assert flags.topic is not None
-    found = compaction_of(place, flags.topic)
+    found = compaction_of(place, flags.the_topic())
     while flags.wait_complete and found.is_running:
         time.sleep(_INTERVAL_SECONDS)
-        found = compaction_of(place, flags.topic)
+        found = compaction_of(place, flags.the_topic())
     return show_status(found, as_json=as_json)
 
 
 def _change(place: Place, action: str, flags: TopicsFlags) -> list[TopicChange]:
-    assert flags.topic is not None
     if action == "delete":
-        return delete_topics(place, flags.topic, if_exists=flags.if_exists, dry_run=flags.dry_run)
+        return delete_topics(place, flags.the_topic(), if_exists=flags.if_exists, dry_run=flags.dry_run)
     if action == "alter":
         assert flags.partitions is not None
         return add_partitions(
-            place, flags.topic, flags.partitions, if_exists=flags.if_exists, dry_run=flags.dry_run
+            place, flags.the_topic(), flags.partitions, if_exists=flags.if_exists, dry_run=flags.dry_run
         )
     config = texts_of(flags.config, "--config")
     if place.look_before_making().has_brokers_metadata:
@@ -216,7 +203,7 @@ def _change(place: Place, action: str, flags: TopicsFlags) -> list[TopicChange]:
     return [
         create_topic(
             place,
-            flags.topic,
+            flags.the_topic(),
             flags.partitions,
             config,
             if_not_exists=flags.if_not_exists,

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
-
+from siltstone.cli.output import Json, write_json, write_line
 from siltstone.commands import clean
 
 
-def undo(run: Path, /, *, json_: Annotated[bool, Parameter(name="--json", negative=())] = False) -> int:
+def undo(run: Path, /, *, json_: Json = False) -> int:
     """Put back the segments that a run of clean --keep-originals replaced, and the cleaner checkpoint.
 
     Refused once a log was appended to, rolled or cleaned since.
@@ -27,10 +23,8 @@ def undo(run: Path, /, *, json_: Annotated[bool, Parameter(name="--json", negati
     restored = clean.undo(run)
     if json_:
         logs = [{"directory": path, "restored": names} for path, names in restored.items()]
-        sys.stdout.write(json.dumps({"logs": logs}) + "\n")
+        write_json({"logs": logs})
         return 0
     for path, names in restored.items():
-        sys.stdout.write(
-            f"{path}: {len(names)} segments restored\n" if names else f"{path}: nothing to undo\n"
-        )
+        write_line(f"{path}: {len(names)} segments restored" if names else f"{path}: nothing to undo")
     return 0

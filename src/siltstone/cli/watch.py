@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -15,25 +15,17 @@ from rich.text import Text
 from siltstone.base import interruption
 from siltstone.base.clock import Clock, ManualClock, SystemClock, chosen_ms, time_text
 from siltstone.base.errors import UsageError
-from siltstone.cli.output import size_text, write_json
+from siltstone.cli.output import first_of, write_json
 from siltstone.commands.clean import CleanRequest
-from siltstone.commands.policies import PolicyPlaces
+from siltstone.commands.plots import size_text
+from siltstone.commands.policies import LogOptions
 from siltstone.commands.watch import STATES, Seen, Watch, WatchedLog
 from siltstone.compaction.report import Cleaning
 
 DEFAULT_INTERVAL = 2.0
 LONGEST_INTERVAL = 86_400.0
 _WIDTH = 170
-_LOOKING = (
-    "directories",
-    "topics",
-    "config",
-    "config_file",
-    "policy_from_metadata",
-    "broker_config",
-    "now_ms",
-    "high_watermark",
-)
+_LOOKING = {"directories", *(each.name for each in fields(LogOptions))}
 """What of a request says how to look; the rest says how to clean."""
 _FLAGS = {"stop_after_minutes": "stop_after"}
 _STYLE = {"uncleanable": "red", "unreadable": "red", "due": "yellow", "cleaning": "green", "changing": "dim"}
@@ -50,12 +42,7 @@ def watch_logs(request: CleanRequest, interval: float | None, *, json: bool) -> 
     if request.now_ms is not None:
         clock = ManualClock(chosen_ms(request.now_ms, clock))
     try:
-        watch = Watch(
-            request.directories,
-            _places(request),
-            clock,
-            to_the_end=request.high_watermark == "end",
-        )
+        watch = Watch(request.directories, request, clock)
         _show_all(_looks(watch, seconds), bool(request.topics), json=json)
     except KeyboardInterrupt:
         return interruption.current().status
@@ -70,18 +57,6 @@ def _refuse_cleaning(request: CleanRequest) -> None:
                 f"--watch only looks: it does not go with --{flag}; "
                 "clean without --watch, and watch from another terminal"
             )
-    if request.high_watermark not in (None, "end"):
-        raise UsageError(f"--high-watermark {request.high_watermark}: only 'end' is known")
-
-
-def _places(request: CleanRequest) -> PolicyPlaces:
-    return PolicyPlaces(
-        topics=request.topics,
-        config=request.config,
-        config_file=request.config_file,
-        from_metadata=request.policy_from_metadata,
-        broker_config=request.broker_config,
-    )
 
 
 def _looks(watch: Watch, seconds: float) -> Iterator[Seen]:
@@ -177,26 +152,14 @@ def _cleaning(cleaning: Cleaning) -> str:
     )
 
 
-@dataclass(slots=True)
-class _Reason:
-    state: str
-    text: str
-    logs: list[str]
-
-
 def _reasons(seen: Seen) -> list[str]:
     """The same reason once."""
-    found: dict[tuple[str, str], _Reason] = {}
+    found: dict[tuple[str, str], list[str]] = {}
     for each in seen.logs:
         for state, text in ((each.state, each.reason), ("last failure", _failure(each))):
             if text:
-                reason = found.setdefault((state, text), _Reason(state, text, []))
-                reason.logs.append(str(each.where))
-    lines = []
-    for reason in found.values():
-        more = f" and {len(reason.logs) - 4} more" if len(reason.logs) > 4 else ""
-        lines.append(f"{reason.state}: {', '.join(reason.logs[:4])}{more}: {reason.text}")
-    return lines
+                found.setdefault((state, text), []).append(str(each.where))
+    return [f"{state}: {first_of(logs)}: {text}" for (state, text), logs in found.items()]
 
 
 def _failure(log: WatchedLog) -> str:

@@ -16,17 +16,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from siltstone import __version__
 from siltstone.base import files, interruption
 from siltstone.base.clock import Clock, SystemClock, chosen_ms
 from siltstone.base.config import parse_assignments
-from siltstone.base.errors import DirectoryRefusedError, SiltstoneError, UsageError
-from siltstone.commands.policies import PolicyPlaces, gather_policies, log_states, recovery_configs
+from siltstone.base.errors import SiltstoneError, UsageError
+from siltstone.commands.places import refuse_unclean
+from siltstone.commands.policies import (
+    CleaningOptions,
+    gather_policies,
+    log_states,
+    reads_to_the_end,
+    recovery_configs,
+)
 from siltstone.compaction.engine import Engine, InProcessEngine, Progress
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import CleanedCopy, Destination, DryRun, InPlace
-from siltstone.compaction.inplace.facts import Choices, LogState
+from siltstone.compaction.inplace.facts import LogState
 from siltstone.compaction.inplace.originals import Originals, read_run, refuse_other_file_system, undo_logs
 from siltstone.compaction.ledger.engine import CompactionEngine, InProcessCompactionEngine
 from siltstone.compaction.report import FAILED, LogResult
@@ -91,60 +99,35 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def audit(
-    *,
-    run: str,
-    version: str,
-    started_ms: int,
-    options: dict[str, object],
-    results: Sequence[LogResult],
-    before: Fingerprints,
-    after: Fingerprints,
-    error: str | None = None,
-) -> dict[str, object]:
-    """The whole report as a plain dictionary. ``version`` is the program's; ``error``: why the run as a whole
-    broke off, in which case nothing is known of its results."""
-    return {
-        "run": run,
-        "version": version,
-        "user": _user(),
-        "host": socket.gethostname(),
-        "started_ms": started_ms,
-        "options": options,
-        "error": error,
-        "logs": [result.to_json() for result in results],
-        "sha256_before": before,
-        "sha256_after": after,
-    }
-
-
-DEFAULT_MASTER = "local[*]"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleanRequest:
-    """What ``siltstone clean`` was asked to do; the fields are its flags."""
+class CleanRequest(CleaningOptions):
+    """What ``siltstone clean`` was asked to do.
 
-    directories: Sequence[Path]
+    Parameters
+    ----------
+    in_place
+        Swap the cleaned segments in.
+    out
+        Write a cleaned copy of DIR to this new directory instead.
+    keep_originals
+        Keep hard links of all that is replaced, below this directory; undone with: siltstone undo.
+    max_extra_bytes
+        Most bytes of new files at one time; default: a quarter of what is free.
+    stop_after_minutes
+        Start nothing new after so many minutes, once something has changed; run again for the rest.
+    report
+        Write an audit (settings with sources, reasons, SHA-256 of every file before and after) here.
+    dry_run
+        Compute everything, change nothing.
+    """
+
     in_place: bool = False
     out: Path | None = None
-    topics: Sequence[str] = ()
-    config: Sequence[str] = ()
-    config_file: Path | None = None
-    policy_from_metadata: bool = False
-    broker_config: Path | None = None
-    now_ms: int | None = None
-    force: bool = False
-    drop_keyless: bool = False
     keep_originals: Path | None = None
-    high_watermark: str | None = None
     max_extra_bytes: int | None = None
     stop_after_minutes: float | None = None
     report: Path | None = None
     dry_run: bool = False
-    no_spark: bool = False
-    master: str = DEFAULT_MASTER
-    spill_dir: Path | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -170,16 +153,11 @@ EngineFactory = Callable[[CleanRequest, Progress | None], Engine]
 def spark_engine(request: CleanRequest, progress: Progress | None) -> Engine:
     """A Spark engine on the master that was asked for. Raises EngineError."""
     from siltstone.spark.clean import SparkEngine
-    from siltstone.spark.probe import refuse_strange_executors
-    from siltstone.spark.session import is_local, start_session
 
-    spill = None if request.spill_dir is None else str(request.spill_dir)
     if progress is not None:
         progress("Spark", "starting", 0, 1)
-    session = start_session(request.master, spill_folder=spill)
-    if not is_local(request.master) and not request.dry_run:
-        for folder in [request.out.parent] if request.out else request.directories:
-            refuse_strange_executors(session, folder)
+    written = [request.out.parent] if request.out else request.directories
+    session = _session(request.master, () if request.dry_run else written, request.spill_dir)
     return SparkEngine(session, progress=progress)
 
 
@@ -188,13 +166,19 @@ def compaction_engine(master: str | None, folders: Sequence[Path]) -> Compaction
     if master is None:
         return InProcessCompactionEngine()
     from siltstone.spark.compact import SparkCompactionEngine
+
+    return SparkCompactionEngine(_session(master, folders))
+
+
+def _session(master: str, written: Sequence[Path], spill_dir: Path | None = None) -> Any:
+    """A session whose executors see the folders that are ``written`` to. Raises EngineError."""
     from siltstone.spark.probe import refuse_strange_executors
     from siltstone.spark.session import is_local, start_session
 
-    session = start_session(master)
-    for folder in () if is_local(master) else folders:
+    session = start_session(master, spill_folder=None if spill_dir is None else str(spill_dir))
+    for folder in () if is_local(master) else written:
         refuse_strange_executors(session, folder)
-    return SparkCompactionEngine(session)
+    return session
 
 
 def clean(
@@ -216,16 +200,18 @@ def clean(
         directories = [stack.enter_context(each) for each in opened]
         _refuse_outputs_inside(request, directories)
         for directory in directories:
-            _refuse_state(directory, in_place=request.in_place)
+            refuse_unclean(directory)
+            if request.in_place:
+                refuse_network_file_system(directory)
         refuse_strangers(directories)
-        policies = gather_policies(directories, _places(request))
+        policies = gather_policies(directories, request)
         states = log_states(directories, policies, request.topics)
         destination = _destination(request, run, directories, states)
         audited = _Audit(request, run, started, states) if request.report else None
         once = _EngineOnce(request, progress, engine)
         cleaner = _cleaner(request, destination, once, progress)
         try:
-            results = cleaner.run(states, _choices(request, now_ms))
+            results = cleaner.run(states, request.choices(now_ms))
             left_out = destination.commit()
         except BaseException as error:
             with interruption.current().critical():
@@ -287,15 +273,6 @@ def _cleaner(
     return Cleaner(engine, destination, limits, critical=critical, progress=progress)
 
 
-def _choices(request: CleanRequest, now_ms: int) -> Choices:
-    return Choices(
-        now_ms=now_ms,
-        force=request.force,
-        drop_keyless=request.drop_keyless,
-        high_watermark_is_end=request.high_watermark == "end",
-    )
-
-
 def _originals_of(request: CleanRequest, run: str) -> Path | None:
     return None if request.keep_originals is None else request.keep_originals.absolute() / run
 
@@ -344,8 +321,9 @@ def _refuse_contradictions(request: CleanRequest) -> None:
         raise UsageError(
             "choose --in-place (swap the result in) or --out NEW (a cleaned copy), or try --dry-run first"
         )
-    if request.high_watermark not in (None, "end"):
-        raise UsageError(f"--high-watermark {request.high_watermark}: only 'end' is known")
+    reads_to_the_end(request.high_watermark)
+    if request.max_extra_bytes is not None and request.max_extra_bytes <= 0:
+        raise UsageError(f"--max-extra-bytes {request.max_extra_bytes}: must be over 0")
     if request.out is not None:
         _refuse_out(request, request.out.absolute())
     if request.keep_originals is not None and not request.in_place:
@@ -381,26 +359,6 @@ def _refuse_outputs_inside(request: CleanRequest, directories: Sequence[LogDirec
                 )
 
 
-def _refuse_state(directory: LogDirectory, *, in_place: bool) -> None:
-    if directory.is_marked and not directory.was_stopped_cleanly:
-        raise DirectoryRefusedError(
-            f"{directory.path}: was not stopped cleanly (no .kafka_cleanshutdown); run siltstone recover "
-            f"{directory.path} (or start the broker on it once and stop it), and try again then"
-        )
-    if in_place:
-        refuse_network_file_system(directory)
-
-
-def _places(request: CleanRequest) -> PolicyPlaces:
-    return PolicyPlaces(
-        topics=request.topics,
-        config=request.config,
-        config_file=request.config_file,
-        from_metadata=request.policy_from_metadata,
-        broker_config=request.broker_config,
-    )
-
-
 class _Audit:
     """What ``--report`` says of a run. It is begun before the logs are touched."""
 
@@ -412,22 +370,25 @@ class _Audit:
         self._before = fingerprints(self._places)
 
     def write(self, results: Sequence[LogResult], error: str | None = None) -> str | None:
-        """Write it, with the files as they are now; why it could not be written, or None. Raises nothing that
-        has to do with the disk: the logs are cleaned by now, and their results are not to be lost."""
+        """Write it, with the files as they are now; why it could not be written, or None. ``error``: why the
+        run as a whole broke off, in which case nothing is known of its results. Raises nothing that has to do
+        with the disk: the logs are cleaned by now, and their results are not to be lost."""
         path, out = self._request.report, self._request.out
         assert path is not None
-        shown = {name: str(getattr(self._request, name)) for name in CleanRequest.__dataclass_fields__}
         after = self._places if out is None else [out.absolute() / place.name for place in self._places]
-        found = audit(
-            run=self._run,
-            version=__version__,
-            started_ms=self._started,
-            options=dict(shown),
-            results=results,
-            before=self._before,
-            after=fingerprints(after),
-            error=error,
-        )
+        options = {name: str(getattr(self._request, name)) for name in CleanRequest.__dataclass_fields__}
+        found = {
+            "run": self._run,
+            "version": __version__,
+            "user": _user(),
+            "host": socket.gethostname(),
+            "started_ms": self._started,
+            "options": options,
+            "error": error,
+            "logs": [result.to_json() for result in results],
+            "sha256_before": self._before,
+            "sha256_after": fingerprints(after),
+        }
         try:
             files.write_new(path, json.dumps(found, indent=1).encode())
         except FileExistsError as failure:
@@ -448,8 +409,8 @@ def undo(folder: Path) -> dict[str, list[str]]:
     with contextlib.ExitStack() as stack:
         opened = open_directories([Path(log.path).resolve().parent for _, log in kept])
         for directory in opened:
-            stack.enter_context(directory)
-            _refuse_state(directory, in_place=True)
+            refuse_unclean(stack.enter_context(directory))
+            refuse_network_file_system(directory)
         by_place = {each.place: each for each in opened}
         parents = {Path(log.path).parent for _, log in kept}
         directories = {path: by_place[files.stat(path.resolve()).place] for path in parents}

@@ -12,21 +12,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.config import Config
 from siltstone.base.errors import DirectoryRefusedError, SiltstoneError
-from siltstone.commands.places import Look, Place
+from siltstone.commands.places import Look, Place, refuse_unclean
 from siltstone.compaction.ledger.compactor import TwoPhaseCompactor
 from siltstone.compaction.ledger.engine import CompactionEngine, CompactionResult
-from siltstone.log.directory import LogDirectory, open_directories
+from siltstone.log.directory import open_directories, refuse_network_file_system
 from siltstone.log.ledger.manifest import LEDGER_PROPERTY, SUBSCRIPTION
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition_files import refuse_unsafe_files
 from siltstone.log.read_only import ReadOnlyLog
 from siltstone.runtime.compaction_status import ERROR, RUNNING, CompactionStatus, of_topic, status_of
-from siltstone.runtime.compactions import Attempt, Threshold, backlog_bytes, compaction_threshold
+from siltstone.runtime.compactions import Attempt, Threshold, backlog_bytes, compact_log, compaction_threshold
 from siltstone.runtime.topic_names import find_topic, persistent_name
 
 # What lies beside a partition's originals, in the words that Pulsar shows it in.
@@ -250,20 +249,9 @@ def _locked(place: Place) -> Iterator[None]:
     """The directories' locks, held; each once. Raises DirectoryLockedError, DirectoryRefusedError."""
     with contextlib.ExitStack() as stack:
         for directory in open_directories(place.directories):
-            _refuse_state(stack.enter_context(directory))
+            refuse_unclean(stack.enter_context(directory))
+            refuse_network_file_system(directory)
         yield
-
-
-def _refuse_state(directory: LogDirectory) -> None:
-    path = directory.path
-    if directory.is_marked and not directory.was_stopped_cleanly:
-        raise DirectoryRefusedError(
-            f"{path}: was not stopped cleanly; run siltstone recover {path} and try again then"
-        )
-    if files.file_system(path) in files.NETWORK_FILE_SYSTEMS:
-        raise DirectoryRefusedError(
-            f"{path}: on a network file system ({files.file_system(path)}), where locks cannot be trusted"
-        )
 
 
 def _compacted(
@@ -281,28 +269,20 @@ def _compacted(
         return None
     log = look.log(where)
     attempt = Attempt(log, clock.now_ms())
-    reason = "interrupted"
+    outcome: CompactionResult | str = "interrupted"
     try:
         log = look.committed_log(where, no_other_replica=to_the_end)
         refuse_unsafe_files(log.directory)
         _refuse_damage(log)
         if reset:
             _forget(log)
-        result = compactor.compact(
-            log,
-            order=str(config["siltstone.compaction.order"]),
-            retain_null_key=config.flag("topicCompactionRetainNullKey"),
-        )
+        outcome = compact_log(compactor, log, config)
+        return outcome
     except (SiltstoneError, OSError) as error:
-        reason = str(error)
+        outcome = str(error)
         return None
-    else:
-        reason = ""
-        attempt.succeeded(clock.now_ms(), result)
-        return result
     finally:
-        if reason:
-            attempt.failed(clock.now_ms(), reason)
+        attempt.ended(clock.now_ms(), outcome)
 
 
 def _refuse_damage(log: ReadOnlyLog) -> None:

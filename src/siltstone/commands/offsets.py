@@ -36,21 +36,22 @@ _MOST_PARTITION = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetFound:
-    """``offset``: None where no record is that late. ``trouble``: why the log cannot be read, or not all."""
+class PartitionOffset:
+    """A partition's offset for a time, None where no record is that late; or its log start after records were
+    deleted. ``trouble``: why the log cannot be read, or not all, or what it refused, with Kafka's name."""
 
     where: TopicPartition
     offset: int | None
     trouble: str | None = None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordsDeleted:
-    """A partition's log start now; ``trouble``, with Kafka's name for it, where it was refused."""
-
-    where: TopicPartition
-    low_watermark: int | None
-    trouble: str | None = None
+    def to_json(self, name: str = "offset") -> dict[str, object]:
+        """One object, the offset by that ``name``."""
+        return {
+            "topic": self.where.topic,
+            "partition": self.where.partition,
+            name: self.offset,
+            "error": self.trouble,
+        }
 
 
 def parse_time(text: str) -> int:
@@ -112,17 +113,17 @@ def select_partitions(
     return sorted(found)
 
 
-def list_offsets(look: Look, wheres: Iterable[TopicPartition], time: int) -> list[OffsetFound]:
+def list_offsets(look: Look, wheres: Iterable[TopicPartition], time: int) -> list[PartitionOffset]:
     """The offset of each partition for a time; one that cannot be read says why."""
     found = []
     for where in wheres:
         try:
             place = look.log(where).offset_for_time(time)
         except (SiltstoneError, OSError) as error:
-            found.append(OffsetFound(where=where, offset=None, trouble=str(error)))
+            found.append(PartitionOffset(where=where, offset=None, trouble=str(error)))
         else:
             offset = None if place is None else place.offset
-            found.append(OffsetFound(where=where, offset=offset, trouble=look.damage_of(where)))
+            found.append(PartitionOffset(where=where, offset=offset, trouble=look.damage_of(where)))
     return found
 
 
@@ -158,7 +159,7 @@ def _offsets(document: Any) -> list[tuple[TopicPartition, int]]:
 
 def delete_records(
     place: Place, offsets: dict[TopicPartition, int], *, dry_run: bool = False
-) -> list[RecordsDeleted]:
+) -> list[PartitionOffset]:
     """Move log starts up, each to its offset (-1: the high watermark); what is refused is told of by each.
 
     Whole segments below go at the next retention check. Raises SiltstoneError.
@@ -172,16 +173,16 @@ def delete_records(
 
 def _delete_all(
     offsets: dict[TopicPartition, int], delete: Callable[[TopicPartition, int], int]
-) -> list[RecordsDeleted]:
+) -> list[PartitionOffset]:
     done = []
     for where, offset in offsets.items():
         try:
-            done.append(RecordsDeleted(where=where, low_watermark=delete(where, offset)))
+            done.append(PartitionOffset(where=where, offset=delete(where, offset)))
         except LogError as error:
             trouble = f"{error} ({error.kafka_name})"
-            done.append(RecordsDeleted(where=where, low_watermark=None, trouble=trouble))
+            done.append(PartitionOffset(where=where, offset=None, trouble=trouble))
         except SiltstoneError as error:
-            done.append(RecordsDeleted(where=where, low_watermark=None, trouble=str(error)))
+            done.append(PartitionOffset(where=where, offset=None, trouble=str(error)))
     return done
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from siltstone.base import files
-from siltstone.base.config import LONG_MAX, Config, Source, parse_topic_config
+from siltstone.base.config import LONG_MAX, Config, parse_topic_config
 from siltstone.base.config.values import parse_server_properties
 from siltstone.base.errors import (
     CorruptFileError,
@@ -25,7 +25,7 @@ from siltstone.base.errors import (
 from siltstone.base.records.codecs import LIMIT_SETTING
 from siltstone.compaction.inplace.facts import NO_HIGH_WATERMARK
 from siltstone.log.checkpoints import read_topic_id
-from siltstone.log.directory import open_directories
+from siltstone.log.directory import LogDirectory, open_directories
 from siltstone.log.metadata_log import ClusterSettings, metadata_directory, node_id_of, read_cluster_settings
 from siltstone.log.names import CLUSTER_METADATA, LOCK, TopicPartition
 from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
@@ -61,6 +61,15 @@ class Place:
     def open(self) -> LogManager:
         """Lock, recover and open the directories for a change. Raises as ``LogManager.open``."""
         return LogManager.open(self.directories, config=self.broker_config())
+
+
+def refuse_unclean(directory: LogDirectory) -> None:
+    """For whoever changes a directory without bringing it into order. Raises DirectoryRefusedError."""
+    if directory.is_marked and not directory.was_stopped_cleanly:
+        raise DirectoryRefusedError(
+            f"{directory.path}: was not stopped cleanly (no .kafka_cleanshutdown); run siltstone recover "
+            f"{directory.path} (or start the broker on it once and stop it), and try again then"
+        )
 
 
 def _is_new(path: Path) -> bool:
@@ -230,12 +239,8 @@ class Look:
     @property
     def broker_in_force(self) -> Config:
         """The broker's settings with those that were set at run time."""
-        if not isinstance(self._metadata, ClusterSettings):
-            return self.broker
-        config = self.broker
-        for origin in (Source.DYNAMIC_BROKER_CONFIG, Source.DYNAMIC_DEFAULT_BROKER_CONFIG):
-            config = config.replacing(origin, self._metadata.broker.given(origin))
-        return config
+        cluster = self._metadata
+        return cluster.broker_in_force(self.broker) if isinstance(cluster, ClusterSettings) else self.broker
 
     def config_of(self, topic: TopicFacts) -> Config:
         """A topic's settings over the broker's. Raises UsageError for a bad one."""

@@ -29,7 +29,7 @@ from siltstone.base.config import (
 )
 from siltstone.base.config.values import first_of, parse_foreign_server_properties
 from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, UnsafeFileError, UsageError
-from siltstone.compaction.inplace.facts import LogState
+from siltstone.compaction.inplace.facts import Choices, LogState
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import LogDirectory, refuse_strangers
 from siltstone.log.metadata_log import (
@@ -42,6 +42,7 @@ from siltstone.log.metadata_log import (
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.runtime.topics import TOPICS_FILE, TopicEntry, load_registry
 
+DEFAULT_MASTER = "local[*]"
 _logger = logging.getLogger("siltstone")
 NO_BROKER_CONFIG = (
     "no --broker-config: what the broker's server.properties says is not known, "
@@ -50,14 +51,89 @@ NO_BROKER_CONFIG = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyPlaces:
-    """The flags that say where settings come from."""
+class LogOptions:
+    """Which logs, with which settings, as of when and how far; ``clean --watch`` asks for no more.
+
+    Parameters
+    ----------
+    topics
+        Only this topic; may be given several times.
+    config
+        A topic setting, key=value; may be given several times; needs --topic.
+    config_file
+        A file of lines topic:key=value.
+    policy_from_metadata
+        The topics' own settings, from the broker's __cluster_metadata-0 (KRaft) or Siltstone's list.
+    broker_config
+        The broker's server.properties, for what neither a topic nor a broker's dynamic setting says.
+    now_ms
+        The clock for lags, horizons and producer expiry, in ms; default: the wall clock.
+    high_watermark
+        "end": logs without an entry in replication-offset-checkpoint have no other replica.
+    """
 
     topics: Sequence[str] = ()
     config: Sequence[str] = ()
     config_file: Path | None = None
-    from_metadata: bool = False
+    policy_from_metadata: bool = False
     broker_config: Path | None = None
+    now_ms: int | None = None
+    high_watermark: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions(LogOptions):
+    """The same, and what the work runs on.
+
+    Parameters
+    ----------
+    no_spark
+        Work in this process, one log after another: a start of Spark costs seconds.
+    master
+        The Spark master.
+    spill_dir
+        Where Spark puts what does not fit in memory.
+    """
+
+    no_spark: bool = False
+    master: str = DEFAULT_MASTER
+    spill_dir: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningOptions(RunOptions):
+    """The same, and what a cleaning of some directories may do: ``clean`` does it, ``explain`` says so.
+
+    Parameters
+    ----------
+    directories
+        Kafka log directories (all log.dirs of one broker together), or one partition directory.
+    force
+        Clean what is cleanable, whatever the dirty ratio.
+    drop_keyless
+        Allow that records without a key are removed.
+    """
+
+    directories: Sequence[Path] = ()
+    force: bool = False
+    drop_keyless: bool = False
+
+    def choices(self, now_ms: int) -> Choices:
+        """What the planner goes by, as of ``now_ms``. Raises UsageError."""
+        return Choices(
+            now_ms=now_ms,
+            force=self.force,
+            drop_keyless=self.drop_keyless,
+            high_watermark_is_end=reads_to_the_end(self.high_watermark),
+        )
+
+
+def reads_to_the_end(high_watermark: str | None) -> bool:
+    """Does ``--high-watermark end`` say that logs without an entry have no other replica? Raises UsageError
+    for another word."""
+    if high_watermark not in (None, "end"):
+        raise UsageError(f"--high-watermark {high_watermark}: only 'end' is known")
+    return high_watermark == "end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,26 +208,24 @@ class Policies:
         return self.cluster.config_of(topic)
 
 
-def gather_policies(directories: Sequence[LogDirectory], places: PolicyPlaces) -> Policies:
+def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) -> Policies:
     """Read every place. Raises UsageError, DirectoryRefusedError, CorruptFileError, OSError."""
     single = all(directory.is_partial for directory in directories)
-    if places.config and not places.topics and not single:
+    if options.config and not options.topics and not single:
         raise UsageError("--config needs --topic: say which topics the settings are for")
-    given = parse_assignments(places.config, "--config")
+    given = parse_assignments(options.config, "--config")
     by_topic: dict[str, dict[str, Setting]] = {}
-    if places.config_file is not None:
-        by_topic = parse_config_file(_text(places.config_file), str(places.config_file))
-    static: dict[str, Setting] = {}
-    if places.broker_config is not None:
-        static = parse_foreign_server_properties(_text(places.broker_config), str(places.broker_config))
-    known = places.broker_config is not None
-    if not places.from_metadata:
+    if options.config_file is not None:
+        by_topic = parse_config_file(_text(options.config_file), str(options.config_file))
+    static = _static(options.broker_config)
+    known = options.broker_config is not None
+    if not options.policy_from_metadata:
         return Policies(given=given, by_topic=by_topic, static=static, broker_known=known)
     listed = load_registry(directory.path for directory in directories)[0].topics
     cluster, notes = None, list[str]()
     holder = metadata_directory(directories)
     if holder is None and not all(where.topic in listed for each in directories for where in each.partitions):
-        holder = _elsewhere(directories, places.broker_config)
+        holder = _elsewhere(directories, options.broker_config)
     if holder is not None:
         cluster = read_cluster_settings(holder, node_id=node_id_of(directories), static=static)
         notes = [f"settings of topics: {cluster.path} up to offset {cluster.image.end_offset}"]
@@ -177,9 +251,7 @@ def recovery_configs(
     Raises UsageError and OSError for ``broker_config``, DirectoryRefusedError where it names another broker's
     metadata.
     """
-    static: dict[str, Setting] = {}
-    if broker_config is not None:
-        static = parse_foreign_server_properties(_text(broker_config), str(broker_config))
+    static = _static(broker_config)
     cluster: ClusterSettings | None = None
     try:
         holder = metadata_directory(directories) or _named_elsewhere(directories, broker_config)
@@ -214,6 +286,12 @@ def log_states(
         places = ", ".join(str(directory.path) for directory in directories)
         raise UsageError(f"--topic {sorted(missing)[0]}: no partition of it in {places}")
     return states
+
+
+def _static(broker_config: Path | None) -> Mapping[str, Setting]:
+    if broker_config is None:
+        return {}
+    return parse_foreign_server_properties(_text(broker_config), str(broker_config))
 
 
 def _text(path: Path) -> str:

@@ -28,8 +28,6 @@ from siltstone.log.reading import EARLIEST, AtTime, Polled, Start
 from siltstone.runtime.embedded import NewRecord, batch_of
 
 _BATCH_BYTES = 256 << 10
-CODEC_NAMES = CODECS
-"""What ``compression`` may be."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,8 +56,8 @@ class Producing:
         clock: Clock | None = None,
     ) -> None:
         """Raises UnknownTopicError, UsageError for a codec, DirectoryLockedError, SiltstoneError."""
-        if compression is not None and compression not in CODEC_NAMES:
-            raise UsageError(f"codec {compression!r}: give one of {', '.join(CODEC_NAMES)}")
+        if compression is not None and compression not in CODECS:
+            raise UsageError(f"codec {compression!r}: give one of {', '.join(CODECS)}")
         self._compression, self._clock = compression, clock or SystemClock()
         _refuse_unknown(place, topic, partition)
         self._manager = place.open()

@@ -26,8 +26,9 @@ from siltstone.base.config import (
 from siltstone.base.config.table import TOPIC_NAMES
 from siltstone.base.errors import InvalidConfigError
 from siltstone.commands.places import Place
-from siltstone.commands.topics import refuse_settings, texts_of
+from siltstone.commands.topics import texts_of
 from siltstone.runtime.topic_names import altered_policies, parse_namespace
+from siltstone.runtime.topics import altered_settings
 
 NAMESPACE_SOURCE = "NAMESPACE_POLICY"
 _BROKER_SOURCES = (
@@ -125,10 +126,7 @@ def alter_settings(
     topic = look.topic(name)
     before = topic.config if topic.made_here else _known(look.own_texts(topic))
     _refuse_unset(name, before, removals, gone)
-    given = {find_topic_key(each).name for each in set_to}
-    kept = {each: text for each, text in before.items() if find_topic_key(each).name not in (*gone, *given)}
-    after = {**kept, **set_to}
-    refuse_settings(look, name, after)
+    after = altered_settings(name, before, set_to, removals, look.broker)
     if not dry_run:
         with place.open() as manager:
             after = dict(manager.topics.alter(name, set_to, remove=removals).config)

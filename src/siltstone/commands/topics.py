@@ -7,21 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from siltstone.base import files
-from siltstone.base.config import LogConfig, format_value, parse_topic_config, refuse_contradictions
-from siltstone.base.errors import (
-    InvalidConfigError,
-    InvalidPartitionsError,
-    SiltstoneError,
-    TopicExistsError,
-    UnknownTopicError,
-    UsageError,
-)
+from siltstone.base.config import format_value, parse_topic_config
+from siltstone.base.errors import SiltstoneError, UnknownTopicError, UsageError
 from siltstone.commands.compaction import CompactedFacts, compacted_facts
 from siltstone.commands.places import Look, Place, TopicFacts
 from siltstone.log.names import TopicPartition
-from siltstone.log.retention import find_policy
 from siltstone.runtime.manager import LogManager
-from siltstone.runtime.topic_names import is_deleted_directory, refuse_bad_name, refuse_collision
+from siltstone.runtime.topic_names import is_deleted_directory
+from siltstone.runtime.topics import refuse_fewer_partitions, refuse_new_topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +126,7 @@ def create_topic(
         if if_not_exists and name in look.names():
             return TopicChange(topic=name, status="exists")
         count = look.broker.integer("num.partitions") if partitions is None else partitions
-        _refuse_new(look, name, count, config)
+        refuse_new_topic(name, look.names(), count, config, look.broker)
         return TopicChange(topic=name, status="created", partitions=count, config=config)
     with place.open() as manager:
         if if_not_exists and name in manager.topics.names():
@@ -148,26 +141,6 @@ def create_topic(
     )
 
 
-def _refuse_new(look: Look, name: str, count: int, config: Mapping[str, str]) -> None:
-    """What ``Topics.create`` refuses."""
-    refuse_bad_name(name)
-    if name in look.names():
-        raise TopicExistsError(f"topic {name!r} exists")
-    refuse_collision(name, look.names())
-    if count < 1:
-        raise InvalidPartitionsError(f"topic {name!r}: {count} partitions; give at least 1")
-    refuse_settings(look, name, config)
-
-
-def refuse_settings(look: Look, name: str, config: Mapping[str, str]) -> None:
-    """Raises InvalidConfigError for settings that a topic cannot have together."""
-    try:
-        together = refuse_contradictions(look.broker.over(parse_topic_config(config, f"topic {name}")))
-    except UsageError as error:
-        raise InvalidConfigError(str(error)) from None
-    find_policy(LogConfig.of(together).retention_policy)
-
-
 def add_partitions(
     place: Place, pattern: str, count: int, *, if_exists: bool = False, dry_run: bool = False
 ) -> list[TopicChange]:
@@ -175,9 +148,7 @@ def add_partitions(
     look = place.look()
     names = found_topics(look.names(), pattern, if_exists=if_exists)
     for name in names:
-        have = len(look.topic(name).partitions)
-        if count <= have:
-            raise InvalidPartitionsError(f"topic {name!r} has {have} partitions; {count} would not be more")
+        refuse_fewer_partitions(name, len(look.topic(name).partitions), count)
     if names and not dry_run:
         with place.open() as manager:
             for name in names:

@@ -9,11 +9,9 @@ is given by hand over them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-from prometheus_client import CollectorRegistry, Metric, generate_latest
 
 from siltstone.base import files
 from siltstone.base.clock import Clock
@@ -27,7 +25,7 @@ from siltstone.base.errors import (
 )
 from siltstone.base.records.codecs import LIMIT_SETTING
 from siltstone.commands.places import Look, TopicFacts
-from siltstone.commands.policies import PolicyPlaces, gather_policies
+from siltstone.commands.policies import LogOptions, gather_policies, reads_to_the_end
 from siltstone.compaction.inplace import plan
 from siltstone.compaction.inplace.facts import (
     NO_HIGH_WATERMARK,
@@ -333,21 +331,19 @@ NO_SETTINGS = (
 
 
 class Watch:
-    """Looks at ``paths`` again and again; what takes long is kept from one look to the next.
+    """Looks at ``paths`` again and again; what takes long is kept from one look to the next."""
 
-    ``to_the_end``: logs without an entry in the high watermarks' checkpoint have no other replica.
-    """
+    def __init__(self, paths: Sequence[Path], options: LogOptions, clock: Clock) -> None:
+        """``options``: which logs, and what is given by hand.
 
-    def __init__(
-        self, paths: Sequence[Path], places: PolicyPlaces, clock: Clock, *, to_the_end: bool = False
-    ) -> None:
-        """Raises UsageError for what is given by hand, NotALogDirectoryError, CorruptFileError, OSError."""
+        Raises UsageError for that, NotALogDirectoryError, CorruptFileError, OSError.
+        """
         self._paths = tuple(paths)
-        self._topics = tuple(places.topics)
+        self._topics = tuple(options.topics)
         self._clock = clock
-        self._to_the_end = to_the_end
-        self._given = gather_policies(open_directories(paths, lock=False), places)
-        self._outlooks = Outlooks()
+        self.to_the_end = reads_to_the_end(options.high_watermark)
+        self._given = gather_policies(open_directories(paths, lock=False), options)
+        self.outlooks = Outlooks()
         self._metadata: tuple[int, Look] | None = None
         self._has_seen = False
 
@@ -368,7 +364,7 @@ class Watch:
         look = self._open(now_ms)
         refuse_strangers(look.directories)
         meant = self._meant(look)
-        self._outlooks.begin_round(list(meant.values()))
+        self.outlooks.begin_round(list(meant.values()))
         topics = {name: look.topic(name) for name in sorted({where.topic for where in meant})}
         logs, notes = list[WatchedLog](), list[str]()
         for directory in look.directories:
@@ -419,17 +415,6 @@ class Watch:
             return replace(state, config=refuse_contradictions(config))
         except UsageError as error:
             return replace(state, refused=str(error))
-
-    def outlook(
-        self, state: LogState, checkpoints: Checkpoints, now_ms: int, committed_below: int
-    ) -> Outlook | None:
-        """See ``Outlooks.look``."""
-        return self._outlooks.look(state, checkpoints, now_ms, committed_below=committed_below)
-
-    @property
-    def without_high_watermark(self) -> bool:
-        """Are logs without an entry looked at, too?"""
-        return self._to_the_end
 
 
 class _Seeing:
@@ -501,14 +486,12 @@ class _Seeing:
             return swapped or replace(blank, reason=reason)
         checkpoints = self._checkpoints
         alone = state.where.topic in self._look.registry.topics
-        bound = checkpoints.committed_below(
-            state.where, no_other_replica=alone or self._watch.without_high_watermark
-        )
+        bound = checkpoints.committed_below(state.where, no_other_replica=alone or self._watch.to_the_end)
         if bound is None:
             return replace(blank, reason=NO_HIGH_WATERMARK)
         if alone and self._in_use:
             bound = LONG_MAX  # its owner goes by what it has in memory; the entry lags behind
-        found = self._watch.outlook(state, checkpoints, self._now_ms, bound)
+        found = self._watch.outlooks.look(state, checkpoints, self._now_ms, committed_below=bound)
         swapped = self._being_swapped(state, blank)
         if swapped is not None:
             return swapped
@@ -547,31 +530,21 @@ class _Seeing:
         return UP_TO_DATE, ""
 
 
-# Samples in the text format that Prometheus reads, by its own client library (``siltstone[server]``).
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
 def prometheus_text(samples: Iterable[Sample]) -> bytes:
-    """``samples`` as a page of metrics: HELP and TYPE once a name, then its samples in the order given."""
+    """``samples`` in Prometheus' text format: HELP and TYPE once a name, then its samples in the order
+    given. Needs ``siltstone[server]``."""
+    from prometheus_client import CollectorRegistry, Metric, generate_latest
+    from prometheus_client.registry import Collector
+
+    families: dict[str, Metric] = {}
+    for each in samples:
+        family = families.setdefault(each.name, Metric(each.name, each.help, each.type))
+        family.add_sample(each.name, dict(each.labels), each.value)
+
+    class Measured(Collector):
+        def collect(self) -> Iterable[Metric]:
+            return families.values()
+
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Page(samples))
+    registry.register(Measured())
     return generate_latest(registry)
-
-
-class _Page:
-    """A collector of what was measured already."""
-
-    def __init__(self, samples: Iterable[Sample]) -> None:
-        self._families: dict[str, Metric] = {}
-        for each in samples:
-            family = self._families.setdefault(each.name, Metric(each.name, each.help, each.type))
-            family.add_sample(each.name, dict(each.labels), each.value)
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing is promised."""
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        """The families, in order of name's first use."""
-        yield from self._families.values()

@@ -24,6 +24,8 @@ from datetime import UTC, datetime
 from siltstone.base.config import LONG_MAX, Config, LogConfig
 from siltstone.base.errors import CleaningAbortedError, EngineError, SiltstoneError
 from siltstone.compaction import report
+from siltstone.compaction.discards import CLEANING_REASONS
+from siltstone.compaction.engine import Engine
 from siltstone.compaction.extraction import trouble_of
 from siltstone.compaction.inplace import plan
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
@@ -91,6 +93,19 @@ class Candidate:
     def clean_end(self) -> int:
         """Below this offset lies what of the clean part may be cleaned again."""
         return self.range.clean_end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """A candidate that a run has."""
+
+    candidate: Candidate
+    claim: Claim
+
+    @property
+    def where(self) -> TopicPartition:
+        """Topic and partition."""
+        return self.claim.where
 
 
 def candidate(
@@ -171,9 +186,7 @@ class IntoOpenLogs(InPlace):
     """``logs``: those of the run, by partition, each with its claim. Appends wait for no more than one
     group's swap."""
 
-    def __init__(
-        self, run: str, logs: Mapping[TopicPartition, tuple[Candidate, Claim]], upkeep: Upkeep
-    ) -> None:
+    def __init__(self, run: str, logs: Mapping[TopicPartition, Claimed], upkeep: Upkeep) -> None:
         super().__init__(run)
         self.at_once, self.takes_together = 1, False
         self._logs = logs
@@ -181,9 +194,9 @@ class IntoOpenLogs(InPlace):
 
     @contextlib.contextmanager
     def _changing(self, state: LogState) -> Iterator[Candidate]:
-        candidate, claim = self._logs[state.where]
-        with claim.changing():
-            yield candidate
+        claimed = self._logs[state.where]
+        with claimed.claim.changing():
+            yield claimed.candidate
 
     def _write_checkpoint(self, candidate: Candidate, offset: int) -> None:
         try:
@@ -199,7 +212,7 @@ class IntoOpenLogs(InPlace):
 
     def check(self, planned: Planned) -> None:
         """Raises CleaningAbortedError where the log is wanted back."""
-        self._logs[planned.state.where][1].check()
+        self._logs[planned.state.where].claim.check()
 
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
         """Write the checkpoint anew."""
@@ -231,7 +244,7 @@ class IntoOpenLogs(InPlace):
             self._write_checkpoint(candidate, cleaned_up_to(planned))
         with contextlib.suppress(SiltstoneError, OSError):
             self.give_up(planned)
-        candidate, _ = self._logs[planned.state.where]
+        candidate = self._logs[planned.state.where].candidate
         with (
             contextlib.suppress(CleaningAbortedError),
             self._changing(planned.state),
@@ -242,6 +255,9 @@ class IntoOpenLogs(InPlace):
 
 # What the embedded cleaner did: the last results, and Kafka's metrics out of them (``LogCleaner``'s
 # gauges).
+
+
+CLEANER, MANAGER = "kafka_log_logcleaner_", "kafka_log_logcleanermanager_"
 
 
 class Statistics:
@@ -295,32 +311,21 @@ class Statistics:
         keys = max((each.result.distinct_dirty_keys or 0 for each in last), default=0)
         after = sum(each.result.bytes_after for each in last)
         map_keys = max(kafka_map_keys(buffer_bytes, load_factor), 1)
-        cleaner, manager = "kafka_log_logcleaner_", "kafka_log_logcleanermanager_"
         return {
-            f"{cleaner}max_buffer_utilization_percent": 100 * keys / map_keys,
-            f"{cleaner}cleaner_recopy_percent": 100 * after / before if before else 0.0,
-            f"{cleaner}max_clean_time_secs": max((each.result.seconds for each in last), default=0.0),
-            f"{cleaner}max_compaction_delay_secs": delay_ms / 1000,
-            f"{manager}max_dirty_percent": 100 * dirtiest,
-            f"{manager}time_since_last_run_ms": 0 if last_ms is None else now_ms - last_ms,
+            f"{CLEANER}max_buffer_utilization_percent": 100 * keys / map_keys,
+            f"{CLEANER}cleaner_recopy_percent": 100 * after / before if before else 0.0,
+            f"{CLEANER}max_clean_time_secs": max((each.result.seconds for each in last), default=0.0),
+            f"{CLEANER}max_compaction_delay_secs": delay_ms / 1000,
+            f"{MANAGER}max_dirty_percent": 100 * dirtiest,
+            f"{MANAGER}time_since_last_run_ms": 0 if last_ms is None else now_ms - last_ms,
         }
 
 
 def told(result: LogResult) -> str:
     """A cleaning in one line, in Kafka's words."""
-    megabytes, gone = result.bytes_before / (1 << 20), result.removed
+    megabytes, discarded = result.bytes_before / (1 << 20), result.removed.counts
     seconds = max(result.seconds, 1e-3)
-    went = ", ".join(
-        f"{count} {name}"
-        for name, count in (
-            ("superseded", gone.superseded),
-            ("tombstones", gone.tombstones),
-            ("aborted", gone.aborted),
-            ("keyless", gone.keyless),
-            ("markers", gone.markers),
-        )
-        if count
-    )
+    went = ", ".join(f"{discarded[name]} {name}" for name in CLEANING_REASONS if discarded[name])
     return (
         f"Log cleaner cleaned log {result.where} "
         f"(dirty section = [{result.first_dirty_offset}, {result.cleaned_end_offset}]): "
@@ -335,27 +340,14 @@ _FINAL = (report.UNCLEANABLE, report.SKIPPED)
 _logger = logging.getLogger("siltstone.cleaner")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
-    """A log that this run has."""
-
-    candidate: Candidate
-    claim: Claim
-
-    @property
-    def where(self) -> TopicPartition:
-        """Topic and partition."""
-        return self.claim.where
-
-
-class Run:
+class CleaningRun:
     """Cleans ``batch`` with ``engine``. ``failures``: how often logs have failed in a row, kept up here."""
 
     def __init__(
         self,
         manager: LogManager,
         batch: Sequence[Claimed],
-        engine: EngineUse,
+        engine: EngineUse[Engine],
         limits: RunLimits,
         failures: dict[TopicPartition, int],
     ) -> None:
@@ -370,14 +362,13 @@ class Run:
         """A result for each log that is still the cleaner's. Nothing about a log is raised."""
         started = datetime.fromtimestamp(self.began_ms / 1000, UTC)
         run = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
-        logs = {where: (each.candidate, each.claim) for where, each in self._batch.items()}
-        destination = IntoOpenLogs(run, logs, self._manager.upkeep)
+        destination = IntoOpenLogs(run, self._batch, self._manager.upkeep)
         results = list[LogResult]()
         states = self._states(results)
         for each in self._batch.values():
             _tell_beginning(each.candidate)
         try:
-            cleaner = Cleaner(lambda: self._engine, destination, self._limits)
+            cleaner = Cleaner(lambda: self._engine.engine, destination, self._limits)
             results += cleaner.run(states, self._choices())
         except EngineError as error:
             _logger.warning("the cleaner has no engine: %s", error)
@@ -390,7 +381,7 @@ class Run:
         """An engine is asked how many tasks it runs only where they have to share a limit."""
         config, tasks = self._manager.config, 1
         if share_of_io(config.number(IO_LIMIT), 1) != UNLIMITED:
-            tasks = self._engine.workers * max(config.integer("log.cleaner.threads"), 1)
+            tasks = self._engine.engine.workers * max(config.integer("log.cleaner.threads"), 1)
         return Choices(now_ms=self.began_ms, drop_keyless=True, tasks_at_once=tasks)
 
     def is_nobodys_fault(self, result: LogResult) -> bool:

@@ -70,11 +70,15 @@ class Claim:
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
         """The log itself is changed within; whoever wants it waits. Raises CleaningAbortedError before."""
-        self._states.begin_change(self)
+        with self._states._changed:
+            self._states.check(self)
+            self.is_changing = True
         try:
             yield
         finally:
-            self._states.end_change(self)
+            with self._states._changed:
+                self.is_changing = False
+                self._states.let_go(self)
 
     def done(self) -> None:
         """The cleaner is through with the log; twice is once."""
@@ -82,7 +86,10 @@ class Claim:
 
 
 class CleaningStates:
-    """The states of all logs of a ``LogManager``; ``work`` is what is done to them, in messages."""
+    """The states of all logs of a ``LogManager``; ``work`` is what is done to them, in messages.
+
+    ``_changed``: the lock under which states change, and where whoever waits is told of it.
+    """
 
     def __init__(self, work: str = "cleaning") -> None:
         self._work = work
@@ -120,19 +127,8 @@ class CleaningStates:
             if claim.is_lost or self._states.get(claim.where) != IN_PROGRESS:
                 raise CleaningAbortedError(f"{claim.where}: its {self._work} was aborted")
 
-    def begin_change(self, claim: Claim) -> None:
-        """See ``Claim.changing``."""
-        with self._changed:
-            self.check(claim)
-            claim.is_changing = True
-
-    def end_change(self, claim: Claim) -> None:
-        """Whoever has waited for the log has it now."""
-        with self._changed:
-            claim.is_changing = False
-            self._let_go(claim)
-
-    def _let_go(self, claim: Claim) -> None:
+    def let_go(self, claim: Claim) -> None:
+        """Whoever has waited for the log has it now; under the lock."""
         state = self._states.get(claim.where, NONE)
         if not claim.is_lost and state.phase is Phase.ABORTED:
             claim.is_lost = True
@@ -144,7 +140,7 @@ class CleaningStates:
             if self._claims.get(claim.where) is not claim:
                 return
             del self._claims[claim.where]
-            self._let_go(claim)
+            self.let_go(claim)
             if not claim.is_lost:
                 claim.is_lost = True
                 self._set(claim.where, NONE)

@@ -18,10 +18,11 @@ are read anew for every run.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +36,7 @@ from siltstone.log.fetch import LogView
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import CLUSTER_METADATA, COMPACTED, TopicPartition
 from siltstone.log.partition import PartitionLog
-from siltstone.runtime.cleaning_states import CleaningStates
+from siltstone.runtime.cleaning_states import Claim
 from siltstone.runtime.compaction_status import (
     INTERRUPTED,
     NOT_RUN,
@@ -45,7 +46,7 @@ from siltstone.runtime.compaction_status import (
     status_of,
     write_status,
 )
-from siltstone.runtime.engines import KeptEngine, WatchedEngine
+from siltstone.runtime.engines import EngineUse, LogService
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.metrics import Sample
 from siltstone.runtime.topic_names import find_topic, namespace_of, persistent_name
@@ -54,43 +55,48 @@ from siltstone.runtime.topic_names import find_topic, namespace_of, persistent_n
 
 
 class Attempt:
-    """A compaction that has begun: its status says RUNNING until ``succeeded`` or ``failed``."""
+    """A compaction that has begun: its status says RUNNING until ``ended``.
 
-    def __init__(self, log: CompactableLog, now_ms: int) -> None:
-        """Raises CompactionInProgressError, OSError."""
+    ``claim``: the claim on an open log, which is let go of, too.
+    """
+
+    def __init__(self, log: CompactableLog, now_ms: int, claim: Claim | None = None) -> None:
+        """Raises CompactionInProgressError, OSError; the claim is let go of then."""
+        self.log, self.claim = log, claim
         self.where: TopicPartition = log.where
-        self._directory = log.directory
-        claim = claim_run(log.directory)
-        if claim is None:
-            raise in_progress(log.where)
-        self._claim: files.Claim = claim
-        try:
+        with contextlib.ExitStack() as stack:
+            if claim is not None:
+                stack.callback(claim.done)
+            running = claim_run(log.directory)
+            if running is None:
+                raise in_progress(log.where)
+            self._running = running
+            stack.callback(running.release)
             self.status = status_of(log.directory, running=False).begun(now_ms)
             write_status(log.directory, self.status)
-        except BaseException:
-            claim.release()
-            raise
+            stack.pop_all()
 
-    def succeeded(self, now_ms: int, result: CompactionResult) -> None:
-        """It is over, and has done what it was to do."""
-        self._end(self.status.done(now_ms, result))
+    def ended(self, now_ms: int, outcome: CompactionResult | str) -> None:
+        """It is over: it has done what it was to do, or the ledger is as it was, for the reason given.
 
-    def failed(self, now_ms: int, reason: str) -> None:
-        """It is over, and the ledger is as it was."""
-        self._end(self.status.failed_with(now_ms, reason))
-
-    def _end(self, status: CompactionStatus) -> None:
-        """The status is kept before the log is let go. A disk that does not take it is warned of: the next
-        look finds a compaction that was interrupted. A topic that was deleted has none, and another one of
-        its name has one of its own."""
+        The status is kept before the log is let go. A disk that does not take it is warned of: the next look
+        finds a compaction that was interrupted. A topic that was deleted has none, and another one of its
+        name has one of its own.
+        """
+        if isinstance(outcome, CompactionResult):
+            status = self.status.done(now_ms, outcome)
+        else:
+            status = self.status.failed_with(now_ms, outcome)
         try:
-            if status_of(self._directory, running=True) == self.status:
-                write_status(self._directory, status)
+            if status_of(self.log.directory, running=True) == self.status:
+                write_status(self.log.directory, status)
         except OSError as error:
             _logger.warning("%s: its status was not kept: %s", self.where, error.strerror or error)
         finally:
             self.status = status
-            self._claim.release()
+            self._running.release()
+            if self.claim is not None:
+                self.claim.done()
 
 
 def in_progress(where: TopicPartition) -> CompactionInProgressError:
@@ -122,46 +128,20 @@ class DurableLog:
         return cls(where=log.where, directory=log.directory, view=view)
 
 
-class Run:
-    """A compaction of ``log`` that has begun; ``states`` say whether the log is wanted back."""
-
-    def __init__(self, log: PartitionLog, states: CleaningStates, now_ms: int) -> None:
-        """Raises CompactionInProgressError, OSError."""
-        claim = states.begin(log.where)
-        if claim is None:
-            raise in_progress(log.where)
-        self.log, self._claim = log, claim
-        try:
-            self._attempt = Attempt(log, now_ms)
-        except BaseException:
-            claim.done()
-            raise
-
-    @property
-    def where(self) -> TopicPartition:
-        """Topic and partition."""
-        return self.log.where
-
-    def compact(self, compactor: TwoPhaseCompactor, settings: Config) -> CompactionResult:
-        """Do it. Raises as the compactor does, StorageError, CleaningAbortedError when the log was truncated
-        or deleted meanwhile."""
-        self._claim.check()
-        return compactor.compact(
-            DurableLog.of(self.log),
-            order=str(settings["siltstone.compaction.order"]),
-            retain_null_key=settings.flag("topicCompactionRetainNullKey"),
-            committing=self._claim.changing,
-        )
-
-    def succeeded(self, now_ms: int, result: CompactionResult) -> None:
-        """It is over, and has done what it was to do."""
-        self._attempt.succeeded(now_ms, result)
-        self._claim.done()
-
-    def failed(self, now_ms: int, reason: str) -> None:
-        """It is over, and the ledger is as it was."""
-        self._attempt.failed(now_ms, reason)
-        self._claim.done()
+def compact_log(
+    compactor: TwoPhaseCompactor,
+    log: CompactableLog,
+    settings: Config,
+    committing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+) -> CompactionResult:
+    """Compact ``log`` by its topic's settings; its ledger is exchanged within ``committing``. Raises as the
+    compactor does."""
+    return compactor.compact(
+        log,
+        order=str(settings["siltstone.compaction.order"]),
+        retain_null_key=settings.flag("topicCompactionRetainNullKey"),
+        committing=committing,
+    )
 
 
 # How much of a log the next compaction would read: the backlog of Pulsar's ``__compaction`` cursor.
@@ -221,12 +201,10 @@ def compaction_threshold(
     assert isinstance(found.value, int)
     if found.origin is Source.DEFAULT_CONFIG:
         text = namespaces.get(str(namespace_of(topic)), {}).get(KEY)
-        return Threshold(size=found.value, source=DEFAULT) if text is None else _of_namespace(text)
+        if text is not None:
+            return Threshold(size=int(text), source=NAMESPACE)
+        return Threshold(size=found.value, source=DEFAULT)
     return Threshold(size=found.value, source=TOPIC if found.name == KEY else BROKER)
-
-
-def _of_namespace(text: str) -> Threshold:
-    return Threshold(size=int(text), source=NAMESPACE)
 
 
 # Pulsar's ``pulsar_compaction_*`` for every log that was ever compacted, out of its kept status.
@@ -247,17 +225,6 @@ _HELP = {
     "compacted_entries_count": "Records of the compacted ledger.",
     "compacted_entries_size": "Bytes of the compacted ledger's segments.",
 }
-
-
-def compaction_samples(manager: LogManager) -> list[Sample]:
-    """A sample of each kind for each log. A log whose status cannot be read for now has none."""
-    return [
-        sample
-        for served in manager.serving()
-        for _, log in sorted(served.logs.items())
-        if files.exists(log.directory / COMPACTED)
-        for sample in _samples(log)
-    ]
 
 
 def _samples(log: PartitionLog) -> Iterator[Sample]:
@@ -297,7 +264,7 @@ _LONGEST_WAIT_MS = 3_600_000
 _logger = logging.getLogger("siltstone.compaction")
 
 
-class Compactions:
+class Compactions(LogService[CompactionEngine]):
     """Compacts the logs of ``manager`` with the engine that ``engine`` makes and ``stop_engine`` closes.
 
     Nothing happens by itself before ``start``; ``trigger`` and ``check`` work without it.
@@ -310,16 +277,11 @@ class Compactions:
         *,
         stop_engine: Callable[[CompactionEngine], object] | None = None,
     ) -> None:
-        self._manager = manager
-        self._engine = KeptEngine(engine, stop_engine)
-        self._changed = threading.Condition()
-        self._runs: dict[TopicPartition, Run] = {}
+        super().__init__(manager, manager.compacting, engine, stop_engine)
+        self._held: dict[TopicPartition, Attempt] = {}
         self._failures: dict[TopicPartition, tuple[int, int]] = {}
         self._checking = False
-        self._closed = False
-        self._started = False
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="siltstone-compaction")
-        manager.attendants.append(self)
 
     # Its life
 
@@ -334,28 +296,10 @@ class Compactions:
     def _interval_ms(self) -> int:
         return 1000 * self._manager.config.integer("brokerServiceCompactionMonitorIntervalInSeconds")
 
-    def settings_changed(self) -> None:
-        """They are read anew for every look."""
-
-    def close(self) -> None:
-        """Let go of all logs and of the engine; twice is once. What runs comes to nothing."""
-        with self._changed:
-            self._closed = True
-            held = list(self._runs)
-        for where in held:
-            self._manager.compacting.abort(where)
-        self._engine.close()
+    def _end_work(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
-        for run in list(self._runs.values()):
-            self._ended(run, INTERRUPTED)
-        if self in self._manager.attendants:
-            self._manager.attendants.remove(self)
-
-    def __enter__(self) -> Compactions:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+        for attempt in list(self._held.values()):
+            self._ended(attempt, INTERRUPTED)
 
     # What people ask for
 
@@ -367,7 +311,7 @@ class Compactions:
         """
         found = self._found(topic)
         with self._changed:
-            busy = [where for where in found if where in self._runs]
+            busy = [where for where in found if where in self._held]
             if busy:
                 raise in_progress(busy[0])
             logs = [self._manager.get(where) for where in found]
@@ -385,11 +329,18 @@ class Compactions:
     def wait(self, timeout: float | None = None) -> bool:
         """Until no compaction runs or is about to; False when that took longer than ``timeout`` seconds."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._runs and not self._checking, timeout)
+            return self._changed.wait_for(lambda: not self._held and not self._checking, timeout)
 
     def samples(self) -> list[Sample]:
-        """Pulsar's ``pulsar_compaction_*`` of every log that was ever compacted."""
-        return compaction_samples(self._manager)
+        """Pulsar's ``pulsar_compaction_*`` of every log that was ever compacted. A log whose status cannot be
+        read for now has none."""
+        return [
+            sample
+            for served in self._manager.serving()
+            for _, log in sorted(served.logs.items())
+            if files.exists(log.directory / COMPACTED)
+            for sample in _samples(log)
+        ]
 
     def _found(self, topic: str) -> list[TopicPartition]:
         here: dict[str, list[int]] = {}
@@ -424,7 +375,7 @@ class Compactions:
         now_ms, thresholds = self._manager.clock.now_ms(), dict[str, Threshold]()
         begun = []
         for where in self._manager:
-            if where.topic == CLUSTER_METADATA or where in self._runs or self._waits(where, now_ms):
+            if where.topic == CLUSTER_METADATA or where in self._held or self._waits(where, now_ms):
                 continue
             try:
                 if where.topic not in thresholds:
@@ -450,44 +401,48 @@ class Compactions:
     # Doing it
 
     def _begin(self, log: PartitionLog) -> None:
-        """Under the lock: the run is known before its thread begins."""
+        """Under the lock: the attempt is known before its thread begins."""
         if self._closed:
             raise EngineError(f"{log.where}: not compacted: the logs are being closed")
-        run = self._runs[log.where] = Run(log, self._manager.compacting, self._manager.clock.now_ms())
-        self._pool.submit(self._carry_out, run)
+        claim = self._states.begin(log.where)
+        if claim is None:
+            raise in_progress(log.where)
+        attempt = self._held[log.where] = Attempt(log, self._manager.clock.now_ms(), claim)
+        self._pool.submit(self._carry_out, log, claim, attempt)
 
-    def _carry_out(self, run: Run) -> None:
-        reason: str | CompactionResult = INTERRUPTED
+    def _carry_out(self, log: PartitionLog, claim: Claim, attempt: Attempt) -> None:
+        outcome: str | CompactionResult = INTERRUPTED
         try:
-            reason = self._compacted(run)
+            outcome = self._compacted(log, claim)
         except (SiltstoneError, OSError) as error:
-            reason = str(error)
-            _logger.warning("Compaction of %s failed: %s", run.where, error)
+            outcome = str(error)
+            _logger.warning("Compaction of %s failed: %s", log.where, error)
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            _logger.exception("Compaction of %s failed", run.where)
+            outcome = f"{type(error).__name__}: {error}"
+            _logger.exception("Compaction of %s failed", log.where)
         finally:
-            self._ended(run, reason)
+            self._ended(attempt, outcome)
         self._manager.upkeep.take_failed_offline()
 
-    def _compacted(self, run: Run) -> CompactionResult:
-        _logger.info("Compaction of %s begins", run.where)
-        compactor = TwoPhaseCompactor(WatchedEngine(self._engine), clock=self._manager.clock)
-        result = run.compact(compactor, self._manager.topics.settings(run.where.topic))
-        _logger.info("%s", told(run.where, result))
+    def _compacted(self, log: PartitionLog, claim: Claim) -> CompactionResult:
+        """Raises as the compactor does, StorageError, CleaningAbortedError when the log was truncated or
+        deleted meanwhile."""
+        _logger.info("Compaction of %s begins", log.where)
+        compactor = TwoPhaseCompactor(EngineUse(self._engine).engine, clock=self._manager.clock)
+        claim.check()
+        settings = self._manager.topics.settings(log.where.topic)
+        result = compact_log(compactor, DurableLog.of(log), settings, claim.changing)
+        _logger.info("%s", told(log.where, result))
         return result
 
-    def _ended(self, run: Run, outcome: str | CompactionResult) -> None:
+    def _ended(self, attempt: Attempt, outcome: str | CompactionResult) -> None:
         now_ms = self._manager.clock.now_ms()
         try:
-            if isinstance(outcome, CompactionResult):
-                run.succeeded(now_ms, outcome)
-            else:
-                run.failed(now_ms, outcome)
+            attempt.ended(now_ms, outcome)
         finally:
             with self._changed:
-                self._count_failure(run.where, now_ms, failed=isinstance(outcome, str))
-                self._runs.pop(run.where, None)
+                self._count_failure(attempt.where, now_ms, failed=isinstance(outcome, str))
+                self._held.pop(attempt.where, None)
                 self._changed.notify_all()
 
     def _count_failure(self, where: TopicPartition, now_ms: int, *, failed: bool) -> None:

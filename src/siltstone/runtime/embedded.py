@@ -76,7 +76,7 @@ def open(
     """Open a log directory, or several of one broker.
 
     mode "r": read-only, without a lock; "a": made if it is not there, recovered, locked, kept up by a thread
-    of its own. ``base.config``: the broker's settings, for "a". Raises SiltstoneError, OSError.
+    of its own. ``config``: the broker's settings, for "a". Raises SiltstoneError, OSError.
     """
     paths = [path] if isinstance(path, (str, Path)) else list(path)
     if mode == "r":
@@ -92,7 +92,7 @@ class Log:
     """One partition directory, open for appending and reading, by itself.
 
     Its parent is the log directory, which is locked and gets the checkpoints; other partitions there are left
-    alone. ``base.config``: settings as texts by Kafka's names for a topic. ``log`` is the ``PartitionLog``.
+    alone. ``config``: settings as texts by Kafka's names for a topic. ``log`` is the ``PartitionLog``.
     """
 
     def __init__(

@@ -1,36 +1,32 @@
-"""An engine that is started when it is first needed, kept, and started anew once it was lost.
+"""What the two services that work on open logs share: the log cleaner, and compactions beside the originals.
 
-A Spark session takes seconds to start, and goes with its Java process. Whoever cleans makes an ``EngineUse``
-of the engine; when a call raises EngineError the engine is taken for lost: it is closed, and the next use
-starts another.
+A ``LogService`` is an attendant of a ``LogManager``: it claims logs, works on them in threads of its own, and
+lets go of them when it is closed. Its engine is started when it is first needed and kept, since a Spark
+session takes seconds to start and goes with its Java process. Whoever works makes an ``EngineUse`` of it;
+when a call raises EngineError the engine is taken for lost: it is closed, and the next use starts another.
 """
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Generic, Self, TypeVar, cast
 
 from siltstone.base.errors import EngineError, SiltstoneError
-from siltstone.compaction.engine import Engine, Gathered, LogDone, WinnersFile
-from siltstone.compaction.extraction import Group
-from siltstone.compaction.ledger.engine import Compacted, CompactionEngine, Folded
-from siltstone.compaction.ledger.staging import FoldWork
-from siltstone.compaction.ledger.work import CompactionWork
-from siltstone.compaction.staging import Rewritten
-from siltstone.compaction.work import LogWork
+from siltstone.log.names import TopicPartition
+from siltstone.runtime.cleaning_states import CleaningStates
+from siltstone.runtime.manager import LogManager
+from siltstone.runtime.metrics import Sample
 
 Started = TypeVar("Started")
 _logger = logging.getLogger("siltstone.cleaner")
 
 
 class KeptEngine(Generic[Started]):
-    """``start`` makes an engine, or raises EngineError; ``stop`` lets go of what one holds.
-
-    Of whatever kind: compactions beside the originals keep theirs so as well.
-    """
+    """``start`` makes an engine, or raises EngineError; ``stop`` lets go of what one holds."""
 
     def __init__(self, start: Callable[[], Started], stop: Callable[[Started], object] | None = None) -> None:
         self._start = start
@@ -71,19 +67,21 @@ class KeptEngine(Generic[Started]):
             self._let_go(engine)
 
 
-class EngineUse:
-    """The kept engine as one run sees it. ``lost``: why it was lost in this run, None while it was not.
+class EngineUse(Generic[Started]):
+    """The kept engine as one run sees it: ``engine`` has all that an engine has, and every call is watched.
 
-    ``started``: whether it was there, so that what it was given may be why it was lost.
+    ``lost``: why it was lost in this run, None while it was not. ``started``: whether it was there, so that
+    what it was given may be why it was lost.
     """
 
-    def __init__(self, kept: KeptEngine[Engine]) -> None:
+    def __init__(self, kept: KeptEngine[Started]) -> None:
         self._kept = kept
         self.lost: Exception | None = None
         self.started = False
+        self.engine = cast(Started, _Watched(self))
 
     @contextlib.contextmanager
-    def _engine(self) -> Iterator[Engine]:
+    def watched(self) -> Iterator[Started]:
         """Whatever an engine raises that is not about a log is its own end; Java's sockets raise OSErrors."""
         engine = None
         try:
@@ -101,86 +99,87 @@ class EngineUse:
             said = error if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
             raise EngineError(f"the engine was lost: {said}") from error
 
-    @property
-    def workers(self) -> int:
-        """See ``Engine``. Raises EngineError."""
-        with self._engine() as engine:
-            return engine.workers
 
-    def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
-        """See ``Engine``. Raises EngineError."""
-        answers = self._answers(works)
+class _Watched:
+    """Stands for an engine of either kind: asks the kept one, within ``EngineUse.watched``."""
+
+    def __init__(self, use: EngineUse[Any]) -> None:
+        self._use = use
+
+    def __getattr__(self, name: str) -> Any:
+        with self._use.watched() as engine:
+            found = getattr(engine, name)
+        if not callable(found):
+            return found
+
+        def call(*arguments: Any) -> Any:
+            with self._use.watched():
+                answer = found(*arguments)
+            return self._one_by_one(answer) if isinstance(answer, Iterator) else answer
+
+        return call
+
+    def _one_by_one(self, answers: Iterator[Any]) -> Iterator[Any]:
         while True:
-            with self._engine():
-                done = next(answers, None)
-            if done is None:
-                return
-            yield done
-
-    def _answers(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
-        yield from self._kept.get().clean_whole(works)
-
-    def clean_spread(self, work: LogWork) -> LogDone:
-        """See ``Engine``. Raises EngineError."""
-        with self._engine() as engine:
-            return engine.clean_spread(work)
-
-    def gather(self, work: LogWork) -> Gathered:
-        """See ``Engine``. Raises EngineError."""
-        with self._engine() as engine:
-            return engine.gather(work)
-
-    def rewrite(
-        self, work: LogWork, groups: Sequence[Group], winners: Sequence[WinnersFile]
-    ) -> list[Rewritten]:
-        """See ``Engine``. Raises EngineError."""
-        with self._engine() as engine:
-            return engine.rewrite(work, groups, winners)
+            with self._use.watched():
+                try:
+                    answer = next(answers)
+                except StopIteration:
+                    return
+            yield answer
 
 
-# The kept engine as one compaction sees it: what an engine raises that is not about a log is its own end.
+class LogService(abc.ABC, Generic[Started]):
+    """Works on the logs of ``manager`` with the engine that ``engine`` makes and ``stop_engine`` closes.
 
-
-class WatchedEngine:
-    """A ``CompactionEngine`` that is given up once a call fails: the next compaction starts another.
-
-    What is wrong with a log is in an engine's answer. An exception is Java's end, whose sockets raise
-    OSErrors and whatever else comes to their mind.
+    ``states`` say who has a log, and that it is asked back. A subclass keeps those that it has in ``_held``.
     """
 
-    def __init__(self, kept: KeptEngine[CompactionEngine]) -> None:
-        """Raises EngineError when none can be started."""
-        self._kept = kept
-        self._engine = kept.get()
+    _held: Collection[TopicPartition]
 
-    @contextlib.contextmanager
-    def _watched(self) -> Iterator[CompactionEngine]:
-        try:
-            yield self._engine
-        except Exception as error:
-            if isinstance(error, SiltstoneError) and not isinstance(error, EngineError):
-                raise
-            self._kept.lose(self._engine)
-            said = error if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
-            raise EngineError(f"the engine was lost: {said}") from error
+    def __init__(
+        self,
+        manager: LogManager,
+        states: CleaningStates,
+        engine: Callable[[], Started],
+        stop_engine: Callable[[Started], object] | None,
+    ) -> None:
+        self._manager = manager
+        self._states = states
+        self._engine = KeptEngine(engine, stop_engine)
+        self._changed = threading.Condition()
+        self._started = False
+        self._closed = False
+        manager.attendants.append(self)
 
-    @property
-    def workers(self) -> int:
-        """See ``CompactionEngine``. Raises EngineError."""
-        with self._watched() as engine:
-            return engine.workers
+    def settings_changed(self) -> None:
+        """Settings are read anew for every run."""
 
-    def compact_whole(self, work: CompactionWork) -> Compacted:
-        """See ``CompactionEngine``. Raises EngineError."""
-        with self._watched() as engine:
-            return engine.compact_whole(work)
+    @abc.abstractmethod
+    def samples(self) -> list[Sample]:
+        """What it is measured by."""
 
-    def compact_spread(self, work: CompactionWork) -> Compacted:
-        """See ``CompactionEngine``. Raises EngineError."""
-        with self._watched() as engine:
-            return engine.compact_spread(work)
+    @abc.abstractmethod
+    def _end_work(self) -> None:
+        """Wait until no thread works any more."""
 
-    def fold(self, work: FoldWork) -> Folded:
-        """See ``CompactionEngine``. Raises EngineError."""
-        with self._watched() as engine:
-            return engine.fold(work)
+    def close(self, *, abort: bool = True) -> None:
+        """Let go of all logs and of the engine; twice is once. Without ``abort``, finish what was begun."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            held = list(self._held)
+        if abort:
+            for where in held:
+                self._states.abort(where)
+            self._engine.close()
+        self._end_work()
+        self._engine.close()
+        if self in self._manager.attendants:
+            self._manager.attendants.remove(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

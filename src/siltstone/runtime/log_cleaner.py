@@ -10,11 +10,11 @@
         …
         print(cleaner.cleanings, cleaner.metrics(), logs.uncleanable)
 
-Each of ``log.cleaner.threads`` workers, again and again: choose (``choosing``), claim (``log.service``'s
-``CleaningStates``), run (``run``), rest (``throttle``); with nothing to do it sleeps
+Each of ``log.cleaner.threads`` workers, again and again: choose (``next_batch``), claim
+(``CleaningStates``), clean (``CleaningRun``), rest (``rest_seconds``); with nothing to do it sleeps
 ``log.cleaner.backoff.ms``. Logs that are not dirty enough are looked at for tombstones that may go
-(``horizons``): after a cleaning once ``delete.retention.ms`` has passed, after a start once. Settings are
-read anew for every run.
+(``find_horizons``): after a cleaning once ``delete.retention.ms`` has passed, after a start once. Settings
+are read anew for every run.
 """
 
 from __future__ import annotations
@@ -33,9 +33,18 @@ from siltstone.compaction.inplace.facts import find_horizons
 from siltstone.compaction.report import Cleaning, History, LogResult, read_cleanings
 from siltstone.log.ledger.keeping import uncovered
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
-from siltstone.runtime.cleaning import Candidate, Claimed, Run, Statistics, candidate, segments_below
+from siltstone.runtime.cleaning import (
+    CLEANER,
+    MANAGER,
+    Candidate,
+    Claimed,
+    CleaningRun,
+    Statistics,
+    candidate,
+    segments_below,
+)
 from siltstone.runtime.cleaning_states import NONE
-from siltstone.runtime.engines import EngineUse, KeptEngine
+from siltstone.runtime.engines import EngineUse, LogService
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.metrics import Sample
 
@@ -105,10 +114,9 @@ def run_bytes(most: int, bytes_per_second: float) -> int:
 
 # The embedded cleaner's gauges, with Kafka's names: what each of them means here, and how it is labelled.
 #
-# Numbers are worked out in ``statistics``. A help that says "Unlike Kafka's" tells where a dashboard made
+# ``Statistics`` works out the numbers. A help that says "Unlike Kafka's" tells where a dashboard made
 # for Kafka shows something else.
 
-CLEANER, MANAGER = "kafka_log_logcleaner_", "kafka_log_logcleanermanager_"
 UNCLEANABLE_COUNT = f"{MANAGER}uncleanable_partitions_count"
 UNCLEANABLE_BYTES = f"{MANAGER}uncleanable_bytes"
 
@@ -170,7 +178,7 @@ PASSES = 3
 _logger = logging.getLogger("siltstone.cleaner")
 
 
-class LogCleaner:
+class LogCleaner(LogService[Engine]):
     """Cleans the logs of ``manager`` with the engine that ``engine`` makes and ``stop_engine`` closes.
 
     Nothing happens before ``start``; without it ``clean_once`` does one round in the caller's thread.
@@ -184,20 +192,15 @@ class LogCleaner:
         stop_engine: Callable[[Engine], object] | None = None,
         limits: RunLimits | None = None,
     ) -> None:
-        self._manager = manager
-        self._engine = KeptEngine(engine, stop_engine)
+        super().__init__(manager, manager.cleaning, engine, stop_engine)
         self._limits = limits or RunLimits()
         self._statistics = Statistics(RESULTS_KEPT, self._earlier_cleanings())
         self._history = History()
         self._choosing = threading.Lock()
-        self._wake = threading.Condition()
         self._threads: dict[int, threading.Thread] = {}
-        self._closed = False
-        self._started = False
         self._held: set[TopicPartition] = set()
         self._failures: dict[TopicPartition, int] = {}
         self._next_look_ms: dict[TopicPartition, int | None] = {}
-        manager.attendants.append(self)
 
     # Its life
 
@@ -212,7 +215,7 @@ class LogCleaner:
         return True
 
     def _begin_threads(self) -> None:
-        with self._wake:
+        with self._changed:
             for number in range(self._wanted_threads):
                 thread = self._threads.get(number)
                 if thread is None or not thread.is_alive():
@@ -220,7 +223,7 @@ class LogCleaner:
                     thread = threading.Thread(target=self._work, args=(number,), name=name, daemon=True)
                     self._threads[number] = thread
                     thread.start()
-            self._wake.notify_all()
+            self._changed.notify_all()
 
     @property
     def _wanted_threads(self) -> int:
@@ -235,25 +238,11 @@ class LogCleaner:
         """Let go of all logs and of the engine; twice is once. Without ``abort``, finish what was begun."""
         if self._started and not self._closed:
             _logger.info("Shutting down the log cleaner")
-        with self._wake:
-            self._closed = True
-            self._wake.notify_all()
-            threads = list(self._threads.values())
-        if abort:
-            for where in list(self._held):
-                self._manager.cleaning.abort(where)
-            self._engine.close()
-        for thread in threads:
+        super().close(abort=abort)
+
+    def _end_work(self) -> None:
+        for thread in list(self._threads.values()):
             thread.join()
-        self._engine.close()
-        if self in self._manager.attendants:
-            self._manager.attendants.remove(self)
-
-    def __enter__(self) -> LogCleaner:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _work(self, number: int) -> None:
         """A worker's life. What is no Exception ends it, as an error of Kafka's threads does."""
@@ -276,9 +265,9 @@ class LogCleaner:
                 self._sleep(self._manager.config.integer("log.cleaner.backoff.ms") / 1000, number)
 
     def _sleep(self, seconds: float, number: int = 0) -> None:
-        with self._wake:
+        with self._changed:
             if number < self._wanted_threads:
-                self._wake.wait(min(seconds, threading.TIMEOUT_MAX))
+                self._changed.wait(min(seconds, threading.TIMEOUT_MAX))
 
     # What it did
 
@@ -305,7 +294,7 @@ class LogCleaner:
         wanted = self._wanted_threads if self._started else 0
         return {
             **found,
-            "kafka_log_logcleaner_deadthreadcount": max(wanted - (len(self._threads) - len(dead)), 0),
+            f"{CLEANER}deadthreadcount": max(wanted - (len(self._threads) - len(dead)), 0),
             UNCLEANABLE_COUNT: len(listed),
             UNCLEANABLE_BYTES: sum(sizes),
         }
@@ -341,7 +330,7 @@ class LogCleaner:
             return []
         began, size = time.monotonic(), PASSES * sum(each.candidate.size for each in batch)
         try:
-            run = Run(self._manager, batch, EngineUse(self._engine), self._limits, self._failures)
+            run = CleaningRun(self._manager, batch, EngineUse(self._engine), self._limits, self._failures)
             results = run.clean()
         finally:
             for each in batch:

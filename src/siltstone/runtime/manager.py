@@ -338,7 +338,7 @@ class LogManager(ServedLogs):
     """Logs of some directories, open for appending. Use ``open``; close it, or use it as a context.
 
     ``topics``: make, change and delete topics. ``directories``: those in service; ``offline``: directories
-    that are not, and why. ``base.config``: the broker's settings. ``changing``: held by whoever makes or
+    that are not, and why. ``config``: the broker's settings. ``changing``: held by whoever makes or
     deletes partitions. ``cleaning``: see ``ServedLogs``. ``attendants``: told of other settings, and closed
     before the logs are.
     """
@@ -387,7 +387,7 @@ class LogManager(ServedLogs):
     ) -> LogManager:
         """Claim the directories (made where they are not there), recover and open their logs.
 
-        ``base.config`` is the broker's; ``background`` runs what can wait (a small pool of threads, unless
+        ``config`` is the broker's; ``background`` runs what can wait (a small pool of threads, unless
         given); ``only``: nothing but this one partition. Raises DirectoryLockedError, DirectoryRefusedError,
         NotALogDirectoryError, CorruptFileError, and StorageError when no directory can be used.
         """
@@ -588,7 +588,8 @@ class LogManager(ServedLogs):
 
     def samples(self) -> list[Sample]:
         """What all of it is measured by: logs, directories, attendants; see ``runtime.metrics``."""
-        return samples(self)
+        own = samples(self.serving(), self.offline)
+        return own + [sample for attendant in self.attendants for sample in attendant.samples()]
 
     def flush(self) -> None:
         """Make everything that was appended durable. Raises StorageError."""

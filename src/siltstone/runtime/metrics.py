@@ -1,16 +1,15 @@
 """What a ``LogManager`` can be measured by: samples with the names that exporters give Kafka's MBeans.
 
-``samples(manager)`` is all of them: of the logs (Kafka's ``UnifiedLog``), of the directories
-(``LogManager``), and of whoever works on the logs, such as the cleaner. Where one means another thing than
-in Kafka, its help says so. What is offline has no samples of its logs.
+``samples`` are those of the logs (Kafka's ``UnifiedLog``) and of the directories (``LogManager``);
+``LogManager.samples`` adds those of whoever works on the logs, such as the cleaner. Where one means another
+thing than in Kafka, its help says so. What is offline has no samples of its logs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from siltstone.log.partition import PartitionLog
 from siltstone.runtime.served_directory import ServedDirectory
@@ -29,28 +28,6 @@ class Sample:
     type: str = GAUGE
 
 
-class Measured(Protocol):
-    """Who has samples of its own."""
-
-    def samples(self) -> list[Sample]:
-        """Its numbers now."""
-
-
-class Manager(Protocol):
-    """What of a ``LogManager`` is asked here."""
-
-    @property
-    def offline(self) -> Mapping[Path, str]:
-        """Directories that are out of service."""
-
-    @property
-    def attendants(self) -> Iterable[Measured]:
-        """Who works on the logs."""
-
-    def serving(self) -> list[ServedDirectory]:
-        """Directories in service."""
-
-
 _LOG = {
     "size": "Bytes of the log's .log files.",
     "numlogsegments": "Segments of the log.",
@@ -61,16 +38,17 @@ _OFFLINE_COUNT = "Log directories that are out of service."
 _OFFLINE = "1 where the log directory is out of service, else 0."
 
 
-def samples(manager: Manager) -> list[Sample]:
-    """All numbers of the moment. Takes no lock of a log: each log's four are of one view."""
+def samples(serving: Sequence[ServedDirectory], offline: Mapping[Path, str]) -> list[Sample]:
+    """The numbers of directories in service, with their logs, and of those that are ``offline``, of this
+    moment. Takes no lock of a log: each log's four are of one view."""
     found = [
         Sample(
             name="kafka_log_logmanager_offlinelogdirectorycount",
-            value=len(manager.offline),
+            value=len(offline),
             help=_OFFLINE_COUNT,
         )
     ]
-    states = {**dict.fromkeys(manager.offline, 1), **{each.path: 0 for each in manager.serving()}}
+    states = {**dict.fromkeys(offline, 1), **{each.path: 0 for each in serving}}
     found += [
         Sample(
             name="kafka_log_logmanager_logdirectoryoffline",
@@ -80,12 +58,10 @@ def samples(manager: Manager) -> list[Sample]:
         )
         for path, state in sorted(states.items())
     ]
-    for served in manager.serving():
+    for served in serving:
         for _, log in sorted(served.logs.items()):
             if log.offline is None:
                 found += _log_samples(log)
-    for attendant in manager.attendants:
-        found += attendant.samples()
     return found
 
 

@@ -1,6 +1,6 @@
 """Topics: made, changed, deleted, listed; their settings, at run time too.
 
-Every change is first written to ``siltstone-topics.json`` (see ``topic_registry``) and then carried out on
+Every change is first written to ``siltstone-topics.json`` (``TopicRegistry``) and then carried out on
 the partitions: what a crash interrupts, the next start finishes. Errors are Kafka's, by their codes: 3
 unknown, 17 bad name or collision, 36 exists, 37 bad number of partitions, 40 bad settings.
 """
@@ -68,7 +68,7 @@ from siltstone.runtime.upkeep import Upkeep
 # start makes the partitions that are listed as unmade, and takes away those of topics (by id) that are listed
 # as deleted. A partition that was made once and is in none of the directories is not made again: its
 # directory may be one that was not named this time. The settings of a topic that is on disk and not in the
-# file are its broker's (see ``broker_topics``).
+# file are its broker's (see ``BrokerTopics``).
 
 TOPICS_FILE = "siltstone-topics.json"
 _VERSION = 1
@@ -265,7 +265,7 @@ class BrokerTopics:
     def without_guesses(self, name: str, entry: TopicEntry | None, config: Config) -> LogConfig:
         """What a log goes by: of a topic that was not made here nothing goes by an age that nobody has set.
 
-        ``base.config``: the topic's settings, ``entry``: as it is listed here. Kafka's default of 7 days
+        ``config``: the topic's settings, ``entry``: as it is listed here. Kafka's default of 7 days
         counts only beside settings out of the broker's ``server.properties``, which may have another; so may
         a topic whose settings are in a directory that was not named. What is gone is gone.
         """
@@ -289,6 +289,50 @@ class TopicDescription:
     partitions: tuple[int, ...]
     offline: tuple[int, ...]
     config: Mapping[str, str]
+
+
+# What a change of topics refuses, whether it is carried out or only tried (``--dry-run``).
+
+
+def refuse_new_topic(
+    name: str, others: Iterable[str], partitions: int, texts: Mapping[str, str], broker: Config
+) -> None:
+    """Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, InvalidConfigError."""
+    refuse_bad_name(name)
+    if name in others:
+        raise TopicExistsError(f"topic {name!r} exists")
+    refuse_collision(name, others)
+    if partitions < 1:
+        raise InvalidPartitionsError(f"topic {name!r}: {partitions} partitions; give at least 1")
+    _refuse_bad_settings(name, texts, broker)
+
+
+def refuse_fewer_partitions(name: str, have: int, count: int) -> None:
+    """Raises InvalidPartitionsError unless ``count`` is more than a topic has."""
+    if count <= have:
+        raise InvalidPartitionsError(f"topic {name!r} has {have} partitions; {count} would not be more")
+
+
+def altered_settings(
+    name: str, before: Mapping[str, str], set_to: Mapping[str, str], remove: Iterable[str], broker: Config
+) -> dict[str, str]:
+    """A topic's settings with some set and others taken away. Raises InvalidConfigError."""
+    try:
+        gone = {find_topic_key(key).name for key in (*remove, *set_to)}
+    except UsageError as error:
+        raise InvalidConfigError(f"topic {name}: {error}") from None
+    kept = {key: text for key, text in before.items() if find_topic_key(key).name not in gone}
+    after = {**kept, **set_to}
+    _refuse_bad_settings(name, after, broker)
+    return after
+
+
+def _refuse_bad_settings(name: str, texts: Mapping[str, str], broker: Config) -> None:
+    try:
+        config = refuse_contradictions(broker.over(parse_topic_config(texts, f"topic {name}")))
+    except UsageError as error:
+        raise InvalidConfigError(str(error)) from None
+    find_policy(LogConfig.of(config).retention_policy)
 
 
 class Partitions(Protocol):
@@ -381,7 +425,7 @@ class Topics:
         """What holds for a topic: its own settings over the broker's. Raises UsageError for a bad one."""
         entry = self._registry.topics.get(name)
         own = parse_topic_config(self._own_texts(name, entry), f"topic {name}")
-        return self._broker_topics.broker(self._manager.config).over(own)
+        return self._broker.over(own)
 
     def _own_texts(self, name: str, entry: TopicEntry | None) -> Mapping[str, str]:
         return self._broker_topics.own_texts(name) if entry is None else entry.config
@@ -400,13 +444,9 @@ class Topics:
         """The broker's settings are others now."""
         self._settings = {}
 
-    def _refuse_bad_settings(self, name: str, texts: Mapping[str, str]) -> None:
-        try:
-            given = parse_topic_config(texts, f"topic {name}")
-            config = refuse_contradictions(self._broker_topics.broker(self._manager.config).over(given))
-        except UsageError as error:
-            raise InvalidConfigError(str(error)) from None
-        find_policy(LogConfig.of(config).retention_policy)
+    @property
+    def _broker(self) -> Config:
+        return self._broker_topics.broker(self._manager.config)
 
     # What there is
 
@@ -475,26 +515,20 @@ class Topics:
         *,
         validate_only: bool = False,
     ) -> TopicDescription:
-        """A new topic; ``num.partitions`` partitions unless told, ``base.config`` as texts by Kafka's names.
+        """A new topic; ``num.partitions`` partitions unless told, ``config`` as texts by Kafka's names.
 
         Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, InvalidConfigError, StorageError,
         DirectoryRefusedError where something that is no directory has a partition's name.
         """
         with self._manager.changing:
-            refuse_bad_name(name)
             names, texts = self.names(), dict(config or {})
-            if name in names:
-                raise TopicExistsError(f"topic {name!r} exists")
-            if self._broker_topics.topic_id(name) is not None:
+            if name not in names and self._broker_topics.topic_id(name) is not None:
                 raise TopicExistsError(
                     f"topic {name!r} exists in the broker's metadata, with no partition here: "
                     "make them with get_or_create, one by one"
                 )
-            refuse_collision(name, names)
             count = self._manager.config.integer("num.partitions") if partitions is None else partitions
-            if count < 1:
-                raise InvalidPartitionsError(f"topic {name!r}: {count} partitions; give at least 1")
-            self._refuse_bad_settings(name, texts)
+            refuse_new_topic(name, names, count, texts, self._broker)
             numbers = tuple(range(count))
             self._refuse_in_the_way(name, numbers)
             entry = TopicEntry(
@@ -513,10 +547,7 @@ class Topics:
         """
         with self._manager.changing:
             entry = self._entry(name)
-            if count <= len(entry.partitions):
-                raise InvalidPartitionsError(
-                    f"topic {name!r} has {len(entry.partitions)} partitions; {count} would not be more"
-                )
+            refuse_fewer_partitions(name, len(entry.partitions), count)
             more = [number for number in range(count) if number not in entry.partitions]
             self._add(name, entry, more)
             return self.describe(name)
@@ -576,13 +607,7 @@ class Topics:
                     f"topic {name}: its other settings are in its broker's metadata, which is in none of "
                     "these directories: name all of the broker's log.dirs, or alter it through the broker"
                 )
-            try:
-                gone = {find_topic_key(key).name for key in (*remove, *(set_to or {}))}
-            except UsageError as error:
-                raise InvalidConfigError(f"topic {name}: {error}") from None
-            kept = {key: text for key, text in entry.config.items() if find_topic_key(key).name not in gone}
-            texts = {**kept, **(set_to or {})}
-            self._refuse_bad_settings(name, texts)
+            texts = altered_settings(name, entry.config, set_to or {}, remove, self._broker)
             self._write(self._registry.with_topic(name, replace(entry, config=texts)))
             self._settings.pop(name, None)
             self._manager.settings_changed(name)
@@ -609,7 +634,7 @@ class Topics:
 
     @property
     def namespaces(self) -> Mapping[str, Mapping[str, str]]:
-        """The policies of Pulsar's namespaces, by ``tenant/namespace``; see ``namespaces``."""
+        """The policies of Pulsar's namespaces, by ``tenant/namespace``."""
         return self._registry.namespaces
 
     def alter_namespace(

@@ -44,7 +44,7 @@ def observe_task(
                 yield entries_row(log, bucket, entries)
         except Exception as error:
             trouble = asdict(trouble_of(error))
-        yield report_row(log, number, {"observed": seen.to_json(), "trouble": trouble})
+        yield report_row(log, number, {"observed": asdict(seen), "trouble": trouble})
 
 
 def tally_task(works: Works, top: int, batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -82,9 +82,7 @@ class SparkObserver:
             if len(works) == 1:
                 ((work, bins),) = works
                 trouble = trouble_of(error)
-                return {
-                    work.name: Sight(observed=Observed(bins=bins.count), tally=KeyTally(), trouble=trouble)
-                }
+                return {work.name: Sight(observed=Observed(bins=bins.count), trouble=trouble)}
         sights: dict[str, Sight] = {}
         for each in works:
             sights |= self([each], top)
@@ -93,9 +91,7 @@ class SparkObserver:
     def _observe(self, works: Works, top: int) -> dict[str, Sight]:
         runs = [(log, run) for log, (work, _) in enumerate(works) for run in self._runs(work)]
         buckets = [self._buckets(work) for work, _ in works]
-        sights = {
-            work.name: Sight(observed=Observed(bins=bins.count), tally=KeyTally()) for work, bins in works
-        }
+        sights = {work.name: Sight(observed=Observed(bins=bins.count)) for work, bins in works}
         if not runs:
             return sights
         first = functools.partial(observe_task, list(works), runs, buckets)

@@ -34,7 +34,7 @@ from siltstone.log.names import (
 from siltstone.log.producers import ProducerState, producer_state
 from siltstone.log.segments import Segment, list_segments
 from siltstone.log.transactions import transaction_indexes
-from siltstone.verify.findings import Findings
+from siltstone.verify.findings import REASONS, Findings
 from siltstone.verify.pairs import LogPair, Terms
 from siltstone.verify.verdict import Checker, LogVerdict, Verdict, conclude
 
@@ -215,7 +215,6 @@ def verify(
 
 def _verdict(log: _Checking) -> LogVerdict:
     counts, pair = log.findings.counts, log.pair
-    reasons = ("superseded", "tombstones", "aborted", "keyless", "markers", "expired")
     return LogVerdict(
         topic=log.where.topic,
         partition=log.where.partition,
@@ -224,7 +223,7 @@ def _verdict(log: _Checking) -> LogVerdict:
         records_before=counts["before"],
         records_after=counts["after"],
         distinct_keys=counts["keys"],
-        removed={reason: counts[reason] for reason in reasons},
+        removed={reason: counts[reason] for reason in REASONS},
         problems=log.findings.problems,
         found=dict(log.findings.found),
         notes=log.notes,

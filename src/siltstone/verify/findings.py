@@ -16,6 +16,8 @@ import numpy.typing as npt
 EXAMPLES = 5
 """Problems of one kind that are told of each log; the others are only counted."""
 
+REASONS = ("superseded", "tombstones", "aborted", "keyless", "markers", "expired")
+"""Why records went, as the check of a cleaning counts them; written apart from the cleaner's on purpose."""
 KINDS = {
     # Files
     "log_missing": "a log of BEFORE is not in AFTER",

@@ -7,7 +7,7 @@ Nothing is locked, written or changed. Beside a live broker files may go between
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -19,17 +19,19 @@ from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import Words
 from siltstone.base.records.scan import scan_batches
 from siltstone.compaction import report
+from siltstone.compaction.discards import CLEANING_REASONS
 from siltstone.compaction.engine import Engine, LogDone, fits_one_task
 from siltstone.compaction.explain.model import (
-    MASK,
     WOULD_CLEAN,
-    Bound,
+    CleaningBound,
     Frequency,
     GroupExplained,
     KafkaExplained,
-    KeyExplained,
+    KeysExplained,
     LogExplanation,
     Moment,
+    OutcomeExplained,
+    RangeExplained,
     Waiting,
 )
 from siltstone.compaction.explain.observing import TALLY_BYTES, Bins, KeyTally, Observed, observe, tally
@@ -68,12 +70,12 @@ def bins_of(work: LogWork) -> Bins:
     return Bins(start_ms=start, width_ms=max(1, -(-(last - start + 1) // BINS)), count=BINS)
 
 
-def bounds_of(state: LogState, checkpoints: Checkpoints, choices: Choices, log: LogExplanation) -> None:
-    """The offsets that bound the cleaning, each with its name, into ``log``."""
+def range_of(state: LogState, checkpoints: Checkpoints, choices: Choices) -> RangeExplained:
+    """The range that may be cleaned, and the offsets that bound it, each with its name."""
     assert state.config is not None
     segments = state.segments()
     if not segments:
-        return
+        return RangeExplained()
     producers = producer_state(state.path, segments)
     mark = checkpoints.high_watermark.get(state.where)
     facts = log_facts(state, checkpoints, segments, producers, LONG_MAX if mark is None else mark)
@@ -82,23 +84,25 @@ def bounds_of(state: LogState, checkpoints: Checkpoints, choices: Choices, log: 
         max_ms=state.config.integer("max.compaction.lag.ms"),
     )
     found = plan.cleanable_range(facts, lag, choices.now_ms)
-    log.log_start_offset, log.log_end_offset = facts.log_start_offset, facts.log_end_offset
-    log.first_dirty_offset, log.first_uncleanable_offset = found.first_dirty, found.end
-    log.dirty_ratio, log.overdue_ms, log.cleanable_bytes = (
-        found.dirty_ratio,
-        found.delay_ms,
-        found.cleanable_bytes,
-    )
-    log.min_dirty_ratio = state.config.number("min.cleanable.dirty.ratio")
-    log.bounds = [Bound(name="active segment", offset=segments[-1].base_offset)]
+    bounds = [CleaningBound(name="active segment", offset=segments[-1].base_offset)]
     if mark is not None:
-        log.bounds.append(Bound(name="high watermark", offset=mark))
+        bounds.append(CleaningBound(name="high watermark", offset=mark))
     opened = producers.first_open_transaction()
     if opened is not None:
-        log.bounds.append(Bound(name="open transaction", offset=opened))
-    if found.end < min(bound.offset for bound in log.bounds) and lag.min_ms > 0:
-        log.bounds.append(Bound(name="min.compaction.lag.ms", offset=found.end))
-    log.bounds.sort(key=lambda bound: bound.offset)
+        bounds.append(CleaningBound(name="open transaction", offset=opened))
+    if found.end < min(bound.offset for bound in bounds) and lag.min_ms > 0:
+        bounds.append(CleaningBound(name="min.compaction.lag.ms", offset=found.end))
+    return RangeExplained(
+        log_start_offset=facts.log_start_offset,
+        first_dirty_offset=found.first_dirty,
+        first_uncleanable_offset=found.end,
+        log_end_offset=facts.log_end_offset,
+        bounds=sorted(bounds, key=lambda bound: bound.offset),
+        dirty_ratio=found.dirty_ratio,
+        min_dirty_ratio=state.config.number("min.cleanable.dirty.ratio"),
+        overdue_ms=found.delay_ms,
+        cleanable_bytes=found.cleanable_bytes,
+    )
 
 
 def groups_of(work: LogWork, done: Sequence[Rewritten]) -> list[GroupExplained]:
@@ -107,7 +111,6 @@ def groups_of(work: LogWork, done: Sequence[Rewritten]) -> list[GroupExplained]:
     for each in sorted(done, key=lambda group: group.group):
         group = work.groups[each.group]
         members = work.segments[group.first : group.last]
-        reasons = ("superseded", "tombstones", "aborted", "keyless", "markers")
         found.append(
             GroupExplained(
                 base_offset=group.base_offset,
@@ -117,7 +120,7 @@ def groups_of(work: LogWork, done: Sequence[Rewritten]) -> list[GroupExplained]:
                 bytes_after=each.size,
                 records_before=each.records,
                 records_after=each.kept,
-                removed={name: getattr(each, name) for name in reasons},
+                removed={name: each.removed.counts[name] for name in CLEANING_REASONS},
             )
         )
     return found
@@ -200,12 +203,12 @@ class Sight:
     """What an observer saw of one log, or why it could not."""
 
     observed: Observed
-    tally: KeyTally
+    tally: KeyTally = field(default_factory=KeyTally)
     trouble: Trouble | None = None
 
 
 class Observer(Protocol):
-    """Goes through logs as ``observing`` and ``tallying`` say; one answer a log, by its name."""
+    """Goes through logs as ``observe`` and ``tally`` do; one answer a log, by its name."""
 
     def __call__(self, works: Sequence[tuple[LogWork, Bins]], top: int) -> dict[str, Sight]:
         """All logs at once. Raises EngineError."""
@@ -289,7 +292,7 @@ def _begin(state: LogState, wish: Wish, stranger: str | None) -> _Asked:
         if log.status == report.SKIPPED:
             return asked
         forced = plan_log(state, checkpoints, replace(wish.choices, force=True, drop_keyless=True), None)
-        bounds_of(state, checkpoints, wish.choices, log)
+        log.range = range_of(state, checkpoints, wish.choices)
         asked.planned = forced if isinstance(forced, Planned) else None
     except (SiltstoneError, OSError) as error:
         trouble = trouble_of(error)
@@ -300,7 +303,6 @@ def _begin(state: LogState, wish: Wish, stranger: str | None) -> _Asked:
 def _stop(log: LogExplanation, result: LogResult, status: str, reason: str) -> None:
     log.status, log.reason = status, "" if status == WOULD_CLEAN else reason
     log.segments, log.bytes_before = result.segments_before, result.bytes_before
-    log.dirty_ratio, log.first_dirty_offset = result.dirty_ratio, result.first_dirty_offset
     log.notes = list(result.notes)
 
 
@@ -312,59 +314,56 @@ def _finish(asked: _Asked, done: LogDone, sight: Sight, wish: Wish) -> None:
     if trouble is not None:
         log.status, log.reason = trouble.status, trouble.reason
         return
-    _fill_counts(log, planned, done, sight)
+    log.outcome = _outcome(log.bytes_before, planned.work, done, sight)
+    log.keys = KeysExplained(
+        distinct_keys=sight.tally.keys,
+        distinct_dirty_keys=sight.tally.dirty_keys,
+        keys_by_records=frequencies(sight.tally),
+    )
     different = _different(log, sight)
     if different is not None:
         log.status, log.reason = report.FAILED, different
         return
-    keyless = log.records["keyless"]
+    keyless = log.outcome.records["keyless"]
     if keyless and not (wish.choices.drop_keyless or asked.state.drop_keyless):
         log.status, log.reason = report.SKIPPED, KEYLESS.format(count=keyless)
-    log.kafka = kafka_needs(asked.state.config, sight.tally.dirty_keys)
-    log.tombstones_waiting = waiting(sight.observed)
-    log.reclaimable = moments(bins_of(planned.work), sight.observed, sight.tally)
+    log.keys.kafka = kafka_needs(asked.state.config, sight.tally.dirty_keys)
+    log.outcome.tombstones_waiting = waiting(sight.observed)
+    log.outcome.reclaimable = moments(bins_of(planned.work), sight.observed, sight.tally)
     try:
-        log.hottest_keys = [
-            KeyExplained(
-                key=key_text(planned.work, each.last_offset) if wish.show_keys else MASK,
-                key_size=each.key_size,
-                records=each.records,
-                bytes=each.size,
-                superseded=each.superseded,
-                superseded_bytes=each.superseded_size,
-                last_offset=each.last_offset,
-            )
+        log.keys.hottest_keys = [
+            replace(each, key=key_text(planned.work, each.last_offset)) if wish.show_keys else each
             for each in sight.tally.hottest
         ]
     except (SiltstoneError, OSError) as error:
         log.notes.append(f"the hottest keys could not be read: {trouble_of(error).reason}")
 
 
-def _fill_counts(log: LogExplanation, planned: Planned, done: LogDone, sight: Sight) -> None:
+def _outcome(bytes_before: int, work: LogWork, done: LogDone, sight: Sight) -> OutcomeExplained:
     seen, tally = sight.observed, sight.tally
-    log.groups = groups_of(planned.work, done.groups)
-    members = planned.work.size
-    log.bytes_after = log.bytes_before - members + sum(group.size for group in done.groups)
-    reasons = ("superseded", "tombstones", "aborted", "keyless", "markers")
-    log.removed = {name: sum(getattr(group, name) for group in done.groups) for name in reasons}
-    control = seen.sizes["control"] // max(seen.counts["control"], 1)
-    log.removed_bytes = {
+    removed = {name: sum(group.removed.counts[name] for group in done.groups) for name in CLEANING_REASONS}
+    marker_bytes = seen.sizes["control"] // max(seen.counts["control"], 1)
+    removed_bytes = {
         "superseded": tally.superseded_size,
         "tombstones": tally.tombstones_size,
         "aborted": seen.sizes["aborted"],
         "keyless": seen.sizes["keyless"],
-        "markers": log.removed["markers"] * control,
+        "markers": removed["markers"] * marker_bytes,
     }
-    log.kept_bytes = seen.sizes["records"] - sum(log.removed_bytes.values())
     total, apart = seen.counts["records"], seen.counts["keyless"] + seen.counts["aborted"]
-    log.records = {
-        "total": total,
-        "keyed": total - apart - seen.counts["control"],
-        **{name: seen.counts[name] for name in ("keyless", "aborted", "control", "tombstones")},
-        "after": total - sum(log.removed.values()),
-    }
-    log.distinct_keys, log.distinct_dirty_keys = tally.keys, tally.dirty_keys
-    log.keys_by_records = frequencies(tally)
+    return OutcomeExplained(
+        bytes_after=bytes_before - work.size + sum(group.size for group in done.groups),
+        records={
+            "total": total,
+            "keyed": total - apart - seen.counts["control"],
+            **{name: seen.counts[name] for name in ("keyless", "aborted", "control", "tombstones")},
+            "after": total - sum(removed.values()),
+        },
+        removed=removed,
+        removed_bytes=removed_bytes,
+        kept_bytes=seen.sizes["records"] - sum(removed_bytes.values()),
+        groups=groups_of(work, done.groups),
+    )
 
 
 def _different(log: LogExplanation, sight: Sight) -> str | None:
@@ -376,9 +375,10 @@ def _different(log: LogExplanation, sight: Sight) -> str | None:
         "keyless": sight.observed.counts["keyless"],
     }
     for name, count in seen.items():
-        if log.removed[name] != count:
+        removed = log.outcome.removed[name]
+        if removed != count:
             return (
-                f"{log.directory}: the dry run removes {log.removed[name]} {name} records, not {count}; "
+                f"{log.directory}: the dry run removes {removed} {name} records, not {count}; "
                 "the log changed meanwhile, ask again"
             )
     return None
@@ -417,7 +417,7 @@ def observe_here(
 
 
 def _sight(work: LogWork, bins: Bins, top: int, memory_bytes: int) -> Sight:
-    sight = Sight(observed=Observed(bins=bins.count), tally=KeyTally())
+    sight = Sight(observed=Observed(bins=bins.count))
     buckets = buckets_of(work, memory_bytes)
     try:
         for bucket in range(buckets):

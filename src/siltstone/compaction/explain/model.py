@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from siltstone.base.config import Setting, format_value
+from siltstone.compaction.explain.observing import HotKey
 
 WOULD_CLEAN = "would_clean"
-MASK = "••••"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,19 +24,6 @@ class GroupExplained:
     records_before: int
     records_after: int
     removed: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyExplained:
-    """A key that was written often. ``key`` is masked unless it was asked for; sizes in bytes."""
-
-    key: str
-    key_size: int
-    records: int
-    bytes: int
-    superseded: int
-    superseded_bytes: int
-    last_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +55,7 @@ class Frequency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class CleaningBound:
     """Something that no cleaning goes beyond, and its offset; the least one holds."""
 
     name: str
@@ -87,12 +74,53 @@ class KafkaExplained:
 
 
 @dataclass(slots=True, kw_only=True)
+class RangeExplained:
+    """The range of a log that may be cleaned, what bounds it, and how dirty it is; None where nothing is
+    known."""
+
+    log_start_offset: int | None = None
+    first_dirty_offset: int | None = None
+    first_uncleanable_offset: int | None = None
+    log_end_offset: int | None = None
+    bounds: list[CleaningBound] = field(default_factory=list)
+    dirty_ratio: float | None = None
+    min_dirty_ratio: float | None = None
+    overdue_ms: int = 0
+    cleanable_bytes: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class OutcomeExplained:
+    """What a cleaning would leave and remove. ``bytes_after`` is of ``.log`` files, None where the log was
+    not looked into; ``removed_bytes`` are of records, uncompressed."""
+
+    bytes_after: int | None = None
+    records: dict[str, int] = field(default_factory=dict)
+    removed: dict[str, int] = field(default_factory=dict)
+    removed_bytes: dict[str, int] = field(default_factory=dict)
+    kept_bytes: int = 0
+    groups: list[GroupExplained] = field(default_factory=list)
+    tombstones_waiting: list[Waiting] = field(default_factory=list)
+    reclaimable: list[Moment] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class KeysExplained:
+    """A log's keys, and what Kafka would need for the dirty ones; None where it was not looked into."""
+
+    distinct_keys: int | None = None
+    distinct_dirty_keys: int | None = None
+    keys_by_records: list[Frequency] = field(default_factory=list)
+    hottest_keys: list[HotKey] = field(default_factory=list)
+    kafka: KafkaExplained | None = None
+
+
+@dataclass(slots=True, kw_only=True)
 class LogExplanation:
-    """One log. Offsets, counts and sizes are None or empty where it was not looked into.
+    """One log; ``bytes_before`` is of ``.log`` files.
 
     ``status``: would_clean, or why not (nothing_to_do, not_eligible, skipped, uncleanable, failed), with the
-    ``reason``; what would go is told for those that are not eligible, too. ``bytes_*`` are of ``.log`` files;
-    ``removed_bytes`` are of records, uncompressed.
+    ``reason``; what would go is told for those that are not eligible, too.
     """
 
     topic: str
@@ -100,30 +128,11 @@ class LogExplanation:
     directory: str
     status: str
     reason: str = ""
-    log_start_offset: int | None = None
-    first_dirty_offset: int | None = None
-    first_uncleanable_offset: int | None = None
-    log_end_offset: int | None = None
-    bounds: list[Bound] = field(default_factory=list)
-    dirty_ratio: float | None = None
-    min_dirty_ratio: float | None = None
-    overdue_ms: int = 0
     segments: int = 0
     bytes_before: int = 0
-    bytes_after: int | None = None
-    cleanable_bytes: int = 0
-    records: dict[str, int] = field(default_factory=dict)
-    removed: dict[str, int] = field(default_factory=dict)
-    removed_bytes: dict[str, int] = field(default_factory=dict)
-    kept_bytes: int = 0
-    distinct_keys: int | None = None
-    distinct_dirty_keys: int | None = None
-    keys_by_records: list[Frequency] = field(default_factory=list)
-    kafka: KafkaExplained | None = None
-    groups: list[GroupExplained] = field(default_factory=list)
-    tombstones_waiting: list[Waiting] = field(default_factory=list)
-    hottest_keys: list[KeyExplained] = field(default_factory=list)
-    reclaimable: list[Moment] = field(default_factory=list)
+    range: RangeExplained = field(default_factory=RangeExplained)
+    outcome: OutcomeExplained = field(default_factory=OutcomeExplained)
+    keys: KeysExplained = field(default_factory=KeysExplained)
     notes: list[str] = field(default_factory=list)
     settings: Mapping[str, Setting] = field(default_factory=dict)
 
@@ -133,25 +142,26 @@ class LogExplanation:
         return f"{self.topic}-{self.partition}"
 
     @property
+    def bytes_after(self) -> int | None:
+        """Bytes of ``.log`` files after the cleaning, None where the log was not looked into."""
+        return self.outcome.bytes_after
+
+    @property
     def is_explained(self) -> bool:
         """Was it looked into?"""
         return self.bytes_after is not None
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dictionary for ``json``, settings as {key: {value, source}}."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "settings"}
-        found = {name: _plain(value) for name, value in plain.items()}
-        found["settings"] = {
+        """A plain, flat dictionary for ``json``, settings as {key: {value, source}}."""
+        flat = {name: getattr(self, name) for name in ("topic", "partition", "directory", "status", "reason")}
+        flat |= {"segments": self.segments, "bytes_before": self.bytes_before, "notes": self.notes}
+        for part in (self.range, self.outcome, self.keys):
+            flat |= asdict(part)
+        flat["settings"] = {
             name: {"value": format_value(each.value), "source": each.source}
             for name, each in self.settings.items()
         }
-        return found
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return asdict(value) if hasattr(value, "__dataclass_fields__") else value
+        return flat
 
 
 @dataclass(slots=True, kw_only=True)

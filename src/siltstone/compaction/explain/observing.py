@@ -8,7 +8,6 @@ An entry is five uint64::
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +31,7 @@ TOMBSTONE, EXPIRED = 1, 2
 ENTRY_WORDS = 5
 ENTRY_BYTES = 8 * ENTRY_WORDS
 BLOB_ENTRIES = (16 << 20) // ENTRY_BYTES
+KINDS = ("records", "keyless", "aborted", "control", "tombstones")
 HORIZONS_MOST = 64
 """Different delete horizons that are told apart, the first ones; each past cleaning gave about one."""
 
@@ -63,15 +63,14 @@ class Bins:
 class Observed:
     """What was seen in some segments below the first uncleanable offset.
 
-    ``counts`` of records and ``sizes`` in bytes (records as they are uncompressed) by: records, keyless,
-    aborted, control, tombstones. ``waiting``: tombstones by the delete horizon (ms) that they wait for, -1
-    before they were stamped. ``written``, ``lost``: bytes by bin, all, and those that keyless and aborted
-    records take.
+    ``counts`` of records and ``sizes`` in bytes (records as they are uncompressed) by ``KINDS``.
+    ``waiting``: tombstones by the delete horizon (ms) that they wait for, -1 before they were stamped.
+    ``written``, ``lost``: bytes by bin, all, and those that keyless and aborted records take.
     """
 
     bins: int
-    counts: Counter[str] = field(default_factory=Counter)
-    sizes: Counter[str] = field(default_factory=Counter)
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    sizes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     waiting: dict[int, tuple[int, int]] = field(default_factory=dict)
     written: list[int] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
@@ -82,36 +81,20 @@ class Observed:
 
     def add(self, other: Observed) -> None:
         """Sum up."""
-        self.counts += other.counts
-        self.sizes += other.sizes
+        for kind in KINDS:
+            self.counts[kind] += other.counts[kind]
+            self.sizes[kind] += other.sizes[kind]
         for horizon, (count, size) in other.waiting.items():
             mine = self.waiting.get(horizon, (0, 0))
             self.waiting[horizon] = (mine[0] + count, mine[1] + size)
-        self.written = [a + b for a, b in zip(self.written, other.written, strict=True)]
-        self.lost = [a + b for a, b in zip(self.lost, other.lost, strict=True)]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for ``json``."""
-        return {
-            "bins": self.bins,
-            "counts": dict(self.counts),
-            "sizes": dict(self.sizes),
-            "waiting": [[horizon, *each] for horizon, each in sorted(self.waiting.items())],
-            "written": self.written,
-            "lost": self.lost,
-        }
+        self.written = _sums(self.written, other.written)
+        self.lost = _sums(self.lost, other.lost)
 
     @classmethod
     def of_json(cls, raw: dict[str, Any]) -> Observed:
-        """The same again."""
-        return cls(
-            bins=raw["bins"],
-            counts=Counter(raw["counts"]),
-            sizes=Counter(raw["sizes"]),
-            waiting={horizon: (count, size) for horizon, count, size in raw["waiting"]},
-            written=raw["written"],
-            lost=raw["lost"],
-        )
+        """What ``json`` makes of ``dataclasses.asdict`` of one: the horizons are texts there."""
+        waiting = {int(horizon): (count, size) for horizon, (count, size) in raw["waiting"].items()}
+        return cls(**{**raw, "waiting": waiting})
 
 
 def bucket_of(entries: Words, buckets: int) -> Int64:
@@ -220,17 +203,12 @@ def _seen(
         observed.counts[kind] += int(np.count_nonzero(mine))
         observed.sizes[kind] += int(sizes[mine].sum())
     lost = kinds["keyless"] | kinds["aborted"]
-    _add(observed.written, bins.weigh(columns.timestamp, sizes))
-    _add(observed.lost, bins.weigh(columns.timestamp[lost], sizes[lost]))
+    observed.written = _sums(observed.written, bins.weigh(columns.timestamp, sizes))
+    observed.lost = _sums(observed.lost, bins.weigh(columns.timestamp[lost], sizes[lost]))
     _add_waiting(observed, horizon[columns.batch][dead & ~expired], sizes[dead & ~expired])
     rows = np.flatnonzero(keyed)
     flags = TOMBSTONE * dead[rows].astype(np.int64) + EXPIRED * (dead & expired)[rows].astype(np.int64)
     return _packed(work, columns, rows, flags)
-
-
-def _add(sums: list[int], more: list[int]) -> None:
-    for number, each in enumerate(more):
-        sums[number] += each
 
 
 def _add_waiting(observed: Observed, horizons: Int64, sizes: Int64) -> None:
@@ -262,26 +240,30 @@ def _packed(work: LogWork, columns: RecordColumns, rows: Int64, flags: Int64) ->
 
 TALLY_BYTES = 160
 """Memory that tallying takes for an entry at its peak."""
+MASK = "••••"
 FREQUENCIES = 24
 """Keys are counted by the number of their records: 1, 2, 3 to 4, 5 to 8, … in that many steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotKey:
-    """A key that was written often: its records and their bytes, those that are superseded, the size of the
-    key (bytes) and the offset of its last record."""
+    """A key that was written often: its records, those that are superseded, and the offset of the last one.
 
-    records: int
-    size: int
-    superseded: int
-    superseded_size: int
+    ``key`` is masked unless it was asked for; sizes in bytes.
+    """
+
+    key: str = MASK
     key_size: int
+    records: int
+    bytes: int
+    superseded: int
+    superseded_bytes: int
     last_offset: int
 
     @property
     def rank(self) -> tuple[int, int, int]:
         """The hottest first; the same whatever the order in which keys came."""
-        return (-self.records, -self.size, self.last_offset)
+        return (-self.records, -self.bytes, self.last_offset)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -391,9 +373,9 @@ def _hottest(entries: Words, groups: Int64, top: int) -> list[HotKey]:
     return [
         HotKey(
             records=int(groups[number, 1]),
-            size=int(groups[number, 2]),
+            bytes=int(groups[number, 2]),
             superseded=int(groups[number, 3]),
-            superseded_size=int(groups[number, 4]),
+            superseded_bytes=int(groups[number, 4]),
             key_size=int(entries[last[number], 4] & np.uint64(0xFFFFFFFF)),
             last_offset=int(offsets[number]),
         )

@@ -1,0 +1,127 @@
+"""Plots of what ``explain`` says, as SVG that a page holds inline; sizes and names as text.
+
+Each function takes data and returns an ``svg`` element as text, "" where there is nothing to draw: no script,
+no file from elsewhere, no size of its own. ``ElementTree`` makes the elements and escapes every text. A plot
+says in words what it shows (``title``), and so does each of its shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from xml.etree.ElementTree import Element, tostring
+
+from siltstone.base.clock import time_text
+from siltstone.compaction.explain.model import Moment
+
+WIDTH, HEIGHT = 720, 220
+COLOURS = {
+    "kept": "#2f6fdf",
+    "superseded": "#e07b39",
+    "tombstones": "#8a5cc9",
+    "aborted": "#c4455d",
+    "keyless": "#8f9bad",
+    "markers": "#3f9d77",
+    "written": "#a9c2ea",
+    "reclaimable": "#e07b39",
+}
+"""The same thing has the same colour in every plot."""
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 12, 12, 30
+_LABELS, _SAYS, _ROW = 240, 150, 20
+_GRID = 4
+
+
+def size_text(size: float) -> str:
+    """Bytes for people: ``1.5 MB``, thousands by thousands."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(size) < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def printable(text: object) -> str:
+    """Text for a page or a plot: no control characters, nothing that changes the direction of writing."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in str(text))
+
+
+def shares(sizes: Sequence[tuple[str, int]], title: str) -> str:
+    """One bar cut into parts (name, bytes)."""
+    total, at, parts = sum(size for _, size in sizes), 0.0, []
+    for name, size in sizes if total > 0 else ():
+        if size > 0:
+            width = size / total * WIDTH
+            says = f"{name}: {size_text(size)}, {size / total:.1%}"
+            parts.append(_rect(COLOURS[name], says, x=at, y=0, width=width, height=28))
+            at += width
+    return _svg(title, 28, parts)
+
+
+def over_time(moments: Sequence[Moment], title: str) -> str:
+    """Bytes written up to a time, and before them those that could be done without by then."""
+    series = {
+        "written": [each.written_bytes for each in moments],
+        "reclaimable": [each.reclaimable_bytes for each in moments],
+    }
+    most = max(map(max, series.values())) if len(moments) > 1 else 0
+    if most <= 0:
+        return ""
+    first, last, floor = moments[0].at_ms, moments[-1].at_ms, HEIGHT - _BOTTOM
+    width, height = WIDTH - _LEFT - _RIGHT, floor - _TOP
+    shapes = []
+    for step in range(_GRID + 1):
+        y = floor - step / _GRID * height
+        shapes.append(Element("line", _numbers(x1=_LEFT, y1=y, x2=WIDTH - _RIGHT, y2=y)))
+        shapes.append(_text(size_text(most * step / _GRID), "end", x=_LEFT - 6, y=y + 4))
+    for name, values in series.items():
+        points = [
+            ((each.at_ms - first) / max(last - first, 1) * width + _LEFT, floor - value / most * height)
+            for each, value in zip(moments, values, strict=True)
+        ]
+        corners = [(_LEFT, floor), *points, (_LEFT + width, floor)]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
+        area = Element("polygon", {"fill": COLOURS[name], "points": path})
+        shapes.append(_titled(area, f"{name}: {size_text(values[-1])} in the end"))
+    shapes.append(_text(time_text(first), "start", x=_LEFT, y=HEIGHT - 8))
+    shapes.append(_text(time_text(last), "end", x=WIDTH - _RIGHT, y=HEIGHT - 8))
+    return _svg(title, HEIGHT, shapes)
+
+
+def bars(rows: Sequence[tuple[str, int, int, str]], title: str) -> str:
+    """A row for each (label, all, part, what it says), ``part`` drawn over ``all``; at most some dozens."""
+    most = max((whole for _, whole, _, _ in rows), default=0)
+    shapes = []
+    for number, (label, whole, part, says) in enumerate(rows if most > 0 else ()):
+        y, scale = number * _ROW, (WIDTH - _LABELS - _SAYS) / most
+        shapes.append(_text(label if len(label) <= 34 else f"{label[:33]}…", "end", x=_LABELS - 8, y=y + 14))
+        for colour, value in ((COLOURS["written"], whole), (COLOURS["kept"], part)):
+            width = max(value * scale, 0.5 if value else 0)
+            shapes.append(_rect(colour, f"{label}: {says}", x=_LABELS, y=y + 3, width=width, height=14))
+        shapes.append(_text(says, "start", x=_LABELS + whole * scale + 6, y=y + 14))
+    return _svg(title, _ROW * len(rows), shapes)
+
+
+def _svg(title: str, height: int, shapes: Sequence[Element]) -> str:
+    root = Element("svg", {"viewBox": f"0 0 {WIDTH} {height}", "role": "img", "aria-label": title})
+    _titled(root, title).extend(shapes)
+    return tostring(root, encoding="unicode") if shapes else ""
+
+
+def _titled(element: Element, title: str) -> Element:
+    told = Element("title")
+    told.text = printable(title)
+    element.append(told)
+    return element
+
+
+def _rect(colour: str, title: str, **place: float) -> Element:
+    return _titled(Element("rect", {"fill": colour, **_numbers(**place)}), title)
+
+
+def _text(content: str, anchor: str, **place: float) -> Element:
+    text = Element("text", {"text-anchor": anchor, **_numbers(**place)})
+    text.text = printable(content)
+    return text
+
+
+def _numbers(**place: float) -> dict[str, str]:
+    return {name: f"{number:.2f}" for name, number in place.items()}
