@@ -17,6 +17,7 @@ from siltstone.commands import clean as app
 from siltstone.log.segments import list_segments
 from tests.golden_sets import read_checkpoint
 from tests.operator.staged import (
+    SMALL_WAVES,
     Staged,
     in_process,
     is_root,
@@ -105,6 +106,9 @@ def test_json(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["kept_originals"] is None and found["dry_run"] is False and found["run"]
 
 
+IN_WAVES = ["--max-extra-bytes", str(SMALL_WAVES)]
+
+
 @pytest.mark.parametrize(
     ("name", "flags", "status", "reason", "code"),
     [
@@ -116,7 +120,8 @@ def test_json(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
         ("basic", ["--config", "min.cleanable.dirty.ratio=1"], "not_eligible", "--force", 0),
         ("basic", ["--config", "min.cleanable.dirty.ratio=1", "--force"], "cleaned", "", 0),
         ("basic", ["--config", "remote.storage.enable=true"], "skipped", "remote.storage.enable", 0),
-        ("basic", ["--stop-after", "0"], "skipped", "--stop-after", 0),
+        ("basic", ["--stop-after", "0"], "cleaned", "", 0),
+        ("basic_zipf_ts", ["--stop-after", "0", *IN_WAVES], "skipped", "--stop-after with 1 of 6", 0),
         ("basic", ["--max-extra-bytes", "10"], "failed", "--max-extra-bytes", 1),
     ],
 )

@@ -227,8 +227,7 @@ def clean(
         not_meant = _tell_left_out(left_out, results, report.passed_over)
         _remember(request, states, results, started)
         report.results = [*results, *not_meant]
-        kept = _originals_of(request, run)
-        report.kept = kept if kept is not None and files.exists(kept) else None
+        report.kept = _kept_originals(request, run)
         if audited is not None:
             report.report_error = audited.write(report.results)
         return report
@@ -271,6 +270,11 @@ def _cleaner(
     limits = RunLimits(max_extra_bytes=request.max_extra_bytes, stop_after_seconds=stop_after)
     critical = interruption.current().critical
     return Cleaner(engine, destination, limits, critical=critical, progress=progress)
+
+
+def _kept_originals(request: CleanRequest, run: str) -> Path | None:
+    kept = _originals_of(request, run)
+    return kept if kept is not None and files.exists(kept) else None
 
 
 def _originals_of(request: CleanRequest, run: str) -> Path | None:
