@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from siltstone.base.config import Source
+from siltstone.base.config import ConfigSource
 from siltstone.base.errors import UsageError
 from siltstone.cli.output import note, size_text
 from siltstone.cli.watch import watch_logs
@@ -252,7 +252,7 @@ def _show_settings(console: Console, results: Sequence[LogResult]) -> None:
         chosen = [
             f"{name}={','.join(s.value) if isinstance(s.value, tuple) else s.value} ({s.source})"
             for name, s in result.settings.items()
-            if s.origin is not Source.DEFAULT_CONFIG
+            if s.origin is not ConfigSource.DEFAULT_CONFIG
         ]
         if chosen and result.status not in (status.SKIPPED, status.NOTHING_TO_DO):
             by_settings.setdefault(", ".join(chosen), []).append(str(result.where))

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from siltstone.base import files
-from siltstone.base.config import LONG_MAX, Config, Source, parse_topic_config
+from siltstone.base.config import LONG_MAX, Config, ConfigSource, parse_topic_config
 from siltstone.base.config.values import parse_server_properties
 from siltstone.base.errors import (
     CorruptFileError,
@@ -233,7 +233,7 @@ class Look:
         if not isinstance(self._metadata, ClusterSettings):
             return self.broker
         config = self.broker
-        for origin in (Source.DYNAMIC_BROKER_CONFIG, Source.DYNAMIC_DEFAULT_BROKER_CONFIG):
+        for origin in (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG):
             config = config.replacing(origin, self._metadata.broker.given(origin))
         return config
 

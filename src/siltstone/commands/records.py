@@ -14,9 +14,10 @@ from types import TracebackType
 
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
+from siltstone.base.codec_table import CODEC_NAMES
 from siltstone.base.errors import DirectoryRefusedError, OffsetOutOfRangeError, UnknownTopicError, UsageError
 from siltstone.base.records.build import RECORD_ROOM
-from siltstone.base.records.layout import BATCH_OVERHEAD, CODECS
+from siltstone.base.records.layout import BATCH_OVERHEAD
 from siltstone.base.records.partitioner import partition_for_key
 from siltstone.commands.places import Look, Place
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, LogView
@@ -28,7 +29,6 @@ from siltstone.log.reading import EARLIEST, AtTime, Polled, Start
 from siltstone.runtime.embedded import NewRecord, batch_of
 
 _BATCH_BYTES = 256 << 10
-CODEC_NAMES = CODECS
 """What ``compression`` may be."""
 
 

@@ -64,7 +64,7 @@ class AbortedTransaction(NamedTuple):
     last_offset: int
 
 
-class Place(NamedTuple):
+class FetchPosition(NamedTuple):
     """Where a read ended: at byte ``position`` of ``segment``; all batches before it are below ``offset``.
 
     It holds for a view that has the same segment. Only ``truncate_to`` can make it wrong; what stands there
@@ -116,13 +116,13 @@ class Fetched:
             raise CorruptRecordError(self.slice.reader.path, self.slice.position, SCAN_REASON[scan.outcome])
         return data[: scan.end], scan.batches, len(data) - scan.end
 
-    def behind(self, batches: Directory) -> Place | None:
+    def behind(self, batches: Directory) -> FetchPosition | None:
         """Where a reader goes on who has used these first of the ``batches``, None when there are none."""
         if self.slice is None or self.segment is None or not len(batches):
             return None
         last = batches[-1]
         end = self.slice.position + int(last["position"]) + int(last["size"])
-        return Place(self.segment, end, int(last["last_offset"]) + 1)
+        return FetchPosition(self.segment, end, int(last["last_offset"]) + 1)
 
 
 def read(
@@ -132,7 +132,7 @@ def read(
     *,
     isolation: str = READ_UNCOMMITTED,
     whole_first: bool = True,
-    place: Place | None = None,
+    place: FetchPosition | None = None,
 ) -> Fetched:
     """Up to ``max_bytes`` of batches from the one that holds ``offset`` on, all from one segment.
 
@@ -164,7 +164,7 @@ def _over_renames(view: LogView, look: Callable[[], Found]) -> Found:
 
 
 def _read(
-    view: LogView, offset: int, max_bytes: int, isolation: str, whole_first: bool, known: Place | None
+    view: LogView, offset: int, max_bytes: int, isolation: str, whole_first: bool, known: FetchPosition | None
 ) -> Fetched:
     limit = view.last_stable_offset if isolation == READ_COMMITTED else view.high_watermark
     number = max(bisect.bisect_right(view.segments, offset, key=_base) - 1, 0)
@@ -186,7 +186,7 @@ def _base(segment: LiveSegment) -> int:
 
 
 def _place_in(
-    view: LogView, number: int, offset: int, limit: int, known: Place | None
+    view: LogView, number: int, offset: int, limit: int, known: FetchPosition | None
 ) -> tuple[LiveSegment, int, int, int, int] | None:
     """(segment, first batch's position, end of what may be read, first batch's base offset and size).
 
@@ -207,7 +207,7 @@ def _place_in(
     return None if place is None else (segment, place.position, end, place.base_offset, place.size)
 
 
-def _head_at(place: Place, end: int) -> tuple[int, int] | None:
+def _head_at(place: FetchPosition, end: int) -> tuple[int, int] | None:
     """Offset and size of the batch at a place, None when no batch with its offset or more can be there."""
     head = place.segment.reader.read(place.position, _HEAD.size)
     if len(head) < _HEAD.size:

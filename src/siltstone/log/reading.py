@@ -22,16 +22,21 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone.base.errors import CorruptRecordError, MessageTooLargeError, OffsetOutOfRangeError, UsageError
-from siltstone.base.records.checksum import first_bad_checksum, refuse_bad_checksum
-from siltstone.base.records.codecs import DEFAULT_LIMIT
+from siltstone.base.records.checksum import first_bad_checksum
 from siltstone.base.records.columns import RecordColumns, select
-from siltstone.base.records.convert import up_convert
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory
 from siltstone.base.records.pieces import PIECE_BYTES, pieces
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd
 from siltstone.log import fetch
-from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, AbortedTransaction, Fetched, LogView, Place
+from siltstone.log.fetch import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    AbortedTransaction,
+    Fetched,
+    FetchPosition,
+    LogView,
+)
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import LARGEST_BATCH
 from siltstone.log.transactions import Aborted, Carried, TransactionScan
@@ -150,7 +155,7 @@ class LogReader:
         self._isolation, self._reset, self._end = isolation, reset, end
         self.buffer_bytes, self._largest = buffer_bytes, largest_batch_bytes
         self._limit, self._verify = limit, verify
-        self._place: Place | None = None
+        self._place: FetchPosition | None = None
         self._before = _Before()
         self.resets = 0
         self.offset = self._offset_of(start, log.view)
@@ -205,7 +210,7 @@ class LogReader:
                 return polled
         return None
 
-    def _fetch(self, view: LogView, max_bytes: int, place: Place | None) -> Fetched:
+    def _fetch(self, view: LogView, max_bytes: int, place: FetchPosition | None) -> Fetched:
         try:
             fetched = fetch.read(view, self.offset, max_bytes, isolation=self._isolation, place=place)
         except OffsetOutOfRangeError:
@@ -309,18 +314,3 @@ def records_of(polled: Polled, most: int | None = None) -> Iterator[Record]:
             headers=tuple(columns.headers(row)),
             leader_epoch=epochs[columns.batch[row]],
         )
-
-
-def as_record_batches(fetched: Fetched, *, limit: int = DEFAULT_LIMIT) -> Bytes:
-    """The whole batches of a read for somebody who knows magic 2 only: message sets become record batches.
-
-    uint8; without message sets they are the bytes of the file. Raises CorruptRecordError, also for a message
-    set whose checksum does not hold.
-    """
-    data, batches, _ = fetched.batches()
-    if fetched.slice is None:
-        return data
-    path, origin = fetched.slice.reader.path, fetched.slice.position
-    old = batches[batches["magic"] < 2]
-    refuse_bad_checksum(data, old, path=path, origin=origin)
-    return up_convert(data, batches, limit=limit, path=path, origin=origin)

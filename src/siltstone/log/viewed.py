@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Unpack
 
 from siltstone.log import fetch
-from siltstone.log.fetch import Fetched, LogView, Place
+from siltstone.log.fetch import Fetched, FetchPosition, LogView
 from siltstone.log.ledger.reading import CompactedReader, open_reader
 from siltstone.log.lookup import RecordPlace
 from siltstone.log.names import TopicPartition
@@ -47,7 +47,7 @@ class ViewedLog:
         *,
         isolation: str = fetch.READ_UNCOMMITTED,
         whole_first: bool = True,
-        place: Place | None = None,
+        place: FetchPosition | None = None,
     ) -> Fetched:
         """Batches from the one that holds ``offset`` on; see ``fetch.read``."""
         return fetch.read(

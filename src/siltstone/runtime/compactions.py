@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from siltstone.base import files
-from siltstone.base.config import Config, Source
+from siltstone.base.config import Config, ConfigSource
 from siltstone.base.errors import CompactionInProgressError, EngineError, LedgerError, SiltstoneError
 from siltstone.compaction.ledger.compactor import CompactableLog, TwoPhaseCompactor
 from siltstone.compaction.ledger.engine import CompactionEngine, CompactionResult
@@ -63,7 +63,7 @@ class Attempt:
         claim = claim_run(log.directory)
         if claim is None:
             raise in_progress(log.where)
-        self._claim: files.Claim = claim
+        self._claim: files.Flock = claim
         try:
             self.status = status_of(log.directory, running=False).begun(now_ms)
             write_status(log.directory, self.status)
@@ -219,7 +219,7 @@ def compaction_threshold(
     ``tenant/namespace``. A 0 that somebody gave counts, and hides what comes after it."""
     found = settings.setting(KEY)
     assert isinstance(found.value, int)
-    if found.origin is Source.DEFAULT_CONFIG:
+    if found.origin is ConfigSource.DEFAULT_CONFIG:
         text = namespaces.get(str(namespace_of(topic)), {}).get(KEY)
         return Threshold(size=found.value, source=DEFAULT) if text is None else _of_namespace(text)
     return Threshold(size=found.value, source=TOPIC if found.name == KEY else BROKER)

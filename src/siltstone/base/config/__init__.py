@@ -12,8 +12,8 @@ from siltstone.base.config.keys import INT_MAX, LONG_MAX, Key, Kind, Level, Syno
 from siltstone.base.config.log_config import LogConfig
 from siltstone.base.config.resolve import (
     Config,
+    ConfigSource,
     Setting,
-    Source,
     refuse_broker_contradictions,
     refuse_contradictions,
 )
@@ -37,12 +37,12 @@ __all__ = [
     "LONG_MAX",
     "TOPIC_KEYS",
     "Config",
+    "ConfigSource",
     "Key",
     "Kind",
     "Level",
     "LogConfig",
     "Setting",
-    "Source",
     "Synonym",
     "Value",
     "find_broker_key",

@@ -23,7 +23,7 @@ the
 from __future__ import annotations
 
 from siltstone.base.files.appending import Appender, FileSlice
-from siltstone.base.files.locking import Claim, Lock, is_locked
+from siltstone.base.files.locking import Flock, Lock, is_locked
 from siltstone.base.files.operations import (
     DIRECTORY,
     FILE,
@@ -84,11 +84,11 @@ __all__ = [
     "LINK",
     "NETWORK_FILE_SYSTEMS",
     "Appender",
-    "Claim",
     "Entry",
     "FileMark",
     "FileSlice",
     "FileStat",
+    "Flock",
     "Lock",
     "Operation",
     "Reader",

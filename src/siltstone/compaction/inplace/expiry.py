@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 from siltstone.base import files
-from siltstone.base.config import LONG_MAX, LogConfig, Source
+from siltstone.base.config import LONG_MAX, ConfigSource, LogConfig
 from siltstone.base.errors import CorruptFileError
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.compaction import report
@@ -125,7 +125,7 @@ def expired(state: LogState, result: LogResult, choices: Choices, left: Sequence
     facts = _facts(left, with_times=config.deletes)
     held_from = LedgerStore(state.path).held_horizon() if config.deletes else None
     decisions = _decisions(state, config, choices, facts, held_from)
-    guessed = state.config.setting("retention.ms").origin is Source.DEFAULT_CONFIG
+    guessed = state.config.setting("retention.ms").origin is ConfigSource.DEFAULT_CONFIG
     if decisions and guessed and not state.defaults_hold:
         known = _decisions(state, replace(config, retention_ms=-1), choices, facts, held_from)
         if len(known) < len(decisions):

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from siltstone.base import files
+from siltstone.base.codec_table import codec_name
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.checksum import batch_checksums
 from siltstone.base.records.codecs import Scratch
@@ -24,7 +25,6 @@ from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import (
     CODEC_MASK,
-    CODECS,
     CONTROL_BIT,
     CRC_POSITION,
     DELETE_HORIZON_BIT,
@@ -333,7 +333,7 @@ def batch_row(header: Directory, origin: int, valid: bool) -> Row:
         "size": found["size"],
         "magic": magic,
         "attributes": attributes,
-        "compresscodec": _codec_name(attributes & CODEC_MASK),
+        "compresscodec": codec_name(attributes & CODEC_MASK),
         "crc": found["crc"],
         "isvalid": valid,
     }
@@ -366,10 +366,6 @@ def _timestamp_type(magic: int, attributes: int) -> str:
     if magic == 0:
         return "NoTimestampType"
     return "LogAppendTime" if attributes & TIMESTAMP_TYPE_BIT else "CreateTime"
-
-
-def _codec_name(number: int) -> str:
-    return CODECS[number] if number < len(CODECS) else f"unknown({number})"
 
 
 def _batch_output(path: str, batch: _Batch, options: DumpOptions, scratch: Scratch) -> Output:

@@ -82,7 +82,7 @@ class HeldLedger:
     """
 
     def __init__(
-        self, folder: Path, ledger: Ledger, hidden: dict[int, Int64], claim: files.Claim | None
+        self, folder: Path, ledger: Ledger, hidden: dict[int, Int64], claim: files.Flock | None
     ) -> None:
         """Raises LedgerError, OSError."""
         self.ledger = ledger
@@ -368,7 +368,7 @@ class LedgerStore:
             if cursor is None:
                 return None
             try:
-                claim = files.Claim(self.folder / manifest_name(cursor.ledger_id))
+                claim = files.Flock(self.folder / manifest_name(cursor.ledger_id))
             except (FileNotFoundError, BlockingIOError):
                 claim = None
             if claim is not None and self.cursor() == cursor:
@@ -379,7 +379,7 @@ class LedgerStore:
                 self.current()  # says what is missing
         raise LedgerError(str(self.folder / CURSOR), "a ledger was there each time and gone the next")
 
-    def _held(self, cursor: Cursor, claim: files.Claim) -> HeldLedger:
+    def _held(self, cursor: Cursor, claim: files.Flock) -> HeldLedger:
         try:
             ledger = self._named_by(cursor)
             return HeldLedger(self.folder, ledger, self.hidden(ledger), claim)
@@ -412,7 +412,7 @@ class LedgerStore:
 
     def _is_held(self, ledger_id: int) -> bool:
         try:
-            files.Claim(self.folder / manifest_name(ledger_id), exclusive=True).release()
+            files.Flock(self.folder / manifest_name(ledger_id), exclusive=True).release()
         except BlockingIOError:
             return True
         except FileNotFoundError:
@@ -551,7 +551,7 @@ class LedgerStore:
     def _collect_ledger(self, number: int) -> list[str]:
         """A manifest that nobody holds, and what it hides."""
         try:
-            claim = files.Claim(self.folder / manifest_name(number), exclusive=True)
+            claim = files.Flock(self.folder / manifest_name(number), exclusive=True)
         except (BlockingIOError, FileNotFoundError):
             return []
         with claim:
