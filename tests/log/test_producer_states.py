@@ -142,13 +142,6 @@ def test_open_transactions_survive_a_snapshot() -> None:
     assert again.last_stable_offset(100) == 100
 
 
-def test_cleared() -> None:
-    states = ProducerStates()
-    update(states, data(4, 8, transactional=True))
-    states.clear(77)
-    assert (len(states), states.map_end_offset, states.last_stable_offset(99)) == (0, 77, 99)
-
-
 def test_a_row_is_read_by_its_names() -> None:
     row = np.zeros(2, BATCH)
     row[1] = tuple(range(1, 15))

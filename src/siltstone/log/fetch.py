@@ -21,9 +21,10 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from siltstone.base.errors import CorruptRecordError, OffsetOutOfRangeError
+from siltstone.base.errors import CorruptMessageError, CorruptRecordError, OffsetOutOfRangeError
 from siltstone.base.files import FileSlice
 from siltstone.base.records.codecs import DEFAULT_LIMIT
+from siltstone.base.records.fetch_results import MessageSetSend
 from siltstone.base.records.layout import LOG_OVERHEAD, Bytes, Directory
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches
 from siltstone.log.lookup import RecordPlace
@@ -148,6 +149,26 @@ def read(
         )
     known = place if place is not None and place.offset == offset else None
     return _over_renames(view, lambda: _read(view, offset, max_bytes, isolation, whole_first, known))
+
+
+def answer(
+    view: LogView, offset: int, max_bytes: int, *, isolation: str = READ_UNCOMMITTED
+) -> MessageSetSend:
+    """Up to ``max_bytes`` of the log from ``offset`` on, as one fetch is answered (``MessageSetSend``).
+
+    The chunk is read once and not copied after that. It may end within a batch, be it the first: who gets no
+    whole one asks for more. An offset that is out of range, and a log that makes no sense there, are the
+    answer's error code, as Kafka has it. Raises OSError.
+    """
+    try:
+        fetched = read(view, offset, max_bytes, isolation=isolation, whole_first=False)
+    except OffsetOutOfRangeError as error:
+        return MessageSetSend.empty(error.code)
+    except CorruptRecordError:
+        return MessageSetSend.empty(CorruptMessageError.code)
+    if fetched.slice is None:
+        return MessageSetSend.empty()
+    return MessageSetSend(error_code=0, messages=fetched.slice.read())
 
 
 def _over_renames(view: LogView, look: Callable[[], Found]) -> Found:

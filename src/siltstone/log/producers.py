@@ -408,13 +408,6 @@ class ProducerStates:
             del self._producers[producer_id]
         return len(gone)
 
-    def clear(self, end_offset: int = 0) -> None:
-        """Forget everybody: the log holds nothing below ``end_offset``, and ends there."""
-        self._producers.clear()
-        self._open.clear()
-        self._ended.clear()
-        self.map_end_offset = end_offset
-
 
 def _marker_to_append(data: Bytes | None, batches: Directory, row: int) -> EndTransactionMarker | None:
     if data is None:

@@ -38,8 +38,8 @@ from siltstone.log.directory import Checkpoints
 from siltstone.log.fetch import LogView
 from siltstone.log.ledger.keeping import uncovered
 from siltstone.log.names import TopicPartition
-from siltstone.log.own_folders import has_own_folder
 from siltstone.log.partition import PartitionLog
+from siltstone.log.partition_files import has_own_folder
 from siltstone.log.replacement import adopt, drop_cleaned
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import Segment, find_segment

@@ -27,7 +27,7 @@ from siltstone.base import files
 from siltstone.base.codec_table import codec_name
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptFileError, CorruptRecordError
-from siltstone.base.records.checksum import batch_checksums
+from siltstone.base.records.checksum import batch_checksums, checksums_hold
 from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.base.records.columns import RecordColumns, select
 from siltstone.base.records.decode import decode_records
@@ -47,7 +47,7 @@ from siltstone.base.records.layout import (
 )
 from siltstone.base.records.pieces import pieces
 from siltstone.base.records.scan import scan_batches
-from siltstone.log.dump.batches import BAD_CHECKSUM, checksums_hold
+from siltstone.log.dump.batches import BAD_CHECKSUM
 from siltstone.log.fetch import READ_COMMITTED, AbortedTransaction
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLog

@@ -7,55 +7,84 @@
 - ``page``: docs/configuration.md, by ``python -m siltstone.base.config``
 """
 
-from siltstone.base.config.broker_keys import BROKER_KEYS
-from siltstone.base.config.keys import INT_MAX, LONG_MAX, Key, Kind, Level, Synonym, Value
-from siltstone.base.config.log_config import LogConfig
+from siltstone.base.config.broker_keys import (
+    BROKER_KEYS as BROKER_KEYS,
+)
+from siltstone.base.config.keys import (
+    INT_MAX as INT_MAX,
+)
+from siltstone.base.config.keys import (
+    LONG_MAX as LONG_MAX,
+)
+from siltstone.base.config.keys import (
+    Key as Key,
+)
+from siltstone.base.config.keys import (
+    Kind as Kind,
+)
+from siltstone.base.config.keys import (
+    Level as Level,
+)
+from siltstone.base.config.keys import (
+    Synonym as Synonym,
+)
+from siltstone.base.config.keys import (
+    Value as Value,
+)
+from siltstone.base.config.log_config import (
+    LogConfig as LogConfig,
+)
 from siltstone.base.config.resolve import (
-    Config,
-    ConfigSource,
-    Setting,
-    refuse_broker_contradictions,
-    refuse_contradictions,
+    Config as Config,
 )
-from siltstone.base.config.table import ALL_KEYS, find_broker_key, find_key, find_topic_key
-from siltstone.base.config.topic_keys import TOPIC_KEYS
+from siltstone.base.config.resolve import (
+    ConfigSource as ConfigSource,
+)
+from siltstone.base.config.resolve import (
+    Setting as Setting,
+)
+from siltstone.base.config.resolve import (
+    refuse_broker_contradictions as refuse_broker_contradictions,
+)
+from siltstone.base.config.resolve import (
+    refuse_contradictions as refuse_contradictions,
+)
+from siltstone.base.config.table import (
+    ALL_KEYS as ALL_KEYS,
+)
+from siltstone.base.config.table import (
+    find_broker_key as find_broker_key,
+)
+from siltstone.base.config.table import (
+    find_key as find_key,
+)
+from siltstone.base.config.table import (
+    find_topic_key as find_topic_key,
+)
+from siltstone.base.config.topic_keys import (
+    TOPIC_KEYS as TOPIC_KEYS,
+)
 from siltstone.base.config.values import (
-    format_value,
-    parse_assignments,
-    parse_broker_config,
-    parse_config_file,
-    parse_stored_config,
-    parse_topic_config,
-    parse_value,
-    split_additions,
+    format_value as format_value,
 )
-
-__all__ = [
-    "ALL_KEYS",
-    "BROKER_KEYS",
-    "INT_MAX",
-    "LONG_MAX",
-    "TOPIC_KEYS",
-    "Config",
-    "ConfigSource",
-    "Key",
-    "Kind",
-    "Level",
-    "LogConfig",
-    "Setting",
-    "Synonym",
-    "Value",
-    "find_broker_key",
-    "find_key",
-    "find_topic_key",
-    "format_value",
-    "parse_assignments",
-    "parse_broker_config",
-    "parse_config_file",
-    "parse_stored_config",
-    "parse_topic_config",
-    "parse_value",
-    "refuse_broker_contradictions",
-    "refuse_contradictions",
-    "split_additions",
-]
+from siltstone.base.config.values import (
+    parse_assignments as parse_assignments,
+)
+from siltstone.base.config.values import (
+    parse_broker_config as parse_broker_config,
+)
+from siltstone.base.config.values import (
+    parse_config_file as parse_config_file,
+)
+from siltstone.base.config.values import (
+    parse_stored_config as parse_stored_config,
+)
+from siltstone.base.config.values import (
+    parse_topic_config as parse_topic_config,
+)
+from siltstone.base.config.values import (
+    parse_value as parse_value,
+)
+from siltstone.base.config.values import (
+    split_additions as split_additions,
+)

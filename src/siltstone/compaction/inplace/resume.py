@@ -26,7 +26,7 @@ from siltstone.compaction.engine import WinnersFile, is_sound
 from siltstone.compaction.staging import Rewritten
 from siltstone.compaction.work import Group, LogWork
 from siltstone.log.names import STAGING
-from siltstone.log.own_folders import has_own_folder
+from siltstone.log.partition_files import has_own_folder
 from siltstone.log.segments import Segment
 from siltstone.log.transactions import Carried
 

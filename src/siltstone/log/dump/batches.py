@@ -14,12 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
-
 from siltstone.base import files
 from siltstone.base.codec_table import codec_name
 from siltstone.base.errors import CorruptRecordError
-from siltstone.base.records.checksum import batch_checksums
+from siltstone.base.records.checksum import checksums_hold
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
@@ -297,20 +295,6 @@ def log_rows(path: str, options: DumpOptions) -> Output:
         except CorruptRecordError as error:
             if limit == size or error.reason != SCAN_REASON[ScanEnd.TRUNCATED]:
                 yield finding_of(error)
-
-
-def checksums_hold(data: Bytes, batches: Directory) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Is each batch's stored checksum that of its bytes? bool, one a batch."""
-    computed = np.empty(len(batches), np.uint32)
-    modern = batches["magic"] == 2
-    computed[modern] = batch_checksums(
-        data, batches["position"][modern], batches["size"][modern].astype(np.int64)
-    )
-    view = data.data
-    for number in np.flatnonzero(~modern).tolist():
-        start = int(batches["position"][number])
-        computed[number] = zlib.crc32(view[start + MAGIC_POSITION : start + int(batches["size"][number])])
-    return np.asarray(computed == batches["crc"])
 
 
 def batch_row(header: Directory, origin: int, valid: bool) -> Row:

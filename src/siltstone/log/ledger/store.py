@@ -47,7 +47,7 @@ from siltstone.log.ledger.manifest import (
     what_is_wrong,
 )
 from siltstone.log.names import COMPACTED, segment_file
-from siltstone.log.own_folders import has_own_folder
+from siltstone.log.partition_files import has_own_folder
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import find_segment
 

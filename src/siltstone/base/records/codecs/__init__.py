@@ -11,32 +11,39 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from siltstone.base.codec_table import CODECS, LZ4, ZSTD
-from siltstone.base.records.codecs import lz4, zstd
-from siltstone.base.records.codecs.scratch import (
-    DEFAULT_LIMIT,
-    LIMIT_SETTING,
-    SPANS_END,
-    DecompressedTooLargeError,
-    DecompressionError,
-    Scratch,
+from siltstone.base.codec_table import (
+    CODECS,
+    LZ4,
+    ZSTD,
 )
-from siltstone.base.records.codecs.told import told_sizes
-from siltstone.base.records.layout import Bytes
-
-__all__ = [
-    "DEFAULT_LIMIT",
-    "LIMIT_SETTING",
-    "SPANS_END",
-    "DecompressedTooLargeError",
-    "DecompressionError",
-    "Scratch",
-    "compress",
-    "compress_all",
-    "decompress",
-    "libzstd",
-    "told_sizes",
-]
+from siltstone.base.records.codecs import (
+    lz4,
+    zstd,
+)
+from siltstone.base.records.codecs.scratch import (
+    DEFAULT_LIMIT as DEFAULT_LIMIT,
+)
+from siltstone.base.records.codecs.scratch import (
+    LIMIT_SETTING as LIMIT_SETTING,
+)
+from siltstone.base.records.codecs.scratch import (
+    SPANS_END as SPANS_END,
+)
+from siltstone.base.records.codecs.scratch import (
+    DecompressedTooLargeError as DecompressedTooLargeError,
+)
+from siltstone.base.records.codecs.scratch import (
+    DecompressionError as DecompressionError,
+)
+from siltstone.base.records.codecs.scratch import (
+    Scratch as Scratch,
+)
+from siltstone.base.records.codecs.told import (
+    told_sizes as told_sizes,
+)
+from siltstone.base.records.layout import (
+    Bytes,
+)
 
 
 @functools.cache
