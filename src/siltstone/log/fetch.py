@@ -81,19 +81,17 @@ class FetchPosition(NamedTuple):
 class Fetched:
     """What a read found: a slice of one segment's file, None where there is nothing to read yet.
 
-    ``first_offset`` is the first batch's base offset: at most the offset asked for, or above it in a gap.
-    ``first_batch_size`` is in bytes: a slice that is shorter holds only part of it. ``end_offset`` is the
-    limit that held: nothing at or above it was read.
+    ``view`` is what was read from, with the offsets of that moment. ``first_offset`` is the first batch's
+    base offset: at most the offset asked for, or above it in a gap. ``first_batch_size`` is in bytes: a slice
+    that is shorter holds only part of it. ``end_offset`` is the limit that held: nothing at or above it was
+    read.
     """
 
-    slice: FileSlice | None
-    segment: LiveSegment | None
+    view: LogView
+    slice: FileSlice | None = None
+    segment: LiveSegment | None = None
     first_offset: int
-    first_batch_size: int
-    log_start_offset: int
-    log_end_offset: int
-    high_watermark: int
-    last_stable_offset: int
+    first_batch_size: int = 0
     end_offset: int
     aborted: tuple[AbortedTransaction, ...] = ()
 
@@ -194,12 +192,20 @@ def _read(
         found = _place_in(view, number, offset, limit, known)
         number += 1
     if found is None:
-        return _fetched(view, None, None, min(offset, limit), 0, limit, ())
+        return Fetched(view=view, first_offset=min(offset, limit), end_offset=limit)
     segment, position, end, base, first_size = found
     wanted = max(max_bytes, first_size) if whole_first else max_bytes
     part = FileSlice(segment.reader, position, min(wanted, end - position))
     aborted = _aborted(view, number - 1, offset, part, limit) if isolation == READ_COMMITTED else ()
-    return _fetched(view, part, segment, base, first_size, limit, aborted)
+    return Fetched(
+        view=view,
+        slice=part,
+        segment=segment,
+        first_offset=base,
+        first_batch_size=first_size,
+        end_offset=limit,
+        aborted=aborted,
+    )
 
 
 def _base(segment: LiveSegment) -> int:
@@ -237,29 +243,6 @@ def _head_at(place: FetchPosition, end: int) -> tuple[int, int] | None:
     size += LOG_OVERHEAD
     possible = offset >= place.offset and magic <= 2 and _HEAD.size <= size <= end - place.position
     return (offset, size) if possible else None
-
-
-def _fetched(
-    view: LogView,
-    part: FileSlice | None,
-    segment: LiveSegment | None,
-    first_offset: int,
-    first_size: int,
-    limit: int,
-    aborted: tuple[AbortedTransaction, ...],
-) -> Fetched:
-    return Fetched(
-        slice=part,
-        segment=segment,
-        first_offset=first_offset,
-        first_batch_size=first_size,
-        log_start_offset=view.log_start_offset,
-        log_end_offset=view.log_end_offset,
-        high_watermark=view.high_watermark,
-        last_stable_offset=view.last_stable_offset,
-        end_offset=limit,
-        aborted=aborted,
-    )
 
 
 def _aborted(

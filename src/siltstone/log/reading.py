@@ -122,7 +122,24 @@ class _Before:
         return self.offset == offset and (self.view is view or self.segment is fetched.segment)
 
 
-class LogReader:
+class RecordReader:
+    """What gives a log's records in order, read by ``poll``."""
+
+    def poll(self, max_bytes: int | None = None) -> Polled | None:
+        """The next records; None at the end."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Polled]:
+        while (polled := self.poll()) is not None:
+            yield polled
+
+    def records(self) -> Iterator[Record]:
+        """One object a record, to the end as it is now: for people; columns are a hundred times faster."""
+        for polled in self:
+            yield from records_of(polled)
+
+
+class LogReader(RecordReader):
     """A cursor over a log. ``offset`` is the next one to be read, ``resets`` how often it had to jump.
 
     ``reset`` says what becomes of an offset that is no longer, or not yet, in the log: it goes on at the
@@ -174,15 +191,6 @@ class LogReader:
                 raise UsageError(f"start {start!r}: give {EARLIEST}, {LATEST}, an offset or AtTime(ms)")
             return view.log_start_offset if start == EARLIEST else end
         return start
-
-    def __iter__(self) -> Iterator[Polled]:
-        while (polled := self.poll()) is not None:
-            yield polled
-
-    def records(self) -> Iterator[Record]:
-        """One object a record, to the end as it is now: for people; columns are a hundred times faster."""
-        for polled in self:
-            yield from records_of(polled)
 
     def poll(self, max_bytes: int | None = None) -> Polled | None:
         """The next records, of about ``max_bytes`` of log (at least one batch); None at the end.

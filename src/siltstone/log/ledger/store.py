@@ -94,10 +94,6 @@ class HeldLedger:
         self._over = threading.Event()
         self._views = tuple(open_generation(folder, each) for each in ledger.generations)
 
-    def generation_views(self) -> tuple[LogView, ...]:
-        """What may be read of each generation, hidden records too, in order."""
-        return self._views
-
     def parts(self) -> tuple[Part, ...]:
         """The segments of all generations, in order. Together they reach over all that has records."""
         return tuple(
@@ -185,7 +181,7 @@ def check_files(directory: Path, entry: SegmentEntry) -> None:
         raise LedgerError(str(log), f"has {size} bytes and should have {entry.size}")
     for kind, crc in zip(INDEXES, (entry.index_crc, entry.time_index_crc), strict=True):
         path = directory / segment_file(entry.base_offset, kind)
-        if crc32c(_bytes_of(path)) != crc:
+        if crc32c(_read(path)) != crc:
             raise LedgerError(str(path), "damaged: the checksum does not match")
 
 
@@ -197,7 +193,7 @@ def size_of(path: Path) -> int:
         raise LedgerError(str(path), "missing") from None
 
 
-def _bytes_of(path: Path) -> bytes:
+def _read(path: Path) -> bytes:
     try:
         return files.read_bytes(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -576,10 +572,3 @@ class LedgerStore:
         else:
             files.unlink(path)
         return [name]
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return files.read_bytes(path)
-    except (FileNotFoundError, NotADirectoryError):
-        raise LedgerError(str(path), "missing") from None

@@ -4,6 +4,8 @@ One module a codec, found by its name in ``base.codec_table``: libraries do the 
 around it. Decompression never allocates far over what the data turns out to be, and stops at ``limit``.
 """
 
+# ruff: noqa: I001 - one import a module, each name once
+
 from __future__ import annotations
 
 import functools
@@ -22,20 +24,10 @@ from siltstone.base.records.codecs import (
 )
 from siltstone.base.records.codecs.scratch import (
     DEFAULT_LIMIT as DEFAULT_LIMIT,
-)
-from siltstone.base.records.codecs.scratch import (
     LIMIT_SETTING as LIMIT_SETTING,
-)
-from siltstone.base.records.codecs.scratch import (
     SPANS_END as SPANS_END,
-)
-from siltstone.base.records.codecs.scratch import (
     DecompressedTooLargeError as DecompressedTooLargeError,
-)
-from siltstone.base.records.codecs.scratch import (
     DecompressionError as DecompressionError,
-)
-from siltstone.base.records.codecs.scratch import (
     Scratch as Scratch,
 )
 from siltstone.base.records.codecs.told import (
