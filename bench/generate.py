@@ -21,8 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
+from siltstone.base.codec_table import CODEC_NAMES
 from siltstone.base.records.build import BatchShape, Spans, build_batch
-from siltstone.base.records.layout import CODECS, Bytes
+from siltstone.base.records.layout import Bytes
 from siltstone.base.records.scan import scan_batches
 from siltstone.log.checkpoints import write_checkpoint
 from siltstone.log.indexes import IndexBuilder
@@ -127,7 +128,7 @@ class _Maker:
 
     def _batch(self, first: int, rows: slice, keys: Spans, values: Spans) -> tuple[Bytes, int]:
         offset = np.arange(first + rows.start, first + rows.stop, dtype=np.int64)
-        shape = BatchShape(base_offset=int(offset[0]), codec=CODECS.index(self._codec))
+        shape = BatchShape(base_offset=int(offset[0]), codec=CODEC_NAMES.index(self._codec))
         batch = build_batch(
             shape,
             offset=offset,

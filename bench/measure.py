@@ -24,7 +24,7 @@ from bench.generate import SEGMENT_BYTES, WHERE, Generated
 from siltstone.base import files
 from siltstone.base.config import Config, parse_assignments
 from siltstone.base.records.codecs import Scratch
-from siltstone.base.records.modern import decode
+from siltstone.base.records.decode import decode_records
 from siltstone.compaction.engine import Engine, bucket_count, entry_capacity
 from siltstone.compaction.extraction import Extracted
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
@@ -219,7 +219,7 @@ def _kernels(planned: Planned, times: dict[str, Times]) -> None:
         began = time.perf_counter()
         for window in windows(reader, window_size=planned.work.window_size):
             read = time.perf_counter()
-            columns = decode(window.data, window.batches, scratch)
+            columns = decode_records(window.data, window.batches, scratch)
             decoded = time.perf_counter()
             list(collector.add(columns, columns.key_size >= 0))
             hashed = time.perf_counter()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.base.files import Claim
+from siltstone.base.files import Flock
 
 
 @pytest.fixture
@@ -18,35 +18,35 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_many_read_and_nobody_removes_meanwhile(path: Path) -> None:
-    with Claim(path), Claim(path), pytest.raises(BlockingIOError):
-        Claim(path, exclusive=True)
-    Claim(path, exclusive=True).release()
+    with Flock(path), Flock(path), pytest.raises(BlockingIOError):
+        Flock(path, exclusive=True)
+    Flock(path, exclusive=True).release()
 
 
 def test_one_removes_and_nobody_reads_meanwhile(path: Path) -> None:
-    with Claim(path, exclusive=True):
+    with Flock(path, exclusive=True):
         for exclusive in (False, True):
             with pytest.raises(BlockingIOError):
-                Claim(path, exclusive=exclusive)
-    Claim(path).release()
+                Flock(path, exclusive=exclusive)
+    Flock(path).release()
 
 
 def test_a_claim_lets_go_of_itself_and_twice_is_once(path: Path) -> None:
-    claim = Claim(path)
+    claim = Flock(path)
     claim.release()
     claim.release()
-    held = Claim(path)
+    held = Flock(path)
     assert held.path == str(path)
     del held
-    Claim(path, exclusive=True).release()
+    Flock(path, exclusive=True).release()
 
 
 def test_closing_the_file_elsewhere_takes_no_claim_away(path: Path) -> None:
     """As a POSIX record lock would be."""
-    with Claim(path):
+    with Flock(path):
         path.read_bytes()
         with pytest.raises(BlockingIOError):
-            Claim(path, exclusive=True)
+            Flock(path, exclusive=True)
 
 
 def test_a_file_that_was_removed_cannot_be_claimed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,15 +62,15 @@ def test_a_file_that_was_removed_cannot_be_claimed(path: Path, monkeypatch: pyte
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", open_then_replace)
         with pytest.raises(FileNotFoundError):
-            Claim(path)
+            Flock(path)
     path.unlink()
     with pytest.raises(FileNotFoundError):
-        Claim(path)
+        Flock(path)
 
 
 def test_nothing_stays_open_after_a_refusal(path: Path) -> None:
     before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
-    with Claim(path, exclusive=True), pytest.raises(BlockingIOError):
-        Claim(path)
+    with Flock(path, exclusive=True), pytest.raises(BlockingIOError):
+        Flock(path)
     after = len(os.listdir("/proc/self/fd")) if before else 0
     assert after == before

@@ -19,7 +19,7 @@ from siltstone.base.config import (
     refuse_contradictions,
     split_additions,
 )
-from siltstone.base.config.resolve import Source
+from siltstone.base.config.resolve import ConfigSource
 from siltstone.base.errors import UsageError
 
 
@@ -121,7 +121,9 @@ def test_creating_a_topic_as_the_document_does() -> None:
     assert config.policies == ("delete",)
     assert config.integer("retention.ms") == 10_000
     assert config.integer("retention.bytes") == 128_000
-    mine = [name for name, each in config.settings().items() if each.origin is Source.DYNAMIC_TOPIC_CONFIG]
+    mine = [
+        name for name, each in config.settings().items() if each.origin is ConfigSource.DYNAMIC_TOPIC_CONFIG
+    ]
     assert mine == ["cleanup.policy", "retention.bytes", "retention.ms"]
 
 
@@ -186,7 +188,7 @@ def test_a_broker_takes_brokers_names_only(name: str, message: str) -> None:
 def test_what_is_read_at_the_start_cannot_change_later(name: str) -> None:
     text = {"log.dirs": "/a", "log.cleaner.enable": "true"}.get(name, "5")
     assert parse_broker_config({name: text}, "x")
-    for origin in (Source.DYNAMIC_BROKER_CONFIG, Source.DYNAMIC_DEFAULT_BROKER_CONFIG):
+    for origin in (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG):
         with pytest.raises(UsageError, match=f"{name} cannot change at run time"):
             parse_broker_config({name: text}, "broker 1", origin)
 

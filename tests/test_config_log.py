@@ -22,7 +22,7 @@ def test_what_was_given_arrives() -> None:
     config = Config(parse_assignments(["segment.bytes=4096", "cleanup.policy=compact,delete"], "here"))
     log = LogConfig.of(config)
     assert log == replace(LogConfig(), segment_bytes=4096, policies=("compact", "delete"))
-    assert log.compacts and log.deletes and not log.is_log_append_time
+    assert log.compacts and log.deletes
 
 
 def test_it_is_frozen() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.base.config import Config, Source
+from siltstone.base.config import Config, ConfigSource
 from siltstone.base.config.values import first_of, parse_foreign_server_properties, parse_server_properties
 from siltstone.base.errors import UsageError
 
@@ -47,7 +47,7 @@ def test_the_whole_format() -> None:
         "log.roll.ms": "12",
         "log.cleaner.enable": "14",
     }
-    assert config.setting("retention.ms").origin is Source.STATIC_BROKER_CONFIG
+    assert config.setting("retention.ms").origin is ConfigSource.STATIC_BROKER_CONFIG
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -109,7 +109,7 @@ def test_a_brokers_own_file_may_hold_more_than_is_known() -> None:
     text = "ssl.key.password=x\nretention.ms=1\nlog.retention.ms=2\nnum.io.threads=none\nlog.retention.ms=3\n"
     found = parse_foreign_server_properties(text, "f")
     assert {name: (each.value, each.source, each.origin) for name, each in found.items()} == {
-        "log.retention.ms": (3, "f:5", Source.STATIC_BROKER_CONFIG)
+        "log.retention.ms": (3, "f:5", ConfigSource.STATIC_BROKER_CONFIG)
     }
     with pytest.raises(UsageError, match="f:2"):
         parse_foreign_server_properties("\nlog.retention.ms=soon", "f")

@@ -10,8 +10,8 @@ import pytest
 
 from siltstone.base.config import (
     Config,
+    ConfigSource,
     LogConfig,
-    Source,
     format_value,
     parse_assignments,
     parse_broker_config,
@@ -21,10 +21,10 @@ from siltstone.base.config import (
 DAY_MS = 86_400_000
 MS, MINUTES, HOURS = "log.retention.ms", "log.retention.minutes", "log.retention.hours"
 LAYERS = [
-    Source.DYNAMIC_TOPIC_CONFIG,
-    Source.DYNAMIC_BROKER_CONFIG,
-    Source.DYNAMIC_DEFAULT_BROKER_CONFIG,
-    Source.STATIC_BROKER_CONFIG,
+    ConfigSource.DYNAMIC_TOPIC_CONFIG,
+    ConfigSource.DYNAMIC_BROKER_CONFIG,
+    ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
+    ConfigSource.STATIC_BROKER_CONFIG,
 ]
 
 
@@ -45,7 +45,7 @@ def test_retention_times_of_a_broker(static: dict[str, str], retention_ms: int) 
     broker = Config(static=parse_broker_config(static, "server.properties"))
     assert broker.integer("retention.ms") == retention_ms
     assert LogConfig.of(broker).retention_ms == retention_ms
-    source = Source.STATIC_BROKER_CONFIG if static else Source.DEFAULT_CONFIG
+    source = ConfigSource.STATIC_BROKER_CONFIG if static else ConfigSource.DEFAULT_CONFIG
     assert broker.setting("retention.ms").origin is source
 
 
@@ -54,7 +54,11 @@ def test_a_topics_own_retention_time_beats_the_brokers() -> None:
     static = parse_broker_config({MS: "4", MINUTES: "3", HOURS: "2"}, "server.properties")
     topic = Config(static=static).over(parse_topic_config({"retention.ms": "9"}, "topic t"))
     setting = topic.setting("retention.ms")
-    assert (setting.value, setting.source, setting.origin) == (9, "topic t", Source.DYNAMIC_TOPIC_CONFIG)
+    assert (setting.value, setting.source, setting.origin) == (
+        9,
+        "topic t",
+        ConfigSource.DYNAMIC_TOPIC_CONFIG,
+    )
 
 
 @pytest.mark.parametrize("held", list(itertools.product([False, True], repeat=4)))
@@ -62,7 +66,7 @@ def test_the_strongest_layer_wins(held: tuple[bool, ...]) -> None:
     config = Config()
     for number, (source, there) in enumerate(zip(LAYERS, held, strict=True)):
         if there:
-            name = "segment.ms" if source is Source.DYNAMIC_TOPIC_CONFIG else "log.roll.ms"
+            name = "segment.ms" if source is ConfigSource.DYNAMIC_TOPIC_CONFIG else "log.roll.ms"
             config = config.replacing(source, parse_assignments([f"{name}={number + 1}"], f"layer {number}"))
     setting = config.setting("segment.ms")
     if True in held:
@@ -73,17 +77,19 @@ def test_the_strongest_layer_wins(held: tuple[bool, ...]) -> None:
         assert (setting.value, setting.source, setting.origin) == (
             7 * DAY_MS,
             "default",
-            Source.DEFAULT_CONFIG,
+            ConfigSource.DEFAULT_CONFIG,
         )
 
 
 def test_a_layer_comes_before_a_better_name() -> None:
     config = Config(
-        broker_default=parse_broker_config({"log.roll.ms": "5"}, "d", Source.DYNAMIC_DEFAULT_BROKER_CONFIG),
+        broker_default=parse_broker_config(
+            {"log.roll.ms": "5"}, "d", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+        ),
         static=parse_broker_config({"log.roll.ms": "7", "log.roll.hours": "1"}, "s"),
     )
     assert config.integer("segment.ms") == 5
-    assert config.replacing(Source.DYNAMIC_DEFAULT_BROKER_CONFIG, {}).integer("segment.ms") == 7
+    assert config.replacing(ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, {}).integer("segment.ms") == 7
 
 
 def test_flush_ms_falls_back_on_the_schedulers_interval() -> None:
@@ -104,9 +110,11 @@ def test_a_change_at_run_time_is_another_config() -> None:
     broker = Config(static=parse_broker_config({"log.segment.bytes": "4096"}, "s"))
     before = LogConfig.of(broker)
     changed = parse_broker_config(
-        {"log.segment.bytes": "1024", "log.cleanup.policy": "compact"}, "b", Source.DYNAMIC_BROKER_CONFIG
+        {"log.segment.bytes": "1024", "log.cleanup.policy": "compact"},
+        "b",
+        ConfigSource.DYNAMIC_BROKER_CONFIG,
     )
-    after = LogConfig.of(broker.replacing(Source.DYNAMIC_BROKER_CONFIG, changed))
+    after = LogConfig.of(broker.replacing(ConfigSource.DYNAMIC_BROKER_CONFIG, changed))
     assert (before.segment_bytes, before.policies) == (4096, ("delete",))
     assert (after.segment_bytes, after.policies) == (1024, ("compact",))
     assert LogConfig.of(broker) == before
@@ -114,8 +122,8 @@ def test_a_change_at_run_time_is_another_config() -> None:
 
 def test_a_layer_can_be_read_back() -> None:
     given = parse_topic_config({"segment.bytes": "5"}, "t")
-    assert Config(given).given(Source.DYNAMIC_TOPIC_CONFIG) == given
-    assert not Config(given).given(Source.DEFAULT_CONFIG)
+    assert Config(given).given(ConfigSource.DYNAMIC_TOPIC_CONFIG) == given
+    assert not Config(given).given(ConfigSource.DEFAULT_CONFIG)
 
 
 # Not the table's to say: the broker writes min.insync.replicas itself at its first start, and the small
@@ -129,9 +137,9 @@ def test_a_real_brokers_topics_have_the_same_settings(golden: Path) -> None:
     dynamic = case["broker_dynamic"]
     broker = Config(
         static=parse_broker_config(case["broker_static"], "server.properties"),
-        broker=parse_broker_config(dynamic["brokers/1"], "broker 1", Source.DYNAMIC_BROKER_CONFIG),
+        broker=parse_broker_config(dynamic["brokers/1"], "broker 1", ConfigSource.DYNAMIC_BROKER_CONFIG),
         broker_default=parse_broker_config(
-            dynamic["brokers/default"], "brokers", Source.DYNAMIC_DEFAULT_BROKER_CONFIG
+            dynamic["brokers/default"], "brokers", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
         ),
     )
     for topic in case["state_before"]["topics"].values():
@@ -147,4 +155,4 @@ def test_a_real_brokers_topics_have_the_same_settings(golden: Path) -> None:
             for name, setting in here.items()
         } == {name: topic["configs"][name] for name in here}
     cleaner = broker.setting("log.cleaner.io.buffer.load.factor")
-    assert (cleaner.value, cleaner.origin) == (0.8, Source.DYNAMIC_BROKER_CONFIG)
+    assert (cleaner.value, cleaner.origin) == (0.8, ConfigSource.DYNAMIC_BROKER_CONFIG)

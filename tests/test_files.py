@@ -389,7 +389,7 @@ def _soon(work: Callable[[], object], fifo: Path) -> BaseException | None:
         files.read_bytes,
         files.sha256,
         files.mapped,
-        files.Claim,
+        files.Flock,
         lambda path: files.read_slice(path, 0, 1),
         lambda path: files.copy(path, path.with_name("copy")),
     ],

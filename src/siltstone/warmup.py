@@ -13,9 +13,9 @@ from pathlib import Path
 
 from siltstone.base import files
 from siltstone.base.clock import SystemClock
+from siltstone.base.codec_table import CODECS
 from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.base.errors import SiltstoneError
-from siltstone.base.records.layout import CODECS
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.ledger.compactor import TwoPhaseCompactor
 from siltstone.compaction.ledger.engine import InProcessCompactionEngine

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from siltstone.base.codec_table import CODEC_NAMES
 from siltstone.base.records.build import BatchShape, Spans, build_batch, encode_headers
 from siltstone.base.records.control import end_transaction_marker
-from siltstone.base.records.layout import CODECS, Bytes
+from siltstone.base.records.layout import Bytes
 from siltstone.log.partition import PartitionLog
 from siltstone.log.validation import Origin
 
@@ -89,7 +90,7 @@ class OurWriter:
             elif producer is not None and producer.last is not None and chance > 0.9:
                 self.send_again(producer)
             else:
-                self.append(producer, step % len(CODECS), self._rng.randrange(1, 25))
+                self.append(producer, step % len(CODEC_NAMES), self._rng.randrange(1, 25))
 
     def append(self, producer: OurProducer | None, codec: int = 0, count: int = 5) -> None:
         """One batch with the next `count` records."""

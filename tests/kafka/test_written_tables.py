@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from siltstone.base.clock import SystemClock
+from siltstone.base.codec_table import CODEC_NAMES
 from siltstone.base.errors import DirectoryLockedError
-from siltstone.base.records.layout import CODECS
 from siltstone.log.names import TopicPartition
 from siltstone.tables.commit import StagedFile, Write, load_writes, store_write
 from siltstone.tables.writing import WriteOptions, WritePlan, commit_plan, plan_write, stage_task
@@ -98,7 +98,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
         first = broker.consume_all(TOPIC)
         refused = is_refused(log_dir)
         broker.stop()
-        codecs = {codec: some(codec) for codec in CODECS}
+        codecs = {codec: some(codec) for codec in CODEC_NAMES}
         for codec, records in codecs.items():
             for _ in range(2):
                 write(log_dir, records, compression=codec, batchSize="4k", writeId=codec)
@@ -140,7 +140,7 @@ def plain(records: list[Record]) -> list[Sent]:
 
 def test_the_broker_serves_what_was_written_in_every_codec_once(served: Served) -> None:
     assert served.written[: len(served.first)] == served.first
-    expected = [record for codec in CODECS for record in served.codecs[codec]]
+    expected = [record for codec in CODEC_NAMES for record in served.codecs[codec]]
     assert plain(served.written[len(served.first) :]) == expected
     assert [record.offset for record in served.written] == list(range(len(served.written)))
 

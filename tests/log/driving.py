@@ -20,7 +20,7 @@ from siltstone.compaction.inplace.facts import Choices, LogState, Planned, plan_
 from siltstone.log.directory import Checkpoints, LogDirectory
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, Fetched
 from siltstone.log.names import STAGING
-from siltstone.log.opening import open_recovered
+from siltstone.log.opening import partition_of
 from siltstone.log.partition import Background, PartitionLog, run_now
 from siltstone.log.recovery.partition import Recovered, recover_partition
 from siltstone.log.replacement import adopt
@@ -57,7 +57,7 @@ def open_log(
         config=config,
         now_ms=clock.now_ms(),
     )
-    log = open_recovered(recovered, config, clock, background=background)
+    log = PartitionLog(partition_of(recovered.directory), recovered, config, clock, background=background)
     return Opened(log=log, recovered=recovered)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import siltstone as st
 from siltstone.base.clock import ManualClock
-from siltstone.base.config import Config, Setting, Source
+from siltstone.base.config import Config, ConfigSource, Setting
 from siltstone.base.errors import (
     DirectoryRefusedError,
     InvalidRecordError,
@@ -202,7 +202,7 @@ def test_without_the_directory_that_has_the_metadata_nothing_goes_by_age(broker:
 
 
 def test_a_default_that_the_program_knows_of_counts(broker: tuple[Path, Path]) -> None:
-    said = Setting(value=5, source="server.properties", origin=Source.STATIC_BROKER_CONFIG)
+    said = Setting(value=5, source="server.properties", origin=ConfigSource.STATIC_BROKER_CONFIG)
     with opened(broker[1], config=Config(static={"log.retention.ms": said})) as logs:
         assert logs["audit", 0].config.retention_ms == 5
 

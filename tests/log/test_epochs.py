@@ -117,12 +117,6 @@ def test_a_log_that_starts_before_the_first_epoch_keeps_all(tmp_path: Path) -> N
     assert list(epochs.entries) == FIVE[1:]
 
 
-def test_cleared(tmp_path: Path) -> None:
-    epochs = of(tmp_path, *FIVE)
-    epochs.clear()
-    assert LeaderEpochs(tmp_path).entries == ()
-
-
 DAMAGED = (
     b"",
     b"1\n0\n",

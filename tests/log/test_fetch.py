@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siltstone.base.errors import CorruptRecordError, OffsetOutOfRangeError
+from siltstone.base.records.fetch_results import decode_message_set_send, encode_message_set_send
 from siltstone.log.fetch import (
     EARLIEST,
     LATEST,
@@ -20,6 +21,7 @@ from siltstone.log.fetch import (
     AbortedTransaction,
     Fetched,
     LogView,
+    answer,
     offset_for_time,
     read,
 )
@@ -211,3 +213,17 @@ def test_aborted_transactions_of_what_was_read(tmp_path: Path) -> None:
         found = read(view, offset, size, isolation=READ_COMMITTED).aborted
         assert found == tuple(AbortedTransaction(*each) for each in want), (offset, size)
         assert read(view, offset, size).aborted == ()
+
+
+def test_one_fetch_is_answered_by_a_message_set_send(tmp_path: Path) -> None:
+    """Worked example 19: 4-byte total length, 2-byte error code, messages as they lie in the log."""
+    stored = (one(0, "a"), one(1, "b"), one(2, "c"))
+    view = view_of(write_segments(tmp_path, {0: stored[:2], 2: stored[2:]}, 0))
+    frame = b"".join(encode_message_set_send(answer(view, 0, 1 << 20)))
+    assert frame == (2 + len(stored[0] + stored[1])).to_bytes(4, "big") + bytes(2) + stored[0] + stored[1]
+    assert decode_message_set_send(frame).scan().batches["base_offset"].tolist() == [0, 1]
+    cut = answer(view, 1, len(stored[1]) - 1)
+    assert (cut.error_code, cut.messages.tobytes()) == (0, stored[1][:-1])
+    assert cut.scan().needed == len(stored[1])
+    at_the_end, beyond = answer(view, 3, 100), answer(view, 4, 100)
+    assert [(each.error_code, len(each.messages)) for each in (at_the_end, beyond)] == [(0, 0), (1, 0)]

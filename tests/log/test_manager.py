@@ -21,6 +21,7 @@ from siltstone.base.errors import (
     StorageError,
     UnknownTopicError,
 )
+from siltstone.base.records.fetch_results import decode_multi_message_set_send, encode_multi_message_set_send
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, read_properties, write_checkpoint
 from siltstone.log.directory import LogDirectory
@@ -470,3 +471,16 @@ def test_a_running_manager(tmp_path: Path) -> None:
         for _ in range(20):
             append(manager[EVENTS], 1, SystemClock().now_ms(), size=100)
     assert values(opened(tmp_path)[EVENTS]) == 20
+
+
+def test_several_fetches_are_answered_by_a_multi_message_set_send(tmp_path: Path) -> None:
+    """Worked example 19: 4-byte total length, 2-byte error code, MessageSetSends."""
+    with opened(tmp_path / "a") as manager:
+        log, nowhere = manager.get_or_create(EVENTS), TopicPartition("nowhere", 0)
+        append(log, 2)
+        result = manager.fetch([(EVENTS, 0, 1 << 20), (nowhere, 0, 100), (EVENTS, 99, 100)])
+        frame = b"".join(encode_multi_message_set_send(result.results, result.error_code))
+        first, *failed = decode_multi_message_set_send(frame).results
+        assert first.messages.tobytes() == read(log.view, 0, 1 << 20).batches()[0].tobytes() != b""
+        assert first.error_code == 0
+        assert [(each.error_code, len(each.messages)) for each in failed] == [(3, 0), (1, 0)]

@@ -9,7 +9,7 @@ from siltstone.base.errors import CorruptRecordError, InvalidRecordError, OutOfO
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.base.records.layout import BATCH, Bytes
 from siltstone.base.records.scan import scan_batches
-from siltstone.log.producers import AbortedTransaction, ProducerBatch, ProducerStates
+from siltstone.log.producers import AbortedTxn, ProducerBatch, ProducerStates
 from siltstone.log.snapshots import ProducerEntry, read_snapshot
 from siltstone.log.validation import Origin
 from tests.cleaner.logs import Rec
@@ -40,7 +40,7 @@ def marker(offset: int, producer: int = 1, *, commit: bool = True, coordinator: 
     return at(made, offset)
 
 
-def update(states: ProducerStates, *parts: Bytes) -> list[AbortedTransaction]:
+def update(states: ProducerStates, *parts: Bytes) -> list[AbortedTxn]:
     whole = np.concatenate(parts)
     return states.update(scan_batches(whole).batches, whole)
 
@@ -60,7 +60,7 @@ def test_transactions_hold_the_stable_offset_back() -> None:
     update(states, data(0), data(1, 2, transactional=True), data(2, 3, transactional=True))
     assert states.last_stable_offset(3) == states.first_unstable_offset == 1
     assert states.last_stable_offset(1) == 1 and states.last_stable_offset(0) == 0
-    assert update(states, marker(3, 2, commit=False)) == [AbortedTransaction(2, 1, 3, 2)]
+    assert update(states, marker(3, 2, commit=False)) == [AbortedTxn(2, 1, 3, 2)]
     assert states.last_stable_offset(3) == 1, "the marker may still be lost"
     assert states.last_stable_offset(4) == 2
     assert update(states, marker(4, 3)) == []
@@ -138,15 +138,8 @@ def test_open_transactions_survive_a_snapshot() -> None:
     update(states, data(4, 8, transactional=True))
     again = ProducerStates.load(read_snapshot(states.snapshot()), 5)
     assert again.last_stable_offset(100) == 4
-    assert update(again, marker(5, 8, commit=False)) == [AbortedTransaction(8, 4, 5, 6)]
+    assert update(again, marker(5, 8, commit=False)) == [AbortedTxn(8, 4, 5, 6)]
     assert again.last_stable_offset(100) == 100
-
-
-def test_cleared() -> None:
-    states = ProducerStates()
-    update(states, data(4, 8, transactional=True))
-    states.clear(77)
-    assert (len(states), states.map_end_offset, states.last_stable_offset(99)) == (0, 77, 99)
 
 
 def test_a_row_is_read_by_its_names() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import random
 import tempfile
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +21,7 @@ from siltstone.base.errors import (
 )
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.base.records.layout import HEADER
-from siltstone.base.records.scan import scan_batches
-from siltstone.log.fetch import read
-from siltstone.log.reading import AtTime, LogReader, as_record_batches
+from siltstone.log.reading import AtTime, LogReader
 from tests.cleaner.logs import Rec, batch, one
 from tests.cleaner.transactional import a_log
 from tests.golden_sets import case_names, legacy_names, read_records
@@ -37,7 +33,6 @@ from tests.log.views import (
     write_aborted,
     write_segments,
 )
-from tests.records import twin
 from tests.records.arrays import records_of
 
 COMMITTED = "read_committed"
@@ -296,38 +291,6 @@ def test_a_log_that_was_cut_and_grew_again_is_looked_up(tmp_path: Path) -> None:
     log.view.segments[0].size = len(regrown)
     log.view = log.view._replace(active_size=len(regrown), log_end_offset=2, high_watermark=2)
     assert (second := reader.poll()) is not None and second.columns.key(0) == b"d"
-
-
-def test_message_sets_are_served_as_record_batches(golden: Path) -> None:
-    for name in legacy_names(golden):
-        view = view_of(golden / name / "before")
-        offset, found = view.log_start_offset, []
-        while (fetched := read(view, offset, 3000)).slice is not None:
-            data = as_record_batches(fetched)
-            scan = scan_batches(data)
-            assert (scan.batches["magic"] == 2).all() and scan.end == len(data)
-            found += twin_records(data.tobytes())
-            place = fetched.behind(fetched.batches()[1])
-            assert place is not None
-            offset = place.offset
-        assert found == [strip(r) for _, entry in entries_of(golden / name / "before") for r in entry.records]
-    assert len(as_record_batches(fetched)) == 0
-
-
-def twin_records(data: bytes) -> Iterator[twin.Record]:
-    return (strip(record) for entry in twin.decode_log(data) for record in entry.records)
-
-
-def strip(record: twin.Record) -> twin.Record:
-    return replace(record, size=0)
-
-
-def test_a_damaged_message_set_is_not_served_as_a_good_batch(tmp_path: Path) -> None:
-    entry = bytearray(twin.message(0, b"k", b"value", magic=1))
-    entry[-1] ^= 1
-    log = log_of(tmp_path, bytes(entry))
-    with pytest.raises(CorruptRecordError, match="checksum does not match"):
-        as_record_batches(read(log.view, 0, 1000))
 
 
 def test_a_flipped_bit_in_an_offset_index_changes_no_read(tmp_path: Path) -> None:

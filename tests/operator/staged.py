@@ -8,7 +8,7 @@ from typing import Any
 
 from siltstone.base import files
 from siltstone.base.records.codecs import Scratch
-from siltstone.base.records.modern import decode
+from siltstone.base.records.decode import decode_records
 from siltstone.commands import clean as app
 from siltstone.compaction.engine import Engine, InProcessEngine, Progress
 from siltstone.compaction.report import LogResult
@@ -152,7 +152,7 @@ def records(partition: Path, below: int | None = None) -> Iterator[Record]:
         scratch = Scratch()
         with files.Reader(segment.path) as reader:
             for window in windows(reader):
-                columns = decode(
+                columns = decode_records(
                     window.data, window.batches, scratch, path=segment.path, origin=window.origin
                 )
                 for row in range(len(columns)):

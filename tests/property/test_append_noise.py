@@ -145,7 +145,7 @@ def test_the_check_refuses_what_the_decoder_refuses(
     body[position % len(body)] = byte
     data = of_body(bytes(body), count)
     rows, findings = np.empty(1, BATCH), np.empty((1, WIDTH), np.int64)
-    check_batches(data, rows, findings, -1, True, False, -(1 << 63), (1 << 63) - 1)
+    check_batches(data, rows, findings, -1, (True, False, -(1 << 63), (1 << 63) - 1))
     contiguous = True
     try:
         columns = decode_records(data, rows)

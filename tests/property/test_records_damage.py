@@ -15,10 +15,9 @@ from siltstone.base.records.checksum import first_bad_checksum
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import Bytes
-from siltstone.base.records.legacy import complete_directory
 from siltstone.base.records.scan import ScanEnd, scan_batches
 from tests.records import twin
-from tests.records.arrays import array, records_of
+from tests.records.arrays import array, complete_directory, records_of
 
 LIMIT = 1 << 16
 ROOM_MAX = 4 << 20

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import numpy as np
 
 from siltstone.base.records.columns import RecordColumns
@@ -37,6 +39,27 @@ def records_of(columns: RecordColumns) -> list[Record]:
         )
         for row in range(len(columns))
     ]
+
+
+def complete_directory(batches: Directory, columns: RecordColumns) -> Directory:
+    """A copy of ``batches``, all of which ``columns`` are the records of, in which message set entries tell
+    what only decoding could: their record ``count``, and their first and last record's offsets."""
+    complete = batches.copy()
+    rows = np.flatnonzero(batches["magic"] < 2)
+    first = np.searchsorted(columns.batch, rows)
+    behind = np.searchsorted(columns.batch, rows, side="right")
+    complete["count"][rows] = behind - first
+    complete["base_offset"][rows] = columns.offset[first]
+    complete["last_offset"][rows] = columns.offset[behind - 1]
+    return complete
+
+
+def inner_checksums_hold(columns: RecordColumns) -> bool:
+    """Does the CRC32 of every message hold, also inside of wrappers? ``columns`` are message sets'."""
+    entries = (
+        columns.data[start : start + size] for start, size in zip(columns.start, columns.size, strict=True)
+    )
+    return all(zlib.crc32(each[16:].data) == int.from_bytes(each[12:16].tobytes(), "big") for each in entries)
 
 
 def decoded(data: bytes) -> list[Record]:

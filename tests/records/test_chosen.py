@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 
 from siltstone.base.errors import CheckFailedError
 from siltstone.base.records.columns import KEY_COLUMNS, RecordColumns
-from siltstone.base.records.decode import decode_chosen_records, decode_record_keys, decode_records
-from siltstone.base.records.modern import Choice
+from siltstone.base.records.decode import (
+    ChosenOffsets,
+    decode_chosen_records,
+    decode_record_keys,
+    decode_records,
+)
 from tests.records import twin
 from tests.records.arrays import directory
 
@@ -53,7 +57,7 @@ def test_chosen_records_are_those_of_all(log: bytes, data: st.DataObject) -> Non
     before = data.draw(st.integers(0, 2))
     base = int(batches["base_offset"][0]) - before
     offsets = [*range(before), *(int(full.offset[i]) - base for i in sorted(wanted))]
-    choice = Choice(offsets=np.array(offsets, np.uint32), base=base, met=before, all_from=all_from)
+    choice = ChosenOffsets(offsets=np.array(offsets, np.uint32), base=base, met=before, all_from=all_from)
     found = decode_chosen_records(window, batches, rows, choice)
     stay = [i for i in range(len(full)) if among[i] and (i not in contested or i in wanted)]
     shared = found.columns.data is full.data
@@ -76,7 +80,9 @@ def test_chosen_records_are_those_of_all(log: bytes, data: st.DataObject) -> Non
 def test_a_chosen_offset_that_no_record_has_is_refused(log: bytes) -> None:
     window, batches = directory(log)
     rows = np.arange(len(batches))
-    choice = Choice(offsets=np.array([0, 1, 2], np.uint32), base=0, met=0, all_from=np.full(len(rows), ALL))
+    choice = ChosenOffsets(
+        offsets=np.array([0, 1, 2], np.uint32), base=0, met=0, all_from=np.full(len(rows), ALL)
+    )
     with pytest.raises(CheckFailedError, match="a chosen offset is not among the records"):
         decode_chosen_records(window, batches, rows, choice, path="a.log")
 

@@ -10,7 +10,7 @@ import pytest
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import DECODE_REASON, RecordColumns
-from siltstone.base.records.modern import decode
+from siltstone.base.records.decode import decode_records
 from tests.records import twin
 from tests.records.arrays import array, decoded, directory, records_of
 
@@ -44,7 +44,7 @@ def test_a_window_of_all_codecs_and_empty_batches() -> None:
     empty = twin.batch([], base_offset=300, last_delta=4, base_timestamp=-1)
     log = empty + log + empty + twin.batch([ONE], base_offset=400)
     window, batches = directory(log)
-    columns = decode(window, batches)
+    columns = decode_records(window, batches)
     assert records_of(columns) == [found for entry in twin.decode_log(log) for found in entry.records]
     assert columns.batch.tolist() == [row for row in range(1, 6) for _ in range(5)] + [7]
     for row in range(len(columns)):
@@ -54,7 +54,7 @@ def test_a_window_of_all_codecs_and_empty_batches() -> None:
 
 def test_types_and_the_window_itself_where_nothing_is_compressed() -> None:
     window, batches = directory(twin.batch(VARIED, last_delta=9))
-    columns = decode(window, batches)
+    columns = decode_records(window, batches)
     assert columns.data is window
     for name in RecordColumns.__dataclass_fields__:
         want = np.uint8 if name == "data" else np.int64 if name in ("offset", "timestamp") else np.int32
@@ -62,19 +62,19 @@ def test_types_and_the_window_itself_where_nothing_is_compressed() -> None:
 
 
 def test_no_batches() -> None:
-    assert len(decode(*directory(b""))) == 0
+    assert len(decode_records(*directory(b""))) == 0
 
 
 def test_a_scratch_is_used_again() -> None:
     scratch = Scratch(8)
     for value in (b"a" * 1000, b"b" * 10):
         log = twin.batch([twin.record(0, 0, None, value)], codec=twin.LZ4)
-        assert decode(*directory(log), scratch).value(0) == value
+        assert decode_records(*directory(log), scratch).value(0) == value
 
 
 def test_rows_of_a_directory_may_be_chosen() -> None:
     window, batches = directory(b"".join(twin.batch([ONE], base_offset=offset) for offset in range(4)))
-    assert decode(window, batches[[3, 1]]).offset.tolist() == [3, 1]
+    assert decode_records(window, batches[[3, 1]]).offset.tolist() == [3, 1]
 
 
 OVERLONG = b"\xff\xff\xff\xff\xff\x7f"
@@ -120,7 +120,7 @@ def test_refused(name: str, codec: int) -> None:
     bad = twin.batch([], body=twin.compress(codec, body), count=1, last_delta=0, base_offset=1, codec=codec)
     window, batches = directory(good + bad)
     with pytest.raises(CorruptRecordError) as caught:
-        decode(window, batches, path="00.log", origin=5000)
+        decode_records(window, batches, path="00.log", origin=5000)
     found = caught.value
     assert (found.path, found.position, found.reason) == ("00.log", 5000 + len(good), DECODE_REASON[reason])
 
@@ -133,14 +133,14 @@ def test_every_reason_is_reached() -> None:
 def test_offsets_that_do_not_ascend(deltas: tuple[int, int]) -> None:
     log = twin.batch([twin.record(delta, 0, b"k", b"v") for delta in deltas], last_delta=9)
     with pytest.raises(CorruptRecordError, match="do not ascend"):
-        decode(*directory(log))
+        decode_records(*directory(log))
 
 
 @pytest.mark.parametrize("base_offset", [2**63 - 1, -(2**63)])
 def test_offsets_at_the_ends_of_int64(base_offset: int) -> None:
     log = twin.batch([ONE, twin.record(1, 0, b"k", b"v")], base_offset=base_offset)
     with pytest.raises(CorruptRecordError, match="do not ascend"):
-        decode(*directory(log))
+        decode_records(*directory(log))
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -148,7 +148,7 @@ def test_a_count_that_the_bytes_cannot_hold_allocates_nothing(codec: int) -> Non
     body = twin.compress(codec, ONE)
     log = twin.batch([], body=body, count=len(body) + 1, last_delta=2**31 - 1, codec=codec)
     with pytest.raises(CorruptRecordError, match="more records than its bytes can hold") as caught:
-        decode(*directory(bytes(log)), origin=77)
+        decode_records(*directory(bytes(log)), origin=77)
     assert caught.value.position == 77
 
 
@@ -156,7 +156,7 @@ def test_a_count_that_the_bytes_cannot_hold_allocates_nothing(codec: int) -> Non
 def test_codec_numbers_that_are_none(codec: int) -> None:
     log = twin.batch([ONE]) + twin.batch([ONE], attributes=codec, base_offset=1)
     with pytest.raises(CorruptRecordError, match=f"no codec has the number {codec}") as caught:
-        decode(*directory(log), origin=100)
+        decode_records(*directory(log), origin=100)
     assert caught.value.position == 100 + len(twin.batch([ONE]))
 
 
@@ -164,20 +164,20 @@ def test_codec_numbers_that_are_none(codec: int) -> None:
 def test_compressed_bytes_that_are_none(codec: int) -> None:
     log = twin.batch([], body=b"these bytes were never compressed", count=1, last_delta=0, codec=codec)
     with pytest.raises(CorruptRecordError):
-        decode(*directory(log))
+        decode_records(*directory(log))
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_the_limit_is_each_batchs(codec: int) -> None:
     big = twin.batch([twin.record(0, 0, b"k", bytes(900))], codec=codec)
     window, batches = directory(big + big)
-    assert len(decode(window, batches, limit=1000)) == 2
+    assert len(decode_records(window, batches, limit=1000)) == 2
     with pytest.raises(CorruptRecordError, match="more than 800 bytes"):
-        decode(window, batches, limit=800)
+        decode_records(window, batches, limit=800)
 
 
 def test_the_headers_of_a_record_without_any() -> None:
-    columns = decode(*directory(twin.batch([ONE])))
+    columns = decode_records(*directory(twin.batch([ONE])))
     assert columns.headers(0) == []
     assert columns.data[int(columns.headers_start[0]) - 1] == 0
 
@@ -188,4 +188,4 @@ def test_a_truncated_header_count_cannot_read_into_the_next_batch() -> None:
     window = array(log)
     batches = directory(log[: 61 + len(body)])[1]
     with pytest.raises(CorruptRecordError, match="varint"):
-        decode(window, batches)
+        decode_records(window, batches)

@@ -9,7 +9,12 @@ import pytest
 
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.build import BatchShape, Spans, build_batch
-from siltstone.base.records.control import Marker, end_transaction_marker, marker_of, read_marker
+from siltstone.base.records.control import (
+    EndTransactionMarker,
+    end_transaction_marker,
+    marker_of,
+    read_marker,
+)
 from siltstone.base.records.layout import CHECKED_FROM, CONTROL_BIT, Bytes
 from siltstone.base.records.scan import scan_batches
 
@@ -40,14 +45,20 @@ def test_kafkas_markers_are_made_again(golden: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "marker"),
     [
-        (bytes(4), bytes(6), Marker(commit=False, coordinator_epoch=0)),
-        (b"\0\0\0\1", b"\0\0\0\0\1\0", Marker(commit=True, coordinator_epoch=256)),
-        (b"\0\7\0\1more", b"\0\7\xff\xff\xff\xffmore", Marker(commit=True, coordinator_epoch=-1)),
+        (bytes(4), bytes(6), EndTransactionMarker(commit=False, coordinator_epoch=0)),
+        (b"\0\0\0\1", b"\0\0\0\0\1\0", EndTransactionMarker(commit=True, coordinator_epoch=256)),
+        (
+            b"\0\7\0\1more",
+            b"\0\7\xff\xff\xff\xffmore",
+            EndTransactionMarker(commit=True, coordinator_epoch=-1),
+        ),
         (b"\0\0\0\2", None, None),
         (b"\0\0\xff\xff", b"", None),
     ],
 )
-def test_what_a_control_record_says(key: bytes, value: bytes | None, marker: Marker | None) -> None:
+def test_what_a_control_record_says(
+    key: bytes, value: bytes | None, marker: EndTransactionMarker | None
+) -> None:
     assert read_marker(key, value) == marker
 
 

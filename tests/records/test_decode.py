@@ -9,9 +9,8 @@ import pytest
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.legacy import complete_directory
 from tests.records import twin
-from tests.records.arrays import directory, records_of
+from tests.records.arrays import complete_directory, directory, records_of
 
 HEADERS = [(b"name", b"content"), (b"none", None)]
 

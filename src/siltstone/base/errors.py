@@ -28,7 +28,6 @@
         ├── TopicExistsError                   36
         ├── InvalidPartitionsError             37
         ├── InvalidConfigError                 40
-        ├── UnsupportedForMessageFormatError   43
         ├── PolicyViolationError               44
         ├── OutOfOrderSequenceError            45
         ├── InvalidProducerEpochError          47
@@ -214,13 +213,6 @@ class InvalidConfigError(LogError):
 
     code = 40
     kafka_name = "INVALID_CONFIG"
-
-
-class UnsupportedForMessageFormatError(LogError):
-    """A record format that is read but not appended any more."""
-
-    code = 43
-    kafka_name = "UNSUPPORTED_FOR_MESSAGE_FORMAT"
 
 
 class PolicyViolationError(LogError):

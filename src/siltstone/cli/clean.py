@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.text import Text
 
-from siltstone.base.config import Source
+from siltstone.base.config import ConfigSource
 from siltstone.base.errors import UsageError
 from siltstone.cli.output import (
     FromArguments,
@@ -149,7 +149,7 @@ def _show_settings(results: Sequence[LogResult]) -> None:
         chosen = [
             f"{name}={','.join(s.value) if isinstance(s.value, tuple) else s.value} ({s.source})"
             for name, s in result.settings.items()
-            if s.origin is not Source.DEFAULT_CONFIG
+            if s.origin is not ConfigSource.DEFAULT_CONFIG
         ]
         if chosen and result.status not in (status.SKIPPED, status.NOTHING_TO_DO):
             by_settings.setdefault(", ".join(chosen), []).append(str(result.where))

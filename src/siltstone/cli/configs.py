@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from siltstone.base.config import Config, Source, split_additions
+from siltstone.base.config import Config, ConfigSource, split_additions
 from siltstone.base.errors import UsageError
 from siltstone.cli.output import Directories, Json, note, place_of, write_json, write_line
 from siltstone.commands.places import Place
@@ -163,7 +163,7 @@ def _describe_broker(place: Place, flags: ConfigsFlags, *, as_json: bool) -> Non
         raise UsageError(f"--entity-name {flags.entity_name}: the directory is that of broker {number}")
     config = look.broker_in_force
     if flags.entity_default:
-        number, of_all = "default", Source.DYNAMIC_DEFAULT_BROKER_CONFIG
+        number, of_all = "default", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
         config = Config().replacing(of_all, config.given(of_all))
     settings = settings_of_broker(config, everything=flags.all_ and not flags.entity_default)
     if as_json:

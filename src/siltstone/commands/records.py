@@ -14,9 +14,10 @@ from types import TracebackType
 
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
+from siltstone.base.codec_table import CODEC_NAMES
 from siltstone.base.errors import DirectoryRefusedError, OffsetOutOfRangeError, UnknownTopicError, UsageError
 from siltstone.base.records.build import RECORD_ROOM
-from siltstone.base.records.layout import BATCH_OVERHEAD, CODECS
+from siltstone.base.records.layout import BATCH_OVERHEAD
 from siltstone.base.records.partitioner import partition_for_key
 from siltstone.commands.places import Look, Place
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, LogView
@@ -56,8 +57,8 @@ class Producing:
         clock: Clock | None = None,
     ) -> None:
         """Raises UnknownTopicError, UsageError for a codec, DirectoryLockedError, SiltstoneError."""
-        if compression is not None and compression not in CODECS:
-            raise UsageError(f"codec {compression!r}: give one of {', '.join(CODECS)}")
+        if compression is not None and compression not in CODEC_NAMES:
+            raise UsageError(f"codec {compression!r}: give one of {', '.join(CODEC_NAMES)}")
         self._compression, self._clock = compression, clock or SystemClock()
         _refuse_unknown(place, topic, partition)
         self._manager = place.open()

@@ -16,9 +16,9 @@ from siltstone.base.config import (
     ALL_KEYS,
     TOPIC_KEYS,
     Config,
+    ConfigSource,
     Key,
     Level,
-    Source,
     Value,
     find_topic_key,
     format_value,
@@ -32,9 +32,9 @@ from siltstone.runtime.topics import altered_settings
 
 NAMESPACE_SOURCE = "NAMESPACE_POLICY"
 _BROKER_SOURCES = (
-    Source.DYNAMIC_BROKER_CONFIG,
-    Source.DYNAMIC_DEFAULT_BROKER_CONFIG,
-    Source.STATIC_BROKER_CONFIG,
+    ConfigSource.DYNAMIC_BROKER_CONFIG,
+    ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
+    ConfigSource.STATIC_BROKER_CONFIG,
 )
 
 
@@ -60,7 +60,7 @@ class SettingsChange:
 def settings_of_topic(config: Config, *, everything: bool) -> list[SettingFacts]:
     """A topic's own settings, or all that hold for it, by name."""
     facts = [_facts(config, key, of_topic=True) for key in TOPIC_KEYS]
-    own = Source.DYNAMIC_TOPIC_CONFIG.value
+    own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
     return sorted((each for each in facts if everything or each.source == own), key=lambda each: each.name)
 
 
@@ -68,7 +68,7 @@ def settings_of_broker(config: Config, *, everything: bool) -> list[SettingFacts
     """What a broker was told, or all of its settings, by name."""
     keys = [key for key in ALL_KEYS if key.level is not Level.TOPIC]
     facts = [_facts(config, key, of_topic=False) for key in keys]
-    default = Source.DEFAULT_CONFIG.value
+    default = ConfigSource.DEFAULT_CONFIG.value
     return sorted(
         (each for each in facts if everything or each.source != default), key=lambda each: each.name
     )
@@ -88,10 +88,10 @@ def _synonyms(config: Config, key: Key, *, of_topic: bool) -> Iterable[tuple[str
     A topic's setting for which a broker has several names has no default under the best of them, as in Kafka.
     """
     if of_topic:
-        own = config.given(Source.DYNAMIC_TOPIC_CONFIG)
+        own = config.given(ConfigSource.DYNAMIC_TOPIC_CONFIG)
         for name in key.topic_names:
             if name in own:
-                yield Source.DYNAMIC_TOPIC_CONFIG.value, name, format_value(own[name].value)
+                yield ConfigSource.DYNAMIC_TOPIC_CONFIG.value, name, format_value(own[name].value)
     for source in _BROKER_SOURCES:
         layer = config.given(source)
         for name in key.broker_names:
@@ -99,7 +99,7 @@ def _synonyms(config: Config, key: Key, *, of_topic: bool) -> Iterable[tuple[str
                 yield source.value, name, _in_unit(key, name, layer[name].value)
     names = key.broker_names
     if len(names) == 1 or key.level is Level.BROKER:
-        yield Source.DEFAULT_CONFIG.value, names[0], _in_unit(key, names[0], key.default)
+        yield ConfigSource.DEFAULT_CONFIG.value, names[0], _in_unit(key, names[0], key.default)
 
 
 def _in_unit(key: Key, name: str, value: Value) -> str:

@@ -33,7 +33,7 @@ from siltstone.base.records.checksum import patch_checksums, refuse_bad_checksum
 from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.convert import NO_HORIZON, convert_entries
-from siltstone.base.records.decode import decode_chosen_records
+from siltstone.base.records.decode import ChosenOffsets, decode_chosen_records
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import (
     BATCH_OVERHEAD,
@@ -48,7 +48,6 @@ from siltstone.base.records.layout import (
     codec_of,
     delete_horizons,
 )
-from siltstone.base.records.modern import Choice
 from siltstone.base.records.varint import read_varint, read_varlong, varint_size, write_varint
 from siltstone.compaction.discards import ABORTED, KEYLESS, MARKERS, SUPERSEDED, TOMBSTONES, no_counts
 from siltstone.log.transactions import TransactionScan
@@ -322,7 +321,7 @@ class ByWinners:
         """The winners, and what no key decides on; all others are only counted. Raises CorruptRecordError,
         and CheckFailedError for a winner that is no record."""
         rows = np.flatnonzero(decisions < 0)
-        choice = Choice(
+        choice = ChosenOffsets(
             offsets=self.winners,
             base=self._base_offset,
             met=self._met,

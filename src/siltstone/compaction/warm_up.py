@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from siltstone.base import files
+from siltstone.base.codec_table import CODECS
 from siltstone.base.records.build import BatchShape, Spans, build_batch, encode_headers
 from siltstone.base.records.control import end_transaction_marker
-from siltstone.base.records.layout import CODECS
 from siltstone.compaction.engine import Engine
 from siltstone.compaction.extraction import Group
 from siltstone.compaction.work import LogWork

@@ -83,10 +83,6 @@ class LeaderEpochs:
         covering = [(passed[-1][0], start_offset)] if passed else []
         self._replace(covering + self._entries[len(passed) :])
 
-    def clear(self) -> None:
-        """Forget all epochs. Raises OSError."""
-        self._replace([])
-
     def _replace(self, entries: list[tuple[int, int]]) -> None:
         if entries == self._entries:
             return

@@ -21,9 +21,10 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from siltstone.base.errors import CorruptRecordError, OffsetOutOfRangeError
+from siltstone.base.errors import CorruptMessageError, CorruptRecordError, OffsetOutOfRangeError
 from siltstone.base.files import FileSlice
 from siltstone.base.records.codecs import DEFAULT_LIMIT
+from siltstone.base.records.fetch_results import MessageSetSend
 from siltstone.base.records.layout import LOG_OVERHEAD, Bytes, Directory
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches
 from siltstone.log.lookup import RecordPlace
@@ -64,7 +65,7 @@ class AbortedTransaction(NamedTuple):
     last_offset: int
 
 
-class Place(NamedTuple):
+class FetchPosition(NamedTuple):
     """Where a read ended: at byte ``position`` of ``segment``; all batches before it are below ``offset``.
 
     It holds for a view that has the same segment. Only ``truncate_to`` can make it wrong; what stands there
@@ -80,19 +81,17 @@ class Place(NamedTuple):
 class Fetched:
     """What a read found: a slice of one segment's file, None where there is nothing to read yet.
 
-    ``first_offset`` is the first batch's base offset: at most the offset asked for, or above it in a gap.
-    ``first_batch_size`` is in bytes: a slice that is shorter holds only part of it. ``end_offset`` is the
-    limit that held: nothing at or above it was read.
+    ``view`` is what was read from, with the offsets of that moment. ``first_offset`` is the first batch's
+    base offset: at most the offset asked for, or above it in a gap. ``first_batch_size`` is in bytes: a slice
+    that is shorter holds only part of it. ``end_offset`` is the limit that held: nothing at or above it was
+    read.
     """
 
-    slice: FileSlice | None
-    segment: LiveSegment | None
+    view: LogView
+    slice: FileSlice | None = None
+    segment: LiveSegment | None = None
     first_offset: int
-    first_batch_size: int
-    log_start_offset: int
-    log_end_offset: int
-    high_watermark: int
-    last_stable_offset: int
+    first_batch_size: int = 0
     end_offset: int
     aborted: tuple[AbortedTransaction, ...] = ()
 
@@ -116,13 +115,13 @@ class Fetched:
             raise CorruptRecordError(self.slice.reader.path, self.slice.position, SCAN_REASON[scan.outcome])
         return data[: scan.end], scan.batches, len(data) - scan.end
 
-    def behind(self, batches: Directory) -> Place | None:
+    def behind(self, batches: Directory) -> FetchPosition | None:
         """Where a reader goes on who has used these first of the ``batches``, None when there are none."""
         if self.slice is None or self.segment is None or not len(batches):
             return None
         last = batches[-1]
         end = self.slice.position + int(last["position"]) + int(last["size"])
-        return Place(self.segment, end, int(last["last_offset"]) + 1)
+        return FetchPosition(self.segment, end, int(last["last_offset"]) + 1)
 
 
 def read(
@@ -132,7 +131,7 @@ def read(
     *,
     isolation: str = READ_UNCOMMITTED,
     whole_first: bool = True,
-    place: Place | None = None,
+    place: FetchPosition | None = None,
 ) -> Fetched:
     """Up to ``max_bytes`` of batches from the one that holds ``offset`` on, all from one segment.
 
@@ -150,6 +149,26 @@ def read(
     return _over_renames(view, lambda: _read(view, offset, max_bytes, isolation, whole_first, known))
 
 
+def answer(
+    view: LogView, offset: int, max_bytes: int, *, isolation: str = READ_UNCOMMITTED
+) -> MessageSetSend:
+    """Up to ``max_bytes`` of the log from ``offset`` on, as one fetch is answered (``MessageSetSend``).
+
+    The chunk is read once and not copied after that. It may end within a batch, be it the first: who gets no
+    whole one asks for more. An offset that is out of range, and a log that makes no sense there, are the
+    answer's error code, as Kafka has it. Raises OSError.
+    """
+    try:
+        fetched = read(view, offset, max_bytes, isolation=isolation, whole_first=False)
+    except OffsetOutOfRangeError as error:
+        return MessageSetSend.empty(error.code)
+    except CorruptRecordError:
+        return MessageSetSend.empty(CorruptMessageError.code)
+    if fetched.slice is None:
+        return MessageSetSend.empty()
+    return MessageSetSend(error_code=0, messages=fetched.slice.read())
+
+
 def _over_renames(view: LogView, look: Callable[[], Found]) -> Found:
     """``look``, again when a file was renamed between being asked for and being opened.
 
@@ -164,7 +183,7 @@ def _over_renames(view: LogView, look: Callable[[], Found]) -> Found:
 
 
 def _read(
-    view: LogView, offset: int, max_bytes: int, isolation: str, whole_first: bool, known: Place | None
+    view: LogView, offset: int, max_bytes: int, isolation: str, whole_first: bool, known: FetchPosition | None
 ) -> Fetched:
     limit = view.last_stable_offset if isolation == READ_COMMITTED else view.high_watermark
     number = max(bisect.bisect_right(view.segments, offset, key=_base) - 1, 0)
@@ -173,12 +192,20 @@ def _read(
         found = _place_in(view, number, offset, limit, known)
         number += 1
     if found is None:
-        return _fetched(view, None, None, min(offset, limit), 0, limit, ())
+        return Fetched(view=view, first_offset=min(offset, limit), end_offset=limit)
     segment, position, end, base, first_size = found
     wanted = max(max_bytes, first_size) if whole_first else max_bytes
     part = FileSlice(segment.reader, position, min(wanted, end - position))
     aborted = _aborted(view, number - 1, offset, part, limit) if isolation == READ_COMMITTED else ()
-    return _fetched(view, part, segment, base, first_size, limit, aborted)
+    return Fetched(
+        view=view,
+        slice=part,
+        segment=segment,
+        first_offset=base,
+        first_batch_size=first_size,
+        end_offset=limit,
+        aborted=aborted,
+    )
 
 
 def _base(segment: LiveSegment) -> int:
@@ -186,7 +213,7 @@ def _base(segment: LiveSegment) -> int:
 
 
 def _place_in(
-    view: LogView, number: int, offset: int, limit: int, known: Place | None
+    view: LogView, number: int, offset: int, limit: int, known: FetchPosition | None
 ) -> tuple[LiveSegment, int, int, int, int] | None:
     """(segment, first batch's position, end of what may be read, first batch's base offset and size).
 
@@ -207,7 +234,7 @@ def _place_in(
     return None if place is None else (segment, place.position, end, place.base_offset, place.size)
 
 
-def _head_at(place: Place, end: int) -> tuple[int, int] | None:
+def _head_at(place: FetchPosition, end: int) -> tuple[int, int] | None:
     """Offset and size of the batch at a place, None when no batch with its offset or more can be there."""
     head = place.segment.reader.read(place.position, _HEAD.size)
     if len(head) < _HEAD.size:
@@ -216,29 +243,6 @@ def _head_at(place: Place, end: int) -> tuple[int, int] | None:
     size += LOG_OVERHEAD
     possible = offset >= place.offset and magic <= 2 and _HEAD.size <= size <= end - place.position
     return (offset, size) if possible else None
-
-
-def _fetched(
-    view: LogView,
-    part: FileSlice | None,
-    segment: LiveSegment | None,
-    first_offset: int,
-    first_size: int,
-    limit: int,
-    aborted: tuple[AbortedTransaction, ...],
-) -> Fetched:
-    return Fetched(
-        slice=part,
-        segment=segment,
-        first_offset=first_offset,
-        first_batch_size=first_size,
-        log_start_offset=view.log_start_offset,
-        log_end_offset=view.log_end_offset,
-        high_watermark=view.high_watermark,
-        last_stable_offset=view.last_stable_offset,
-        end_offset=limit,
-        aborted=aborted,
-    )
 
 
 def _aborted(

@@ -22,10 +22,10 @@ import numpy.typing as npt
 
 from siltstone.base import files
 from siltstone.base.errors import CorruptFileError, CorruptRecordError
-from siltstone.base.records.layout import Directory, Int64
+from siltstone.base.records.layout import Int64
 from siltstone.log.indexes import ENTRY_OF_KIND, read_entries
+from siltstone.log.lookup import batch_headers
 from siltstone.log.names import CLEANED, DELETED, SWAP
-from siltstone.log.segments import windows
 
 Entries = np.ndarray[tuple[int], np.dtype[np.void]]
 _LOGS_OF = {
@@ -119,9 +119,10 @@ def _read_batches(path: str) -> _Batches:
     columns: list[list[Int64]] = [[np.empty(0, np.int64)] for _ in names]
     damage = None
     try:
-        for batches in batch_bounds(path):
-            for column, name in zip(columns, names, strict=True):
-                column.append(np.ascontiguousarray(batches[name]))
+        with files.Reader(path) as reader:
+            for batches in batch_headers(reader):
+                for column, name in zip(columns, names, strict=True):
+                    column.append(np.ascontiguousarray(batches[name]))
     except CorruptRecordError as error:
         damage = finding_of(error)
     whole = {name: np.concatenate(column) for name, column in zip(names, columns, strict=True)}
@@ -180,12 +181,3 @@ def _check_times(base: int, entries: Entries, batches: _Batches) -> Iterator[tup
             yield number, f"{entry}: that batch's largest timestamp is {largest[number]}"
         else:
             yield number, f"{entry}: no batch of the log holds that offset"
-
-
-def batch_bounds(path: str) -> Iterator[Directory]:
-    """The batch directories of a log, positions counted from the file's start. Raises CorruptRecordError."""
-    with files.Reader(path) as reader:
-        for window in windows(reader, verify=False):
-            batches = window.batches.copy()
-            batches["position"] += window.origin
-            yield batches

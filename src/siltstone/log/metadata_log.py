@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from siltstone.base import files
-from siltstone.base.config import Config, Setting, Source, parse_stored_config
+from siltstone.base.config import Config, ConfigSource, Setting, parse_stored_config
 from siltstone.base.config.resolve import Given
 from siltstone.base.errors import CorruptFileError, CorruptRecordError, DirectoryRefusedError
 from siltstone.base.records.decode import decode_records
@@ -123,7 +123,7 @@ _SNAPSHOT = re.compile(r"^(\d{20})-(\d{10})\.checkpoint\Z", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
+class MetadataBatch:
     """A batch's records that concern topics or settings, each with its offset and its position in the file.
 
     ``control``: the types of the control records where it is a control batch, else None.
@@ -217,7 +217,7 @@ def _apply(replay: Replay, path: str, records: list[tuple[int, int, MetadataReco
             raise CorruptFileError(path, position, str(error)) from None
 
 
-def _batches(path: str) -> Iterator[Decoded]:
+def _batches(path: str) -> Iterator[MetadataBatch]:
     """The batches of a segment or a snapshot. Raises CorruptRecordError for bytes that are no batches,
     CorruptFileError for a record that makes no sense."""
     with ExitStack() as stack:
@@ -226,7 +226,7 @@ def _batches(path: str) -> Iterator[Decoded]:
             yield from _decoded(path, window)
 
 
-def _decoded(path: str, window: Window) -> Iterator[Decoded]:
+def _decoded(path: str, window: Window) -> Iterator[MetadataBatch]:
     for row in range(len(window.batches)):
         batch = window.batches[row : row + 1]
         header = batch[0]
@@ -235,7 +235,7 @@ def _decoded(path: str, window: Window) -> Iterator[Decoded]:
         base = int(header["base_offset"])
         if header["attributes"] & CONTROL_BIT:
             kinds = [_control_type(columns.key(record), path, here) for record in range(len(columns))]
-            yield Decoded(base_offset=base, last_offset=last, records=[], control=kinds)
+            yield MetadataBatch(base_offset=base, last_offset=last, records=[], control=kinds)
             continue
         plain = not header["attributes"] & CODEC_MASK
         records = []
@@ -244,7 +244,7 @@ def _decoded(path: str, window: Window) -> Iterator[Decoded]:
             found = _decode(columns.value(record), path, position, exact=plain)
             if found is not None:
                 records.append((int(columns.offset[record]), position, found))
-        yield Decoded(base_offset=base, last_offset=last, records=records)
+        yield MetadataBatch(base_offset=base, last_offset=last, records=records)
 
 
 def _decode(value: bytes | None, path: str, position: int, *, exact: bool) -> MetadataRecord | None:
@@ -287,15 +287,15 @@ class ClusterSettings:
     ) -> ClusterSettings:
         """Settings as broker ``node_id`` sees them. Raises UsageError for a bad value of a broker's."""
 
-        def broker(name: str, origin: Source) -> dict[str, Setting]:
+        def broker(name: str, origin: ConfigSource) -> dict[str, Setting]:
             given = image.settings_of(BROKER, name)
             return _in_kafkas_words(parse_stored_config(given, f"{path}: broker {name!r}", origin))
 
         config = Config(
-            broker={} if node_id is None else broker(node_id, Source.DYNAMIC_BROKER_CONFIG),
-            broker_default=broker(ALL_BROKERS, Source.DYNAMIC_DEFAULT_BROKER_CONFIG),
+            broker={} if node_id is None else broker(node_id, ConfigSource.DYNAMIC_BROKER_CONFIG),
+            broker_default=broker(ALL_BROKERS, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
             static=_in_kafkas_words(static or {}),
-            default_source=Source.DEFAULT_CONFIG.value,
+            default_source=ConfigSource.DEFAULT_CONFIG.value,
         )
         return cls(path=path, image=image, broker=config)
 
@@ -328,11 +328,11 @@ class ClusterSettings:
     def own(self, topic: str) -> dict[str, Setting]:
         """Those of them that are known here. Raises UsageError for a bad value of one that is used."""
         source = f"{self.path}: topic {topic}"
-        return parse_stored_config(self.own_texts(topic), source, Source.DYNAMIC_TOPIC_CONFIG)
+        return parse_stored_config(self.own_texts(topic), source, ConfigSource.DYNAMIC_TOPIC_CONFIG)
 
     def broker_in_force(self, config: Config) -> Config:
         """A broker's ``base.config`` with what was set for it at run time; what it has itself wins."""
-        for origin in (Source.DYNAMIC_BROKER_CONFIG, Source.DYNAMIC_DEFAULT_BROKER_CONFIG):
+        for origin in (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG):
             config = config.replacing(origin, {**self.broker.given(origin), **config.given(origin)})
         return config
 
@@ -342,7 +342,7 @@ class ClusterSettings:
         Raises UsageError for a bad value of a setting that is used.
         """
         broker = self.broker if broker is None else broker
-        return broker.replacing(Source.DYNAMIC_TOPIC_CONFIG, _in_kafkas_words(self.own(topic)))
+        return broker.replacing(ConfigSource.DYNAMIC_TOPIC_CONFIG, _in_kafkas_words(self.own(topic)))
 
 
 def _in_kafkas_words(given: Given) -> dict[str, Setting]:

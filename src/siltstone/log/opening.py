@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from random import Random
 
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import DirectoryRefusedError
 from siltstone.log.names import TopicPartition, parse_partition
-from siltstone.log.partition import Background, Found, PartitionLog, run_now
-from siltstone.log.producers import ProducerStates
-from siltstone.log.recovery.partition import Recovered, recover_partition
+from siltstone.log.partition import PartitionLog
+from siltstone.log.recovery.partition import recover_partition
 
 
 def partition_of(directory: Path) -> TopicPartition:
@@ -23,28 +21,6 @@ def partition_of(directory: Path) -> TopicPartition:
             f"{directory}: a partition's directory is named TOPIC-N, such as events-0"
         )
     return where
-
-
-def open_recovered(
-    recovered: Recovered,
-    config: LogConfig,
-    clock: Clock,
-    *,
-    background: Background = run_now,
-    random: Random | None = None,
-) -> PartitionLog:
-    """The log of a directory that recovery has brought into order. Raises OSError."""
-    states = ProducerStates.load(recovered.producers, recovered.log_end_offset)
-    found = Found(
-        where=partition_of(recovered.directory),
-        directory=recovered.directory,
-        segments=recovered.segments,
-        producers=states,
-        log_start_offset=recovered.log_start_offset,
-        log_end_offset=recovered.log_end_offset,
-        recovery_point=recovered.recovery_point,
-    )
-    return PartitionLog(found, config, clock, background=background, random=random)
 
 
 def open_partition(
@@ -71,4 +47,4 @@ def open_partition(
         config=config,
         now_ms=clock.now_ms(),
     )
-    return open_recovered(recovered, config, clock)
+    return PartitionLog(partition_of(directory), recovered, config, clock)

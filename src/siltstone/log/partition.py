@@ -2,12 +2,15 @@
 
 ::
 
-    append, roll, flush, read                     growing
-    delete records or segments, truncate, swap    here
+    append ─► validate, give offsets ─► producers ─► roll? ─► segment ─► view ─► flush?
+    read   ─► view ─► segment ─► a slice of its file
 
-Two locks. ``_lock`` is an append's, and is held for memory and for the active segment. ``_reshaping`` is
-taken before it by whoever renames, cuts or removes closed segments: a swap holds it while it renames and
-syncs, and appends go on.
+Readers take no lock: they work on a ``LogView``, which is replaced as a whole. Bytes of a failed append are
+cut off again; a failed fsync takes the log offline.
+
+Two locks for who changes something. ``_lock`` is an append's, and is held for memory and for the active
+segment. ``_reshaping`` is taken before it by whoever renames, cuts or removes closed segments: a swap holds
+it while it renames and syncs, and appends go on.
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ import contextlib
 import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -33,6 +35,7 @@ from siltstone.log.fetch import LogView
 from siltstone.log.ledger.keeping import forget_behind
 from siltstone.log.names import SNAPSHOT, TopicPartition, parse_segment_file, segment_file
 from siltstone.log.producers import ProducerState, ProducerStates, load_producers
+from siltstone.log.recovery.partition import Recovered
 from siltstone.log.replacement import NOTHING_KNOWN, Known, swap_in
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import Segment, find_segment, list_segments
@@ -48,22 +51,14 @@ from siltstone.log.viewed import ViewedLog
 class SegmentList:
     """At least one segment, the last one active. Every method raises OSError where the disk does."""
 
-    def __init__(
-        self,
-        directory: Path,
-        found: Sequence[Segment],
-        end_offset: int,
-        config: LogConfig,
-        clock: Clock,
-        random: Random,
-    ) -> None:
-        self.directory = directory
+    def __init__(self, recovered: Recovered, config: LogConfig, clock: Clock, random: Random) -> None:
+        self.directory = recovered.directory
         self.config = config
         self._clock = clock
         self._random = random
-        self.segments = tuple(self._live(each) for each in found)
+        self.segments = tuple(self._live(each) for each in recovered.segments)
         if not self.segments:
-            self.segments = (self._create(end_offset),)
+            self.segments = (self._create(recovered.log_end_offset),)
 
     @property
     def active(self) -> LiveSegment:
@@ -177,8 +172,6 @@ class SegmentList:
         self.segments = tuple(sorted((*kept, *fresh), key=lambda segment: segment.base_offset))
 
 
-# What a log is opened from, and what it answers: the small types around ``PartitionLog``.
-
 Background = Callable[[Callable[[], None]], object]
 """Runs a task now or later, such as the flush after a roll."""
 
@@ -203,53 +196,31 @@ class Appended(NamedTuple):
     left_out: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A partition directory in order, as recovery leaves it: what ``PartitionLog`` starts from."""
-
-    where: TopicPartition
-    directory: Path
-    segments: Sequence[Segment]
-    producers: ProducerStates
-    log_start_offset: int
-    log_end_offset: int
-    recovery_point: int
-
-
-# One partition's log as it is appended to and read: the half of ``PartitionLog`` that makes it longer.
-#
-# ::
-#
-#     append ─► validate, give offsets ─► producers ─► roll? ─► segment ─► view ─► flush?
-#     read   ─► view ─► segment ─► a slice of its file
-#
-# One lock for whatever changes the log; readers take none: they work on a ``LogView``, which is replaced as a
-# whole. Bytes of a failed append are cut off again; a failed fsync takes the log offline. (Kafka's
-# ``UnifiedLog`` and ``LocalLog``.)
-
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class GrowingLog(ViewedLog):
-    """What ``PartitionLog`` is built on; nobody opens it by itself.
+class PartitionLog(ViewedLog):
+    """The log of one partition; a program opens it through a ``LogManager``.
 
-    For everybody to read: ``where``, ``directory``, ``base.config``; ``log_start_offset``, the first offset
-    that may be read; ``log_end_offset``, which the next record gets; ``recovery_point``, below which
-    everything is durable; ``flushed_ms``, when it was flushed last; ``offline``, why it takes no more
-    appends, None while it does; ``view``, what readers work on.
+    For everybody to read: ``where``, ``directory``, ``config``; ``log_start_offset``, the first offset that
+    may be read; ``log_end_offset``, which the next record gets; ``recovery_point``, below which everything is
+    durable; ``flushed_ms``, when it was flushed last; ``offline``, why it takes no more appends, None while
+    it does; ``view``, what readers work on.
     """
 
     def __init__(
         self,
-        found: Found,
+        where: TopicPartition,
+        recovered: Recovered,
         config: LogConfig,
         clock: Clock,
         *,
         background: Background = run_now,
         random: Random | None = None,
     ) -> None:
-        self.where = found.where
-        self.directory = found.directory
+        """The log of a directory that recovery has brought into order. Raises OSError."""
+        self.where = where
+        self.directory = recovered.directory
         self.config = config
         self._clock = clock
         self._background = background
@@ -257,16 +228,14 @@ class GrowingLog(ViewedLog):
         self._reshaping = threading.RLock()
         self.offline: str | None = None
         self._closed = False
-        self._producers = found.producers
-        self._epochs = LeaderEpochs(found.directory)
-        self.recovery_point = found.recovery_point
+        self._producers = ProducerStates.load(recovered.producers, recovered.log_end_offset)
+        self._epochs = LeaderEpochs(recovered.directory)
+        self.recovery_point = recovered.recovery_point
         self.flushed_ms = clock.now_ms()
         self._cuts = 0
         self._high_watermark: int | None = None
-        self._list = SegmentList(
-            found.directory, found.segments, found.log_end_offset, config, clock, random or Random()
-        )
-        self._log_start, self._log_end = found.log_start_offset, found.log_end_offset
+        self._list = SegmentList(recovered, config, clock, random or Random())
+        self._log_start, self._log_end = recovered.log_start_offset, recovered.log_end_offset
         self.view = self._publish()
 
     @property
@@ -444,22 +413,6 @@ class GrowingLog(ViewedLog):
             if including_active:
                 self.flushed_ms = self._clock.now_ms()
 
-
-def _writable(data: Bytes | bytes | bytearray | memoryview) -> Bytes:
-    """A writable array over the buffer, or a copy where it is not writable."""
-    array: Bytes = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
-    return array if array.flags.writeable else array.copy()
-
-
-class PartitionLog(GrowingLog):
-    """The log of one partition.
-
-    For everybody to read: ``where``, ``directory``, ``base.config``; ``log_start_offset``, the first offset
-    that may be read; ``log_end_offset``, which the next record gets; ``recovery_point``, below which
-    everything is durable; ``flushed_ms``, when it was flushed last; ``offline``, why it takes no more
-    appends, None while it does; ``view``, what readers work on.
-    """
-
     # What makes it shorter
 
     def set_high_watermark(self, offset: int | None) -> None:
@@ -603,3 +556,9 @@ class PartitionLog(GrowingLog):
             self._closed = True
             for segment in self._list.segments:
                 segment.close_for_append()
+
+
+def _writable(data: Bytes | bytes | bytearray | memoryview) -> Bytes:
+    """A writable array over the buffer, or a copy where it is not writable."""
+    array: Bytes = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
+    return array if array.flags.writeable else array.copy()

@@ -6,6 +6,10 @@ a directory. Anything else (a symbolic link, a FIFO, a socket, a device, a direc
 refused by name, and with it the log: passed over, it would be a segment that nobody sees, and its neighbours
 would be merged across it; followed, it would lead whoever cleans as root out of the directory.
 
+Whoever owns the directory can put anything under the names of Siltstone's folders (staged files, a compacted
+ledger, staged writes; Kafka's loader passes folders over). So before one of them is used or removed,
+``has_own_folder`` asks for more than that it is a directory: its owner, root or the user who runs us made it.
+
 Whoever changes or copies a log asks for more: each of them must belong to the owner of the partition
 directory, as a broker's do. (A broker does not look at either: it follows links, and cannot open what it may
 not read.)
@@ -16,7 +20,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from siltstone.base import files
-from siltstone.base.errors import UnsafeFileError
+from siltstone.base.errors import DirectoryRefusedError, UnsafeFileError
 from siltstone.log.names import COMPACTED, DELETED, STAGED_WRITES, STAGING, TEMPORARY, is_kafkas_file
 
 _FOLDERS = (STAGING, COMPACTED, STAGED_WRITES)
@@ -65,3 +69,16 @@ def refuse_kind(path: Path, facts: files.FileStat, wanted: str) -> None:
     raise UnsafeFileError(
         f"{path}: a {facts.kind}, but a {wanted} is wanted here; the log is left alone. {advice.capitalize()}"
     )
+
+
+def has_own_folder(partition: Path, name: str = STAGING) -> bool:
+    """Is our folder ``name`` in the partition's directory? Raises DirectoryRefusedError, with the log's name,
+    when something else has its name: nothing was changed then; OSError."""
+    path = partition / name
+    reason = files.why_not_our_folder(path)
+    if reason is not None:
+        raise DirectoryRefusedError(
+            f"{partition.name}: {path} {reason}, so nothing is written to it or removed; "
+            "look at what it is, remove it, and run the command again"
+        )
+    return files.exists(path)

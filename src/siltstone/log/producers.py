@@ -30,7 +30,7 @@ from siltstone.base.errors import (
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
-from siltstone.base.records.control import Marker, marker_of
+from siltstone.base.records.control import EndTransactionMarker, marker_of
 from siltstone.base.records.layout import BATCH, CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory
 from siltstone.log.names import SNAPSHOT, parse_segment_file, segment_file
 from siltstone.log.segments import Segment, segment_holding, windows
@@ -169,7 +169,7 @@ class Producer:
         self.open_transaction_offset = batch.first_offset
         return True
 
-    def add_marker(self, batch: ProducerBatch, marker: Marker) -> int:
+    def add_marker(self, batch: ProducerBatch, marker: EndTransactionMarker) -> int:
         """A marker is in the log; returns the first offset of the transaction that it ended, -1 for none."""
         self._enter(batch.epoch)
         first = self.open_transaction_offset
@@ -201,7 +201,7 @@ def refuse_data(producer: Producer, batch: ProducerBatch, *, fenced: bool, seque
         )
 
 
-def refuse_marker(producer: Producer, batch: ProducerBatch, marker: Marker | None) -> None:
+def refuse_marker(producer: Producer, batch: ProducerBatch, marker: EndTransactionMarker | None) -> None:
     """Raise what Kafka raises for a marker of a producer or a coordinator that has been replaced.
 
     Without the ``marker`` itself the coordinator is not looked at.
@@ -261,7 +261,7 @@ class Duplicate:
     timestamp_ms: int
 
 
-class AbortedTransaction(NamedTuple):
+class AbortedTxn(NamedTuple):
     """An entry of a ``.txnindex``; ``last_offset`` is the marker's."""
 
     producer_id: int
@@ -336,7 +336,7 @@ class ProducerStates:
     def _known(self, producer_id: int) -> Producer:
         return self._producers.get(producer_id) or Producer(producer_id)
 
-    def update(self, batches: Directory, data: Bytes, path: str = "") -> list[AbortedTransaction]:
+    def update(self, batches: Directory, data: Bytes, path: str = "") -> list[AbortedTxn]:
         """Take in ``batches`` of ``data``, which are in the log now; the transactions that they aborted.
 
         Refuses nothing that is history, but raises CorruptRecordError for a marker that makes no sense.
@@ -363,7 +363,7 @@ class ProducerStates:
         if producer.add_data(batch):
             self._open[batch.first_offset] = batch.producer_id
 
-    def _end(self, batch: ProducerBatch, marker: Marker) -> AbortedTransaction | None:
+    def _end(self, batch: ProducerBatch, marker: EndTransactionMarker) -> AbortedTxn | None:
         """A marker ends a transaction: its entry as if it was aborted, None where none was open."""
         producer = self._producers.get(batch.producer_id)
         if producer is None:
@@ -374,7 +374,7 @@ class ProducerStates:
         self._open.pop(first, None)
         self._ended[first] = batch.first_offset
         stable = min(self._open, default=batch.last_offset + 1)
-        return AbortedTransaction(batch.producer_id, first, batch.first_offset, stable)
+        return AbortedTxn(batch.producer_id, first, batch.first_offset, stable)
 
     @property
     def first_unstable_offset(self) -> int | None:
@@ -408,15 +408,8 @@ class ProducerStates:
             del self._producers[producer_id]
         return len(gone)
 
-    def clear(self, end_offset: int = 0) -> None:
-        """Forget everybody: the log holds nothing below ``end_offset``, and ends there."""
-        self._producers.clear()
-        self._open.clear()
-        self._ended.clear()
-        self.map_end_offset = end_offset
 
-
-def _marker_to_append(data: Bytes | None, batches: Directory, row: int) -> Marker | None:
+def _marker_to_append(data: Bytes | None, batches: Directory, row: int) -> EndTransactionMarker | None:
     if data is None:
         return None
     try:
@@ -429,7 +422,9 @@ def _marker_to_append(data: Bytes | None, batches: Directory, row: int) -> Marke
     return marker
 
 
-def _refuse(producer: Producer, batch: ProducerBatch, marker: Marker | None, origin: Origin) -> None:
+def _refuse(
+    producer: Producer, batch: ProducerBatch, marker: EndTransactionMarker | None, origin: Origin
+) -> None:
     replicated = origin is Origin.REPLICATION
     if not batch.control:
         refuse_data(producer, batch, fenced=not replicated, sequenced=origin is Origin.CLIENT)
@@ -437,7 +432,7 @@ def _refuse(producer: Producer, batch: ProducerBatch, marker: Marker | None, ori
         refuse_marker(producer, batch, marker)
 
 
-def _after(producer: Producer, batch: ProducerBatch, marker: Marker | None) -> Producer:
+def _after(producer: Producer, batch: ProducerBatch, marker: EndTransactionMarker | None) -> Producer:
     """A copy of ``producer`` as it will be once ``batch`` is appended."""
     copy = producer.copy()
     if marker is not None:

@@ -22,16 +22,21 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone.base.errors import CorruptRecordError, MessageTooLargeError, OffsetOutOfRangeError, UsageError
-from siltstone.base.records.checksum import first_bad_checksum, refuse_bad_checksum
-from siltstone.base.records.codecs import DEFAULT_LIMIT
+from siltstone.base.records.checksum import first_bad_checksum
 from siltstone.base.records.columns import RecordColumns, select
-from siltstone.base.records.convert import up_convert
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory
 from siltstone.base.records.pieces import PIECE_BYTES, pieces
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd
 from siltstone.log import fetch
-from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, AbortedTransaction, Fetched, LogView, Place
+from siltstone.log.fetch import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    AbortedTransaction,
+    Fetched,
+    FetchPosition,
+    LogView,
+)
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import LARGEST_BATCH
 from siltstone.log.transactions import Aborted, Carried, TransactionScan
@@ -117,7 +122,24 @@ class _Before:
         return self.offset == offset and (self.view is view or self.segment is fetched.segment)
 
 
-class LogReader:
+class RecordReader:
+    """What gives a log's records in order, read by ``poll``."""
+
+    def poll(self, max_bytes: int | None = None) -> Polled | None:
+        """The next records; None at the end."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Polled]:
+        while (polled := self.poll()) is not None:
+            yield polled
+
+    def records(self) -> Iterator[Record]:
+        """One object a record, to the end as it is now: for people; columns are a hundred times faster."""
+        for polled in self:
+            yield from records_of(polled)
+
+
+class LogReader(RecordReader):
     """A cursor over a log. ``offset`` is the next one to be read, ``resets`` how often it had to jump.
 
     ``reset`` says what becomes of an offset that is no longer, or not yet, in the log: it goes on at the
@@ -150,7 +172,7 @@ class LogReader:
         self._isolation, self._reset, self._end = isolation, reset, end
         self.buffer_bytes, self._largest = buffer_bytes, largest_batch_bytes
         self._limit, self._verify = limit, verify
-        self._place: Place | None = None
+        self._place: FetchPosition | None = None
         self._before = _Before()
         self.resets = 0
         self.offset = self._offset_of(start, log.view)
@@ -169,15 +191,6 @@ class LogReader:
                 raise UsageError(f"start {start!r}: give {EARLIEST}, {LATEST}, an offset or AtTime(ms)")
             return view.log_start_offset if start == EARLIEST else end
         return start
-
-    def __iter__(self) -> Iterator[Polled]:
-        while (polled := self.poll()) is not None:
-            yield polled
-
-    def records(self) -> Iterator[Record]:
-        """One object a record, to the end as it is now: for people; columns are a hundred times faster."""
-        for polled in self:
-            yield from records_of(polled)
 
     def poll(self, max_bytes: int | None = None) -> Polled | None:
         """The next records, of about ``max_bytes`` of log (at least one batch); None at the end.
@@ -205,7 +218,7 @@ class LogReader:
                 return polled
         return None
 
-    def _fetch(self, view: LogView, max_bytes: int, place: Place | None) -> Fetched:
+    def _fetch(self, view: LogView, max_bytes: int, place: FetchPosition | None) -> Fetched:
         try:
             fetched = fetch.read(view, self.offset, max_bytes, isolation=self._isolation, place=place)
         except OffsetOutOfRangeError:
@@ -309,18 +322,3 @@ def records_of(polled: Polled, most: int | None = None) -> Iterator[Record]:
             headers=tuple(columns.headers(row)),
             leader_epoch=epochs[columns.batch[row]],
         )
-
-
-def as_record_batches(fetched: Fetched, *, limit: int = DEFAULT_LIMIT) -> Bytes:
-    """The whole batches of a read for somebody who knows magic 2 only: message sets become record batches.
-
-    uint8; without message sets they are the bytes of the file. Raises CorruptRecordError, also for a message
-    set whose checksum does not hold.
-    """
-    data, batches, _ = fetched.batches()
-    if fetched.slice is None:
-        return data
-    path, origin = fetched.slice.reader.path, fetched.slice.position
-    old = batches[batches["magic"] < 2]
-    refuse_bad_checksum(data, old, path=path, origin=origin)
-    return up_convert(data, batches, limit=limit, path=path, origin=origin)

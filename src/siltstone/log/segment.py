@@ -236,10 +236,6 @@ class LiveSegment:
             base_offset=base_offset,
             size=0,
             modified_ns=now_ms * 1_000_000,
-            inode=0,
-            offset_index_size=0,
-            time_index_size=0,
-            transaction_index_size=0,
         )
         segment = cls(empty, config, created_ms=now_ms, jitter_ms=jitter_ms)
         for kind in SEGMENT_KINDS[:3]:
@@ -472,7 +468,6 @@ class LiveSegment:
             base_offset=self.base_offset,
             size=place.position,
             modified_ns=self._modified_ms * 1_000_000,
-            inode=0,
             offset_index_size=self.offset_index.size,
             time_index_size=self.time_index.size,
             transaction_index_size=self.transaction_index_size,

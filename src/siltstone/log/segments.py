@@ -24,6 +24,7 @@ from siltstone.base.records.checksum import refuse_bad_checksum
 from siltstone.base.records.layout import MAGIC_POSITION, Bytes, Directory
 from siltstone.base.records.scan import SCAN_REASON, Scan, ScanEnd, scan_batches
 from siltstone.log.indexes import read_entries
+from siltstone.log.lookup import batch_headers
 from siltstone.log.names import SEGMENT_KINDS, parse_segment_file, segment_file
 from siltstone.log.partition_files import partition_files, refuse_kind
 
@@ -39,10 +40,10 @@ class Segment:
     base_offset: int
     size: int
     modified_ns: int
-    inode: int
-    offset_index_size: int
-    time_index_size: int
-    transaction_index_size: int
+    inode: int = 0
+    offset_index_size: int = 0
+    time_index_size: int = 0
+    transaction_index_size: int = 0
 
     @property
     def path(self) -> str:
@@ -193,15 +194,12 @@ def largest_timestamp(segment: Segment) -> int:
 def first_batch_timestamp(segment: Segment) -> int | None:
     """Largest timestamp of the segment's first batch in ms, None where there is no batch or no time."""
     with files.Reader(segment.path) as reader:
-        head = np.empty(min(segment.size, 4096), np.uint8)
-        got = reader.read_into(head, 0)
-        scan = scan_batches(head[:got])
-        if scan.outcome == ScanEnd.TRUNCATED and not len(scan.batches):
-            head = np.empty(min(segment.size, max(scan.needed, 1)), np.uint8)
-            scan = scan_batches(head[: reader.read_into(head, 0)])
-    if not len(scan.batches) or int(scan.batches["max_timestamp"][0]) <= 0:
-        return None
-    return int(scan.batches["max_timestamp"][0])
+        try:
+            first = next(batch_headers(reader, end=segment.size, first_read=4096), None)
+        except CorruptRecordError:
+            first = None
+    timestamp = 0 if first is None else int(first["max_timestamp"][0])
+    return timestamp if timestamp > 0 else None
 
 
 def has_message_sets(segment: Segment) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -26,9 +26,9 @@ _VERSION = 1
 _CHECKED_FROM = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerEntry:
-    """One producer's last batch. ``last_offset`` and ``last_sequence`` are -1 when it has no data left."""
+class ProducerEntry(NamedTuple):
+    """One producer's last batch, its fields in the order of the file. ``last_offset`` and ``last_sequence``
+    are -1 when it has no data left."""
 
     producer_id: int
     producer_epoch: int
@@ -55,19 +55,7 @@ def read_snapshot(data: bytes, path: str = "", offset: int | None = None) -> lis
         raise CorruptFileError(path, 2, "snapshot checksum does not match")
     if len(data) != _HEAD.size + count * _ENTRY.size:
         raise CorruptFileError(path, 6, f"no room for exactly {count} producers")
-    found = [
-        ProducerEntry(
-            producer_id=fields[0],
-            producer_epoch=fields[1],
-            last_sequence=fields[2],
-            last_offset=fields[3],
-            offset_delta=fields[4],
-            timestamp_ms=fields[5],
-            coordinator_epoch=fields[6],
-            open_transaction_offset=fields[7],
-        )
-        for fields in _ENTRY.iter_unpack(data[_HEAD.size :])
-    ]
+    found = [ProducerEntry._make(fields) for fields in _ENTRY.iter_unpack(data[_HEAD.size :])]
     if offset is not None:
         _refuse_senseless(found, offset, path)
     return found
@@ -88,18 +76,6 @@ def _refuse_senseless(producers: Sequence[ProducerEntry], offset: int, path: str
 
 def write_snapshot(producers: Iterable[ProducerEntry]) -> bytes:
     """Encode a snapshot file's bytes."""
-    rows = [
-        _ENTRY.pack(
-            p.producer_id,
-            p.producer_epoch,
-            p.last_sequence,
-            p.last_offset,
-            p.offset_delta,
-            p.timestamp_ms,
-            p.coordinator_epoch,
-            p.open_transaction_offset,
-        )
-        for p in producers
-    ]
+    rows = [_ENTRY.pack(*producer) for producer in producers]
     body = len(rows).to_bytes(4, "big") + b"".join(rows)
     return _VERSION.to_bytes(2, "big") + crc32c(body).to_bytes(4, "big") + body

@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -159,15 +160,52 @@ def _kinds(
     for i in range(len(rows)):
         header = batches[rows[i]]
         record = first_record[i]
-        if header.attributes & 0x20 == 0:
-            kinds[i] = 0
+        if header.attributes & CONTROL_BIT == 0:
+            kinds[i] = DATA
         elif header.count == 0:
-            kinds[i] = 4
+            kinds[i] = EMPTY
         elif key_size[record] < 4 or read_int16(data, key_start[record]) < 0:
-            kinds[i] = 5
+            kinds[i] = SENSELESS
         else:
             type_ = read_int16(data, key_start[record] + 2)
-            kinds[i] = 2 if type_ == 0 else 1 if type_ == 1 else 3
+            kinds[i] = ABORT if type_ == 0 else COMMIT if type_ == 1 else OTHER
+
+
+class _Batches(NamedTuple):
+    """Transactional and control batches, in order: their rows in the window's directory, what they are, and
+    their producers' rows in the table."""
+
+    row: Int64
+    kind: Kinds
+    producer: Int64
+    base_offset: Int64
+    last_offset: Int64
+
+
+class _Producers(NamedTuple):
+    """Of each producer, bool: has it data that no index names and no marker has ended yet; was it met in this
+    scan; and is what it began with an abort that no index names, or something that one does."""
+
+    opened: Flags
+    touched: Flags
+    unlisted: Flags
+    listed_first: Flags
+
+
+class _Index(NamedTuple):
+    """The aborted transactions, and for each producer its first one's row and the one behind its last."""
+
+    first_offset: Int64
+    last_offset: Int64
+    bounds: Int64
+
+
+class _Met(NamedTuple):
+    """Of each aborted transaction, bool: was data of it read, its marker, and its marker behind its data."""
+
+    observed: Flags
+    marked: Flags
+    ended: Flags
 
 
 @kernel
@@ -185,66 +223,53 @@ def _entry_of(first_aborted: Int64, low: int, high: int, offset: int) -> int:
 
 @kernel
 def _follow(
-    rows: Int64,
-    kinds: Kinds,
-    place: Int64,
-    base_offset: Int64,
-    last_offset: Int64,
-    bounds: Int64,
-    first_aborted: Int64,
-    last_aborted: Int64,
-    opened: Flags,
-    touched: Flags,
-    unlisted: Flags,
-    listed_first: Flags,
-    observed: Flags,
-    marked: Flags,
-    ended: Flags,
-    aborted: Flags,
-    empty: Flags,
+    batches: _Batches, producers: _Producers, index: _Index, met: _Met, aborted: Flags, empty: Flags
 ) -> tuple[int, int]:
     """Go through transactional and control batches in order; returns the one that contradicts the index (-1
     for none) and which of ``_CONTRADICTIONS`` it is.
 
-    ``place`` is a batch's producer in the table, of which ``opened``, ``touched``, ``unlisted`` and
-    ``listed_first`` are columns and ``bounds`` its aborted transactions; ``observed``, ``marked`` and
-    ``ended`` have a row for each of those. ``aborted`` and ``empty`` are filled, one a batch of the window.
+    ``producers`` and ``met`` are brought forward. ``aborted`` and ``empty`` are filled, one a batch of the
+    window.
     """
+    rows, kinds, places, base_offset, last_offset = batches
+    opened, touched, unlisted, listed_first = producers
+    first_aborted, last_aborted, bounds = index
+    observed, marked, ended = met
     for i in range(len(rows)):
-        row, producer, kind = rows[i], place[i], kinds[i]
-        if kind >= 3:
-            empty[row] = kind == 4
+        row, producer, kind = rows[i], places[i], kinds[i]
+        if kind >= OTHER:
+            empty[row] = kind == EMPTY
             continue
         low = bounds[producer, 0]
         entry = _entry_of(first_aborted, low, bounds[producer, 1], last_offset[i])
         listed = entry >= low and last_aborted[entry] >= base_offset[i]
         if listed:
             # Data that no index names and no marker has ended yet is of this very transaction.
-            if kind == 1:
-                return i, 1
+            if kind == COMMIT:
+                return i, _COMMITTED
             if opened[producer] or first_aborted[entry] > base_offset[i]:
-                return i, 2
+                return i, _BEGINS_ELSEWHERE
             listed_first[producer] |= not touched[producer]
-        elif kind == 2:
+        elif kind == ABORT:
             if opened[producer]:
-                return i, 0
+                return i, _NOT_LISTED
             unlisted[producer] |= not touched[producer]
         touched[producer] = True
-        if kind == 0:
+        if kind == DATA:
             # The entry ends at a marker, which is a batch of its own.
             if listed and last_aborted[entry] <= last_offset[i]:
-                return i, 3
+                return i, _ENDS_ELSEWHERE
             aborted[row] = listed
             if listed:
                 observed[entry] = True
             else:
                 opened[producer] = True
-        elif kind == 1:
+        elif kind == COMMIT:
             empty[row] = not opened[producer]
             opened[producer] = False
         elif listed:
             if last_aborted[entry] != base_offset[i]:
-                return i, 3
+                return i, _ENDS_ELSEWHERE
             marked[entry] = True
             empty[row] = not observed[entry]
             ended[entry] = observed[entry]
@@ -294,11 +319,11 @@ class TransactionScan:
 
     def __init__(self, aborted: Aborted, carried: Carried = NOTHING) -> None:
         self._aborted = aborted
-        self._producers = np.array(sorted(carried.unended), np.int64)
-        self._opened = np.ones(len(self._producers), np.bool_)
-        self._touched, self._unlisted, self._listed_first = np.zeros((3, len(self._producers)), np.bool_)
-        self._observed = np.isin(aborted.last_offset, np.array(carried.observed, np.int64))
-        self._marked, self._ended = np.zeros((2, len(aborted.last_offset)), np.bool_)
+        self._ids = np.array(sorted(carried.unended), np.int64)
+        opened = np.ones(len(self._ids), np.bool_)
+        self._producers = _Producers(opened, *np.zeros((3, len(self._ids)), np.bool_))
+        observed = np.isin(aborted.last_offset, np.array(carried.observed, np.int64))
+        self._met = _Met(observed, *np.zeros((2, len(aborted.last_offset)), np.bool_))
 
     def follow(
         self, window: Bytes, batches: Directory, *, path: str = "", origin: int = 0
@@ -324,12 +349,9 @@ class TransactionScan:
             raise CorruptFileError(path, position, "a control record's key makes no sense")
         place, bounds = self._places(mine["producer_id"])
         aborted, empty = np.zeros((2, len(batches)), np.bool_)
-        bad, which = _follow(
-            *(rows, kinds, place, mine["base_offset"].copy(), mine["last_offset"].copy(), bounds),
-            *(self._aborted.first_offset, self._aborted.last_offset),
-            *(self._opened, self._touched, self._unlisted, self._listed_first),
-            *(self._observed, self._marked, self._ended, aborted, empty),
-        )
+        transactional = _Batches(rows, kinds, place, mine["base_offset"].copy(), mine["last_offset"].copy())
+        index = _Index(self._aborted.first_offset, self._aborted.last_offset, bounds)
+        bad, which = _follow(transactional, self._producers, index, self._met, aborted, empty)
         if bad >= 0:
             reason = _CONTRADICTIONS[which].format(producer=mine["producer_id"][bad])
             raise CorruptFileError(path, origin + int(mine["position"][bad]), reason)
@@ -337,14 +359,11 @@ class TransactionScan:
 
     def _places(self, producer_ids: Int64) -> tuple[Int64, Int64]:
         """Rows of the table, to which new producers are added, and bounds of its aborted transactions."""
-        table = np.union1d(self._producers, producer_ids)
-        if len(table) != len(self._producers):
-            where = np.searchsorted(table, self._producers)
-            for name in ("_opened", "_touched", "_unlisted", "_listed_first"):
-                grown = np.zeros(len(table), np.bool_)
-                grown[where] = getattr(self, name)
-                setattr(self, name, grown)
-            self._producers = table
+        table = np.union1d(self._ids, producer_ids)
+        if len(table) != len(self._ids):
+            grown = np.zeros((len(self._producers), len(table)), np.bool_)
+            grown[:, np.searchsorted(table, self._ids)] = self._producers
+            self._ids, self._producers = table, _Producers(*grown)
         left = np.searchsorted(self._aborted.producer_id, table)
         right = np.searchsorted(self._aborted.producer_id, table, side="right")
         return np.searchsorted(table, producer_ids), np.column_stack((left, right))
@@ -352,12 +371,12 @@ class TransactionScan:
     @property
     def unended(self) -> tuple[int, ...]:
         """Producers with data whose marker has not come yet, and that no index names."""
-        return tuple(self._producers[self._opened].tolist())
+        return tuple(self._ids[self._producers.opened].tolist())
 
     def refuse_unmarked(self, first: int, end: int, path: str) -> None:
         """All batches with offsets of [first, end) were gone through: was each entry's marker met that is to
         be there? Raises CorruptFileError with ``path``."""
-        due = (self._aborted.last_offset >= first) & (self._aborted.last_offset < end) & ~self._marked
+        due = (self._aborted.last_offset >= first) & (self._aborted.last_offset < end) & ~self._met.marked
         if due.any():
             producer = int(self._aborted.producer_id[np.argmax(due)])
             raise CorruptFileError(path, 0, ENDS_ELSEWHERE.format(producer=producer))
@@ -374,13 +393,13 @@ class TransactionScan:
 
     def summary(self, first: int) -> Int64:
         """How a scan from offset ``first`` on left the producers: int64[n, 3], rows as ``OPEN`` says."""
-        closed = self._producers[self._touched & ~self._opened]
-        opened = self._producers[self._touched & self._opened]
-        observed = self._aborted.last_offset[self._observed]
-        unlisted, listed = self._producers[self._unlisted], self._producers[self._listed_first]
+        met = self._producers
         parts = (
-            *((CLOSED, closed), (OPEN, opened), (OBSERVED, observed)),
-            *((UNLISTED, unlisted), (LISTED, listed)),
+            (CLOSED, self._ids[met.touched & ~met.opened]),
+            (OPEN, self._ids[met.touched & met.opened]),
+            (OBSERVED, self._aborted.last_offset[self._met.observed]),
+            (UNLISTED, self._ids[met.unlisted]),
+            (LISTED, self._ids[met.listed_first]),
         )
         rows = [np.column_stack((np.full((len(v), 2), (first, kind)), v)) for kind, v in parts]
         return np.concatenate(rows).astype(np.int64)
@@ -388,7 +407,7 @@ class TransactionScan:
     def ended_transactions(self) -> bytes:
         """The ``.txnindex`` of what was gone through: aborted transactions whose marker came and of which
         data was read, by the marker's offset."""
-        ended = self._aborted.entries[self._ended]
+        ended = self._aborted.entries[self._met.ended]
         return ended[np.argsort(ended["last_offset"], kind="stable")].tobytes()
 
 

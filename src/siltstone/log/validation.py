@@ -38,6 +38,7 @@ from typing import NamedTuple
 import numpy as np
 from crc32c import crc32c
 
+from siltstone.base.codec_table import CODECS, codec_number
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import (
     CorruptMessageError,
@@ -63,6 +64,7 @@ from siltstone.base.records.check import (
     UNTIMELY,
     WIDTH,
     Fault,
+    Rules,
     admit_one,
     assign_offsets,
     check_batches,
@@ -83,15 +85,18 @@ from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.inflate import records_max
 from siltstone.base.records.layout import (
+    ATTRIBUTES_POSITION,
     BATCH,
     BATCH_OVERHEAD,
     CHECKED_FROM,
     CODEC_MASK,
-    CODECS,
     CONTROL_BIT,
     CRC_POSITION,
+    ENTRY_MIN,
     LOG_OVERHEAD,
     MAGIC_POSITION,
+    MESSAGE_SIZE_MIN_V0,
+    SIZE_POSITION,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     Bytes,
@@ -131,14 +136,8 @@ def recompress(data: Bytes, batches: Directory, config: LogConfig) -> tuple[Byte
 
 def _codec(config: LogConfig) -> tuple[int, int | None]:
     """The topic's codec and its level, None for the codec's own."""
-    if config.compression_type == "uncompressed":
-        return 0, None
-    levels = {
-        "gzip": None if config.compression_gzip_level < 0 else config.compression_gzip_level,
-        "lz4": config.compression_lz4_level,
-        "zstd": config.compression_zstd_level,
-    }
-    return CODECS.index(config.compression_type), levels.get(config.compression_type)
+    level: int | None = getattr(config, f"compression_{config.compression_type}_level", None)
+    return codec_number(config.compression_type), level
 
 
 def _compressed(batch: Bytes, codec: int, level: int | None) -> Bytes:
@@ -147,8 +146,9 @@ def _compressed(batch: Bytes, codec: int, level: int | None) -> Bytes:
         return batch
     body = np.frombuffer(compress(codec, batch[BATCH_OVERHEAD:], level), np.uint8)
     whole = np.concatenate((batch[:BATCH_OVERHEAD], body))
-    whole[8:12] = np.frombuffer((len(whole) - LOG_OVERHEAD).to_bytes(4, "big"), np.uint8)
-    whole[CHECKED_FROM + 1] |= codec
+    size = (len(whole) - LOG_OVERHEAD).to_bytes(4, "big")
+    whole[SIZE_POSITION:LOG_OVERHEAD] = np.frombuffer(size, np.uint8)
+    whole[ATTRIBUTES_POSITION + 1] |= codec
     patch_checksums(whole, np.zeros(1, np.int64), np.array([len(whole)], np.int64))
     return whole
 
@@ -187,7 +187,6 @@ def _headers(columns: RecordColumns) -> Spans:
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 _LAST_END_OFFSET = _MOST - (1 << 31)
 """From here on a batch of 2^31 records would take the end offset beyond an int64."""
-_SMALLEST_ENTRY = 26
 NAMED_RECORDS = 10_000
 """So many refused records are named at most: a small compressed batch can hold millions."""
 
@@ -240,10 +239,6 @@ class Validated(NamedTuple):
     left_out: int = 0
 
 
-_Rules = tuple[bool, bool, int, int]
-"""Whether a client sent it, whether records need keys, and the bounds of their timestamps."""
-
-
 def validate_and_assign(
     data: Bytes,
     *,
@@ -266,13 +261,13 @@ def validate_and_assign(
         return _take_over(data, config, next_offset)
     client, log_append = origin is Origin.CLIENT, config.message_timestamp_type == "LogAppendTime"
     rules = (client, "compact" in config.policies, *_bounds(config, now_ms, log_append))
-    given = (next_offset, leader_epoch, log_append, now_ms)
+    assigned = (next_offset, leader_epoch, log_append, now_ms)
     small = (
         min(config.max_message_bytes, config.segment_bytes) if config.compression_type == "producer" else 0
     )
     rows = np.empty(1, BATCH)
     checksum = _checksum(data)
-    records, first, last, largest = admit_one(data, rows, checksum, *rules, small, *given)
+    records, first, last, largest = admit_one(data, rows, checksum, rules, small, assigned)
     if records:
         return Validated(data, rows, first, last, largest, last, records)
     one = _one_batch(data) if client else data
@@ -285,7 +280,7 @@ def validate_and_assign(
         _refuse_oversized(rows, config)
     if len(data) > config.segment_bytes:
         raise _too_much(data, config)
-    if assign_offsets(data, rows, findings, *given):
+    if assign_offsets(data, rows, findings, assigned):
         _patch_pending(data, rows, findings)
     return _validated(data, rows, left_out)
 
@@ -299,7 +294,10 @@ def _no_offsets_left(end_offset: int) -> LogError:
 
 def _checksum(data: Bytes) -> int:
     """The checksum of ``data`` where it may be one large batch, else -1; faster than the kernel's."""
-    if len(data) <= SMALL_BATCH_SIZE or int.from_bytes(data[8:12].tobytes(), "big") + 12 != len(data):
+    if len(data) <= SMALL_BATCH_SIZE:
+        return -1
+    size = int.from_bytes(data[SIZE_POSITION:LOG_OVERHEAD].tobytes(), "big")
+    if size + LOG_OVERHEAD != len(data):
         return -1
     return int(crc32c(data.data[CHECKED_FROM:]))
 
@@ -348,8 +346,9 @@ def _whole_batch_at(data: Bytes, position: int) -> int:
     behind = len(data) - position
     if behind < LOG_OVERHEAD:
         return 0
-    size = int.from_bytes(data[position + 8 : position + LOG_OVERHEAD].tobytes(), "big", signed=True)
-    if size < _SMALLEST_ENTRY - LOG_OVERHEAD:
+    field = data[position + SIZE_POSITION : position + LOG_OVERHEAD]
+    size = int.from_bytes(field.tobytes(), "big", signed=True)
+    if size < MESSAGE_SIZE_MIN_V0:
         raise CorruptMessageError(_at(position, SCAN_REASON[ScanEnd.BAD_SIZE]))
     if behind <= MAGIC_POSITION:
         return 0
@@ -359,13 +358,13 @@ def _whole_batch_at(data: Bytes, position: int) -> int:
 
 
 def _checked(
-    data: Bytes, checksum: int, config: LogConfig, rules: _Rules, log_append: bool
+    data: Bytes, checksum: int, config: LogConfig, rules: Rules, log_append: bool
 ) -> tuple[Directory, Int64]:
     """The batches and what was found in them; ``checksum`` is ``_checksum``'s. One batch from a client."""
     room = 1 if rules[0] else 2
     while True:
         rows, findings = np.empty(room, BATCH), np.empty((room, WIDTH), np.int64)
-        count, end, outcome, left = check_batches(data, rows, findings, checksum, *rules)
+        count, end, outcome, left = check_batches(data, rows, findings, checksum, rules)
         if outcome != ScanEnd.DIRECTORY_FULL:
             break
         room = max(8 * room, len(data) // 1024)
@@ -397,11 +396,11 @@ def _no_batches(data: Bytes, end: int, outcome: ScanEnd) -> LogError:
     if outcome in (ScanEnd.BAD_SIZE, ScanEnd.BAD_MAGIC):
         return CorruptMessageError(_at(end, SCAN_REASON[outcome]))
     if outcome == ScanEnd.BAD_COUNT:
-        size = int.from_bytes(data[end + 8 : end + LOG_OVERHEAD].tobytes(), "big") + LOG_OVERHEAD
+        size = int.from_bytes(data[end + SIZE_POSITION : end + LOG_OVERHEAD].tobytes(), "big") + LOG_OVERHEAD
         stored = int.from_bytes(data[end + CRC_POSITION : end + CHECKED_FROM].tobytes(), "big")
         if crc32c(data.data[end + CHECKED_FROM : end + size]) != stored:
             return CorruptMessageError(_at(end, _REFUSAL[Fault.CHECKSUM]))
-        if data[end + CHECKED_FROM + 1] & CODEC_MASK >= len(CODECS):
+        if data[end + ATTRIBUTES_POSITION + 1] & CODEC_MASK >= len(CODECS):
             return UnreadableBatchError(_at(end, _REFUSAL[Fault.CODEC]))
     return InvalidRecordError(_at(end, SCAN_REASON[outcome]))
 
@@ -470,9 +469,7 @@ def _refuse_faults(rows: Directory, findings: Int64) -> None:
             raise _refusal(rows, findings, int(found[0]))
 
 
-def _check_compressed(
-    data: Bytes, rows: Directory, findings: Int64, config: LogConfig, rules: _Rules
-) -> None:
+def _check_compressed(data: Bytes, rows: Directory, findings: Int64, config: LogConfig, rules: Rules) -> None:
     scratch = Scratch(4096)
     for row in np.flatnonzero(rows["attributes"] & CODEC_MASK).tolist():
         plain, start, end = _plain_records(data, rows, row, config, scratch)
@@ -509,7 +506,7 @@ def _too_large(position: int, reason: str) -> MessageTooLargeError:
 
 
 def _refuse_records(
-    data: Bytes, rows: Directory, findings: Int64, config: LogConfig, rules: _Rules, log_append: bool
+    data: Bytes, rows: Directory, findings: Int64, config: LogConfig, rules: Rules, log_append: bool
 ) -> None:
     """Refuse what the topic does not take of sound batches, naming the records.
 
@@ -526,7 +523,7 @@ def _refuse_records(
 
 
 def _records_error(
-    data: Bytes, rows: Directory, row: int, config: LogConfig, rules: _Rules, claimed: bool
+    data: Bytes, rows: Directory, row: int, config: LogConfig, rules: Rules, claimed: bool
 ) -> LogError:
     """The error for a batch's records that the topic does not take; a timestamp decides where there are both.
 
@@ -546,7 +543,7 @@ def _records_error(
     return kind(message, first, errors)
 
 
-def _out_of_bounds(config: LogConfig, rules: _Rules) -> str:
+def _out_of_bounds(config: LogConfig, rules: Rules) -> str:
     return (
         f"has a timestamp that is not within [{rules[2]}, {rules[3]}], which message.timestamp.before.max.ms="
         f"{config.message_timestamp_before_max_ms} and message.timestamp.after.max.ms="
@@ -570,7 +567,7 @@ def _take_over(data: Bytes, config: LogConfig, next_offset: int) -> Validated:
         count, end, outcome, left = check_replicated(data, rows, findings, next_offset)
         if outcome != ScanEnd.DIRECTORY_FULL:
             break
-        room = max(8 * room, len(data) // _SMALLEST_ENTRY // 8)
+        room = max(8 * room, len(data) // ENTRY_MIN // 8)
     rows, findings = rows[:count], findings[:count]
     if count == 0 and outcome in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):
         raise InvalidRecordError("no whole batch to append: fetch more bytes")

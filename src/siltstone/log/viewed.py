@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Unpack
 
+from siltstone.base.records.fetch_results import MessageSetSend
 from siltstone.log import fetch
-from siltstone.log.fetch import Fetched, LogView, Place
+from siltstone.log.fetch import Fetched, FetchPosition, LogView
 from siltstone.log.ledger.reading import CompactedReader, open_reader
 from siltstone.log.lookup import RecordPlace
 from siltstone.log.names import TopicPartition
@@ -47,12 +48,18 @@ class ViewedLog:
         *,
         isolation: str = fetch.READ_UNCOMMITTED,
         whole_first: bool = True,
-        place: Place | None = None,
+        place: FetchPosition | None = None,
     ) -> Fetched:
         """Batches from the one that holds ``offset`` on; see ``fetch.read``."""
         return fetch.read(
             self.view, offset, max_bytes, isolation=isolation, whole_first=whole_first, place=place
         )
+
+    def fetch(
+        self, offset: int, max_bytes: int = 1 << 20, *, isolation: str = fetch.READ_UNCOMMITTED
+    ) -> MessageSetSend:
+        """The answer to one fetch, as ``base.records.fetch_results`` encodes it; see ``fetch.answer``."""
+        return fetch.answer(self.view, offset, max_bytes, isolation=isolation)
 
     def reader(
         self, start: Start = EARLIEST, *, read_compacted: bool = False, **how: Unpack[ReaderSettings]

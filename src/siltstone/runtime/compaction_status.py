@@ -22,7 +22,7 @@ from typing import Any
 from siltstone.base import files
 from siltstone.compaction.ledger.engine import CompactionResult
 from siltstone.log.names import COMPACTED
-from siltstone.log.own_folders import has_own_folder
+from siltstone.log.partition_files import has_own_folder
 
 NOT_RUN, RUNNING, SUCCESS, ERROR = "NOT_RUN", "RUNNING", "SUCCESS", "ERROR"
 STATUSES = (NOT_RUN, RUNNING, SUCCESS, ERROR)
@@ -132,7 +132,7 @@ def _make_folder(partition: Path) -> None:
         files.sync_directory(partition)
 
 
-def claim_run(partition: Path) -> files.Claim | None:
+def claim_run(partition: Path) -> files.Flock | None:
     """The right to compact a partition, until it is released; None while somebody has it. Raises OSError."""
     _make_folder(partition)
     path = partition / COMPACTED / CLAIM_FILE
@@ -140,7 +140,7 @@ def claim_run(partition: Path) -> files.Claim | None:
         files.write_new(path, b"")
         files.inherit_owner(path)
     try:
-        return files.Claim(path, exclusive=True)
+        return files.Flock(path, exclusive=True)
     except BlockingIOError:
         return None
 
@@ -148,7 +148,7 @@ def claim_run(partition: Path) -> files.Claim | None:
 def is_running(partition: Path) -> bool:
     """Does a process compact the partition right now? Asks only."""
     try:
-        files.Claim(partition / COMPACTED / CLAIM_FILE).release()
+        files.Flock(partition / COMPACTED / CLAIM_FILE).release()
     except BlockingIOError:
         return True
     except OSError:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from siltstone.base import files
-from siltstone.base.config import Config, Source
+from siltstone.base.config import Config, ConfigSource
 from siltstone.base.errors import CompactionInProgressError, EngineError, LedgerError, SiltstoneError
 from siltstone.compaction.ledger.compactor import CompactableLog, TwoPhaseCompactor
 from siltstone.compaction.ledger.engine import CompactionEngine, CompactionResult
@@ -199,7 +199,7 @@ def compaction_threshold(
     ``tenant/namespace``. A 0 that somebody gave counts, and hides what comes after it."""
     found = settings.setting(KEY)
     assert isinstance(found.value, int)
-    if found.origin is Source.DEFAULT_CONFIG:
+    if found.origin is ConfigSource.DEFAULT_CONFIG:
         text = namespaces.get(str(namespace_of(topic)), {}).get(KEY)
         if text is not None:
             return Threshold(size=int(text), source=NAMESPACE)

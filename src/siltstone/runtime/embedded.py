@@ -24,10 +24,11 @@ from typing import Literal, Unpack, overload
 import numpy as np
 
 from siltstone.base.clock import Clock, SystemClock
+from siltstone.base.codec_table import codec_number
 from siltstone.base.config import Config, parse_topic_config, refuse_contradictions
 from siltstone.base.errors import UsageError
 from siltstone.base.records.build import BatchShape, Spans, build_batch, encode_headers
-from siltstone.base.records.layout import CODECS, Bytes
+from siltstone.base.records.layout import Bytes
 from siltstone.log.directory import true_path
 from siltstone.log.fetch import READ_UNCOMMITTED, Fetched, LogView
 from siltstone.log.ledger.reading import CompactedReader
@@ -41,7 +42,6 @@ from siltstone.runtime.manager import LogManager
 
 Headers = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
 OnePathOrMany = Path | str | Sequence[Path | str]
-_PLAIN = ("producer", "uncompressed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +223,7 @@ def batch_of(records: Sequence[NewRecord], compression: str, now_ms: int) -> Byt
     """One batch with offsets from 0 on, which the log replaces. Raises UsageError when there are none."""
     if not records:
         raise UsageError("no records: a batch has at least one")
-    codec = 0 if compression in _PLAIN else CODECS.index(compression)
+    codec = codec_number(compression)
     times = [now_ms if record.timestamp is None else record.timestamp for record in records]
     return build_batch(
         BatchShape(codec=codec),

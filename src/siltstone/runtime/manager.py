@@ -29,16 +29,18 @@ from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.config import Config, LogConfig
 from siltstone.base.errors import (
     DirectoryRefusedError,
+    LogError,
     PolicyViolationError,
     SiltstoneError,
     StorageError,
     UnknownTopicError,
 )
+from siltstone.base.records.fetch_results import MessageSetSend, MultiMessageSetSend
 from siltstone.log import names
 from siltstone.log.directory import LogDirectory, refuse_strangers
+from siltstone.log.fetch import READ_UNCOMMITTED
 from siltstone.log.ledger.keeping import settle
 from siltstone.log.names import CLUSTER_METADATA, META_PROPERTIES, TopicPartition
-from siltstone.log.opening import open_recovered
 from siltstone.log.partition import Background, PartitionLog
 from siltstone.log.recovery.partition import recover_partition
 from siltstone.runtime.cleaning_states import CleaningStates
@@ -117,6 +119,21 @@ class ServedLogs:
         Raises UnknownTopicError, StorageError where it is in a directory that is offline or was refused.
         """
         return self.directory_of(where).logs[where]
+
+    def fetch(
+        self, asked: Sequence[tuple[TopicPartition, int, int]], *, isolation: str = READ_UNCOMMITTED
+    ) -> MultiMessageSetSend:
+        """Answers to several fetches, (partition, offset, most bytes) each, in their order.
+
+        What goes wrong with one, an unknown partition say, is its own error code; see ``ViewedLog.fetch``.
+        """
+        results = []
+        for where, offset, max_bytes in asked:
+            try:
+                results.append(self[where].fetch(offset, max_bytes, isolation=isolation))
+            except LogError as error:
+                results.append(MessageSetSend.empty(error.code))
+        return MultiMessageSetSend(error_code=0, results=tuple(results))
 
     def directory_of(self, where: TopicPartition) -> ServedDirectory:
         """The directory that a partition is in. Raises as ``get`` does."""
@@ -286,7 +303,7 @@ def open_log(
     for odd in (*recovered.notes, *recovered.damage):
         _logger.warning("%s: %s", directory, odd)
     settle(directory, recovered.log_end_offset)
-    return open_recovered(recovered, config, surroundings.clock, background=surroundings.background)
+    return PartitionLog(where, recovered, config, surroundings.clock, background=surroundings.background)
 
 
 def open_logs(served: ServedDirectory, surroundings: Surroundings, threads: int) -> None:

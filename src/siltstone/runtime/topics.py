@@ -19,8 +19,8 @@ from typing import Any, Protocol
 from siltstone.base import files
 from siltstone.base.config import (
     Config,
+    ConfigSource,
     LogConfig,
-    Source,
     find_topic_key,
     parse_topic_config,
     refuse_contradictions,
@@ -271,8 +271,8 @@ class BrokerTopics:
         """
         found = LogConfig.of(config)
         made_here = entry is not None and (entry.topic_id or None) != self.topic_id(name)
-        known = config.setting("retention.ms").origin is not Source.DEFAULT_CONFIG
-        if made_here or known or not self.has_owner or config.given(Source.STATIC_BROKER_CONFIG):
+        known = config.setting("retention.ms").origin is not ConfigSource.DEFAULT_CONFIG
+        if made_here or known or not self.has_owner or config.given(ConfigSource.STATIC_BROKER_CONFIG):
             return found
         return replace(found, retention_ms=-1)
 

@@ -14,14 +14,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import UsageError
-from siltstone.base.records.build import RECORD_ROOM, BatchShape, Spans, assemble, copy_bytes, encode_records
+from siltstone.base.records.build import RECORD_ROOM, BatchShape, Spans, assemble, encode_records, put_span
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import Bytes, Int32, Int64
 from siltstone.base.records.partitioner import partitions_for_keys
@@ -81,10 +80,10 @@ def header_spans_of(array: pa.Array) -> Spans:
     room = np.maximum(keys.size, 0).sum(dtype=np.int64) + np.maximum(values.size, 0).sum(dtype=np.int64)
     out = np.empty(int(room) + _VARINT_ROOM * (2 * len(pairs) + len(array)) + 1, np.uint8)
     start, size = np.zeros(len(array), np.int64), np.zeros(len(array), np.int32)
-    named, given = (keys.data, keys.start, keys.size), (values.data, values.start, values.size)
-    if not _encode_headers(edges[:-1], counts, named, given, out, start, size):
+    encoded = Spans(data=out, start=start, size=size)
+    if not _encode_headers(edges[:-1], counts, keys, values, encoded):
         raise UsageError("a header without a key: give each a name")
-    return Spans(data=out, start=start, size=size)
+    return encoded
 
 
 SpanArrays = tuple[Bytes, Int64, Int32]
@@ -92,26 +91,20 @@ SpanArrays = tuple[Bytes, Int64, Int32]
 
 
 @kernel
-def _encode_headers(
-    first: Int64, count: Int64, keys: SpanArrays, values: SpanArrays, out: Bytes, start: Int64, size: Int32
-) -> bool:
-    """Fill ``out`` and the spans in it; False where a header has no key."""
-    key_data, key_start, key_size = keys
-    value_data, value_start, value_size = values
+def _encode_headers(first: Int64, count: Int64, keys: Spans, values: Spans, encoded: Spans) -> bool:
+    """Fill ``encoded``, its data and the spans in it; False where a header has no key."""
     position = 0
     for row in range(len(first)):
-        start[row] = position
+        encoded.start[row] = position
         if count[row] == 0:
             continue
-        position = write_varint(out, position, count[row])
+        position = write_varint(encoded.data, position, count[row])
         for each in range(first[row], first[row] + count[row]):
-            if key_size[each] < 0:
+            if keys.size[each] < 0:
                 return False
-            position = write_varint(out, position, key_size[each])
-            position = copy_bytes(key_data, key_start[each], key_size[each], out, position)
-            position = write_varint(out, position, value_size[each])
-            position = copy_bytes(value_data, value_start[each], value_size[each], out, position)
-        size[row] = position - start[row]
+            position = put_span(keys, each, encoded.data, position)
+            position = put_span(values, each, encoded.data, position)
+        encoded.size[row] = position - encoded.start[row]
     return True
 
 
@@ -255,13 +248,13 @@ class Filling:
             self._base = self._largest = int(times[0])
         self._largest = max(self._largest, int(times.max()))
         deltas = np.arange(self._count, self._count + len(picked), dtype=np.int64)
-        spans: list[Any] = [
-            array
+        keys, values, headers = (
+            Spans(data=part.data, start=part.start[picked], size=part.size[picked])
             for part in (rows.keys, rows.values, rows.headers)
-            for array in (part.data, part.start[picked], part.size[picked])
-        ]
-        encode: Any = encode_records
-        self.pending = int(encode(deltas, times - self._base, *spans, self._out, self.pending))
+        )
+        self.pending = encode_records(
+            deltas, times - self._base, keys, values, headers, self._out, self.pending
+        )
         self._count += len(picked)
 
     def flush(self) -> None:

@@ -31,8 +31,8 @@ from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, Silts
 from siltstone.base.records.layout import BATCH_OVERHEAD, CODEC_MASK, Bytes, Directory
 from siltstone.log.fetch import Fetched
 from siltstone.log.names import CLEANER_CHECKPOINT, STAGED_WRITES, TopicPartition, parse_partition
-from siltstone.log.own_folders import has_own_folder
 from siltstone.log.partition import PartitionLog
+from siltstone.log.partition_files import has_own_folder
 from siltstone.runtime.manager import LogManager
 
 # Finished batches that wait for a commit: a file an attempt of a task, and beside it what is in it.

@@ -24,9 +24,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from siltstone.base import files
+from siltstone.base.codec_table import codec_name
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptFileError, CorruptRecordError
-from siltstone.base.records.checksum import batch_checksums
+from siltstone.base.records.checksum import batch_checksums, checksums_hold
 from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.base.records.columns import RecordColumns, select
 from siltstone.base.records.decode import decode_records
@@ -35,7 +36,6 @@ from siltstone.base.records.layout import (
     BATCH,
     BATCH_OVERHEAD,
     CODEC_MASK,
-    CODECS,
     CONTROL_BIT,
     LOG_OVERHEAD,
     MAGIC_POSITION,
@@ -47,7 +47,7 @@ from siltstone.base.records.layout import (
 )
 from siltstone.base.records.pieces import pieces
 from siltstone.base.records.scan import scan_batches
-from siltstone.log.dump.batches import BAD_CHECKSUM, checksums_hold
+from siltstone.log.dump.batches import BAD_CHECKSUM
 from siltstone.log.fetch import READ_COMMITTED, AbortedTransaction
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLog
@@ -94,7 +94,7 @@ BATCH_FIELDS = pa.struct(
 _SEQUENCES = (1 << 31) - 1
 _SEARCH_BYTES = 4 << 20
 _LARGEST_BATCH = 1 << 30
-_CODEC_NAMES = np.array([*CODECS, *(f"unknown({number})" for number in range(len(CODECS), 8))])
+_CODEC_NAMES = np.array([codec_name(number) for number in range(CODEC_MASK + 1)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

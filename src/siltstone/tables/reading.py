@@ -25,15 +25,14 @@ from siltstone.base import files
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CheckFailedError, OffsetOutOfRangeError, SourceChangedError
 from siltstone.base.records.codecs import Scratch
-from siltstone.base.records.columns import KeyColumns, RecordColumns, select
+from siltstone.base.records.columns import KeyColumns, RecordColumns, TimeColumns, select
 from siltstone.base.records.decode import (
-    TimeColumns,
+    ChosenOffsets,
     decode_chosen_records,
     decode_record_times,
     decode_records,
 )
 from siltstone.base.records.layout import CONTROL_BIT, Directory, Flags, Int64
-from siltstone.base.records.modern import Choice
 from siltstone.base.records.pieces import pieces
 from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.names import segment_file
@@ -183,7 +182,7 @@ def _chosen(
         some = select(columns, _rows_of(columns.offset, winners)) if len(columns) else columns
         return dataclasses.replace(some, batch=rows[some.batch].astype(np.int32))
     mine = between(winners, int(batches["base_offset"][rows[0]]), int(batches["last_offset"][rows[-1]]) + 1)
-    choice = Choice(
+    choice = ChosenOffsets(
         offsets=(mine - mine[0]).astype(np.uint32),
         base=int(mine[0]),
         met=0,

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
+from siltstone.base.codec_table import CODEC_NAMES, codec_number
 from siltstone.base.config import Config, LogConfig, parse_topic_config
 from siltstone.base.errors import (
     DirectoryLockedError,
@@ -29,7 +30,7 @@ from siltstone.base.errors import (
     UnknownTopicError,
     UsageError,
 )
-from siltstone.base.records.layout import BATCH_OVERHEAD, CODECS, Bytes
+from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes
 from siltstone.log.directory import LogDirectory, true_path
 from siltstone.log.names import CLUSTER_METADATA, LOCK, STAGED_WRITES, TopicPartition
 from siltstone.log.partition_files import refuse_unsafe_files
@@ -50,7 +51,6 @@ from siltstone.tables.options import Option, number, one_of, parse_options, size
 DEFAULT_BATCH_BYTES = 256 << 10
 _MOST_PENDING = 64 << 20
 """Encoded bytes that wait in a task for their batches to be full; beyond it all are made."""
-_PLAIN = ("producer", "uncompressed")
 _INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state", CLUSTER_METADATA)
 _SPARKS = ("checkpointLocation", "queryName", "outputMode")
 
@@ -58,7 +58,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     Option("path", str, "path"),
     Option("topic", str, "topic"),
     Option("partitions", number(1), "partitions"),
-    Option("compression", one_of(*CODECS), "compression"),
+    Option("compression", one_of(*CODEC_NAMES), "compression"),
     Option("batchSize", size, "batch_bytes"),
     Option("writeId", str, "write_id"),
     *(Option(name, str, name) for name in _SPARKS),
@@ -206,7 +206,7 @@ def _shape(name: str, numbers: tuple[int, ...], config: LogConfig, options: Writ
     return TopicShape(
         name=name,
         partitions=numbers,
-        codec=0 if codec in _PLAIN else CODECS.index(codec),
+        codec=codec_number(codec),
         most_bytes=max(most, 1),
         largest_batch=largest,
         needs_keys=config.compacts,

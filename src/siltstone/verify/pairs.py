@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from siltstone.base.config import LONG_MAX, Config, Source
+from siltstone.base.config import LONG_MAX, Config, ConfigSource
 from siltstone.base.records.codecs import DEFAULT_LIMIT, LIMIT_SETTING
 from siltstone.log.segments import Segment
 
@@ -46,7 +46,7 @@ def terms_of(
         return known
 
     def given(name: str) -> int | None:
-        is_set = config.setting(name).origin is not Source.DEFAULT_CONFIG
+        is_set = config.setting(name).origin is not ConfigSource.DEFAULT_CONFIG
         return config.integer(name) if is_set else None
 
     return replace(
@@ -56,7 +56,7 @@ def terms_of(
         index_bytes=config.integer("segment.index.bytes"),
         producer_expiration_ms=config.integer("producer.id.expiration.ms"),
         deletes="delete" in config.policies
-        and config.setting("cleanup.policy").origin is not Source.DEFAULT_CONFIG,
+        and config.setting("cleanup.policy").origin is not ConfigSource.DEFAULT_CONFIG,
         batch_limit=config.integer(LIMIT_SETTING),
     )
 

@@ -19,7 +19,7 @@ from siltstone.base.records.scan import scan_batches
 from siltstone.log.indexes import IndexBuilder
 from siltstone.log.ledger.manifest import Generation, Ledger
 from siltstone.log.ledger.reading import HasLedgers
-from siltstone.log.ledger.store import KEYS, LedgerStore, segment_entry
+from siltstone.log.ledger.store import KEYS, LedgerStore, open_generation, segment_entry
 from siltstone.log.names import segment_file
 from siltstone.log.reading import LogReader, Polled, Record
 from tests.cleaner.logs import NOW, Rec, batch
@@ -156,7 +156,8 @@ def live(store: LedgerStore, ledger: Ledger | None) -> dict[int, list[Rec]]:
     assert held is not None
     with held:
         found = {}
-        for generation, view in zip(ledger.generations, held.generation_views(), strict=True):
+        for generation in ledger.generations:
+            view = open_generation(store.folder, generation)
             hidden = set(held.hidden.get(generation.id, np.empty(0, np.int64)).tolist())
             records = recs_of(LogReader(FixedLog(view))) if view.segments else []
             found[generation.id] = [each for each in records if each.offset not in hidden]

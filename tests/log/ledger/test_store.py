@@ -12,7 +12,7 @@ import pytest
 
 from siltstone.base.errors import CheckFailedError, LedgerError
 from siltstone.log.ledger.manifest import Cursor, Ledger, encode_cursor
-from siltstone.log.ledger.store import LedgerStore
+from siltstone.log.ledger.store import LedgerStore, open_generation
 from tests.cleaner.logs import Rec
 from tests.log.ledger import plainly
 
@@ -72,7 +72,7 @@ def test_what_was_committed_is_current(store: LedgerStore) -> None:
     held = store.open()
     assert held is not None
     with held:
-        (view,) = held.generation_views()
+        (view,) = (open_generation(store.folder, each) for each in held.ledger.generations)
         assert [segment.base_offset for segment in view.segments] == [0, 12]
         assert (view.log_start_offset, view.log_end_offset, view.high_watermark) == (0, 20, 20)
         assert [part.view.log_end_offset for part in held.parts()] == [12, 20]
@@ -397,5 +397,5 @@ def test_empty_generations_and_ledgers_can_be_read(store: LedgerStore) -> None:
     assert store.collect() == ["ledger-0.json", "generation-0", "run-aa"]
     held = store.open()
     assert held is not None
-    assert (held.generation_views(), held.ledger.horizon) == ((), 10)
+    assert (held.parts(), held.ledger.horizon) == ((), 10)
     held.close()

@@ -7,55 +7,46 @@
 - ``page``: docs/configuration.md, by ``python -m siltstone.base.config``
 """
 
-from siltstone.base.config.broker_keys import BROKER_KEYS
-from siltstone.base.config.keys import INT_MAX, LONG_MAX, Key, Kind, Level, Synonym, Value
-from siltstone.base.config.log_config import LogConfig
-from siltstone.base.config.resolve import (
-    Config,
-    Setting,
-    Source,
-    refuse_broker_contradictions,
-    refuse_contradictions,
-)
-from siltstone.base.config.table import ALL_KEYS, find_broker_key, find_key, find_topic_key
-from siltstone.base.config.topic_keys import TOPIC_KEYS
-from siltstone.base.config.values import (
-    format_value,
-    parse_assignments,
-    parse_broker_config,
-    parse_config_file,
-    parse_stored_config,
-    parse_topic_config,
-    parse_value,
-    split_additions,
-)
+# ruff: noqa: I001 - one import a module, each name once
 
-__all__ = [
-    "ALL_KEYS",
-    "BROKER_KEYS",
-    "INT_MAX",
-    "LONG_MAX",
-    "TOPIC_KEYS",
-    "Config",
-    "Key",
-    "Kind",
-    "Level",
-    "LogConfig",
-    "Setting",
-    "Source",
-    "Synonym",
-    "Value",
-    "find_broker_key",
-    "find_key",
-    "find_topic_key",
-    "format_value",
-    "parse_assignments",
-    "parse_broker_config",
-    "parse_config_file",
-    "parse_stored_config",
-    "parse_topic_config",
-    "parse_value",
-    "refuse_broker_contradictions",
-    "refuse_contradictions",
-    "split_additions",
-]
+from siltstone.base.config.broker_keys import (
+    BROKER_KEYS as BROKER_KEYS,
+)
+from siltstone.base.config.keys import (
+    INT_MAX as INT_MAX,
+    LONG_MAX as LONG_MAX,
+    Key as Key,
+    Kind as Kind,
+    Level as Level,
+    Synonym as Synonym,
+    Value as Value,
+)
+from siltstone.base.config.log_config import (
+    LogConfig as LogConfig,
+)
+from siltstone.base.config.resolve import (
+    Config as Config,
+    ConfigSource as ConfigSource,
+    Setting as Setting,
+    refuse_broker_contradictions as refuse_broker_contradictions,
+    refuse_contradictions as refuse_contradictions,
+)
+from siltstone.base.config.table import (
+    ALL_KEYS as ALL_KEYS,
+    find_broker_key as find_broker_key,
+    find_key as find_key,
+    find_topic_key as find_topic_key,
+)
+from siltstone.base.config.topic_keys import (
+    TOPIC_KEYS as TOPIC_KEYS,
+)
+from siltstone.base.config.values import (
+    format_value as format_value,
+    parse_assignments as parse_assignments,
+    parse_broker_config as parse_broker_config,
+    parse_config_file as parse_config_file,
+    parse_stored_config as parse_stored_config,
+    parse_topic_config as parse_topic_config,
+    parse_value as parse_value,
+    split_additions as split_additions,
+)

@@ -67,11 +67,6 @@ class LogConfig:
         """Whether old segments go by time and size."""
         return "delete" in self.policies
 
-    @property
-    def is_log_append_time(self) -> bool:
-        """Whether records carry the time of their append instead of the producer's."""
-        return self.message_timestamp_type == "LogAppendTime"
-
 
 def key_of(attribute: str) -> str:
     """The key that an attribute of ``LogConfig`` is read from."""

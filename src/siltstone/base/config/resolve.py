@@ -22,7 +22,7 @@ from siltstone.base.config.table import ALL_KEYS, find_key
 from siltstone.base.errors import UsageError
 
 
-class Source(Enum):
+class ConfigSource(Enum):
     """Where a value came from, by Kafka's names, strongest first."""
 
     DYNAMIC_TOPIC_CONFIG = "DYNAMIC_TOPIC_CONFIG"
@@ -39,7 +39,7 @@ class Setting:
 
     value: Value
     source: str
-    origin: Source = Source.DYNAMIC_TOPIC_CONFIG
+    origin: ConfigSource = ConfigSource.DYNAMIC_TOPIC_CONFIG
     name: str = ""
 
 
@@ -77,11 +77,11 @@ class Config:
         default_source: str = "default",
     ) -> None:
         self._default_source = default_source
-        self._layers: dict[Source, Given] = {
-            Source.DYNAMIC_TOPIC_CONFIG: dict(given or {}),
-            Source.DYNAMIC_BROKER_CONFIG: dict(broker or {}),
-            Source.DYNAMIC_DEFAULT_BROKER_CONFIG: dict(broker_default or {}),
-            Source.STATIC_BROKER_CONFIG: dict(static or {}),
+        self._layers: dict[ConfigSource, Given] = {
+            ConfigSource.DYNAMIC_TOPIC_CONFIG: dict(given or {}),
+            ConfigSource.DYNAMIC_BROKER_CONFIG: dict(broker or {}),
+            ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG: dict(broker_default or {}),
+            ConfigSource.STATIC_BROKER_CONFIG: dict(static or {}),
         }
 
     def __getitem__(self, name: str) -> Value:
@@ -99,7 +99,7 @@ class Config:
                     setting = layer[name]
                     return Setting(value=setting.value, source=setting.source, origin=origin, name=name)
         return Setting(
-            value=key.default, source=self._default_source, origin=Source.DEFAULT_CONFIG, name=key.name
+            value=key.default, source=self._default_source, origin=ConfigSource.DEFAULT_CONFIG, name=key.name
         )
 
     def integer(self, name: str) -> int:
@@ -133,26 +133,26 @@ class Config:
         """The settings of ``keys`` by name: without it, those that one log and its cleaning go by."""
         return {key.name: self.found(key) for key in keys}
 
-    def given(self, origin: Source) -> Given:
+    def given(self, origin: ConfigSource) -> Given:
         """What one layer holds, by the names it was given under."""
         return self._layers.get(origin, {})
 
     def over(self, given: Given) -> Config:
         """These settings with ``given`` over the topic's own; a key given wins under any of its names."""
         hidden = {name for each in given for name in find_key(each).names}
-        before = self._layers[Source.DYNAMIC_TOPIC_CONFIG]
+        before = self._layers[ConfigSource.DYNAMIC_TOPIC_CONFIG]
         kept = {name: setting for name, setting in before.items() if name not in hidden}
-        return self.replacing(Source.DYNAMIC_TOPIC_CONFIG, {**kept, **given})
+        return self.replacing(ConfigSource.DYNAMIC_TOPIC_CONFIG, {**kept, **given})
 
-    def replacing(self, origin: Source, given: Given) -> Config:
+    def replacing(self, origin: ConfigSource, given: Given) -> Config:
         """These settings with another layer in place of ``origin``'s."""
-        assert origin is not Source.DEFAULT_CONFIG
+        assert origin is not ConfigSource.DEFAULT_CONFIG
         layers = {**self._layers, origin: given}
         return Config(
-            layers[Source.DYNAMIC_TOPIC_CONFIG],
-            broker=layers[Source.DYNAMIC_BROKER_CONFIG],
-            broker_default=layers[Source.DYNAMIC_DEFAULT_BROKER_CONFIG],
-            static=layers[Source.STATIC_BROKER_CONFIG],
+            layers[ConfigSource.DYNAMIC_TOPIC_CONFIG],
+            broker=layers[ConfigSource.DYNAMIC_BROKER_CONFIG],
+            broker_default=layers[ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG],
+            static=layers[ConfigSource.STATIC_BROKER_CONFIG],
             default_source=self._default_source,
         )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from siltstone.base.codec_table import CODECS, COMPRESSION_TYPES, Levels
 from siltstone.base.config.keys import LONG_MAX, Key, Kind, Level, Synonym, Value
 
 _HOUR = 3_600_000
@@ -29,19 +30,21 @@ def _hours(name: str, least: int | None = None) -> Synonym:
     return Synonym(name=name, unit=_HOUR, kind=Kind.INT, least=least, dynamic=False)
 
 
-_CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+def _level(codec: str, levels: Levels) -> Key:
+    name, bounds = f"compression.{codec}.level", {"least": levels.least, "most": levels.most}
+    return _key(name, Kind.INT, levels.default, levels.doc, name, refused=levels.refused, **bounds)
+
+
 _TIMES = ("CreateTime", "LogAppendTime")
 _TIERED = "For tiered storage; logs that have it are left alone."
 _REPLICAS = "For several brokers."
 
-TOPIC_KEYS = (
+_ROWS = (
     _key("cleanup.policy", Kind.LIST, ("delete",), "What goes from the log: old segments (delete), all but the last record of a key (compact), both, or nothing (empty).", "log.cleanup.policy", choices=("delete", "compact")),
     _key("compactionThreshold", Kind.LONG, 0, "More bytes than this above what was compacted start a compaction beside the originals; 0: never.", "brokerServiceCompactionThresholdInBytes", least=0,
          kafka="Pulsar's. A namespace's policy of this name counts where neither the topic nor the broker says anything."),
-    _key("compression.gzip.level", Kind.INT, -1, "Level of gzip; -1 is the library's own choice.", "compression.gzip.level", least=-1, most=9, refused=(0,)),
-    _key("compression.lz4.level", Kind.INT, 9, "Level of lz4.", "compression.lz4.level", least=1, most=17),
-    _key("compression.type", Kind.STRING, "producer", "Codec that batches are stored with; producer: as they came.", "compression.type", choices=_CODECS),
-    _key("compression.zstd.level", Kind.INT, 3, "Level of zstd.", "compression.zstd.level", least=-131_072, most=22),
+    *(_level(codec.name, codec.levels) for codec in CODECS if codec.levels is not None),
+    _key("compression.type", Kind.STRING, "producer", "Codec that batches are stored with; producer: as they came.", "compression.type", choices=COMPRESSION_TYPES),
     _key("delete.retention.ms", Kind.LONG, 86_400_000, "How long a tombstone stays once a cleaning has met it.", "log.cleaner.delete.retention.ms", least=0),
     _accepted("errors.deadletterqueue.group.enable", Kind.BOOLEAN, False, "For share groups."),
     _key("file.delete.delay.ms", Kind.LONG, 60_000, "How long the files of a removed segment stay, as .deleted.", "log.segment.delete.delay.ms", least=0),
@@ -86,3 +89,6 @@ TOPIC_KEYS = (
     _key("topicCompactionRetainNullKey", Kind.BOOLEAN, False, "Whether the compacted view keeps records without a key.", "topicCompactionRetainNullKey", kafka="Pulsar's."),
     _accepted("unclean.leader.election.enable", Kind.BOOLEAN, False, _REPLICAS, "unclean.leader.election.enable"),
 )  # fmt: skip
+
+TOPIC_KEYS = tuple(sorted(_ROWS, key=lambda key: key.name))
+"""By name."""

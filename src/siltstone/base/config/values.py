@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import javaproperties
 
 from siltstone.base.config.keys import INT_MAX, LONG_MAX, Key, Kind, Synonym, Value
-from siltstone.base.config.resolve import Setting, Source
+from siltstone.base.config.resolve import ConfigSource, Setting
 from siltstone.base.config.table import BROKER_NAMES, TOPIC_NAMES, find_broker_key, find_key, find_topic_key
 from siltstone.base.errors import UsageError
 
@@ -122,7 +122,7 @@ def _bounds(key: Key, synonym: Synonym | None, kind: Kind) -> tuple[float | None
 # Every reader checks names, types and ranges, and says in its error where the value stood.
 
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[\]]*\])")
-_DYNAMIC = (Source.DYNAMIC_BROKER_CONFIG, Source.DYNAMIC_DEFAULT_BROKER_CONFIG)
+_DYNAMIC = (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
 
 
 def parse_value(
@@ -131,7 +131,7 @@ def parse_value(
     source: str,
     *,
     name: str | None = None,
-    origin: Source = Source.DYNAMIC_TOPIC_CONFIG,
+    origin: ConfigSource = ConfigSource.DYNAMIC_TOPIC_CONFIG,
 ) -> Setting:
     """A checked value, given under ``name`` (the key's own where not said). Raises UsageError that says
     what is allowed."""
@@ -164,7 +164,7 @@ def parse_topic_config(given: Mapping[str, str] | Iterable[str], source: str) ->
 
 
 def parse_broker_config(
-    given: Mapping[str, str], source: str, origin: Source = Source.STATIC_BROKER_CONFIG
+    given: Mapping[str, str], source: str, origin: ConfigSource = ConfigSource.STATIC_BROKER_CONFIG
 ) -> dict[str, Setting]:
     """A broker's settings, from names and texts; no topic's names, and at run time only what can change then.
 
@@ -179,14 +179,14 @@ def parse_broker_config(
     return found
 
 
-def parse_stored_config(given: Mapping[str, str], source: str, origin: Source) -> dict[str, Setting]:
+def parse_stored_config(given: Mapping[str, str], source: str, origin: ConfigSource) -> dict[str, Setting]:
     """The settings that a broker keeps for a topic or for brokers, as far as they are known here.
 
     What Kafka has and Siltstone does not (security, quotas, newer releases' keys), what cannot change at run
     time, and bad values of settings that are not used are passed over. Raises UsageError for a bad value of
     one that is used.
     """
-    of_topic = origin is Source.DYNAMIC_TOPIC_CONFIG
+    of_topic = origin is ConfigSource.DYNAMIC_TOPIC_CONFIG
     found = {}
     for name, text in given.items():
         key = (_topic_key if of_topic else _broker_key)(name)
@@ -272,7 +272,7 @@ def parse_foreign_server_properties(text: str, name: str) -> dict[str, Setting]:
     """
     found: dict[str, Setting] = {}
     for line, key, value in _entries(text, name):
-        found.update(parse_stored_config({key: value}, f"{name}:{line}", Source.STATIC_BROKER_CONFIG))
+        found.update(parse_stored_config({key: value}, f"{name}:{line}", ConfigSource.STATIC_BROKER_CONFIG))
     return found
 
 

@@ -6,14 +6,12 @@ import contextlib
 import ctypes
 import errno
 import os
-import socket
 from typing import Any
 
 import numpy as np
 
 from siltstone.base.files.operations import Reader, about_to, open_for_writing
 
-_COPIED_AT_ONCE = 1 << 30
 _RESERVED_AT_ONCE = 64 << 20
 _SMALLEST_RESERVE = 1 << 20
 _KEEP_SIZE = 1
@@ -122,7 +120,7 @@ class Appender:
 
 
 class FileSlice:
-    """A run of bytes of an open file: ``read`` copies it once, ``send_to`` not at all.
+    """A run of bytes of an open file: ``read`` copies it once.
 
     It holds on to the file, which may be renamed or unlinked meanwhile.
     """
@@ -141,14 +139,3 @@ class FileSlice:
         """The bytes: uint8, writable; fewer than ``size`` when the file was cut off since."""
         buffer = np.empty(self.size, np.uint8)
         return buffer[: self.reader.read_into(buffer, self.position)]
-
-    def send_to(self, target: socket.socket) -> int:
-        """Send the bytes through the kernel (``sendfile``), on a blocking socket; how many were sent."""
-        sent = 0
-        while sent < self.size:
-            count = min(self.size - sent, _COPIED_AT_ONCE)
-            done = os.sendfile(target.fileno(), self.reader.descriptor, self.position + sent, count)
-            if done == 0:
-                break
-            sent += done
-        return sent

@@ -1,6 +1,6 @@
 """Locks that a broker sees, and claims on files of our own.
 
-``Lock`` is a POSIX record lock, as Java's ``FileChannel.lock`` takes them. ``Claim`` is ``flock(2)``: it
+``Lock`` is a POSIX record lock, as Java's ``FileChannel.lock`` takes them. ``Flock`` is ``flock(2)``: it
 belongs to an open file, so readers in one process do not take each other's away, and ends with the process.
 """
 
@@ -98,7 +98,7 @@ def is_locked(path: str | os.PathLike[str]) -> bool:
     return bool(_FLOCK.unpack(answer)[_KIND] != fcntl.F_UNLCK)
 
 
-class Claim:
+class Flock:
     """A claim on an existing file: of many that read what it stands for, or of the one that removes it.
 
     Raises BlockingIOError when somebody's claim is in the way, FileNotFoundError when the file is not there,
@@ -127,7 +127,7 @@ class Claim:
         if hasattr(self, "_descriptor"):
             self.release()
 
-    def __enter__(self) -> Claim:
+    def __enter__(self) -> Flock:
         return self
 
     def __exit__(

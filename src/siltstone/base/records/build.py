@@ -11,21 +11,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from siltstone.base.records.checksum import patch_checksums
 from siltstone.base.records.codecs import Scratch, compress, compress_all
-from siltstone.base.records.kernel import kernel
+from siltstone.base.records.kernel import inlined, kernel
 from siltstone.base.records.layout import (
+    ATTRIBUTES_POSITION,
+    BASE_SEQUENCE_POSITION,
+    BASE_TIMESTAMP_POSITION,
     BATCH_OVERHEAD,
     CONTROL_BIT,
+    COUNT_POSITION,
+    CRC_POSITION,
     DELETE_HORIZON_BIT,
     HEADER,
+    LAST_OFFSET_DELTA_POSITION,
+    LEADER_EPOCH_POSITION,
     LOG_OVERHEAD,
+    MAGIC_POSITION,
+    MAX_TIMESTAMP_POSITION,
     NO_PRODUCER_ID,
+    PRODUCER_EPOCH_POSITION,
+    PRODUCER_ID_POSITION,
+    SIZE_POSITION,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     Bytes,
@@ -70,12 +82,11 @@ class BatchShape:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spans:
-    """Byte strings side by side: ``data`` uint8, ``start`` int64 and ``size`` int32 (-1: null)."""
+class Spans(NamedTuple):
+    """Byte strings side by side: ``data`` uint8, ``start`` int64 or int32 and ``size`` int32 (-1: null)."""
 
     data: Bytes
-    start: Int64
+    start: Int64 | Int32
     size: Int32
 
     @classmethod
@@ -99,29 +110,26 @@ def copy_bytes(data: Bytes, start: int, size: int, out: Bytes, position: int) ->
     return position + max(size, 0)
 
 
-@kernel
-def _put_span(data: Bytes, start: int, size: int, out: Bytes, position: int) -> int:
-    position = write_varint(out, position, size)
-    return copy_bytes(data, start, size, out, position)
+@inlined
+def put_span(spans: Spans, row: int, out: Bytes, position: int) -> int:
+    """Write the size and the bytes of span ``row`` into ``out`` at ``position``; returns the end."""
+    position = write_varint(out, position, spans.size[row])
+    return copy_bytes(spans.data, spans.start[row], spans.size[row], out, position)
 
 
-@kernel
+@inlined
 def encode_record(
+    row: int,
     offset_delta: int,
     timestamp_delta: int,
-    key_data: Bytes,
-    key_start: int,
-    key_size: int,
-    value_data: Bytes,
-    value_start: int,
-    value_size: int,
-    headers_data: Bytes,
-    headers_start: int,
-    headers_size: int,
+    keys: Spans,
+    values: Spans,
+    headers: Spans,
     out: Bytes,
     position: int,
 ) -> int:
-    """Write one record into ``out`` at ``position``; returns its end. Arguments are ``encode_records``'s."""
+    """Write the record ``row`` into ``out`` at ``position``; returns its end."""
+    key_size, value_size, headers_size = keys.size[row], values.size[row], headers.size[row]
     body = 1 + varint_size(timestamp_delta) + varint_size(offset_delta)
     body += varint_size(key_size) + max(key_size, 0) + varint_size(value_size) + max(value_size, 0)
     body += max(headers_size, 1)
@@ -129,27 +137,21 @@ def encode_record(
     out[position] = 0
     position = write_varint(out, position + 1, timestamp_delta)
     position = write_varint(out, position, offset_delta)
-    position = _put_span(key_data, key_start, key_size, out, position)
-    position = _put_span(value_data, value_start, value_size, out, position)
+    position = put_span(keys, row, out, position)
+    position = put_span(values, row, out, position)
     if headers_size <= 0:
         out[position] = 0
         return position + 1
-    return copy_bytes(headers_data, headers_start, headers_size, out, position)
+    return copy_bytes(headers.data, headers.start[row], headers_size, out, position)
 
 
 @kernel
 def encode_records(
     offset_delta: Int64,
     timestamp_delta: Int64,
-    key_data: Bytes,
-    key_start: Int64,
-    key_size: Int32,
-    value_data: Bytes,
-    value_start: Int64,
-    value_size: Int32,
-    headers_data: Bytes,
-    headers_start: Int64,
-    headers_size: Int32,
+    keys: Spans,
+    values: Spans,
+    headers: Spans,
     out: Bytes,
     position: int,
 ) -> int:
@@ -157,21 +159,9 @@ def encode_records(
 
     A record's headers are a span of already encoded bytes, the count in front; size 0 means none.
     """
-    for i in range(len(offset_delta)):
+    for row in range(len(offset_delta)):
         position = encode_record(
-            offset_delta[i],
-            timestamp_delta[i],
-            key_data,
-            key_start[i],
-            key_size[i],
-            value_data,
-            value_start[i],
-            value_size[i],
-            headers_data,
-            headers_start[i],
-            headers_size[i],
-            out,
-            position,
+            row, offset_delta[row], timestamp_delta[row], keys, values, headers, out, position
         )
     return position
 
@@ -196,31 +186,35 @@ def write_header(
 ) -> None:
     """Write a cleaned batch's header: what cleaning keeps comes from the ``source`` row, CRC left 0."""
     write_int(out, position, source.base_offset, 8)
-    write_int(out, position + 8, size - 12, 4)
-    write_int(out, position + 12, source.leader_epoch, 4)
-    out[position + 16] = 2
-    write_int(out, position + 17, 0, 4)
-    write_int(out, position + 21, attributes, 2)
-    write_int(out, position + 23, source.last_offset - source.base_offset, 4)
-    write_int(out, position + 27, base_timestamp, 8)
-    write_int(out, position + 35, max_timestamp, 8)
-    write_int(out, position + 43, source.producer_id, 8)
-    write_int(out, position + 51, source.producer_epoch, 2)
-    write_int(out, position + 53, source.base_sequence, 4)
-    write_int(out, position + 57, count, 4)
+    write_int(out, position + SIZE_POSITION, size - LOG_OVERHEAD, 4)
+    write_int(out, position + LEADER_EPOCH_POSITION, source.leader_epoch, 4)
+    out[position + MAGIC_POSITION] = 2
+    write_int(out, position + CRC_POSITION, 0, 4)
+    write_int(out, position + ATTRIBUTES_POSITION, attributes, 2)
+    write_int(out, position + LAST_OFFSET_DELTA_POSITION, source.last_offset - source.base_offset, 4)
+    write_int(out, position + BASE_TIMESTAMP_POSITION, base_timestamp, 8)
+    write_int(out, position + MAX_TIMESTAMP_POSITION, max_timestamp, 8)
+    write_int(out, position + PRODUCER_ID_POSITION, source.producer_id, 8)
+    write_int(out, position + PRODUCER_EPOCH_POSITION, source.producer_epoch, 2)
+    write_int(out, position + BASE_SEQUENCE_POSITION, source.base_sequence, 4)
+    write_int(out, position + COUNT_POSITION, count, 4)
 
 
 def encode_headers(headers: Sequence[tuple[bytes, bytes | None]]) -> bytes:
     """One record's headers with their count in front; empty bytes for none."""
     if not headers:
         return b""
-    out = np.empty(10 + sum(len(key) + len(value or b"") + 20 for key, value in headers), np.uint8)
-    position = write_varint(out, 0, len(headers))
-    for key, value in headers:
-        for part in (key, value):
-            raw = np.frombuffer(part or b"\0", np.uint8)
-            position = _put_span(raw, 0, -1 if part is None else len(part), out, position)
-    return out[:position].tobytes()
+    parts = Spans.of([part for header in headers for part in header])
+    out = np.empty(10 * (1 + len(parts.size)) + len(parts.data), np.uint8)
+    return out[: _encode_headers(parts, out)].tobytes()
+
+
+@kernel
+def _encode_headers(parts: Spans, out: Bytes) -> int:
+    position = write_varint(out, 0, len(parts.size) // 2)
+    for row in range(len(parts.size)):
+        position = put_span(parts, row, out, position)
+    return position
 
 
 def build_batch(
@@ -250,10 +244,7 @@ def build_batch(
     )
     room = sum(int(np.maximum(part.size, 0).sum()) for part in (keys, values, spans)) + RECORD_ROOM * count
     plain = np.empty(room, np.uint8)
-    columns: list[Any] = [offset - shape.base_offset, times - base]
-    columns += [array for part in (keys, values, spans) for array in (part.data, part.start, part.size)]
-    columns += [plain, 0]
-    end = encode_records(*columns)
+    end = encode_records(offset - shape.base_offset, times - base, keys, values, spans, plain, 0)
     final = int(offset[-1]) if last_offset is None else last_offset
     return assemble(shape, plain[:end], final, base, biggest, count)
 
@@ -317,5 +308,5 @@ def compress_batches(
     new_starts, new_sizes = ends[:-1], np.diff(ends)
     some = new_sizes > 0
     lengths = (new_sizes[some] - LOG_OVERHEAD).astype(">i4").view(np.uint8).reshape(-1, 4)
-    packed.array()[new_starts[some, None] + np.arange(8, 12)] = lengths
+    packed.array()[new_starts[some, None] + np.arange(SIZE_POSITION, LOG_OVERHEAD)] = lengths
     return packed.array(), new_starts, new_sizes

@@ -22,23 +22,45 @@ from typing import Any
 
 import numpy as np
 
+from siltstone.base.codec_table import CODECS
 from siltstone.base.records.build import write_int
 from siltstone.base.records.checksum import crc32c_of
 from siltstone.base.records.columns import record_fields, record_head
 from siltstone.base.records.kernel import kernel
-from siltstone.base.records.layout import Bytes, Directory, Int64
+from siltstone.base.records.layout import (
+    ATTRIBUTES_POSITION,
+    BATCH_OVERHEAD,
+    CHECKED_FROM,
+    CODEC_MASK,
+    CONTROL_BIT,
+    CRC_POSITION,
+    DELETE_HORIZON_BIT,
+    LEADER_EPOCH_POSITION,
+    MAX_TIMESTAMP_POSITION,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    Bytes,
+    Directory,
+    Int64,
+)
 from siltstone.base.records.scan import scan_into
 from siltstone.base.records.varint import load_word
 
 FAULT, RECORD, LARGEST, KEYLESS, UNTIMELY, PENDING, WIDTH = range(7)
 SMALL_BATCH_SIZE = 2048
 _NO_TIMESTAMP = 1 << 62
+_LAST_CODEC = len(CODECS) - 1
 _Walked = tuple[int, Any, Any, Any, Any]
+Rules = tuple[bool, bool, int, int]
+"""What a topic asks of records: whether a client sent them, whether they need keys, and the least and the
+largest timestamp (ms) that they may have."""
+Assigned = tuple[int, int, bool, int]
+"""What the log gives: next offset, leader epoch, whether its own time, and the time now (ms)."""
 REFUSED, UNCHECKED, COMPRESSED, APPEND_TIMED = 1, 2, 4, 8
 """What ``check_batches`` leaves to its caller, as bits."""
-_GIVEN_BY_THE_LOG = 0x48
+_GIVEN_BY_THE_LOG = TIMESTAMP_TYPE_BIT | DELETE_HORIZON_BIT
 """The bits for log-append time and for a delete horizon."""
-_KEPT_WHEN_REWRITTEN = 0x37
+_KEPT_WHEN_REWRITTEN = CODEC_MASK | TRANSACTIONAL_BIT | CONTROL_BIT
 """Codec, transactional and control: what Kafka keeps of the attributes where it writes them anew."""
 
 
@@ -64,6 +86,14 @@ class Fault(enum.IntEnum):
     OFFSETS = 16
 
 
+_RECORD_OFFSETS, _LEFT_OVER = Fault.RECORD_OFFSETS.value, Fault.LEFT_OVER.value
+_CHECKSUM, _BASE_OFFSET, _MAGIC = Fault.CHECKSUM.value, Fault.BASE_OFFSET.value, Fault.MAGIC.value
+_COUNT, _CONTROL, _SEQUENCE = Fault.COUNT.value, Fault.CONTROL.value, Fault.SEQUENCE.value
+_EPOCH, _NO_PRODUCER = Fault.EPOCH.value, Fault.NO_PRODUCER.value
+_CODEC, _OFFSETS = Fault.CODEC.value, Fault.OFFSETS.value
+"""The same as plain numbers, for the kernels."""
+
+
 @kernel
 def _header_fault(row: Any, client: bool) -> int:
     """A ``Fault`` of the header of a batch of magic 2 that is to get offsets, in Kafka's order.
@@ -71,17 +101,18 @@ def _header_fault(row: Any, client: bool) -> int:
     A transaction and a marker belong to a producer with an epoch: without one nothing could end the
     transaction, and nothing could fence its producer.
     """
-    if row.attributes & 7 > 4:
-        return 15
+    if row.attributes & CODEC_MASK > _LAST_CODEC:
+        return _CODEC
     if row.count <= 0 or row.last_offset - row.base_offset + 1 != row.count:
-        return 10
-    if client and row.attributes & 32:
-        return 11
+        return _COUNT
+    if client and row.attributes & CONTROL_BIT:
+        return _CONTROL
     if client and row.producer_id >= 0 and row.base_sequence < 0:
-        return 12
-    if row.attributes & 16 and row.producer_id < 0:
-        return 14
-    return 13 if row.attributes & 48 and row.producer_id >= 0 and row.producer_epoch < 0 else 0
+        return _SEQUENCE
+    if row.attributes & TRANSACTIONAL_BIT and row.producer_id < 0:
+        return _NO_PRODUCER
+    fenced = row.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)
+    return _EPOCH if fenced and row.producer_id >= 0 and row.producer_epoch < 0 else 0
 
 
 @kernel
@@ -164,7 +195,7 @@ def _walk(
 
     Without a fault ``found`` takes the rest of the findings.
     """
-    found[2] = found[3] = found[4] = -1
+    found[LARGEST] = found[KEYLESS] = found[UNTIMELY] = -1
     first = position
     done, position, largest, keyless, least_time = _walk_ordinary(
         data, position, end, header.count, header.base_timestamp
@@ -181,7 +212,7 @@ def _walk(
         if fault > 0:
             return fault, record
         if here <= before or here > last_delta:
-            return 5, record
+            return _RECORD_OFFSETS, record
         before = here
         _, key_bytes, _, _, _, _, fault = record_fields(at, stop)
         if fault > 0:
@@ -193,10 +224,10 @@ def _walk(
             keyless = record
         if (timestamp < least or timestamp > most) and timestamp != -1 and untimely < 0:
             untimely = record
-    found[2] = largest
-    found[3] = keyless
-    found[4] = untimely
-    return (0 if at == behind else 6), -1
+    found[LARGEST] = largest
+    found[KEYLESS] = keyless
+    found[UNTIMELY] = untimely
+    return (0 if at == behind else _LEFT_OVER), -1
 
 
 @kernel
@@ -204,7 +235,7 @@ def check_records(
     data: Bytes, start: int, end: int, rows: Directory, row: int, least: int, most: int, found: Int64
 ) -> None:
     """Check the plain records ``data[start:end]`` of the batch ``rows[row]``; ``found``: its findings."""
-    found[0], found[1] = _walk(data, start, end, rows[row], least, most, found)
+    found[FAULT], found[RECORD] = _walk(data, start, end, rows[row], least, most, found)
 
 
 @kernel
@@ -249,55 +280,48 @@ def refused_records(
 
 @kernel
 def _checksum_holds(data: Bytes, row: Any) -> bool:
-    return bool(crc32c_of(data, row.position + 21, row.position + row.size) == row.crc)
+    return bool(crc32c_of(data, row.position + CHECKED_FROM, row.position + row.size) == row.crc)
 
 
 @kernel
 def check_batches(
-    data: Bytes,
-    rows: Directory,
-    findings: Int64,
-    checksum: int,
-    client: bool,
-    keyed: bool,
-    least: int,
-    most: int,
+    data: Bytes, rows: Directory, findings: Int64, checksum: int, rules: Rules
 ) -> tuple[int, int, int, int]:
     """Scan ``data`` into ``rows`` and check what is to get offsets: (batches, end, ``ScanEnd``, left to do).
 
     ``checksum``: that of ``data`` as one large batch, -1 where nobody has made it: those of large batches are
-    pending then. ``client``: a producer sent it. ``keyed``: records without a key are refused. ``least`` and
-    ``most`` bound the timestamps (ms). Left to do are bits: ``REFUSED`` (a finding says why), ``UNCHECKED``
-    (its checksum is pending; what was found counts only once it holds), ``COMPRESSED`` (to be inflated),
-    ``APPEND_TIMED`` (it claims log-append time).
+    pending then. Left to do are bits: ``REFUSED`` (a finding says why), ``UNCHECKED`` (its checksum is
+    pending; what was found counts only once it holds), ``COMPRESSED`` (to be inflated), ``APPEND_TIMED`` (it
+    claims log-append time).
     """
+    client, keyed, least, most = rules
     count, end, outcome, _ = scan_into(data, 0, len(data), rows)
     left = 0
     for i in range(count):
         row = rows[i]
         found = findings[i]
         found[:] = -1
-        found[0] = found[5] = 0
+        found[FAULT] = found[PENDING] = 0
         if row.magic < 2:
-            found[0] = 9
+            found[FAULT] = _MAGIC
         elif client and row.base_offset != 0:
-            found[0] = 8
+            found[FAULT] = _BASE_OFFSET
         elif row.size > SMALL_BATCH_SIZE and checksum < 0:
-            found[5] = 1
-            left |= 2
+            found[PENDING] = 1
+            left |= UNCHECKED
         elif row.crc != checksum if checksum >= 0 else not _checksum_holds(data, row):
-            found[0] = 7
-        if found[0] == 0:
-            found[0] = _header_fault(row, client)
-        if row.attributes & 8:
-            left |= 8
-        if found[0] == 0 and row.attributes & 7:
-            left |= 4
-        elif found[0] == 0:
-            end_of_row = row.position + row.size
-            found[0], found[1] = _walk(data, row.position + 61, end_of_row, row, least, most, found)
-        if found[0] != 0 or found[4] >= 0 or (keyed and found[3] >= 0):
-            left |= 1
+            found[FAULT] = _CHECKSUM
+        if found[FAULT] == 0:
+            found[FAULT] = _header_fault(row, client)
+        if row.attributes & TIMESTAMP_TYPE_BIT:
+            left |= APPEND_TIMED
+        if found[FAULT] == 0 and row.attributes & CODEC_MASK:
+            left |= COMPRESSED
+        elif found[FAULT] == 0:
+            start, end_of_row = row.position + BATCH_OVERHEAD, row.position + row.size
+            found[FAULT], found[RECORD] = _walk(data, start, end_of_row, row, least, most, found)
+        if found[FAULT] != 0 or found[UNTIMELY] >= 0 or (keyed and found[KEYLESS] >= 0):
+            left |= REFUSED
     return count, end, outcome, left
 
 
@@ -314,39 +338,33 @@ def check_replicated(
     left = 0
     for i in range(count):
         row = rows[i]
-        findings[i, :] = -1
-        findings[i, 0] = findings[i, 5] = 0
+        found = findings[i]
+        found[:] = -1
+        found[FAULT] = found[PENDING] = 0
         if row.magic < 2 or row.size > SMALL_BATCH_SIZE:
-            findings[i, 5] = 1
-            left |= 2
+            found[PENDING] = 1
+            left |= UNCHECKED
         elif not _checksum_holds(data, row):
-            findings[i, 0] = 7
-        if findings[i, 0] == 0 and row.attributes & 7 > 4:
-            findings[i, 0] = 15
-        if findings[i, 0] == 0 and row.base_offset < next_offset:
-            findings[i, 0] = 16
-        if findings[i, 0] != 0:
-            left |= 1
+            found[FAULT] = _CHECKSUM
+        if found[FAULT] == 0 and row.attributes & CODEC_MASK > _LAST_CODEC:
+            found[FAULT] = _CODEC
+        if found[FAULT] == 0 and row.base_offset < next_offset:
+            found[FAULT] = _OFFSETS
+        if found[FAULT] != 0:
+            left |= REFUSED
         next_offset = row.last_offset + 1
     return count, end, outcome, left
 
 
 @kernel
-def assign_offsets(
-    data: Bytes,
-    rows: Directory,
-    findings: Int64,
-    next_offset: int,
-    leader_epoch: int,
-    log_append: bool,
-    now_ms: int,
-) -> int:
+def assign_offsets(data: Bytes, rows: Directory, findings: Int64, assigned: Assigned) -> int:
     """Give checked batches their offsets and leader epoch, in ``data`` and ``rows``; how many are pending.
 
     The largest timestamp is what the records say, or ``now_ms`` under log-append time. Where that is news, or
     a bit is set that only the log gives, the attributes are written anew, and the checksum is made again, or
     left pending for a large batch.
     """
+    next_offset, leader_epoch, log_append, now_ms = assigned
     pending = 0
     for i in range(len(rows)):
         row = rows[i]
@@ -356,38 +374,27 @@ def assign_offsets(
         row.leader_epoch = leader_epoch
         next_offset = row.last_offset + 1
         write_int(data, position, row.base_offset, 8)
-        write_int(data, position + 12, leader_epoch, 4)
-        largest = now_ms if log_append else findings[i, 2]
-        findings[i, 5] = 0
+        write_int(data, position + LEADER_EPOCH_POSITION, leader_epoch, 4)
+        largest = now_ms if log_append else findings[i, LARGEST]
+        findings[i, PENDING] = 0
         if row.max_timestamp == largest and not log_append and not row.attributes & _GIVEN_BY_THE_LOG:
             continue
         row.max_timestamp = largest
-        write_int(data, position + 35, largest, 8)
-        row.attributes = row.attributes & _KEPT_WHEN_REWRITTEN | (8 if log_append else 0)
-        write_int(data, position + 21, row.attributes, 2)
+        write_int(data, position + MAX_TIMESTAMP_POSITION, largest, 8)
+        row.attributes = row.attributes & _KEPT_WHEN_REWRITTEN | (TIMESTAMP_TYPE_BIT if log_append else 0)
+        write_int(data, position + ATTRIBUTES_POSITION, row.attributes, 2)
         if row.size > SMALL_BATCH_SIZE:
-            findings[i, 5] = 1
+            findings[i, PENDING] = 1
             pending += 1
         else:
-            row.crc = crc32c_of(data, position + 21, position + row.size)
-            write_int(data, position + 17, row.crc, 4)
+            row.crc = crc32c_of(data, position + CHECKED_FROM, position + row.size)
+            write_int(data, position + CRC_POSITION, row.crc, 4)
     return pending
 
 
 @kernel
 def admit_one(
-    data: Bytes,
-    rows: Directory,
-    checksum: int,
-    client: bool,
-    keyed: bool,
-    least: int,
-    most: int,
-    size_limit: int,
-    next_offset: int,
-    leader_epoch: int,
-    log_append: bool,
-    now_ms: int,
+    data: Bytes, rows: Directory, checksum: int, rules: Rules, size_limit: int, assigned: Assigned
 ) -> tuple[int, int, int, int]:
     """``check_batches`` and ``assign_offsets`` in one, for the common case: one batch, plain and sound.
 
@@ -396,15 +403,15 @@ def admit_one(
     ``size_limit`` bytes, and where a large batch needs a new checksum.
     """
     large = len(data) > SMALL_BATCH_SIZE
-    if len(data) > size_limit or (large and (checksum < 0 or log_append)):
+    if len(data) > size_limit or (large and (checksum < 0 or assigned[2])):
         return 0, 0, 0, 0
     findings = np.empty((1, WIDTH), np.int64)
-    count, _, outcome, left = check_batches(data, rows, findings, checksum, client, keyed, least, most)
+    count, _, outcome, left = check_batches(data, rows, findings, checksum, rules)
     if count != 1 or outcome != 0 or left != 0:
         return 0, 0, 0, 0
-    if large and (rows[0].max_timestamp != findings[0, 2] or rows[0].attributes & _GIVEN_BY_THE_LOG):
+    if large and (rows[0].max_timestamp != findings[0, LARGEST] or rows[0].attributes & _GIVEN_BY_THE_LOG):
         return 0, 0, 0, 0
-    assign_offsets(data, rows, findings, next_offset, leader_epoch, log_append, now_ms)
+    assign_offsets(data, rows, findings, assigned)
     return rows[0].count, rows[0].base_offset, rows[0].last_offset, rows[0].max_timestamp
 
 

@@ -17,7 +17,15 @@ from crc32c import crc32c
 
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.kernel import HAS_CRC32C, crc_of_byte_at, crc_of_word_at, kernel
-from siltstone.base.records.layout import CHECKED_FROM, CRC_POSITION, MAGIC_POSITION, Bytes, Directory, Int64
+from siltstone.base.records.layout import (
+    CHECKED_FROM,
+    CRC_POSITION,
+    MAGIC_POSITION,
+    Bytes,
+    Directory,
+    Flags,
+    Int64,
+)
 
 Sums = npt.NDArray[np.uint32]
 _SMALL_BATCH_SIZE, _LARGE_BATCH_SIZE = 1024, 128 << 10
@@ -164,14 +172,19 @@ def patch_checksums(data: Bytes, starts: Int64, sizes: Int64) -> None:
         data[starts + (CRC_POSITION + byte)] = big_endian[:, byte]
 
 
-def first_bad_checksum(data: Bytes, batches: Directory) -> int | None:
-    """Row of the first batch in ``batches`` whose stored checksum is not its bytes', or None."""
+def checksums_hold(data: Bytes, batches: Directory) -> Flags:
+    """Is each batch's stored checksum that of its bytes? bool, one a batch."""
     computed = np.empty(len(batches), np.uint32)
     modern = batches["magic"] == 2
     for rows, checksums in ((modern, batch_checksums), (~modern, message_checksums)):
         starts = batches["position"][rows]
         computed[rows] = checksums(data, starts, batches["size"][rows].astype(np.int64))
-    bad = np.flatnonzero(computed != batches["crc"])
+    return np.asarray(computed == batches["crc"])
+
+
+def first_bad_checksum(data: Bytes, batches: Directory) -> int | None:
+    """Row of the first batch in ``batches`` whose stored checksum is not its bytes', or None."""
+    bad = np.flatnonzero(~checksums_hold(data, batches))
     return int(bad[0]) if len(bad) else None
 
 

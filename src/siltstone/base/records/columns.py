@@ -7,7 +7,7 @@ window itself when nothing in it is compressed, else the decompressed records on
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -53,6 +53,11 @@ class RecordColumns(KeyColumns):
     headers_start: Int32
     header_count: Int32
 
+    @property
+    def arrays(self) -> ColumnArrays:
+        """The columns as kernels take them."""
+        return ColumnArrays(*(getattr(self, name) for name in ColumnArrays._fields))
+
     def key(self, row: int) -> bytes | None:
         """The key of one record as bytes, None when null. Not for hot paths."""
         return self._span(int(self.key_start[row]), int(self.key_size[row]))
@@ -76,14 +81,42 @@ class RecordColumns(KeyColumns):
         return None if size < 0 else self.data[start : start + size].tobytes()
 
 
-KEY_COLUMNS = tuple(each.name for each in fields(KeyColumns) if each.name != "data")
-OTHER_COLUMNS = tuple(each.name for each in fields(RecordColumns))[len(KEY_COLUMNS) + 1 :]
-"""The columns that both kinds have, and those that only ``RecordColumns`` has, in the decoders' order."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeColumns:
+    """One row a record, in log order: ``batch`` (row in the batch directory, int32), ``offset`` (int64),
+    ``timestamp`` (ms, int64)."""
+
+    batch: Int32
+    offset: Int64
+    timestamp: Int64
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+
+class ColumnArrays(NamedTuple):
+    """The arrays of ``RecordColumns``, for kernels: numba takes named tuples, and no dataclasses."""
+
+    batch: Int32
+    offset: Int64
+    key_start: Int32
+    key_size: Int32
+    timestamp: Int64
+    start: Int32
+    size: Int32
+    value_start: Int32
+    value_size: Int32
+    headers_start: Int32
+    header_count: Int32
+
+
+KEY_COLUMNS = ColumnArrays._fields[:4]
+"""The columns that both kinds have."""
 
 
 def empty_columns(data: Bytes, rows: int) -> RecordColumns:
     """Uninitialised columns for ``rows`` records over ``data``."""
-    return RecordColumns(data=data, **empty_arrays((*KEY_COLUMNS, *OTHER_COLUMNS), rows))
+    return RecordColumns(data=data, **empty_arrays(ColumnArrays._fields, rows))
 
 
 def empty_arrays(names: tuple[str, ...], rows: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from siltstone.base.records.build import BatchShape, Spans, build_batch
 from siltstone.base.records.columns import record_head, span_at
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.kernel import kernel
-from siltstone.base.records.layout import CODEC_MASK, Bytes, Directory
+from siltstone.base.records.layout import BATCH_OVERHEAD, CODEC_MASK, Bytes, Directory
 
 ABORT, COMMIT = 0, 1
 _KEY = struct.Struct(">hh")
@@ -29,14 +29,14 @@ _VALUE = struct.Struct(">hi")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marker:
+class EndTransactionMarker:
     """The end of a transaction; ``coordinator_epoch`` is of the coordinator that decided it."""
 
     commit: bool
     coordinator_epoch: int
 
 
-def read_marker(key: bytes | None, value: bytes | None) -> Marker | None:
+def read_marker(key: bytes | None, value: bytes | None) -> EndTransactionMarker | None:
     """What a control record says; None for one that is not about a transaction.
 
     Raises ValueError for a key, or a marker's value, that is too short or has a negative version.
@@ -53,10 +53,12 @@ def read_marker(key: bytes | None, value: bytes | None) -> Marker | None:
     version, epoch = _VALUE.unpack_from(value)
     if version < 0:
         raise ValueError(f"a transaction marker's value has version {version}")
-    return Marker(commit=kind == COMMIT, coordinator_epoch=epoch)
+    return EndTransactionMarker(commit=kind == COMMIT, coordinator_epoch=epoch)
 
 
-def marker_of(data: Bytes, batches: Directory, row: int, path: str = "", origin: int = 0) -> Marker | None:
+def marker_of(
+    data: Bytes, batches: Directory, row: int, path: str = "", origin: int = 0
+) -> EndTransactionMarker | None:
     """The marker that the control batch ``batches[row]`` of ``data`` holds.
 
     None for other control records, and for a batch that cleaning has emptied. ``path`` and ``origin`` (the
@@ -81,7 +83,7 @@ def marker_of(data: Bytes, batches: Directory, row: int, path: str = "", origin:
 def _first_record(data: Bytes, position: int, size: int) -> tuple[int, int, int, int]:
     """Start and size of the first record's key and value in a plain batch; null where they make no sense."""
     base = data.ctypes.data
-    at, end, _, _, reason = record_head(base + position + 61, base + position + size)
+    at, end, _, _, reason = record_head(base + position + BATCH_OVERHEAD, base + position + size)
     if reason > 0:
         return 0, -1, 0, -1
     key, key_size, _ = span_at(at, end)

@@ -1,4 +1,4 @@
-"""Message sets to record batches: how what magic 0 and 1 left behind is served and cleaned as magic 2.
+"""Message sets to record batches: what is cleaned of magic 0 and 1 becomes magic 2.
 
 Kafka 4 writes nothing but record batches; whatever it rebuilds of a message set becomes one::
 
@@ -9,42 +9,39 @@ Kafka 4 writes nothing but record batches; whatever it rebuilds of a message set
         largest timestamp       of those that stay; magic 0 has -1 everywhere
         leader epoch, producer id and epoch, base sequence     -1
 
-``up_convert`` does this for a stretch of log that is served to a reader who knows magic 2 only.
-``convert_entries`` is the piece beneath: the cleaner hands in which records stay and which horizons to stamp.
-A converted record is hardly ever larger than the message that it was, so room is known beforehand.
+The cleaner hands in which records stay and which horizons to stamp. A converted record is hardly ever larger
+than the message that it was, so room is known beforehand.
 """
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from siltstone.base.errors import CorruptRecordError
-from siltstone.base.records.build import compress_batches, encode_record, write_header, write_int
+from siltstone.base.records.build import Spans, compress_batches, encode_record, write_header, write_int
 from siltstone.base.records.checksum import patch_checksums
-from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
-from siltstone.base.records.columns import RecordColumns
-from siltstone.base.records.decode import decode_records
+from siltstone.base.records.codecs import Scratch
+from siltstone.base.records.columns import ColumnArrays, RecordColumns
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import (
     BATCH_OVERHEAD,
     CODEC_MASK,
     DELETE_HORIZON_BIT,
+    LAST_OFFSET_DELTA_POSITION,
     TIMESTAMP_TYPE_BIT,
     Bytes,
     Directory,
     Flags,
-    Int32,
     Int64,
     codec_of,
 )
-from siltstone.base.records.pieces import pieces
 
 NO_HORIZON = -1
+_OFFSET_DELTA_MAX = (1 << 31) - 1
 RECORD_GROWTH = 6
 """Most bytes by which a converted record can outgrow its message (magic 0, its varints at their longest)."""
 TOO_FAR_APART = "a message set's offsets are further apart than a batch can tell"
@@ -84,6 +81,16 @@ def _survey(
     return count, first_row, last_row, first_time, last_time
 
 
+class _Batches(NamedTuple):
+    """Where each entry's batch begins in the output, its size (0: nothing of it stays), and what it says:
+    int64, a row an entry."""
+
+    start: Int64
+    size: Int64
+    last_offset: Int64
+    max_timestamp: Int64
+
+
 @kernel
 def _convert(
     entries: Directory,
@@ -91,68 +98,49 @@ def _convert(
     horizon: Int64,
     bounds: Int64,
     data: Bytes,
-    offset: Int64,
-    timestamp: Int64,
-    key_start: Int32,
-    key_size: Int32,
-    value_start: Int32,
-    value_size: Int32,
+    columns: ColumnArrays,
     keep: Flags,
     keep_empty: Flags,
     out: Bytes,
-    starts: Int64,
-    sizes: Int64,
-    last_offset: Int64,
-    max_timestamp: Int64,
+    made: _Batches,
 ) -> int:
     """Write each entry's records as one batch, plain and without checksum; the row that cannot be, or -1.
 
-    The last four are filled an entry (size 0: nothing of it stays).
+    ``made`` is filled.
     """
-    position = 0
+    offset, timestamp, position = columns.offset, columns.timestamp, 0
+    keys = Spans(data, columns.key_start, columns.key_size)
+    values = Spans(data, columns.value_start, columns.value_size)
+    headers = Spans(data, columns.headers_start, columns.header_count)  # messages have none
     for i in range(len(entries)):
-        starts[i] = position
-        sizes[i] = 0
+        made.start[i] = position
+        made.size[i] = 0
         count, first, last, base_time, largest = _survey(bounds[i], bounds[i + 1], offset, timestamp, keep)
         if count == 0:
             if keep_empty[i]:
-                write_header(
-                    out, position, 61, entries[i], attributes[i] & ~7, -1, entries[i].max_timestamp, 0
-                )
-                last_offset[i] = entries[i].last_offset
-                max_timestamp[i] = entries[i].max_timestamp
-                sizes[i] = 61
-                position += 61
+                plain, largest = attributes[i] & ~CODEC_MASK, entries[i].max_timestamp
+                write_header(out, position, BATCH_OVERHEAD, entries[i], plain, -1, largest, 0)
+                made.last_offset[i] = entries[i].last_offset
+                made.max_timestamp[i] = largest
+                made.size[i] = BATCH_OVERHEAD
+                position += BATCH_OVERHEAD
             continue
         base = offset[first]
-        if offset[last] - base > 0x7FFFFFFF:
+        if offset[last] - base > _OFFSET_DELTA_MAX:
             return i
         if horizon[i] >= 0:
             base_time = horizon[i]
-        end = position + 61
+        end = position + BATCH_OVERHEAD
         for row in range(first, last + 1):
             if keep[row]:
-                end = encode_record(
-                    offset[row] - base,
-                    timestamp[row] - base_time,
-                    data,
-                    key_start[row],
-                    key_size[row],
-                    data,
-                    value_start[row],
-                    value_size[row],
-                    data,
-                    0,
-                    0,
-                    out,
-                    end,
-                )
+                delta, time = offset[row] - base, timestamp[row] - base_time
+                end = encode_record(row, delta, time, keys, values, headers, out, end)
         write_header(out, position, end - position, entries[i], attributes[i], base_time, largest, count)
         write_int(out, position, base, 8)
-        write_int(out, position + 23, offset[last] - base, 4)
-        last_offset[i] = offset[last]
-        max_timestamp[i] = largest
-        sizes[i] = end - position
+        write_int(out, position + LAST_OFFSET_DELTA_POSITION, offset[last] - base, 4)
+        made.last_offset[i] = offset[last]
+        made.max_timestamp[i] = largest
+        made.size[i] = end - position
         position = end
     return -1
 
@@ -181,26 +169,29 @@ def convert_entries(
     horizon = np.full(total, NO_HORIZON, np.int64) if horizon_ms is None else horizon_ms
     room = BATCH_OVERHEAD * total + int((columns.size[keep].astype(np.int64) + RECORD_GROWTH).sum())
     out = np.empty(room, np.uint8)
-    starts, sizes, last_offset, max_timestamp = np.empty((4, total), np.int64)
-    spans = (columns.key_start, columns.key_size, columns.value_start, columns.value_size)
-    arguments: list[Any] = [
-        *(entries, _attributes(entries, horizon), horizon),
+    made = _Batches(*np.empty((4, total), np.int64))
+    bad = _convert(
+        entries,
+        _attributes(entries, horizon),
+        horizon,
         np.searchsorted(columns.batch, np.arange(total + 1)),
-        *(columns.data, columns.offset, columns.timestamp, *spans, keep),
+        columns.data,
+        columns.arrays,
+        keep,
         np.zeros(total, np.bool_) if keep_empty is None else keep_empty,
-        *(out, starts, sizes, last_offset, max_timestamp),
-    ]
-    bad = _convert(*arguments)
+        out,
+        made,
+    )
     if bad >= 0:
         raise CorruptRecordError(path, origin + int(entries["position"][bad]), TOO_FAR_APART)
-    codecs = np.where(sizes > BATCH_OVERHEAD, codec_of(entries), 0)
-    data, starts, sizes = _sealed(out[: int(sizes.sum())], starts, sizes, codecs)
+    codecs = np.where(made.size > BATCH_OVERHEAD, codec_of(entries), 0)
+    data, _, sizes = _sealed(out[: int(made.size.sum())], made.start, made.size, codecs)
     rows = np.flatnonzero(sizes)
     return Converted(
         data=data,
         entry=rows,
-        last_offset=last_offset[rows],
-        max_timestamp=max_timestamp[rows],
+        last_offset=made.last_offset[rows],
+        max_timestamp=made.max_timestamp[rows],
         size=sizes[rows],
     )
 
@@ -221,42 +212,3 @@ def _sealed(
     rows = sizes > 0
     patch_checksums(data, starts[rows], sizes[rows])
     return data, starts, sizes
-
-
-def up_convert(
-    window: Bytes,
-    batches: Directory,
-    scratch: Scratch | None = None,
-    *,
-    limit: int = DEFAULT_LIMIT,
-    path: str = "",
-    origin: int = 0,
-) -> Bytes:
-    """``batches`` (neighbouring rows of a scan over ``window``, any magic) as record batches: uint8.
-
-    Record batches stay as they are; without message sets the result is a slice of ``window`` itself.
-    Checksums of what is converted are the caller's to have checked. ``scratch`` and ``limit`` are
-    ``decode_records``'s; ``path`` and ``origin`` are for messages. Raises CorruptRecordError.
-    """
-    modern = batches["magic"] == 2
-    edges = [0, *(np.flatnonzero(np.diff(modern)) + 1).tolist(), len(batches)]
-    parts: list[Bytes] = []
-    for first, behind in itertools.pairwise(edges):
-        run = batches[first:behind]
-        if not len(run) or modern[first]:
-            parts.append(_stretch(window, run))
-            continue
-        for part in pieces(window, run):
-            columns = decode_records(window, run[part], scratch, limit=limit, path=path, origin=origin)
-            parts.append(convert_entries(run[part], columns, path=path, origin=origin).data)
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _stretch(window: Bytes, run: Directory) -> Bytes:
-    """The bytes of neighbouring batches."""
-    if not len(run):
-        return window[:0]
-    start = int(run["position"][0])
-    end = int(run["position"][-1]) + int(run["size"][-1])
-    assert end - start == int(run["size"].sum(dtype=np.int64)), "the batches are no neighbours"
-    return window[start:end]

@@ -1,117 +1,159 @@
 """From batches of any age to record columns: the entry point for everybody who reads records.
 
 A log that lived through an upgrade holds message sets (magic 0 and 1) first and record batches (magic 2)
-behind them. ``modern`` decodes the one, ``legacy`` the other; here it is decided which, and the two are
-put together where a window holds both. Nobody else calls those decoders.
+behind them. Record batches are decoded here (Kafka's ``DefaultRecord``, ``DefaultRecordBatch``) by one
+kernel: all records with all columns, with their keys or times alone, or chosen records. ``legacy`` decodes
+message sets, and the two are put together where a window holds both.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from siltstone.base.errors import CheckFailedError, CorruptRecordError
 from siltstone.base.records.codecs import DEFAULT_LIMIT, SPANS_END, Scratch
-from siltstone.base.records.columns import DECODE_REASON, KeyColumns, RecordColumns, record_head, select
+from siltstone.base.records.columns import (
+    DECODE_REASON,
+    KEY_COLUMNS,
+    ColumnArrays,
+    KeyColumns,
+    RecordColumns,
+    TimeColumns,
+    empty_arrays,
+    empty_columns,
+    record_fields,
+    record_head,
+    select,
+)
 from siltstone.base.records.inflate import inflate, refuse_impossible_counts
 from siltstone.base.records.kernel import kernel
-from siltstone.base.records.layout import Bytes, Directory, Int32, Int64
+from siltstone.base.records.layout import TIMESTAMP_TYPE_BIT, Bytes, Directory, Int32, Int64
 from siltstone.base.records.legacy import decode_legacy
-from siltstone.base.records.modern import Choice, ChosenRecords, decode, decode_chosen, decode_keys
+from siltstone.base.records.varint import next_varint
 
-# v2 batches to offsets and timestamps, for somebody who wants nothing else of their records.
-#
-# Only the front of each record is read; its size leads to the next one, so what a key, a value or a header
-# says of itself is not looked at. ``modern`` decodes everything.
+_DISORDER, _LEFT_OVER = 5, 6
+"""Reasons, by their places in ``DECODE_REASON``."""
+_PASSED = len(DECODE_REASON)
+"""The kernel's reason where a chosen offset was passed that no record has."""
+_NOT_THERE = "a chosen offset is not among the records"
+_POSITIONS = ("start", "key_start", "value_start", "headers_start")
+_NONE_LEFT = (1 << 63) - 1
+"""Behind every offset: what follows the last chosen one."""
+
+
+class ChosenOffsets(NamedTuple):
+    """Records that are wanted: their offsets less ``base`` (uint32, ascending), ``met`` of which came before.
+
+    ``all_from`` (int64, one a decoded batch): of its records all are wanted from this offset on.
+    """
+
+    offsets: npt.NDArray[np.uint32]
+    base: int
+    met: int
+    all_from: Int64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimeColumns:
-    """One row a record, in log order: ``batch`` (row in the batch directory, int32), ``offset`` (int64),
-    ``timestamp`` (ms, int64)."""
+class ChosenRecords:
+    """What was found of chosen offsets: the wanted records, how many of the offsets were ``met`` by now, how
+    many records were ``left_out``, and how many of those have no key."""
 
-    batch: Int32
-    offset: Int64
-    timestamp: Int64
+    columns: RecordColumns
+    met: int
+    left_out: int
+    keyless: int
 
-    def __len__(self) -> int:
-        return len(self.offset)
+
+class _KeySpans(NamedTuple):
+    start: Int32
+    size: Int32
+
+
+class _PlainBatches(NamedTuple):
+    """The batches ``rows`` of a directory with their records in plain form: ``data[starts[i]:ends[i]]``."""
+
+    data: Bytes
+    starts: Int64
+    ends: Int64
+    rows: Int64
+    batches: Directory
+
+
+_Decoded = tuple[int, int, int, int, int, int]
 
 
 @kernel
-def _decode_times(
-    data: Bytes,
-    starts: Int64,
-    ends: Int64,
-    batches: Directory,
+def _decode_batches(
+    plain: _PlainBatches,
     batch: Int32,
     offset: Int64,
-    timestamp: Int64,
-) -> tuple[int, int]:
-    """Fill the columns: (-1 or the bad batch's row, reason)."""
-    base = data.ctypes.data
-    count = 0
-    for i in range(len(batches)):
-        header = batches[i]
+    timestamp: Int64 | None,
+    keys: _KeySpans | None,
+    others: ColumnArrays | None,
+    chosen: ChosenOffsets | None,
+) -> _Decoded:
+    """Decode v2 batches: (-1 or the bad batch's index in ``rows``, reason, records, and of chosen offsets:
+    met, left out, and those of them without a key).
+
+    Columns that are None are left out: numba compiles a kernel of its own for each set of them, and one
+    without ``chosen``. Without ``keys`` only the front of a record is read: its size leads to the next one.
+    """
+    data, starts, ends, rows, batches = plain
+    count, left_out, keyless, met, origin = 0, 0, 0, 0, data.ctypes.data
+    if keys is not None:
+        key_start, key_size = keys
+    if others is not None:
+        _, _, _, _, _, start, size, value_start, value_size, headers_start, header_count = others
+    if chosen is not None:
+        wanted, base, met, all_from = chosen
+        following = base + wanted[np.uint64(met)] if met < len(wanted) else _NONE_LEFT
+    for i in range(len(rows)):
+        header = batches[rows[i]]
+        log_append = header.attributes & TIMESTAMP_TYPE_BIT
         first_offset, last_offset = header.base_offset, header.last_offset
-        first_time, last_time = header.base_timestamp, header.max_timestamp
-        log_append = (header.attributes & 8) != 0
-        at = base + starts[i]
-        batch_end = base + ends[i]
-        previous = first_offset - 1
+        at, batch_end, previous = origin + starts[i], origin + ends[i], first_offset - 1
         for _ in range(header.count):
-            _, end, timestamp_delta, offset_delta, reason = record_head(at, batch_end)
-            if reason:
-                return i, reason
+            begin = at
+            at, end, delta, offset_delta, reason = record_head(at, batch_end)
+            if reason > 0:
+                return i, reason, 0, 0, 0, 0
             here = first_offset + offset_delta
             if here <= previous or here > last_offset:
-                return i, 5
+                return i, _DISORDER, 0, 0, 0, 0
             previous = here
+            if chosen is not None and here < all_from[np.uint64(i)]:
+                if here > following:
+                    return i, _PASSED, 0, 0, 0, 0
+                if here < following:
+                    key_bytes, at = next_varint(at, end)
+                    left_out += 1
+                    keyless += key_bytes < 0
+                    at = end
+                    continue
+                met += 1
+                following = base + wanted[np.uint64(met)] if met < len(wanted) else _NONE_LEFT
             row = np.uint64(count)
-            batch[row] = i
-            offset[row] = here
-            timestamp[row] = last_time if log_append else first_time + timestamp_delta
-            count += 1
+            if keys is not None:
+                key, key_bytes, value, value_bytes, first_header, headers, reason = record_fields(at, end)
+                if reason > 0:
+                    return i, reason, 0, 0, 0, 0
+                key_start[row], key_size[row] = key - origin, key_bytes
+                if others is not None:
+                    start[row], size[row] = begin - origin, end - begin
+                    value_start[row], value_size[row] = value - origin, value_bytes
+                    headers_start[row], header_count[row] = first_header - origin, headers
             at = end
+            batch[row], offset[row] = rows[i], here
+            if timestamp is not None:
+                timestamp[row] = header.max_timestamp if log_append else header.base_timestamp + delta
+            count += 1
         if at != batch_end:
-            return i, 6
-    return -1, 0
-
-
-def decode_times(
-    window: Bytes,
-    batches: Directory,
-    scratch: Scratch | None = None,
-    *,
-    limit: int = DEFAULT_LIMIT,
-    path: str = "",
-    origin: int = 0,
-) -> TimeColumns:
-    """Offsets and timestamps of every record of ``batches`` (rows of a scan over ``window``, magic 2).
-
-    ``scratch`` takes decompressed bytes, ``limit`` bounds a batch's; ``path`` and ``origin`` (the file
-    position of ``window[0]``) are for messages. Raises CorruptRecordError with the position of the first
-    batch that makes no sense.
-    """
-    data, starts, ends = inflate(window, batches, scratch or Scratch(), limit=limit, path=path, origin=origin)
-    assert len(data) <= SPANS_END, "no batch is larger"
-    counts = batches["count"].astype(np.int64)
-    refuse_impossible_counts(batches, counts, ends - starts, path, origin, limit)
-    total = int(counts.sum())
-    columns = TimeColumns(
-        batch=np.empty(total, np.int32), offset=np.empty(total, np.int64), timestamp=np.empty(total, np.int64)
-    )
-    bad, reason = _decode_times(data, starts, ends, batches, columns.batch, columns.offset, columns.timestamp)
-    if bad >= 0:
-        raise CorruptRecordError(path, origin + int(batches["position"][bad]), DECODE_REASON[reason])
-    return columns
-
-
-_COLUMNS = tuple(field.name for field in fields(RecordColumns) if field.name != "data")
-_POSITIONS = ("start", "key_start", "value_start", "headers_start")
+            return i, _LEFT_OVER, 0, 0, 0, 0
+    return -1, 0, count, met, left_out, keyless
 
 
 def decode_records(
@@ -132,11 +174,14 @@ def decode_records(
     others. Raises CorruptRecordError with the position of a batch that makes no sense.
     """
     modern = batches["magic"] == 2
-    if modern.all():
-        return decode(window, batches, scratch, limit=limit, path=path, origin=origin)
-    if not modern.any():
-        return decode_legacy(window, batches, scratch, limit=limit, path=path, origin=origin)
-    return _decode_mixed(window, batches, modern, scratch, limit, path, origin)
+    if not modern.all():
+        if not modern.any():
+            return decode_legacy(window, batches, scratch, limit=limit, path=path, origin=origin)
+        return _decode_mixed(window, batches, modern, scratch, limit, path, origin)
+    source = _Source.of(window, batches, None, scratch, limit, path, origin)
+    columns = empty_columns(source.plain.data, source.records)
+    source.decode(columns)
+    return columns
 
 
 def decode_record_keys(
@@ -149,9 +194,12 @@ def decode_record_keys(
     origin: int = 0,
 ) -> KeyColumns:
     """``decode_records``, with all its checks, for somebody who wants no more than keys and offsets."""
-    if (batches["magic"] == 2).all():
-        return decode_keys(window, batches, scratch, limit=limit, path=path, origin=origin)
-    return decode_records(window, batches, scratch, limit=limit, path=path, origin=origin)
+    if not (batches["magic"] == 2).all():
+        return decode_records(window, batches, scratch, limit=limit, path=path, origin=origin)
+    source = _Source.of(window, batches, None, scratch, limit, path, origin)
+    columns = KeyColumns(data=source.plain.data, **empty_arrays(KEY_COLUMNS, source.records))
+    source.decode(columns)
+    return columns
 
 
 def decode_record_times(
@@ -164,39 +212,114 @@ def decode_record_times(
     origin: int = 0,
 ) -> TimeColumns:
     """Offsets and timestamps; of v2 records nothing else is looked at. Raises CorruptRecordError."""
-    if (batches["magic"] == 2).all():
-        return decode_times(window, batches, scratch, limit=limit, path=path, origin=origin)
-    found = decode_records(window, batches, scratch, limit=limit, path=path, origin=origin)
-    return TimeColumns(batch=found.batch, offset=found.offset, timestamp=found.timestamp)
+    if not (batches["magic"] == 2).all():
+        found = decode_records(window, batches, scratch, limit=limit, path=path, origin=origin)
+        return TimeColumns(batch=found.batch, offset=found.offset, timestamp=found.timestamp)
+    source = _Source.of(window, batches, None, scratch, limit, path, origin)
+    columns = TimeColumns(**empty_arrays(("batch", "offset", "timestamp"), source.records))
+    source.decode(columns)
+    return columns
 
 
 def decode_chosen_records(
     window: Bytes,
     batches: Directory,
     rows: Int64,
-    choice: Choice,
+    chosen: ChosenOffsets,
     scratch: Scratch | None = None,
     *,
     limit: int = DEFAULT_LIMIT,
     path: str = "",
     origin: int = 0,
 ) -> ChosenRecords:
-    """``decode_chosen`` for batches that are all of magic 2, or none; message sets are decoded whole first.
+    """Decode the chosen records of the batches ``rows`` (of ``batches``, ascending; all of magic 2, or none).
 
-    Raises CorruptRecordError and CheckFailedError.
+    Of a v2 record that is not wanted only what tells its offset is read, and whether it has a key; message
+    sets are decoded whole first. The other arguments are ``decode_records``'s. Raises CorruptRecordError, and
+    CheckFailedError where a chosen offset is passed that no record has.
     """
-    if not len(rows) or batches["magic"][rows[0]] == 2:
-        return decode_chosen(window, batches, rows, choice, scratch, limit=limit, path=path, origin=origin)
-    columns = decode_legacy(window, batches[rows], scratch, limit=limit, path=path, origin=origin)
-    relative = columns.offset - choice.base
-    always = columns.offset >= choice.all_from[columns.batch]
-    met = choice.met
+    if len(rows) and batches["magic"][rows[0]] != 2:
+        columns = decode_legacy(window, batches[rows], scratch, limit=limit, path=path, origin=origin)
+        return _chosen_of(columns, rows, chosen, path)
+    source = _Source.of(window, batches, rows, scratch, limit, path, origin)
+    columns = empty_columns(source.plain.data, source.most_chosen(chosen))
+    count, met, left_out, keyless = source.decode(columns, chosen)
+    return ChosenRecords(
+        columns=select(columns, slice(0, count)), met=met, left_out=left_out, keyless=keyless
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """Some v2 batches with ``records`` in plain form, ready for the kernel."""
+
+    plain: _PlainBatches
+    counts: Int64
+    path: str
+    origin: int
+
+    @classmethod
+    def of(
+        cls,
+        window: Bytes,
+        batches: Directory,
+        rows: Int64 | None,
+        scratch: Scratch | None,
+        limit: int,
+        path: str,
+        origin: int,
+    ) -> _Source:
+        mine = batches if rows is None else batches[rows]
+        data, starts, ends = inflate(
+            window, mine, scratch or Scratch(), limit=limit, path=path, origin=origin
+        )
+        assert len(data) <= SPANS_END, "spans are int32"
+        counts = mine["count"].astype(np.int64)
+        refuse_impossible_counts(mine, counts, ends - starts, path, origin, limit)
+        rows = np.arange(len(batches)) if rows is None else rows
+        plain = _PlainBatches(data, starts, ends, rows, batches)
+        return cls(plain=plain, counts=counts, path=path, origin=origin)
+
+    @property
+    def records(self) -> int:
+        return int(self.counts.sum())
+
+    def most_chosen(self, chosen: ChosenOffsets) -> int:
+        """How many of the records can be wanted at most."""
+        by_offset = self.plain.batches["last_offset"][self.plain.rows] < chosen.all_from
+        among = int(self.counts[by_offset].sum())
+        return min(among, len(chosen.offsets) - chosen.met) + int(self.counts[~by_offset].sum())
+
+    def decode(
+        self, columns: KeyColumns | TimeColumns, chosen: ChosenOffsets | None = None
+    ) -> tuple[int, int, int, int]:
+        """Fill the columns; how many rows of them, and of chosen offsets: met, left out, of these keyless."""
+        keys = _KeySpans(columns.key_start, columns.key_size) if isinstance(columns, KeyColumns) else None
+        others = columns.arrays if isinstance(columns, RecordColumns) else None
+        timestamp = columns.timestamp if isinstance(columns, RecordColumns | TimeColumns) else None
+        bad, reason, *counts = _decode_batches(
+            self.plain, columns.batch, columns.offset, timestamp, keys, others, chosen
+        )
+        if bad >= 0 and reason == _PASSED:
+            raise CheckFailedError(f"{self.path}: {_NOT_THERE}")
+        if bad >= 0:
+            position = int(self.plain.batches["position"][self.plain.rows[bad]])
+            raise CorruptRecordError(self.path, self.origin + position, DECODE_REASON[reason])
+        count, met, left_out, keyless = counts
+        return count, met, left_out, keyless
+
+
+def _chosen_of(columns: RecordColumns, rows: Int64, chosen: ChosenOffsets, path: str) -> ChosenRecords:
+    """The chosen records among all of some message sets."""
+    relative = columns.offset - chosen.base
+    always = columns.offset >= chosen.all_from[columns.batch]
+    met = chosen.met
     if len(columns) and not always.all():
-        met += int(np.searchsorted(choice.offsets[met:], relative[~always][-1], side="right"))
-    mine = choice.offsets[choice.met : met]
+        met += int(np.searchsorted(chosen.offsets[met:], relative[~always][-1], side="right"))
+    mine = chosen.offsets[chosen.met : met]
     wanted = always | np.isin(relative, mine)
     if np.count_nonzero(wanted & ~always) != len(mine):
-        raise CheckFailedError(f"{path}: a chosen offset is not among the records")
+        raise CheckFailedError(f"{path}: {_NOT_THERE}")
     found = select(columns, wanted)
     return ChosenRecords(
         columns=replace(found, batch=rows[found.batch].astype(np.int32)),
@@ -218,7 +341,7 @@ def _decode_mixed(
     """Both kinds in one window. Happens once a log, at its upgrade: clarity before speed."""
     old_rows, new_rows = np.flatnonzero(~modern), np.flatnonzero(modern)
     old = decode_legacy(window, batches[old_rows], scratch, limit=limit, path=path, origin=origin)
-    new = decode(window, batches[new_rows], Scratch(), limit=limit, path=path, origin=origin)
+    new = decode_records(window, batches[new_rows], Scratch(), limit=limit, path=path, origin=origin)
     shift = 0 if new.data is old.data else len(old.data)
     data = new.data if shift == 0 else np.concatenate((old.data, new.data))
     if len(data) > SPANS_END:
@@ -234,7 +357,7 @@ def _interleave(
     batch = np.concatenate((old_rows[old.batch], new_rows[new.batch]))
     order = np.argsort(batch, kind="stable")
     arrays: dict[str, Any] = {"batch": batch[order].astype(np.int32)}
-    for name in (name for name in _COLUMNS if name != "batch"):
+    for name in ColumnArrays._fields[1:]:
         behind = getattr(new, name) + np.int32(shift) if name in _POSITIONS else getattr(new, name)
         arrays[name] = np.concatenate((getattr(old, name), behind))[order]
     return RecordColumns(data=data, **arrays)

@@ -44,6 +44,11 @@ class MessageSetSend:
     error_code: int
     messages: Bytes
 
+    @classmethod
+    def empty(cls, error_code: int = 0) -> MessageSetSend:
+        """An answer without messages: nothing is there yet, or ``error_code`` says why there is none."""
+        return cls(error_code=error_code, messages=np.empty(0, np.uint8))
+
     @property
     def size(self) -> int:
         """Bytes of the whole frame, its length included."""

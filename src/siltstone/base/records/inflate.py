@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from siltstone.base.codec_table import ZSTD, codec_name
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.codecs import (
     DEFAULT_LIMIT,
@@ -22,7 +23,7 @@ from siltstone.base.records.codecs import (
     told_sizes,
     zstd,
 )
-from siltstone.base.records.layout import BATCH_OVERHEAD, CODECS, Bytes, Directory, Int64, codec_of
+from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Directory, Int64, codec_of
 
 RECORD_BYTES = 64
 """What a record takes in memory beside its own bytes: its row in the columns, and a hash."""
@@ -78,7 +79,7 @@ def _make_room(
     told, exact = told_sizes(window, starts, ends, codecs)
     bad = np.flatnonzero(exact & (told > limit) & (codecs > 0))
     if len(bad):
-        error = DecompressedTooLargeError(CODECS[codecs[bad[0]]], limit)
+        error = DecompressedTooLargeError(codec_name(codecs[bad[0]]), limit)
         raise _Trouble(int(bad[0]), oversized(error))
     bounds = int(told[~exact].clip(min=0, max=limit).sum())
     scratch.make_room(min(int(told[exact].sum()) + min(bounds, _ROOM_FOR_BOUNDS), SPANS_END))
@@ -110,7 +111,7 @@ def _up_to_zstd(
             raise _Trouble(number, str(error)) from None
         if scratch.used > SPANS_END:
             raise _Trouble(number, "more than 2 GiB of records at a time")
-        if codec == zstd.ZSTD:
+        if codec == ZSTD:
             return number + 1
     return len(spans)
 

@@ -34,18 +34,36 @@ Directory = npt.NDArray[np.void]
 
 LOG_OVERHEAD = 12
 """Bytes of offset and size before every entry's own bytes."""
-MAGIC_POSITION = 16
 BATCH_OVERHEAD = 61
+SIZE_POSITION = 8
+LEADER_EPOCH_POSITION = 12
+MAGIC_POSITION = 16
 CRC_POSITION = 17
-CHECKED_FROM = 21
+ATTRIBUTES_POSITION = 21
+CHECKED_FROM = ATTRIBUTES_POSITION
+LAST_OFFSET_DELTA_POSITION = 23
+BASE_TIMESTAMP_POSITION = 27
+MAX_TIMESTAMP_POSITION = 35
+PRODUCER_ID_POSITION = 43
+PRODUCER_EPOCH_POSITION = 51
+BASE_SEQUENCE_POSITION = 53
+COUNT_POSITION = 57
+MESSAGE_CRC_POSITION = 12
+MESSAGE_ATTRIBUTES_POSITION = 17
+MESSAGE_TIMESTAMP_POSITION = 18
+MESSAGE_OVERHEAD_V0, MESSAGE_OVERHEAD_V1 = 18, 26
+"""Bytes of a message before its key's size."""
+MESSAGE_SIZE_MIN_V0, MESSAGE_SIZE_MIN_V1, BATCH_SIZE_MIN = 14, 22, BATCH_OVERHEAD - LOG_OVERHEAD
+"""The least that an entry's size field can say."""
+ENTRY_MIN = LOG_OVERHEAD + MESSAGE_SIZE_MIN_V0
+"""Bytes of the smallest entry there is: a message of magic 0 with neither key nor value."""
+
 CODEC_MASK = 0x07
 TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 DELETE_HORIZON_BIT = 0x40
 
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-"""Codec names by the number in the attributes."""
 NO_PRODUCER_ID = -1
 
 HEADER = struct.Struct(">qiibIhiqqqhii")

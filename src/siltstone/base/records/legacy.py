@@ -20,13 +20,13 @@ a cut inner message, and reads on behind a message's last field, this decoder re
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from siltstone.base.codec_table import is_allowed
 from siltstone.base.errors import CorruptRecordError
-from siltstone.base.records.checksum import message_checksums
 from siltstone.base.records.codecs import (
     DEFAULT_LIMIT,
     SPANS_END,
@@ -35,10 +35,28 @@ from siltstone.base.records.codecs import (
     Scratch,
     decompress,
 )
-from siltstone.base.records.columns import RecordColumns, empty_columns
+from siltstone.base.records.columns import ColumnArrays, RecordColumns, empty_columns
 from siltstone.base.records.inflate import oversized, refuse_impossible_counts
 from siltstone.base.records.kernel import kernel
-from siltstone.base.records.layout import CODECS, Bytes, Directory, Int32, Int64, codec_of
+from siltstone.base.records.layout import (
+    CODEC_MASK,
+    ENTRY_MIN,
+    LOG_OVERHEAD,
+    MAGIC_POSITION,
+    MESSAGE_ATTRIBUTES_POSITION,
+    MESSAGE_OVERHEAD_V0,
+    MESSAGE_OVERHEAD_V1,
+    MESSAGE_SIZE_MIN_V0,
+    MESSAGE_SIZE_MIN_V1,
+    MESSAGE_TIMESTAMP_POSITION,
+    SIZE_POSITION,
+    TIMESTAMP_TYPE_BIT,
+    Bytes,
+    Directory,
+    Int32,
+    Int64,
+    codec_of,
+)
 from siltstone.base.records.varint import read_int32, read_int64
 
 LEGACY_REASON = (
@@ -51,59 +69,59 @@ LEGACY_REASON = (
     "a compressed message set without messages",
     "inner offsets do not ascend, or do not end at the wrapper's",
 )
+_FIELDS, _NEGATIVE, _INNER_SIZE, _INNER_MAGIC, _NESTED, _NO_MESSAGES, _INNER_OFFSETS = range(1, 8)
+"""Reasons, by their places in ``LEGACY_REASON``."""
 NULL_SET = "a compressed message set that is null"
-BAD_INNER_CHECKSUM = "an inner message's checksum does not hold"
-_CRC_POSITION = 12
-_FILLED = "batch offset timestamp start size key_start key_size value_start value_size".split()
-_Spans = tuple[Int64, Int32, Int64, Int32]
 Mask = npt.NDArray[np.bool_]
+
+
+class _Spans(NamedTuple):
+    """Key and value of each entry itself: positions in the window, int64, and sizes, int32."""
+
+    key_start: Int64
+    key_size: Int32
+    value_start: Int64
+    value_size: Int32
 
 
 @kernel
 def _sized(data: Bytes, position: int, end: int) -> tuple[int, int, int]:
     """A field with its int32 size in front: (its start, its size, reason)."""
     if end - position < 4:
-        return position, 0, 1
+        return position, 0, _FIELDS
     size = read_int32(data, position)
     if size < -1:
-        return position, 0, 2
+        return position, 0, _NEGATIVE
     if size > end - position - 4:
-        return position, 0, 1
+        return position, 0, _FIELDS
     return position + 4, size, 0
 
 
 @kernel
 def _message(data: Bytes, position: int, end: int) -> tuple[int, int, int, int, int]:
     """The spans of the message entry ``data[position:end]``: key start, size, value start, size, reason."""
-    fields_start = position + (18 if data[position + 16] == 0 else 26)
+    fields_start = position + (
+        MESSAGE_OVERHEAD_V0 if data[position + MAGIC_POSITION] == 0 else MESSAGE_OVERHEAD_V1
+    )
     key, key_bytes, reason = _sized(data, fields_start, end)
     if reason != 0:
         return 0, 0, 0, 0, reason
     value, value_bytes, reason = _sized(data, key + max(key_bytes, 0), end)
     if reason == 0 and value + max(value_bytes, 0) != end:
-        reason = 1
+        reason = _FIELDS
     return key, key_bytes, value, value_bytes, reason
 
 
 @kernel
-def _decode_entries(
-    window: Bytes,
-    batches: Directory,
-    key_start: Int64,
-    key_size: Int32,
-    value_start: Int64,
-    value_size: Int32,
-) -> tuple[int, int]:
+def _decode_entries(window: Bytes, batches: Directory, spans: _Spans) -> tuple[int, int]:
     """Spans of every entry itself; (-1, 0) or the bad entry's row and the reason."""
     for i in range(len(batches)):
         position = batches[i].position
         key, key_bytes, value, value_bytes, reason = _message(window, position, position + batches[i].size)
         if reason != 0:
             return i, reason
-        key_start[i] = key
-        key_size[i] = key_bytes
-        value_start[i] = value
-        value_size[i] = value_bytes
+        spans.key_start[i], spans.key_size[i] = key, key_bytes
+        spans.value_start[i], spans.value_size[i] = value, value_bytes
     return -1, 0
 
 
@@ -115,20 +133,21 @@ def _count_inner(data: Bytes, starts: Int64, ends: Int64, counts: Int64) -> tupl
         end = ends[i]
         counts[i] = 0
         while position < end:
-            if end - position < 26:
-                return i, 3
-            size = read_int32(data, position + 8)
-            magic = int(data[position + 16])
+            if end - position < ENTRY_MIN:
+                return i, _INNER_SIZE
+            size = read_int32(data, position + SIZE_POSITION)
+            magic = int(data[position + MAGIC_POSITION])
             if magic > 1:
-                return i, 4
-            if size < (14 if magic == 0 else 22) or size > end - position - 12:
-                return i, 3
-            if data[position + 17] & 7:
-                return i, 5
+                return i, _INNER_MAGIC
+            least = MESSAGE_SIZE_MIN_V0 if magic == 0 else MESSAGE_SIZE_MIN_V1
+            if size < least or size > end - position - LOG_OVERHEAD:
+                return i, _INNER_SIZE
+            if data[position + MESSAGE_ATTRIBUTES_POSITION] & CODEC_MASK:
+                return i, _NESTED
             counts[i] += 1
-            position += 12 + size
+            position += LOG_OVERHEAD + size
         if counts[i] == 0:
-            return i, 6
+            return i, _NO_MESSAGES
     return -1, 0
 
 
@@ -161,34 +180,27 @@ def _decode_inner(
     batches: Directory,
     counts: Int64,
     first: Int64,
-    batch: Int32,
-    offset: Int64,
-    timestamp: Int64,
-    start: Int32,
-    size: Int32,
-    key_start: Int32,
-    key_size: Int32,
-    value_start: Int32,
-    value_size: Int32,
+    columns: ColumnArrays,
 ) -> tuple[int, int]:
     """Decode the counted sets of the wrappers ``rows``; (-1, 0) or the bad one's index and the reason."""
+    batch, offset, key_start, key_size, timestamp, start, size, value_start, value_size, _, _ = columns
     for i in range(len(rows)):
         wrapper = batches[rows[i]]
-        log_append = wrapper.magic == 1 and (wrapper.attributes & 8) != 0
+        log_append = wrapper.magic == 1 and (wrapper.attributes & TIMESTAMP_TYPE_BIT) != 0
         position = starts[i]
         for record in range(first[i], first[i] + counts[i]):
-            end = position + 12 + read_int32(data, position + 8)
+            end = position + LOG_OVERHEAD + read_int32(data, position + SIZE_POSITION)
             key, key_bytes, value, value_bytes, reason = _message(data, position, end)
             if reason != 0:
                 return i, reason
             batch[record] = rows[i]
             offset[record] = read_int64(data, position)
-            if data[position + 16] == 0:
+            if data[position + MAGIC_POSITION] == 0:
                 timestamp[record] = -1
             elif log_append:
                 timestamp[record] = wrapper.base_timestamp
             else:
-                timestamp[record] = read_int64(data, position + 18)
+                timestamp[record] = read_int64(data, position + MESSAGE_TIMESTAMP_POSITION)
             start[record] = position
             size[record] = end - position
             key_start[record] = key
@@ -197,7 +209,7 @@ def _decode_inner(
             value_size[record] = value_bytes
             position = end
         if not _settle_offsets(wrapper, offset, first[i], counts[i]):
-            return i, 7
+            return i, _INNER_OFFSETS
     return -1, 0
 
 
@@ -209,15 +221,14 @@ def decode_legacy(
     limit: int = DEFAULT_LIMIT,
     path: str = "",
     origin: int = 0,
-    check_inner: bool = False,
 ) -> RecordColumns:
     """Decode every message of ``batches`` (rows of a scan over ``window``, magic 0 and 1) into columns.
 
-    Arguments and result are ``modern.decode``'s. ``start`` and ``size`` span a message's own entry with
+    Arguments and result are ``decode_records``'s. ``start`` and ``size`` span a message's own entry with
     its offset and size fields, in the window or in the decompressed set; there are no headers; a message
-    of magic 0 has the timestamp -1. ``limit`` bounds each set's decompressed bytes. ``check_inner`` also
-    checks the CRC32 of each message inside a wrapper, which Kafka never does when it reads.
-    Raises CorruptRecordError with the position of an entry that makes no sense.
+    of magic 0 has the timestamp -1. ``limit`` bounds each set's decompressed bytes. The CRC32 of a message
+    inside a wrapper is not looked at, as by Kafka: the wrapper's own covers it. Raises CorruptRecordError
+    with the position of an entry that makes no sense.
     """
     entries = _entry_spans(window, batches, path, origin)
     wrapped = codec_of(batches) != 0
@@ -233,10 +244,8 @@ def decode_legacy(
     refuse_impossible_counts(batches[rows], counts, ends - starts, path, origin, limit)
     columns = _place(data, batches, entries, wrapped, counts, shift)
     first = np.searchsorted(columns.batch, rows)
-    arrays = [getattr(columns, name) for name in _FILLED]
-    _refuse(_decode_inner(data, starts, rows, batches, counts, first, *arrays), batches, rows, path, origin)
-    if check_inner:
-        _check_inner(columns, batches, wrapped, path, origin)
+    outcome = _decode_inner(data, starts, rows, batches, counts, first, columns.arrays)
+    _refuse(outcome, batches, rows, path, origin)
     return columns
 
 
@@ -248,15 +257,10 @@ def _refuse(outcome: tuple[int, int], batches: Directory, rows: Int64 | None, pa
 
 
 def _entry_spans(window: Bytes, batches: Directory, path: str, origin: int) -> _Spans:
-    """Key start, key size, value start and value size of each entry itself, positions in ``window``."""
-    total = len(batches)
-    spans = (
-        np.empty(total, np.int64),
-        np.empty(total, np.int32),
-        np.empty(total, np.int64),
-        np.empty(total, np.int32),
-    )
-    _refuse(_decode_entries(window, batches, *spans), batches, None, path, origin)
+    """Key and value of each entry itself."""
+    starts, sizes = np.empty((2, len(batches)), np.int64), np.empty((2, len(batches)), np.int32)
+    spans = _Spans(starts[0], sizes[0], starts[1], sizes[1])
+    _refuse(_decode_entries(window, batches, spans), batches, None, path, origin)
     return spans
 
 
@@ -273,15 +277,14 @@ def _fill_plain(
     columns: RecordColumns, rows: slice | Int64, batches: Directory, entries: _Spans, shift: int
 ) -> None:
     """Put plain entries into ``rows``; ``shift`` is what their positions in the window lack in ``data``."""
-    key_start, key_size, value_start, value_size = entries
     columns.offset[rows] = batches["base_offset"]
     columns.timestamp[rows] = batches["base_timestamp"]
     columns.start[rows] = batches["position"] + shift
     columns.size[rows] = batches["size"]
-    columns.key_start[rows] = key_start + shift
-    columns.key_size[rows] = key_size
-    columns.value_start[rows] = value_start + shift
-    columns.value_size[rows] = value_size
+    columns.key_start[rows] = entries.key_start + shift
+    columns.key_size[rows] = entries.key_size
+    columns.value_start[rows] = entries.value_start + shift
+    columns.value_size[rows] = entries.value_size
     columns.headers_start[:] = 0
     columns.header_count[:] = 0
 
@@ -316,8 +319,8 @@ def _inflate_sets(
         wrappers["position"],
         codec_of(wrappers),
         wrappers["magic"],
-        entries[2][rows],
-        entries[3][rows],
+        entries.value_start[rows],
+        entries.value_size[rows],
     )
     for i, (position, codec, magic, start, size) in enumerate(
         zip(*(column.tolist() for column in columns), strict=True)
@@ -325,7 +328,7 @@ def _inflate_sets(
         try:
             if size < 0:
                 raise DecompressionError(NULL_SET)
-            if codec >= len(CODECS) or CODECS[codec] == "zstd":
+            if not is_allowed(codec, magic):
                 raise DecompressionError(f"no message set codec has the number {codec}")
             decompress(codec, window[start : start + size], scratch, limit, magic)
         except DecompressedTooLargeError as error:
@@ -348,36 +351,11 @@ def _place(
     columns.batch[:] = np.repeat(np.arange(len(batches)), each)
     plain = ~wrapped
     rows = (np.cumsum(each) - each)[plain]
-    key_start, key_size, value_start, value_size = entries
-    spans = (key_start[plain], key_size[plain], value_start[plain], value_size[plain])
-    _fill_plain(columns, rows, batches[plain], spans, shift)
+    mine = _Spans(
+        key_start=entries.key_start[plain],
+        key_size=entries.key_size[plain],
+        value_start=entries.value_start[plain],
+        value_size=entries.value_size[plain],
+    )
+    _fill_plain(columns, rows, batches[plain], mine, shift)
     return columns
-
-
-def _check_inner(columns: RecordColumns, batches: Directory, wrapped: Mask, path: str, origin: int) -> None:
-    inner = np.flatnonzero(wrapped[columns.batch])
-    starts = columns.start[inner].astype(np.int64)
-    stored = np.zeros(len(inner), np.uint32)
-    for byte in range(4):
-        stored = stored << np.uint32(8) | columns.data[starts + (_CRC_POSITION + byte)]
-    computed = message_checksums(columns.data, starts, columns.size[inner].astype(np.int64))
-    bad = np.flatnonzero(computed != stored)
-    if len(bad):
-        position = int(batches["position"][columns.batch[inner[bad[0]]]])
-        raise CorruptRecordError(path, origin + position, BAD_INNER_CHECKSUM)
-
-
-def complete_directory(batches: Directory, columns: RecordColumns) -> Directory:
-    """A copy of ``batches`` in which message set entries tell what only decoding could.
-
-    ``columns`` are the decoded records of exactly these batches. Rows of magic 0 and 1 get their record
-    ``count`` and their first and last record's offsets; rows of magic 2 stay as they are.
-    """
-    complete = batches.copy()
-    rows = np.flatnonzero(batches["magic"] < 2)
-    first = np.searchsorted(columns.batch, rows)
-    behind = np.searchsorted(columns.batch, rows, side="right")
-    complete["count"][rows] = behind - first
-    complete["base_offset"][rows] = columns.offset[first]
-    complete["last_offset"][rows] = columns.offset[behind - 1]
-    return complete

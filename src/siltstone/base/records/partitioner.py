@@ -31,7 +31,7 @@ def partition_for_key(key: bytes, partitions: int) -> int:
 
 
 @kernel
-def partitions_for_keys(data: Bytes, start: Int64, size: Int32, partitions: int, out: Int32) -> None:
+def partitions_for_keys(data: Bytes, start: Int64 | Int32, size: Int32, partitions: int, out: Int32) -> None:
     """``partition_for_key`` of each span into ``out``; -1 where there is no key (size -1)."""
     for row in range(len(start)):
         out[row] = -1

@@ -19,12 +19,19 @@ import numpy as np
 from siltstone.base.records.codecs import DEFAULT_LIMIT, told_sizes
 from siltstone.base.records.inflate import RECORD_BYTES
 from siltstone.base.records.kernel import kernel
-from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Directory, Int64, codec_of
+from siltstone.base.records.layout import (
+    BATCH_OVERHEAD,
+    ENTRY_MIN,
+    MESSAGE_OVERHEAD_V0,
+    MESSAGE_OVERHEAD_V1,
+    Bytes,
+    Directory,
+    Int64,
+    codec_of,
+)
 from siltstone.base.records.varint import read_int32
 
 PIECE_BYTES = 8 << 20
-_MESSAGE_MIN = 26
-"""Bytes of the smallest message of a set; how many a compressed set has is not known before it is decoded."""
 
 
 @kernel
@@ -32,7 +39,7 @@ def _wrapped(data: Bytes, batches: Directory, starts: Int64, ends: Int64) -> Non
     """Where the value of each message (v0, v1) begins and ends; nothing where that makes no sense."""
     for i in range(len(batches)):
         position, end = batches[i].position, batches[i].position + batches[i].size
-        key = position + (18 if batches[i].magic == 0 else 26)
+        key = position + (MESSAGE_OVERHEAD_V0 if batches[i].magic == 0 else MESSAGE_OVERHEAD_V1)
         value = key + 4 + max(read_int32(data, key), 0) if key + 4 <= end else end
         starts[i] = ends[i] = end
         if value + 4 <= end:
@@ -71,7 +78,7 @@ def pieces(window: Bytes, batches: Directory, budget: int = PIECE_BYTES) -> Iter
     if not len(batches):
         return
     sizes, old = plain_sizes(window, batches), batches["magic"] < 2
-    records = np.where(old & (codec_of(batches) > 0), sizes // _MESSAGE_MIN, np.maximum(batches["count"], 1))
+    records = np.where(old & (codec_of(batches) > 0), sizes // ENTRY_MIN, np.maximum(batches["count"], 1))
     behind = np.cumsum(sizes + RECORD_BYTES * records)
     if behind[-1] <= budget and not old.any():
         yield slice(0, len(batches))

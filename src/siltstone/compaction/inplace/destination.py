@@ -22,8 +22,7 @@ from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import SEGMENT_KINDS, STAGING, SegmentFile, TopicPartition, segment_file
 from siltstone.log.overflow import overflowed, split_overflowed
-from siltstone.log.own_folders import has_own_folder
-from siltstone.log.partition_files import refuse_kind, refuse_unsafe_files
+from siltstone.log.partition_files import has_own_folder, refuse_kind, refuse_unsafe_files
 from siltstone.log.replacement import adopt, delete_oldest, finish_replacement, replace_segments
 
 _AT_ONCE = 4

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 from siltstone.base import files
-from siltstone.base.config import LONG_MAX, LogConfig, Source
+from siltstone.base.config import LONG_MAX, ConfigSource, LogConfig
 from siltstone.base.errors import CorruptFileError
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.compaction import report
@@ -131,7 +131,7 @@ def expired(state: LogState, result: LogResult, choices: Choices, left: Sequence
         keeps_active=True,
     )
     decisions = deciding(config=config)
-    guessed = state.config.setting("retention.ms").origin is Source.DEFAULT_CONFIG
+    guessed = state.config.setting("retention.ms").origin is ConfigSource.DEFAULT_CONFIG
     if decisions and guessed and not state.defaults_hold:
         known = deciding(config=replace(config, retention_ms=-1))
         if len(known) < len(decisions):

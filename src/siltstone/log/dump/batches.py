@@ -14,17 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
-
 from siltstone.base import files
+from siltstone.base.codec_table import codec_name
 from siltstone.base.errors import CorruptRecordError
-from siltstone.base.records.checksum import batch_checksums
+from siltstone.base.records.checksum import checksums_hold
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import (
     CODEC_MASK,
-    CODECS,
     CONTROL_BIT,
     CRC_POSITION,
     DELETE_HORIZON_BIT,
@@ -299,20 +297,6 @@ def log_rows(path: str, options: DumpOptions) -> Output:
                 yield finding_of(error)
 
 
-def checksums_hold(data: Bytes, batches: Directory) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Is each batch's stored checksum that of its bytes? bool, one a batch."""
-    computed = np.empty(len(batches), np.uint32)
-    modern = batches["magic"] == 2
-    computed[modern] = batch_checksums(
-        data, batches["position"][modern], batches["size"][modern].astype(np.int64)
-    )
-    view = data.data
-    for number in np.flatnonzero(~modern).tolist():
-        start = int(batches["position"][number])
-        computed[number] = zlib.crc32(view[start + MAGIC_POSITION : start + int(batches["size"][number])])
-    return np.asarray(computed == batches["crc"])
-
-
 def batch_row(header: Directory, origin: int, valid: bool) -> Row:
     """A batch's row: ``header`` is a directory of one, ``origin`` the file position of its window."""
     found = dict(zip(header.dtype.names or (), header[0].tolist(), strict=True))
@@ -333,7 +317,7 @@ def batch_row(header: Directory, origin: int, valid: bool) -> Row:
         "size": found["size"],
         "magic": magic,
         "attributes": attributes,
-        "compresscodec": _codec_name(attributes & CODEC_MASK),
+        "compresscodec": codec_name(attributes & CODEC_MASK),
         "crc": found["crc"],
         "isvalid": valid,
     }
@@ -366,10 +350,6 @@ def _timestamp_type(magic: int, attributes: int) -> str:
     if magic == 0:
         return "NoTimestampType"
     return "LogAppendTime" if attributes & TIMESTAMP_TYPE_BIT else "CreateTime"
-
-
-def _codec_name(number: int) -> str:
-    return CODECS[number] if number < len(CODECS) else f"unknown({number})"
 
 
 def _batch_output(path: str, batch: _Batch, options: DumpOptions, scratch: Scratch) -> Output:

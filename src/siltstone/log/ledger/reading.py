@@ -15,17 +15,15 @@ is read as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from siltstone.base.errors import CorruptRecordError, LedgerError, OffsetOutOfRangeError
-from siltstone.base.records.columns import RecordColumns, select
+from siltstone.base.records.columns import ColumnArrays, select
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import Int64
 from siltstone.log import fetch
@@ -38,33 +36,18 @@ from siltstone.log.reading import (
     LogReader,
     Polled,
     ReaderSettings,
-    Record,
+    RecordReader,
     Start,
-    records_of,
 )
 
 # Records without those that a ledger hides: columns closed up in place, in one pass.
 
-Int32 = npt.NDArray[np.int32]
-_COLUMNS = tuple(field.name for field in fields(RecordColumns) if field.name != "data")
-
 
 @kernel
-def _close_up(
-    hidden: Int64,
-    batch: Int32,
-    offset: Int64,
-    timestamp: Int64,
-    start: Int32,
-    size: Int32,
-    key_start: Int32,
-    key_size: Int32,
-    value_start: Int32,
-    value_size: Int32,
-    headers_start: Int32,
-    header_count: Int32,
-) -> int:
+def _close_up(hidden: Int64, columns: ColumnArrays) -> int:
     """Move the rows together that are not hidden; how many stay, -1 where a hidden one is not there."""
+    batch, offset, key_start, key_size, timestamp = columns[:5]
+    start, size, value_start, value_size, headers_start, header_count = columns[5:]
     kept, at = 0, 0
     for row in range(len(offset)):
         if at < len(hidden) and hidden[at] == offset[row]:
@@ -94,7 +77,7 @@ def without(polled: Polled, hidden: Int64, path: str) -> Polled:
     first, behind = np.searchsorted(hidden, [columns.offset[0], columns.offset[-1] + 1]).tolist()
     if first == behind:
         return polled
-    kept = _close_up(hidden[first:behind], *(getattr(columns, name) for name in _COLUMNS))
+    kept = _close_up(hidden[first:behind], columns.arrays)
     if kept < 0:
         raise LedgerError(path, "an offset is hidden that is not in it")
     return replace(polled, columns=select(columns, slice(0, kept)))
@@ -131,7 +114,7 @@ class _Fixed:
     view: LogView
 
 
-class CompactedReader:
+class CompactedReader(RecordReader):
     """A cursor over a log's compacted view, used as a ``LogReader`` is: ``offset``, ``resets``.
 
     An offset below the view's first one, or of originals that were deleted before they were read, is for the
@@ -218,15 +201,6 @@ class CompactedReader:
             found = int(polled.columns.offset[late[0]]) if len(late) else None
         self._reading = None
         return found
-
-    def __iter__(self) -> Iterator[Polled]:
-        while (polled := self.poll()) is not None:
-            yield polled
-
-    def records(self) -> Iterator[Record]:
-        """One object a record, to the end as it is now: for people; columns are a hundred times faster."""
-        for polled in self:
-            yield from records_of(polled)
 
     def poll(self, max_bytes: int | None = None) -> Polled | None:
         """The next records, of about ``max_bytes`` of file (at least one batch); None at the end.

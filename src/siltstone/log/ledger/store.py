@@ -47,7 +47,7 @@ from siltstone.log.ledger.manifest import (
     what_is_wrong,
 )
 from siltstone.log.names import COMPACTED, segment_file
-from siltstone.log.own_folders import has_own_folder
+from siltstone.log.partition_files import has_own_folder
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import find_segment
 
@@ -82,7 +82,7 @@ class HeldLedger:
     """
 
     def __init__(
-        self, folder: Path, ledger: Ledger, hidden: dict[int, Int64], claim: files.Claim | None
+        self, folder: Path, ledger: Ledger, hidden: dict[int, Int64], claim: files.Flock | None
     ) -> None:
         """Raises LedgerError, OSError."""
         self.ledger = ledger
@@ -93,10 +93,6 @@ class HeldLedger:
         self._thread: ThreadPoolExecutor | None = None
         self._over = threading.Event()
         self._views = tuple(open_generation(folder, each) for each in ledger.generations)
-
-    def generation_views(self) -> tuple[LogView, ...]:
-        """What may be read of each generation, hidden records too, in order."""
-        return self._views
 
     def parts(self) -> tuple[Part, ...]:
         """The segments of all generations, in order. Together they reach over all that has records."""
@@ -185,7 +181,7 @@ def check_files(directory: Path, entry: SegmentEntry) -> None:
         raise LedgerError(str(log), f"has {size} bytes and should have {entry.size}")
     for kind, crc in zip(INDEXES, (entry.index_crc, entry.time_index_crc), strict=True):
         path = directory / segment_file(entry.base_offset, kind)
-        if crc32c(_bytes_of(path)) != crc:
+        if crc32c(_read(path)) != crc:
             raise LedgerError(str(path), "damaged: the checksum does not match")
 
 
@@ -197,7 +193,7 @@ def size_of(path: Path) -> int:
         raise LedgerError(str(path), "missing") from None
 
 
-def _bytes_of(path: Path) -> bytes:
+def _read(path: Path) -> bytes:
     try:
         return files.read_bytes(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -368,7 +364,7 @@ class LedgerStore:
             if cursor is None:
                 return None
             try:
-                claim = files.Claim(self.folder / manifest_name(cursor.ledger_id))
+                claim = files.Flock(self.folder / manifest_name(cursor.ledger_id))
             except (FileNotFoundError, BlockingIOError):
                 claim = None
             if claim is not None and self.cursor() == cursor:
@@ -379,7 +375,7 @@ class LedgerStore:
                 self.current()  # says what is missing
         raise LedgerError(str(self.folder / CURSOR), "a ledger was there each time and gone the next")
 
-    def _held(self, cursor: Cursor, claim: files.Claim) -> HeldLedger:
+    def _held(self, cursor: Cursor, claim: files.Flock) -> HeldLedger:
         try:
             ledger = self._named_by(cursor)
             return HeldLedger(self.folder, ledger, self.hidden(ledger), claim)
@@ -412,7 +408,7 @@ class LedgerStore:
 
     def _is_held(self, ledger_id: int) -> bool:
         try:
-            files.Claim(self.folder / manifest_name(ledger_id), exclusive=True).release()
+            files.Flock(self.folder / manifest_name(ledger_id), exclusive=True).release()
         except BlockingIOError:
             return True
         except FileNotFoundError:
@@ -551,7 +547,7 @@ class LedgerStore:
     def _collect_ledger(self, number: int) -> list[str]:
         """A manifest that nobody holds, and what it hides."""
         try:
-            claim = files.Claim(self.folder / manifest_name(number), exclusive=True)
+            claim = files.Flock(self.folder / manifest_name(number), exclusive=True)
         except (BlockingIOError, FileNotFoundError):
             return []
         with claim:
@@ -576,10 +572,3 @@ class LedgerStore:
         else:
             files.unlink(path)
         return [name]
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return files.read_bytes(path)
-    except (FileNotFoundError, NotADirectoryError):
-        raise LedgerError(str(path), "missing") from None

@@ -1,43 +1,49 @@
 """Compression as Kafka's clients write and read it: gzip, snappy (xerial), lz4 frames, zstd.
 
-One module a codec: libraries do the work, what is Kafka's own goes around it. Decompression never allocates
-far over what the data turns out to be, and stops at ``limit``.
+One module a codec, found by its name in ``base.codec_table``: libraries do the work, what is Kafka's own goes
+around it. Decompression never allocates far over what the data turns out to be, and stops at ``limit``.
 """
+
+# ruff: noqa: I001 - one import a module, each name once
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
-from siltstone.base.records.codecs import gzip, lz4, snappy, zstd
-from siltstone.base.records.codecs.scratch import (
-    DEFAULT_LIMIT,
-    LIMIT_SETTING,
-    SPANS_END,
-    DecompressedTooLargeError,
-    DecompressionError,
-    Scratch,
+from siltstone.base.codec_table import (
+    CODECS,
+    LZ4,
+    ZSTD,
 )
-from siltstone.base.records.codecs.told import told_sizes
-from siltstone.base.records.layout import Bytes
+from siltstone.base.records.codecs import (
+    lz4,
+    zstd,
+)
+from siltstone.base.records.codecs.scratch import (
+    DEFAULT_LIMIT as DEFAULT_LIMIT,
+    LIMIT_SETTING as LIMIT_SETTING,
+    SPANS_END as SPANS_END,
+    DecompressedTooLargeError as DecompressedTooLargeError,
+    DecompressionError as DecompressionError,
+    Scratch as Scratch,
+)
+from siltstone.base.records.codecs.told import (
+    told_sizes as told_sizes,
+)
+from siltstone.base.records.layout import (
+    Bytes,
+)
 
-__all__ = [
-    "DEFAULT_LIMIT",
-    "LIMIT_SETTING",
-    "SPANS_END",
-    "DecompressedTooLargeError",
-    "DecompressionError",
-    "Scratch",
-    "compress",
-    "compress_all",
-    "decompress",
-    "libzstd",
-    "told_sizes",
-]
 
-_LZ4, _ZSTD = 3, 4
-_MODULES = {1: gzip, 2: snappy, _LZ4: lz4, _ZSTD: zstd}
-"""By the codec's number in a batch's attributes."""
+@functools.cache
+def _module_of(number: int) -> Any:
+    """The codec's module, with ``compress`` and ``decompress``; None where no codec has the number."""
+    if not 0 < number < len(CODECS):
+        return None
+    return import_module(f"{__name__}.{CODECS[number].name}")
 
 
 def decompress(
@@ -48,10 +54,10 @@ def decompress(
     ``codec`` is the number in the batch's attributes. Raises DecompressionError for bytes that are no such
     stream and for output over ``limit`` bytes; the scratch is as it was then.
     """
-    module = _MODULES.get(codec)
+    module = _module_of(codec)
     if module is None:
         raise DecompressionError(f"no codec has the number {codec}")
-    if magic == 0 and codec == _LZ4:
+    if magic == 0 and codec == LZ4:
         data = lz4.mend(data)
     size: int = module.decompress(_view(data), scratch, limit)
     return size
@@ -60,9 +66,9 @@ def decompress(
 def compress(codec: int, data: Bytes | memoryview, level: int | None = None) -> Any:
     """Compress one batch's records; returns a bytes-like object that Kafka's Java client reads.
 
-    ``codec`` is the number in the batch's attributes, 1 to 4; ``level`` the codec's own, snappy has none.
+    ``codec`` is the number in the batch's attributes; ``level`` the codec's own, snappy has none.
     """
-    module = _MODULES.get(codec)
+    module = _module_of(codec)
     if module is None:
         raise ValueError(f"no codec has the number {codec}")
     return module.compress(_view(data), level)
@@ -70,7 +76,7 @@ def compress(codec: int, data: Bytes | memoryview, level: int | None = None) -> 
 
 def compress_all(codec: int, parts: Sequence[memoryview]) -> Sequence[Any]:
     """``compress`` for each of many batches' records, at the codec's own level."""
-    if codec == _ZSTD:
+    if codec == ZSTD:
         return zstd.compress_all(parts)
     return [compress(codec, part) for part in parts]
 

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from siltstone.base.codec_table import GZIP, LZ4, SNAPPY, ZSTD
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import Bytes, Flags, Int64
 from siltstone.base.records.varint import read_int32
 
 UNTOLD = -1
 """Nothing can be said: not a stream of the codec, or cut."""
-_GZIP, _SNAPPY, _LZ4, _ZSTD = 1, 2, 3, 4
 _ZSTD_MAGIC, _LZ4_MAGIC, _SKIPPABLE = 0xFD2FB528, 0x184D2204, 0x184D2A50
 _XERIAL = int.from_bytes(b"\x82SNAPPY", "little")
 _ZSTD_BLOCK_MAX, _LZ4_RATIO, _DEFLATE_RATIO, _SNAPPY_RATIO = 1 << 17, 255, 1032, 64
@@ -162,13 +162,13 @@ def _told(data: Bytes, starts: Int64, ends: Int64, codecs: Int64, sizes: Int64, 
         exact[i], sizes[i] = True, max(end - start, 0)
         if start >= end:
             continue
-        if codec == _GZIP:
+        if codec == GZIP:
             sizes[i], exact[i] = _gzip(data, start, end)
-        elif codec == _SNAPPY:
+        elif codec == SNAPPY:
             sizes[i] = _snappy(data, start, end)
             exact[i] = sizes[i] >= 0
-        elif codec in (_LZ4, _ZSTD):
-            sizes[i], exact[i] = _frames(data, start, end, codec == _ZSTD)
+        elif codec in (LZ4, ZSTD):
+            sizes[i], exact[i] = _frames(data, start, end, codec == ZSTD)
         elif codec != 0:
             sizes[i], exact[i] = UNTOLD, False
 

@@ -15,6 +15,7 @@ from typing import Any
 import cramjam
 import zstandard
 
+from siltstone.base.codec_table import ZSTD
 from siltstone.base.records.codecs.scratch import SPANS_END, Scratch, decompress_into
 from siltstone.base.records.kernel import call_of_five, kernel
 from siltstone.base.records.layout import Bytes, Int64
@@ -94,8 +95,6 @@ def _compressor(level: int) -> zstandard.ZstdCompressor:
 # copies it, and takes the interpreter from other threads twice. libzstd's interface is stable, and nearly
 # every Linux has it; without it, and for whatever it does not take, ``zstd`` goes on.
 
-ZSTD = 4
-"""zstd's number in a batch's attributes."""
 _NAMES = ("libzstd.so.1", "libzstd.1.dylib")
 
 

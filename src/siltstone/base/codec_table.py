@@ -1,0 +1,81 @@
+"""The compression codecs of Kafka's format: the one list of them (Kafka's ``CompressionType``).
+
+A row is a codec: its number in the attributes, its name, the first magic that may use it, and the range of
+its levels. Names of settings and flags, checks and dumps come from here; ``codecs.compress`` and
+``decompress`` find a codec's module by its name. So a new codec is a row, the module ``codecs/NAME.py`` and,
+where it has levels, ``LogConfig.compression_NAME_level``; ``codecs/told.py`` may learn to tell its sizes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+"""The codecs' numbers, as kernels compare them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levels:
+    """Which levels a codec has. ``default``: the setting's, as Kafka has it; ``doc`` and ``refused`` too."""
+
+    least: int
+    most: int
+    default: int
+    doc: str
+    refused: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Codec:
+    """One codec. ``first_magic``: message sets of a lower magic were never written with it."""
+
+    id: int
+    name: str
+    first_magic: int = 0
+    levels: Levels | None = None
+
+
+CODECS = (
+    Codec(id=NONE, name="none"),
+    Codec(
+        id=GZIP,
+        name="gzip",
+        levels=Levels(
+            least=-1,
+            most=9,
+            default=-1,
+            doc="Level of gzip; -1 is the library's own choice.",
+            refused=(0,),
+        ),
+    ),
+    Codec(id=SNAPPY, name="snappy"),
+    Codec(id=LZ4, name="lz4", levels=Levels(least=1, most=17, default=9, doc="Level of lz4.")),
+    Codec(
+        id=ZSTD,
+        name="zstd",
+        first_magic=2,
+        levels=Levels(least=-131_072, most=22, default=3, doc="Level of zstd."),
+    ),
+)
+"""By their numbers."""
+CODEC_NAMES = tuple(codec.name for codec in CODECS)
+
+
+_PLAIN = ("uncompressed", "producer")
+COMPRESSION_TYPES = (_PLAIN[0], *reversed(CODEC_NAMES[1:]), _PLAIN[1])
+"""What ``compression.type`` can be, in Kafka's order."""
+
+
+def codec_number(name: str) -> int:
+    """The number of a codec, or of what ``compression.type`` says where nothing comes compressed."""
+    return NONE if name in _PLAIN else CODEC_NAMES.index(name)
+
+
+def codec_name(number: int) -> str:
+    """A codec's name for people, also where nothing has its number."""
+    return CODEC_NAMES[number] if number < len(CODEC_NAMES) else f"unknown({number})"
+
+
+def is_allowed(number: int, magic: int) -> bool:
+    """May a batch or message set of this magic be compressed with the codec ``number``?"""
+    return number < len(CODECS) and magic >= CODECS[number].first_magic
