@@ -32,7 +32,7 @@ from siltstone.compaction.inplace.destination import InPlace
 from siltstone.compaction.inplace.facts import Choices, LogState, Planned, plan_log, staging_folder
 from siltstone.compaction.keys import EntryBlob, KeyCollector, merge_bucket
 from siltstone.compaction.staging import Rewritten, rewrite_group
-from siltstone.compaction.work import extract, winners_by_group
+from siltstone.compaction.work import extract, retained_by_group
 from siltstone.log.directory import LogDirectory
 from siltstone.log.segments import count_records, list_segments, windows
 
@@ -168,19 +168,19 @@ def pieces(folder: Path, made: Generated) -> dict[str, Times]:
         blobs: list[EntryBlob] = timed(
             "extract",
             lambda: [
-                blob.kept() for blob in extract(work, work.stretches, buckets, entry_capacity(work), found)
+                blob.kept() for blob in extract(work, work.splits, buckets, entry_capacity(work), found)
             ],
         )
         merged = timed("merge", lambda: [_merge(blobs, bucket, buckets) for bucket in range(buckets)])
-        winners: dict[int, list[np.ndarray[tuple[int], np.dtype[np.uint32]]]] = {}
+        retained: dict[int, list[np.ndarray[tuple[int], np.dtype[np.uint32]]]] = {}
         for each in merged:
-            for group, offsets in winners_by_group(work, each):
-                winners.setdefault(group, []).append(offsets)
+            for group, offsets in retained_by_group(work, each):
+                retained.setdefault(group, []).append(offsets)
         groups: list[Rewritten] = timed(
             "rewrite, fsync, check",
             lambda: [
                 rewrite_group(
-                    work, group, np.concatenate([np.empty(0, np.uint32), *winners.get(group.index, [])]), "0"
+                    work, group, np.concatenate([np.empty(0, np.uint32), *retained.get(group.index, [])]), "0"
                 )
                 for group in work.groups
             ],

@@ -15,6 +15,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "siltstone"
 
 FUNCTION_LINES_MAX = 50
+PARAMETERS_MAX = 10
 # Splitting the record decoder into leaf kernels made it 1.7 times slower: the tuples between them cost.
 KERNEL_LINES_MAX = 80
 
@@ -157,6 +158,16 @@ def functions_are_short(module: Module) -> Iterator[Offence]:
                 yield node.lineno, f"function {node.name} has {lines} lines, over {most}"
 
 
+def functions_take_few_parameters(module: Module) -> Iterator[Offence]:
+    """What needs more than so many takes a record of them; kernels a NamedTuple of arrays."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = node.args
+            count = len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs)
+            if count > PARAMETERS_MAX:
+                yield node.lineno, f"function {node.name} has {count} parameters, over {PARAMETERS_MAX}"
+
+
 def modules_have_docstrings(module: Module) -> Iterator[Offence]:
     """Packages' __init__ files too."""
     if not ast.get_docstring(module.tree):
@@ -260,6 +271,7 @@ def is_numba_overload(function: Function) -> bool:
 
 
 RULES: tuple[Rule, ...] = (
+    functions_take_few_parameters,
     functions_are_short,
     modules_have_docstrings,
     public_functions_have_docstrings,
@@ -293,9 +305,23 @@ def test_the_package_keeps_the_rule(rule: Rule) -> None:
     assert not offences, "\n" + "\n".join(offences)
 
 
+def test_no_public_class_name_stands_for_two_things() -> None:
+    places: dict[str, list[str]] = {}
+    for module in package_modules():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append("/".join(module.parts))
+    assert len(places) > 200
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
 LONG_FUNCTION = '"""Doc."""\ndef _f():\n' + "    x = 1\n" * FUNCTION_LINES_MAX
 
+MANY_PARAMETERS = ", ".join(f"p{number}" for number in range(11))
+
 BAD_SNIPPETS: list[tuple[Rule, str, str]] = [
+    (functions_take_few_parameters, "log/a.py", f'"""Doc."""\ndef _f({MANY_PARAMETERS}):\n    return 1\n'),
+    (functions_take_few_parameters, "log/a.py", f'"""Doc."""\ndef _f(*, {MANY_PARAMETERS}):\n    return 1\n'),
     (functions_are_short, "log/a.py", LONG_FUNCTION),
     (functions_are_short, "log/a.py", LONG_FUNCTION.replace("def", "async def")),
     (modules_have_docstrings, "log/__init__.py", ""),

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import LogConfig
 from siltstone.base.records.control import end_transaction_marker
-from siltstone.compaction import input_splits as stretches
+from siltstone.compaction import input_splits as splits
 from siltstone.log.partition import PartitionLog
 from siltstone.log.validation import Origin
 from tests.cleaner import oracle
@@ -297,5 +297,5 @@ class Living:
 
 def stretches_of_any_size(patch: pytest.MonkeyPatch) -> None:
     """Let tasks that extract cut segments wherever an index names a batch, however small they are."""
-    patch.setattr(stretches, "LEAST_BYTES", 1)
-    patch.setattr(stretches, "_NEAR", 1 << 30)
+    patch.setattr(splits, "LEAST_BYTES", 1)
+    patch.setattr(splits, "_NEAR", 1 << 30)

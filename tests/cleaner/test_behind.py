@@ -67,8 +67,8 @@ def staged(directory: Path, name: str) -> bytes:
     """The log that a cleaning in windows of a batch or two stages."""
     work = replace(small_work(directory, name), window_size=400)
     (done,) = InProcessEngine().clean_whole([work])
-    assert done.found.trouble is None
-    assert done.groups[0].trouble is None
+    assert done.found.failure is None
+    assert done.groups[0].failure is None
     return Path(done.groups[0].staged["log"]).read_bytes()
 
 
@@ -93,6 +93,6 @@ def test_a_writer_that_fails_is_told_of_and_leaves_nothing(
     monkeypatch.setattr(staging._Sink, "put", lambda *given: fail())
     work = replace(small_work(tmp_path, "failing"), window_size=400)
     (done,) = InProcessEngine().clean_whole([work])
-    assert done.groups[0].trouble is not None
-    assert "disk is full" in done.groups[0].trouble.reason
+    assert done.groups[0].failure is not None
+    assert "disk is full" in done.groups[0].failure.reason
     assert files.list_files(tmp_path / "failing") == {}

@@ -1,4 +1,4 @@
-"""Collecting entries: each kernel beside a dictionary, and the same winners whatever room there is."""
+"""Collecting entries: each kernel beside a dictionary, the same offsets retained whatever room there is."""
 
 from __future__ import annotations
 

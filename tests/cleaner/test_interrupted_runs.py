@@ -120,9 +120,9 @@ def test_waves_hold_a_group_for_each_worker(log: Path) -> None:
     engine = Two()
     engine.sizes = []
     before = engine.rewrite
-    engine.rewrite = lambda work, groups, winners: (  # type: ignore[method-assign]
+    engine.rewrite = lambda work, groups, retained: (  # type: ignore[method-assign]
         engine.sizes.append(len(groups)),
-        before(work, groups, winners),
+        before(work, groups, retained),
     )[1]
     assert run(log, engine=engine).status == CLEANED
     assert engine.sizes == [2, 2, 1]

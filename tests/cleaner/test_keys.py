@@ -145,9 +145,9 @@ def test_merging_is_a_dict_and_a_filter(
             for row in rows
             if partition_of(row[0], buckets) == bucket
         ]
-        winners = merge_bucket(mine, bucket, buckets)
-        offsets += winners.offsets.tolist()
-        keys += winners.dirty_keys
+        retained = merge_bucket(mine, bucket, buckets)
+        offsets += retained.offsets.tolist()
+        keys += retained.dirty_keys
     assert sorted(offsets) == sorted(expected)
     assert keys == len(latest)
 
@@ -156,8 +156,8 @@ def test_a_large_merge_goes_through_many_partitions() -> None:
     rng = np.random.default_rng(5)
     first = rng.integers(0, 1 << 63, 30_000, np.uint64) * np.uint64(2)
     entries = np.stack((np.concatenate((first, first)), np.arange(60_000, dtype=np.uint64)), axis=1)
-    winners = merge_bucket([EntryBlob(bucket=0, dirty=True, base_offset=7, entries=entries)], 0, 1)
-    assert np.array_equal(np.sort(winners.offsets), np.arange(30_000, 60_000) + 7)
+    retained = merge_bucket([EntryBlob(bucket=0, dirty=True, base_offset=7, entries=entries)], 0, 1)
+    assert np.array_equal(np.sort(retained.offsets), np.arange(30_000, 60_000) + 7)
 
 
 @settings(max_examples=200, deadline=None)

@@ -1,4 +1,4 @@
-"""What was written is held against the winners in one walk: it says what plain sets say."""
+"""What was written is held against the retained offsets in one walk: it says what plain sets say."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ import random
 import numpy as np
 import pytest
 
-from siltstone.compaction.rewrite import meet_winners
+from siltstone.compaction.rewrite import meet_retained
 
 BASE = 1 << 40
 
 
 def plainly(
-    offsets: list[int], batch: list[int], control: list[bool], map_end: int, winners: set[int], last: int
+    offsets: list[int], batch: list[int], control: list[bool], map_end: int, retained: set[int], last: int
 ) -> int:
     """What is wrong with the first offset with which anything is."""
     for offset, number in zip(offsets, batch, strict=True):
         if offset <= last:
             return 1
         last = offset
-        if not control[number] and offset < map_end and offset - BASE not in winners:
+        if not control[number] and offset < map_end and offset - BASE not in retained:
             return 2
     return 0
 
 
 def walked(
-    offsets: list[int], batch: list[int], control: list[bool], map_end: int, winners: set[int], parts: int
+    offsets: list[int], batch: list[int], control: list[bool], map_end: int, retained: set[int], parts: int
 ) -> int:
     """The same by the kernel, in so many calls."""
     last, met, wrong = BASE - 1, 0, 0
-    sorted_winners = np.array(sorted(winners), np.uint32)
+    sorted_winners = np.array(sorted(retained), np.uint32)
     for some in np.array_split(np.arange(len(offsets)), parts):
         rows = np.array(offsets, np.int64)[some], np.array(batch, np.int32)[some], np.array(control)
-        last, met, wrong = meet_winners(*rows, BASE, map_end, sorted_winners, last, met)
+        last, met, wrong = meet_retained(*rows, BASE, map_end, sorted_winners, last, met)
         if wrong:
             return wrong
     return wrong
@@ -47,15 +47,15 @@ def test_it_says_what_sets_say(seed: int) -> None:
     control = [chance.random() < 0.3 for _ in range(6)]
     map_end = BASE + chance.choice([1 << 30, 300])
     contested = [each for each, number in zip(relative, batch, strict=True) if not control[number]]
-    winners = {each for each in contested if BASE + each < map_end} | set(chance.sample(range(400), 40))
+    retained = {each for each in contested if BASE + each < map_end} | set(chance.sample(range(400), 40))
     offsets = [BASE + each for each in relative]
     given = (batch, control, map_end)
-    assert walked(offsets, *given, winners, 1 + seed % 3) == 0
+    assert walked(offsets, *given, retained, 1 + seed % 3) == 0
     spoilt = list(offsets)
     place = chance.randrange(len(spoilt))
     spoilt[place] += chance.choice([-7, -1, 1, 7])
-    missing = winners - {chance.choice(relative)}
-    for changed, left in ((spoilt, winners), (offsets, missing), (spoilt, missing)):
+    missing = retained - {chance.choice(relative)}
+    for changed, left in ((spoilt, retained), (offsets, missing), (spoilt, missing)):
         wanted = plainly(changed, *given, left, BASE - 1)
         assert walked(changed, *given, left, 1 + seed % 3) == wanted
 

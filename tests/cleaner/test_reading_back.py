@@ -43,12 +43,12 @@ def _batches(packed: bool) -> Iterator[bytes]:
 def staged(log: Path, name: str) -> Rewritten:
     """The small log's only group, cleaned in windows of a batch or two."""
     (done,) = InProcessEngine().clean_whole([replace(small_work(log, name), window_size=SMALL_WINDOW)])
-    assert done.found.trouble is None
+    assert done.found.failure is None
     return done.groups[0]
 
 
 def bytes_of(report: Rewritten) -> bytes:
-    assert report.trouble is None
+    assert report.failure is None
     return Path(report.staged["log"]).read_bytes()
 
 
@@ -92,7 +92,7 @@ def test_a_byte_that_changes_before_it_is_read_back_is_found(
 
         monkeypatch.setattr(ReadBack, "follow", spoil)
         report = staged(log, name)
-        assert report.trouble is not None, position
+        assert report.failure is not None, position
         assert not list((log / name).iterdir())
 
 

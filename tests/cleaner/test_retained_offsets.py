@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from siltstone.base.errors import CheckFailedError
-from siltstone.compaction.engine import read_winners, rewrite_from, write_winners
+from siltstone.compaction.engine import read_retained, rewrite_from, write_retained
 from siltstone.compaction.extraction import Group
 from siltstone.compaction.work import LogWork
 from siltstone.log.segments import Segment
@@ -53,21 +53,21 @@ def staged(tmp_path: Path) -> LogWork:
     )
 
 
-WINNERS = np.array([7, 1, 4, 0xFFFFFFF0], np.uint32)
+RETAINED = np.array([7, 1, 4, 0xFFFFFFF0], np.uint32)
 
 
 def test_winners_come_back_in_order(staged: LogWork, tmp_path: Path) -> None:
-    file = write_winners(staged, staged.groups[1], WINNERS, "a")
-    assert (file.group, file.count, file.trouble) == (1, 4, None)
-    assert read_winners(tmp_path, file).tolist() == sorted(WINNERS.tolist())
-    none = write_winners(staged, staged.groups[2], WINNERS[:0], "a")
+    file = write_retained(staged, staged.groups[1], RETAINED, "a")
+    assert (file.group, file.count, file.failure) == (1, 4, None)
+    assert read_retained(tmp_path, file).tolist() == sorted(RETAINED.tolist())
+    none = write_retained(staged, staged.groups[2], RETAINED[:0], "a")
     assert (none.name, none.count) == ("", 0)
-    assert len(read_winners(tmp_path, none)) == 0
+    assert len(read_retained(tmp_path, none)) == 0
     assert [each.name for each in tmp_path.iterdir()] == [file.name]
 
 
 def test_every_flipped_byte_and_every_cut_of_the_winners_is_seen(staged: LogWork, tmp_path: Path) -> None:
-    file = write_winners(staged, staged.groups[0], WINNERS, "a")
+    file = write_retained(staged, staged.groups[0], RETAINED, "a")
     path = tmp_path / file.name
     data = path.read_bytes()
     changed = [data[:cut] for cut in range(len(data))] + [data + b"\0", data * 2]
@@ -78,18 +78,18 @@ def test_every_flipped_byte_and_every_cut_of_the_winners_is_seen(staged: LogWork
             changed.append(bytes(flipped))
     for each in changed:
         path.write_bytes(each)
-        with pytest.raises(CheckFailedError, match="not the winners"):
-            read_winners(tmp_path, file)
+        with pytest.raises(CheckFailedError, match="not the retained offsets"):
+            read_retained(tmp_path, file)
     report = rewrite_from(staged, staged.groups[0], file, "b")
-    assert report.trouble is not None and report.trouble.status == "failed"
+    assert report.failure is not None and report.failure.status == "failed"
 
 
 def test_an_attempt_never_touches_anothers_winners(staged: LogWork, tmp_path: Path) -> None:
-    file = write_winners(staged, staged.groups[0], WINNERS, "a")
-    again = write_winners(staged, staged.groups[0], WINNERS[:2], "a")
-    assert again.trouble is not None and again.trouble.status == "failed"
-    assert read_winners(tmp_path, file).tolist() == sorted(WINNERS.tolist())
+    file = write_retained(staged, staged.groups[0], RETAINED, "a")
+    again = write_retained(staged, staged.groups[0], RETAINED[:2], "a")
+    assert again.failure is not None and again.failure.status == "failed"
+    assert read_retained(tmp_path, file).tolist() == sorted(RETAINED.tolist())
     gone = replace(staged, staging=str(tmp_path / "gone"))
-    late = write_winners(gone, staged.groups[0], WINNERS, "late")
-    assert late.trouble is not None
+    late = write_retained(gone, staged.groups[0], RETAINED, "late")
+    assert late.failure is not None
     assert not (tmp_path / "gone").exists()

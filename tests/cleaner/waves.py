@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from siltstone.compaction.engine import Gathered, InProcessEngine, WinnersFile
+from siltstone.compaction.engine import Gathered, InProcessEngine, RetainedFile
 from siltstone.compaction.extraction import Group
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.inplace.destination import InPlace
@@ -58,12 +58,12 @@ class Counting(InProcessEngine):
         return super().gather(work)
 
     def rewrite(
-        self, work: LogWork, groups: Sequence[Group], winners: Sequence[WinnersFile]
+        self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
     ) -> list[Rewritten]:
         if self.rewritten >= self.after and self.stop is not None:
             raise self.stop
         self.rewritten += len(groups)
-        return super().rewrite(work, groups, winners)
+        return super().rewrite(work, groups, retained)
 
 
 def run(
@@ -106,7 +106,7 @@ def leave_files(path: Path) -> None:
     folder.mkdir()
     (folder / "journal.json").write_bytes(b'{"version":2,"sha256":"00","log":{"end":1,"checked":[]}}')
     for base in (0, 3, 5, 8, 11):
-        (folder / f"{base:020d}.0.winners").write_bytes(b"")
+        (folder / f"{base:020d}.0.retained").write_bytes(b"")
         (folder / f"{base:020d}.0.log").write_bytes(b"half a file")
 
 

@@ -84,7 +84,7 @@ def test_describe_shows_a_table_and_what_is_missing(siltstone: Command, logs: Pa
     (logs / "orders-1").rmdir()
     lost = siltstone("topics", "--dir", logs, "--describe", "--topic", "orders", "--json")
     assert lost.status == 1 and "orders-1: is in none" in lost.err
-    assert lost.document["topics"][0]["partitions"][1]["trouble"] == "is in none of these directories"
+    assert lost.document["topics"][0]["partitions"][1]["failure"] == "is in none of these directories"
 
 
 def test_partitions_are_added(siltstone: Command, logs: Path) -> None:

@@ -1,4 +1,4 @@
-"""Records become entries: what an entry holds, and that each key keeps its winner; little room is enough."""
+"""Records become entries: what an entry holds, and that the latest of each key stays, in little room."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ class Losing(InProcessCompactionEngine):
         lambda done: done.keys.pop(),
         lambda done: setattr(done, "arrived", done.arrived - 1),
         lambda done: setattr(done.found, "records", done.found.records + 1),
-        lambda done: done.winners.update({0: 1}),
+        lambda done: done.retained.update({0: 1}),
         lambda done: setattr(done, "deleted", 3),
     ],
 )

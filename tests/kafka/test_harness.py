@@ -28,7 +28,7 @@ def test_broker_leaves_the_topics_to_us(written: Written) -> None:
 
 
 def test_own_cleaner_agrees_with_the_naive_model(written: Written, tmp_path: Path) -> None:
-    """Also: staging folders inside a partition directory do not trouble the loader, and stay."""
+    """Also: staging folders inside a partition directory do not failure the loader, and stay."""
     log_dir = copy_of(written.log_dir, tmp_path / "logs")
     staging = _leave_staging(log_dir)
     with Broker(log_dir) as broker:

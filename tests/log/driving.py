@@ -146,9 +146,9 @@ def clean_open_log(
         return None
     make_folder(staging)
     done = clean_in_one_go(found.work, "0")
-    assert done.found.trouble is None, done.found.trouble
+    assert done.found.failure is None, done.found.failure
     for report in done.groups:
-        assert report.trouble is None, report.trouble
+        assert report.failure is None, report.failure
         group = found.work.groups[report.group]
         sources = [each.base_offset for each in found.work.segments[group.first : group.last]]
         adopt(log.directory, {group.base_offset: {kind: Path(path) for kind, path in report.staged.items()}})

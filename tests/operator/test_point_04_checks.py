@@ -10,7 +10,7 @@ import pytest
 from siltstone.base import files
 from siltstone.commands import clean as app
 from siltstone.compaction import engine as engine_module
-from siltstone.compaction.engine import InProcessEngine, LogDone, WinnersFile
+from siltstone.compaction.engine import InProcessEngine, LogDone, RetainedFile
 from siltstone.compaction.extraction import Extracted, Group
 from siltstone.compaction.staging import Rewritten
 from siltstone.compaction.work import LogWork
@@ -38,9 +38,9 @@ class Tampering(InProcessEngine):
             yield done
 
     def rewrite(
-        self, work: LogWork, groups: Sequence[Group], winners: Sequence[WinnersFile]
+        self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
     ) -> list[Rewritten]:
-        wave = LogDone(name=work.name, found=Extracted(), groups=super().rewrite(work, groups, winners))
+        wave = LogDone(name=work.name, found=Extracted(), groups=super().rewrite(work, groups, retained))
         self._change(wave)
         return wave.groups
 
@@ -116,31 +116,31 @@ def test_batches_in_another_order(staged: Staged) -> None:
 
 
 def lose_a_winner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One offset of one group's winners never reaches the rewriting task."""
+    """One offset of one group's retained offsets never reaches the rewriting task."""
     rewrite = engine_module.rewrite_groups
 
     def losing(
         work: LogWork,
-        winners: dict[int, engine_module.Offsets],
+        retained: dict[int, engine_module.Offsets],
         carried: dict[int, Carried],
         *more: Any,
     ) -> list[engine_module.Rewritten]:
-        return rewrite(work, winners | {2: winners[2][1:]}, carried, *more)
+        return rewrite(work, retained | {2: retained[2][1:]}, carried, *more)
 
     monkeypatch.setattr(engine_module, "rewrite_groups", losing)
 
 
 def lose_a_blob(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All winners of one group never reach it."""
+    """All retained offsets of one group never reach it."""
     rewrite = engine_module.rewrite_groups
 
     def losing(
         work: LogWork,
-        winners: dict[int, engine_module.Offsets],
+        retained: dict[int, engine_module.Offsets],
         carried: dict[int, Carried],
         *more: Any,
     ) -> list[engine_module.Rewritten]:
-        return rewrite(work, {g: w for g, w in winners.items() if g != 2}, carried, *more)
+        return rewrite(work, {g: w for g, w in retained.items() if g != 2}, carried, *more)
 
     monkeypatch.setattr(engine_module, "rewrite_groups", losing)
 
@@ -150,7 +150,7 @@ def test_winners_lost_on_their_way(
     staged: Staged, monkeypatch: pytest.MonkeyPatch, loss: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     loss(monkeypatch)
-    nothing_swapped(staged, InProcessEngine(), "winners of group 2", "nothing of it was swapped")
+    nothing_swapped(staged, InProcessEngine(), "retained offsets of group 2", "nothing of it was swapped")
 
 
 def test_a_winner_that_is_no_record(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,20 +158,20 @@ def test_a_winner_that_is_no_record(staged: Staged, monkeypatch: pytest.MonkeyPa
 
     def inventing(
         work: LogWork,
-        winners: dict[int, engine_module.Offsets],
+        retained: dict[int, engine_module.Offsets],
         carried: dict[int, Carried],
         *more: Any,
     ) -> list[engine_module.Rewritten]:
-        odd = winners[0].copy()
+        odd = retained[0].copy()
         odd[0] = work.groups[0].end_offset - work.groups[0].base_offset + 5
-        return rewrite(work, winners | {0: odd}, carried, *more)
+        return rewrite(work, retained | {0: odd}, carried, *more)
 
     monkeypatch.setattr(engine_module, "rewrite_groups", inventing)
     nothing_swapped(staged, InProcessEngine())
 
 
 def one_winner_more(done: LogDone) -> None:
-    done.winners[0] += 1
+    done.retained[0] += 1
 
 
 def one_record_more(done: LogDone) -> None:
@@ -206,7 +206,7 @@ def test_doubt_in_a_later_wave_leaves_the_log_whole(staged: Staged, tmp_path: Pa
         nonlocal waves
         waves += 1
         if waves == 3:
-            done.groups[0].winners += 1
+            done.groups[0].retained += 1
 
     (result,) = app.clean(
         staged.asking(max_extra_bytes=SMALL_WAVES), engine=lambda request, progress: Tampering(change)

@@ -40,7 +40,7 @@ def work_of(staged: Staged) -> LogWork:
     return engine.works[0]
 
 
-def winners(work: LogWork, group: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+def retained(work: LogWork, group: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
     span = work.groups[group].end_offset - work.groups[group].base_offset
     return np.arange(span, dtype=np.uint32)
 
@@ -66,8 +66,8 @@ def test_tasks_write_below_their_runs_folder_and_sync_before_they_report(staged:
 def test_an_attempt_after_the_swap_touches_nothing(staged: Staged) -> None:
     work = work_of(staged)
     after = listing(staged.directory)
-    report = rewrite_group(work, work.groups[0], winners(work, 0), "late")
-    assert report.trouble is not None and report.trouble.status == "failed"
+    report = rewrite_group(work, work.groups[0], retained(work, 0), "late")
+    assert report.failure is not None and report.failure.status == "failed"
     assert listing(staged.directory) == after
 
 
@@ -76,8 +76,8 @@ def test_an_attempt_that_sees_a_changed_source_stops(staged: Staged) -> None:
     assert work.staging is not None
     Path(work.staging).mkdir(parents=True)
     after = listing(staged.directory)
-    report = rewrite_group(work, work.groups[0], winners(work, 0), "late")
-    assert report.trouble is not None and "changed since" in report.trouble.reason
+    report = rewrite_group(work, work.groups[0], retained(work, 0), "late")
+    assert report.failure is not None and "changed since" in report.failure.reason
     assert listing(staged.directory) == after
 
 
@@ -93,11 +93,11 @@ def test_a_second_attempt_has_files_of_its_own(staged: Staged, tmp_path: Path) -
     all_records = np.arange(work.groups[0].end_offset - work.groups[0].base_offset, dtype=np.uint32)
     first = rewrite_group(work, work.groups[0], all_records, "a")
     second = rewrite_group(work, work.groups[0], all_records, "b")
-    assert first.trouble is None and second.trouble is None
+    assert first.failure is None and second.failure is None
     assert not set(first.staged.values()) & set(second.staged.values())
     mine = {path: Path(path).read_bytes() for path in first.staged.values()}
     again = rewrite_group(work, work.groups[0], all_records, "a")
-    assert again.trouble is not None and "exists" in again.trouble.reason
+    assert again.failure is not None and "exists" in again.failure.reason
     for path, data in mine.items():
         if Path(path).exists():
             assert Path(path).read_bytes() == data

@@ -10,7 +10,7 @@ import pytest
 from siltstone.base import files
 from siltstone.base.errors import DirectoryRefusedError
 from siltstone.commands import clean as app
-from siltstone.compaction.engine import InProcessEngine, WinnersFile
+from siltstone.compaction.engine import InProcessEngine, RetainedFile
 from siltstone.compaction.extraction import Group
 from siltstone.compaction.staging import Rewritten
 from siltstone.compaction.work import LogWork
@@ -120,10 +120,10 @@ class CountingWaves(InProcessEngine):
         self.waves = 0
 
     def rewrite(
-        self, work: LogWork, groups: Sequence[Group], winners: Sequence[WinnersFile]
+        self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
     ) -> list[Rewritten]:
         self.waves += 1
-        return super().rewrite(work, groups, winners)
+        return super().rewrite(work, groups, retained)
 
 
 def bytes_on_disk(directory: Path) -> int:

@@ -76,7 +76,7 @@ def test_one_log_over_all_workers(
 
 @pytest.mark.usefixtures("always_spread")
 def test_in_several_waves(golden: Path, tmp_path: Path, session: SparkSession) -> None:
-    """The winners go through files, the groups one by one and then two by two."""
+    """The retained offsets go through files, the groups one by one and then two by two."""
     for tasks in (1, 2):
         engine = SparkEngine(session, buckets=3, tasks=tasks)
         room = SMALL_WAVES + (tasks - 1) * 15_000
@@ -88,11 +88,11 @@ class Interrupted(SparkEngine):
 
     left = 3
 
-    def rewrite(self, work: Any, groups: Any, winners: Any) -> Any:
+    def rewrite(self, work: Any, groups: Any, retained: Any) -> Any:
         self.left -= len(groups)
         if self.left < 0:
             raise KeyboardInterrupt
-        return super().rewrite(work, groups, winners)
+        return super().rewrite(work, groups, retained)
 
 
 @pytest.mark.usefixtures("always_spread")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from siltstone.compaction.broadcast import GroupDone
-from siltstone.compaction.engine import LogDone, WinnersFile
-from siltstone.compaction.extraction import Extracted, Trouble
+from siltstone.compaction.engine import LogDone, RetainedFile
+from siltstone.compaction.extraction import Extracted, LogFailure
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.ledger.key_index import KeysPart
 from siltstone.compaction.ledger.staging import FoldedKeys
@@ -37,7 +37,7 @@ def test_entries(dirty: bool, count: int) -> None:
 def test_winners_in_pieces(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "BLOB_BYTES", 64_000)
     offsets = np.arange(count, dtype=np.uint32)
-    sent = [row for each in rows.array_rows(rows.WINNERS, 4, offsets) for row in rows.rows_of(each.batch())]
+    sent = [row for each in rows.array_rows(rows.RETAINED, 4, offsets) for row in rows.rows_of(each.batch())]
     assert {row.target for row in sent} == {4}
     assert len(sent) == -(-count // 16_000)
     assert np.array_equal(np.concatenate([row.array(np.uint32) for row in sent]), offsets)
@@ -46,15 +46,15 @@ def test_winners_in_pieces(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_reports() -> None:
-    trouble = Trouble(status="failed", reason='a "reason" with \n and ü')
+    failure = LogFailure(status="failed", reason='a "reason" with \n and ü')
     for report in (
-        Extracted(records=3, keyless=1, trouble=trouble),
+        Extracted(records=3, keyless=1, failure=failure),
         Extracted(records=3),
-        Rewritten(group=2, records=9, staged={"log": "/x"}, identity=[1, 2, 3], trouble=trouble),
+        Rewritten(group=2, records=9, staged={"log": "/x"}, identity=[1, 2, 3], failure=failure),
         Rewritten(group=2),
-        LogDone(name="a-0", found=Extracted(records=3), winners={3: 4}, groups=[Rewritten(group=2)]),
-        GroupDone(found=Extracted(), met=3, rewritten=Rewritten(group=1, trouble=trouble)),
-        WinnersFile(group=3, carried=Carried(unended=(1, 2)), trouble=trouble),
+        LogDone(name="a-0", found=Extracted(records=3), retained={3: 4}, groups=[Rewritten(group=2)]),
+        GroupDone(found=Extracted(), met=3, rewritten=Rewritten(group=1, failure=failure)),
+        RetainedFile(group=3, carried=Carried(unended=(1, 2)), failure=failure),
         FoldedKeys(bucket=1, keys=KeysPart(first=0, path="/k", counts=(1, 2), checksums=(3, 4))),
     ):
         (row,) = rows.rows_of(rows.report_row(rows.FOUND, report, 7).batch())

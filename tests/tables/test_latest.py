@@ -101,7 +101,7 @@ def test_offsets_further_apart_than_32_bits_keep_their_winners(tmp_path: Path) -
         position=0,
         end_position=file.size,
         size=file.size,
-        winners=pack_offsets(np.array(far)),
+        retained=pack_offsets(np.array(far)),
     )
     options = ReadOptions.of({"path": str(partition), "view": "latest", "columns": "offset"})
     found = read_split(Split(pieces=(piece,)), options)
@@ -118,8 +118,8 @@ def test_a_winner_that_is_gone_fails_the_query(tmp_path: Path, missing: int) -> 
         root = log_directory(tmp_path / name, {name: {0: batches}})
         options = ReadOptions.of({"path": str(root), "view": "latest", "tombstones": "keep"})
         (split,) = plan(options)
-        winners = pack_offsets(np.array([0, missing], np.int64))
-        stale = Split(pieces=(dataclasses.replace(split.pieces[0], winners=winners),))
+        retained = pack_offsets(np.array([0, missing], np.int64))
+        stale = Split(pieces=(dataclasses.replace(split.pieces[0], retained=retained),))
         with pytest.raises(SourceChangedError, match="run the query again"):
             list(read_split(stale, options))
 

@@ -79,7 +79,7 @@ class UnsafeFileError(DirectoryRefusedError):
 class CorruptFileError(SiltstoneError):
     """Bytes of a file that make no sense.
 
-    ``path`` is the file, ``position`` the byte at which the trouble starts, ``reason`` what is wrong.
+    ``path`` is the file, ``position`` the byte at which the failure starts, ``reason`` what is wrong.
     """
 
     def __init__(self, path: str, position: int, reason: str) -> None:

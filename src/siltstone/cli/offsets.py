@@ -73,8 +73,8 @@ def get_offsets(
     )
     found = list_offsets(look, wheres, when)
     _show_offsets(found, when, as_json=json_)
-    note(*look.notes, *(f"{each.where}: {each.trouble}" for each in found if each.trouble))
-    return 1 if any(each.trouble for each in found) else 0
+    note(*look.notes, *(f"{each.where}: {each.failure}" for each in found if each.failure))
+    return 1 if any(each.failure for each in found) else 0
 
 
 def _show_offsets(found: Sequence[PartitionOffset], when: int, *, as_json: bool) -> None:
@@ -149,11 +149,11 @@ def delete_records(
         write_json({"dry_run": dry_run, "partitions": [each.to_json("low_watermark") for each in done]})
     else:
         _show_deleted(done, dry_run=dry_run)
-    return 1 if any(each.trouble for each in done) else 0
+    return 1 if any(each.failure for each in done) else 0
 
 
 def _show_deleted(done: list[PartitionOffset], *, dry_run: bool) -> None:
     write_line("Records that would be deleted:" if dry_run else "Records delete operation completed:")
     for each in done:
-        said = f"error: {each.trouble}" if each.trouble else f"low_watermark: {each.offset}"
+        said = f"error: {each.failure}" if each.failure else f"low_watermark: {each.offset}"
         write_line(f"partition: {each.where}\t{said}")

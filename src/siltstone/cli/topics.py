@@ -234,8 +234,8 @@ def _describe(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
         for topic, partitions in described:
             _show_topic(topic, own[topic.name], partitions)
     note(*look.notes, *look.notes_on([topic for topic, _ in described]))
-    troubles = [(topic.name, each) for topic, partitions in described for each in partitions if each.trouble]
-    note(*(f"{name}-{each.partition}: {each.trouble}" for name, each in troubles))
+    troubles = [(topic.name, each) for topic, partitions in described for each in partitions if each.failure]
+    note(*(f"{name}-{each.partition}: {each.failure}" for name, each in troubles))
     return 1 if troubles else 0
 
 
@@ -264,7 +264,7 @@ def _show_topic(topic: TopicFacts, own: Mapping[str, str], partitions: Sequence[
         f"Topic: {topic.name}\tTopicId: {topic.topic_id or 'none'}\tPartitionCount: {len(partitions)}\t"
         f"ReplicationFactor: 1\tConfigs: {configs}"
     )
-    names = [each.name for each in fields(PartitionFacts) if each.name not in ("trouble", "compacted")]
+    names = [each.name for each in fields(PartitionFacts) if each.name not in ("failure", "compacted")]
     rows = [(str(each.partition), *(getattr(each, name) for name in names[1:])) for each in partitions]
     write_table("", _COLUMNS, rows, left=2)
     for each in partitions:

@@ -69,7 +69,7 @@ EngineFor = Callable[[int], CompactionEngine]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionCompaction:
-    """A partition: its status and its ledger; ``backlog`` in bytes. ``trouble``: why it cannot be looked at.
+    """A partition: its status and its ledger; ``backlog`` in bytes. ``failure``: why it cannot be looked at.
 
     ``result``: what a compaction has just done, None where there was none.
     """
@@ -80,7 +80,7 @@ class PartitionCompaction:
     compacted: CompactedFacts | None = None
     backlog: int | None = None
     result: CompactionResult | None = None
-    trouble: str | None = None
+    failure: str | None = None
 
     def to_json(self) -> dict[str, object]:
         """Pulsar's names where it has one."""
@@ -93,8 +93,8 @@ class PartitionCompaction:
             "compactedLedger": None,
             **(self.compacted.to_json() if self.compacted else {}),
         }
-        if self.trouble:
-            found["trouble"] = self.trouble
+        if self.failure:
+            found["failure"] = self.failure
         return {**found, **_done(self.result)}
 
 
@@ -136,7 +136,7 @@ class TopicCompaction:
     @property
     def has_trouble(self) -> bool:
         """Did something fail, or could it not be looked at?"""
-        return any(each.trouble or each.status.status == ERROR for each in self.partitions)
+        return any(each.failure or each.status.status == ERROR for each in self.partitions)
 
     def to_json(self) -> dict[str, object]:
         """``status`` and ``lastError`` as Pulsar's REST interface has them, and what is known beside."""
@@ -182,9 +182,9 @@ def _topic(look: Look, name: str, partitions: list[PartitionCompaction]) -> Topi
 def _partition(look: Look, where: TopicPartition, *, to_the_end: bool | None) -> PartitionCompaction:
     path = look.path_of(where)
     if path is None:
-        trouble = "is in none of these directories"
+        failure = "is in none of these directories"
         return PartitionCompaction(
-            partition=where.partition, directory=None, status=CompactionStatus(), trouble=trouble
+            partition=where.partition, directory=None, status=CompactionStatus(), failure=failure
         )
     status, compacted, backlog, damage = CompactionStatus(), None, None, look.damage_of(where)
     try:
@@ -203,7 +203,7 @@ def _partition(look: Look, where: TopicPartition, *, to_the_end: bool | None) ->
         status=status,
         compacted=compacted,
         backlog=backlog,
-        trouble=damage,
+        failure=damage,
     )
 
 

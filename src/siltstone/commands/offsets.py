@@ -38,11 +38,11 @@ _MOST_PARTITION = (1 << 31) - 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOffset:
     """A partition's offset for a time, None where no record is that late; or its log start after records were
-    deleted. ``trouble``: why the log cannot be read, or not all, or what it refused, with Kafka's name."""
+    deleted. ``failure``: why the log cannot be read, or not all, or what it refused, with Kafka's name."""
 
     where: TopicPartition
     offset: int | None
-    trouble: str | None = None
+    failure: str | None = None
 
     def to_json(self, name: str = "offset") -> dict[str, object]:
         """One object, the offset by that ``name``."""
@@ -50,7 +50,7 @@ class PartitionOffset:
             "topic": self.where.topic,
             "partition": self.where.partition,
             name: self.offset,
-            "error": self.trouble,
+            "error": self.failure,
         }
 
 
@@ -120,10 +120,10 @@ def list_offsets(look: Look, wheres: Iterable[TopicPartition], time: int) -> lis
         try:
             place = look.log(where).offset_for_time(time)
         except (SiltstoneError, OSError) as error:
-            found.append(PartitionOffset(where=where, offset=None, trouble=str(error)))
+            found.append(PartitionOffset(where=where, offset=None, failure=str(error)))
         else:
             offset = None if place is None else place.offset
-            found.append(PartitionOffset(where=where, offset=offset, trouble=look.damage_of(where)))
+            found.append(PartitionOffset(where=where, offset=offset, failure=look.damage_of(where)))
     return found
 
 
@@ -179,10 +179,10 @@ def _delete_all(
         try:
             done.append(PartitionOffset(where=where, offset=delete(where, offset)))
         except LogError as error:
-            trouble = f"{error} ({error.kafka_name})"
-            done.append(PartitionOffset(where=where, offset=None, trouble=trouble))
+            failure = f"{error} ({error.kafka_name})"
+            done.append(PartitionOffset(where=where, offset=None, failure=failure))
         except SiltstoneError as error:
-            done.append(PartitionOffset(where=where, offset=None, trouble=str(error)))
+            done.append(PartitionOffset(where=where, offset=None, failure=str(error)))
     return done
 
 

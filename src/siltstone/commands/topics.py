@@ -19,7 +19,7 @@ from siltstone.runtime.topics import refuse_fewer_partitions, refuse_new_topic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """One partition. ``trouble``: why it cannot be read, or not all of it; sizes in bytes.
+    """One partition. ``failure``: why it cannot be read, or not all of it; sizes in bytes.
 
     ``compacted``: the ledger beside it, None without one.
     """
@@ -31,7 +31,7 @@ class PartitionFacts:
     high_watermark: int | None = None
     size: int | None = None
     segments: int | None = None
-    trouble: str | None = None
+    failure: str | None = None
     compacted: CompactedFacts | None = None
 
 
@@ -86,12 +86,12 @@ def partitions_of(look: Look, topic: TopicFacts) -> list[PartitionFacts]:
 def _partition(look: Look, where: TopicPartition) -> PartitionFacts:
     path = look.path_of(where)
     if path is None:
-        trouble = "is in none of these directories"
-        return PartitionFacts(partition=where.partition, directory=None, trouble=trouble)
+        failure = "is in none of these directories"
+        return PartitionFacts(partition=where.partition, directory=None, failure=failure)
     try:
         log = look.log(where)
     except (SiltstoneError, OSError) as error:
-        return PartitionFacts(partition=where.partition, directory=str(path.parent), trouble=str(error))
+        return PartitionFacts(partition=where.partition, directory=str(path.parent), failure=str(error))
     view = log.view
     damage, compacted = look.damage_of(where), None
     try:
@@ -106,7 +106,7 @@ def _partition(look: Look, where: TopicPartition) -> PartitionFacts:
         high_watermark=view.high_watermark,
         size=sum(view.size_of(number) for number in range(len(view.segments))),
         segments=len(view.segments),
-        trouble=damage,
+        failure=damage,
         compacted=compacted,
     )
 

@@ -464,18 +464,18 @@ class _Seeing:
             last_cleaning=self._cleanings.get(where),
             last_failure=self._failures.get(where),
         )
-        trouble: Exception | None = None
+        failure: Exception | None = None
         for _ in range(LOOKS):
             try:
                 return self._look_into(state, blank)
             except (FileNotFoundError, SourceChangedError, CorruptRecordError) as error:
-                trouble = error
+                failure = error
                 self._checkpoints = self._directory.checkpoints()
             except (SiltstoneError, OSError) as error:
                 return replace(blank, state=UNREADABLE, reason=str(error))
-        assert trouble is not None
-        changing = self._in_use or not isinstance(trouble, CorruptRecordError)
-        return replace(blank, state=CHANGING if changing else UNREADABLE, reason=str(trouble))
+        assert failure is not None
+        changing = self._in_use or not isinstance(failure, CorruptRecordError)
+        return replace(blank, state=CHANGING if changing else UNREADABLE, reason=str(failure))
 
     def _look_into(self, state: LogState, blank: WatchedLog) -> WatchedLog:
         reason = refusal(state)

@@ -34,8 +34,8 @@ from siltstone.base.records.layout import (
     Int64,
     Words,
 )
-from siltstone.compaction.extraction import Extracted, Group, Trouble
-from siltstone.compaction.input_splits import Stretch, shares
+from siltstone.compaction.extraction import Extracted, Group, LogFailure
+from siltstone.compaction.input_splits import InputSplit, shares
 from siltstone.compaction.keys import (
     EntryBlob,
     brought_together,
@@ -45,7 +45,7 @@ from siltstone.compaction.keys import (
     slot_of,
     table_for,
 )
-from siltstone.compaction.rewrite import Buffers, Contested, Decisions, Offsets
+from siltstone.compaction.rewrite import Buffers, Decisions, FilteredRecords, Offsets
 from siltstone.compaction.staging import Rewritten, rewrite_by
 from siltstone.compaction.work import LogWork, extract
 
@@ -183,8 +183,8 @@ class Lookup:
         return won, met
 
 
-class ByLookup:
-    """The contest of a group whose keys are looked up as it is rewritten: nothing is read twice.
+class OffsetMapFilter:
+    """The record_filter of a group whose keys are looked up as it is rewritten: nothing is read twice.
 
     ``transactional``: it met a batch of a transaction, or a marker, and gave up.
     """
@@ -192,14 +192,14 @@ class ByLookup:
     def __init__(self, lookup: Lookup, base_offset: int) -> None:
         self._lookup = lookup
         self._base_offset = base_offset
-        self._winners, self._found = np.empty(0, np.uint32), 0
+        self._retained, self._found = np.empty(0, np.uint32), 0
         self.transactional = False
         self.met = self.keyless = 0
 
     @property
-    def winners(self) -> Offsets:
+    def retained(self) -> Offsets:
         """Those that were found; asked for each time that some are read back, so nothing is copied."""
-        return self._winners[: self._found]
+        return self._retained[: self._found]
 
     def beaten(self, batches: Directory) -> Flags:
         """None: each has to be looked up."""
@@ -213,7 +213,7 @@ class ByLookup:
         scratch: Scratch,
         path: str,
         origin: int,
-    ) -> Contested:
+    ) -> FilteredRecords:
         """All records. Raises CorruptRecordError, CheckFailedError."""
         if (batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)).any():
             self.transactional = True
@@ -226,15 +226,15 @@ class ByLookup:
         self.keyless += keyless
         lost = len(columns) - int(np.count_nonzero(won))
         self._add(columns.offset[won] - self._base_offset)
-        return Contested(columns=columns, won=won, met=len(columns), lost=lost, keyless=keyless)
+        return FilteredRecords(columns=columns, is_retained=won, met=len(columns), lost=lost, keyless=keyless)
 
-    def _add(self, winners: Int64) -> None:
-        end = self._found + len(winners)
-        if end > len(self._winners):
-            grown = np.empty(max(end, 2 * len(self._winners)), np.uint32)
-            grown[: self._found] = self.winners
-            self._winners = grown
-        self._winners[self._found : end] = winners
+    def _add(self, retained: Int64) -> None:
+        end = self._found + len(retained)
+        if end > len(self._retained):
+            grown = np.empty(max(end, 2 * len(self._retained)), np.uint32)
+            grown[: self._found] = self.retained
+            self._retained = grown
+        self._retained[self._found : end] = retained
         self._found = end
 
     def refuse_unmet(self, name: str) -> None:
@@ -270,32 +270,32 @@ def dirty_segments(work: LogWork) -> range:
     return range(first, count)
 
 
-def dirty_stretches(work: LogWork, tasks: int) -> list[list[Stretch]]:
+def dirty_splits(work: LogWork, tasks: int) -> list[list[InputSplit]]:
     """All that may hold dirty records, in up to so many runs of about the same size."""
     first = dirty_segments(work).start
     runs = shares(work.segments[first:], work.end, tasks, may_cut=work.may_cut)
-    return [[replace(stretch, segment=first + stretch.segment) for stretch in run] for run in runs]
+    return [[replace(split, segment=first + split.segment) for split in run] for run in runs]
 
 
-def dirty_entries(work: LogWork, stretches: Sequence[Stretch], found: Extracted) -> list[EntryBlob]:
-    """The dirty entries of some stretches; not to be used when ``found`` has trouble."""
+def dirty_entries(work: LogWork, splits: Sequence[InputSplit], found: Extracted) -> list[EntryBlob]:
+    """The dirty entries of some splits; not to be used when ``found`` has failure."""
     capacity = max(1024, work.end - work.first_dirty)
-    return [blob.kept() for blob in extract(work, stretches, 1, capacity, found) if blob.dirty]
+    return [blob.kept() for blob in extract(work, splits, 1, capacity, found) if blob.dirty]
 
 
 def clean_group(work: LogWork, group: Group, lookup: Lookup, attempt: str) -> GroupDone:
     """Look up a group's keys, and rewrite it. Never raises: the reports say what is wrong."""
-    contest = ByLookup(lookup, group.base_offset)
-    rewritten = rewrite_by(work, group, contest, attempt, buffers=lookup.buffers)
-    if contest.transactional:
+    record_filter = OffsetMapFilter(lookup, group.base_offset)
+    rewritten = rewrite_by(work, group, record_filter, attempt, buffers=lookup.buffers)
+    if record_filter.transactional:
         return GroupDone(found=Extracted(transactional=True))
-    found = Extracted(records=rewritten.records, keyless=contest.keyless, trouble=rewritten.trouble)
-    return GroupDone(found=found, met=contest.met, rewritten=rewritten)
+    found = Extracted(records=rewritten.records, keyless=record_filter.keyless, failure=rewritten.failure)
+    return GroupDone(found=found, met=record_filter.met, rewritten=rewritten)
 
 
-def check_met(work: LogWork, dirty_keys: int, met: int) -> Trouble | None:
+def check_met(work: LogWork, dirty_keys: int, met: int) -> LogFailure | None:
     """Each dirty key's last record was met once."""
     if met != dirty_keys:
         reason = f"{work.name}: {dirty_keys} dirty keys, but the last records of {met} were met"
-        return Trouble(status="failed", reason=reason)
+        return LogFailure(status="failed", reason=reason)
     return None

@@ -19,29 +19,31 @@ from crc32c import crc32c
 from siltstone.base import files
 from siltstone.base.errors import CheckFailedError
 from siltstone.compaction import broadcast
-from siltstone.compaction.extraction import Extracted, Group, Trouble, trouble_of
-from siltstone.compaction.keys import MERGE_BYTES, EntryBlob, Winners, merge_bucket
+from siltstone.compaction.extraction import Extracted, Group, LogFailure, failure_of
+from siltstone.compaction.keys import MERGE_BYTES, EntryBlob, MergedBucket, merge_bucket
 from siltstone.compaction.rewrite import Buffers, Offsets, in_order
 from siltstone.compaction.staging import Rewritten, remove_staged, rewrite_group
-from siltstone.compaction.work import LogWork, carried_between, check_keyless, extract, winners_by_group
+from siltstone.compaction.work import LogWork, carried_between, check_keyless, extract, retained_by_group
 from siltstone.log.transactions import NOTHING, Carried
 
-# A group's winners between two jobs: written by the task that gathered them, verified by whoever reads them.
+# A group's retained offsets between two jobs: written by the task that gathered them, verified by whoever
+# reads them.
 #
 # ::
 #
-#     BASE.ATTEMPT.winners     uint32, little-endian, ascending: offsets less the group's base
+#     BASE.ATTEMPT.retained     uint32, little-endian, ascending: offsets less the group's base
 #
 # There is no header: count and CRC32C are in the task's report. A task writes only a file of its own name,
-# made with O_EXCL. Only the run that wrote it reads it, so it need not be durable. A group without winners
-# has none.
+# made with O_EXCL. Only the run that wrote it reads it, so it need not be durable. A group without retained
+# offsets has none.
 
-WINNER_BYTES = 4
+RETAINED_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WinnersFile:
-    """One group's file: its name in the run's folder ("" without winners), how many, and their CRC32C.
+class RetainedFile:
+    """One group's file: its name in the run's folder ("" without retained offsets), how many, and their
+    CRC32C.
 
     ``carried``: what the group starts with, of transactions.
     """
@@ -51,80 +53,83 @@ class WinnersFile:
     count: int = 0
     checksum: int = 0
     carried: Carried = NOTHING
-    trouble: Trouble | None = None
+    failure: LogFailure | None = None
 
 
-def write_winners(
-    work: LogWork, group: Group, winners: Offsets, attempt: str, carried: Carried = NOTHING
-) -> WinnersFile:
-    """Write a group's winners, in any order, to this attempt's file. Never raises: the report says it."""
+def write_retained(
+    work: LogWork, group: Group, retained: Offsets, attempt: str, carried: Carried = NOTHING
+) -> RetainedFile:
+    """Write a group's retained offsets, in any order, to this attempt's file. Never raises: the report says
+    it."""
     assert work.staging is not None
-    if not len(winners):
-        return WinnersFile(group=group.index, carried=carried)
-    name = f"{group.base_offset:020d}.{attempt}.winners"
+    if not len(retained):
+        return RetainedFile(group=group.index, carried=carried)
+    name = f"{group.base_offset:020d}.{attempt}.retained"
     path = Path(work.staging) / name
     try:
-        ascending = in_order(winners, group.end_offset - group.base_offset)
+        ascending = in_order(retained, group.end_offset - group.base_offset)
         data = ascending.astype("<u4", copy=False).view(np.uint8).data
         with files.Writer(path) as writer:
             writer.write(data)
             files.inherit_owner(path)
-        return WinnersFile(
-            group=group.index, name=name, count=len(winners), checksum=crc32c(data), carried=carried
+        return RetainedFile(
+            group=group.index, name=name, count=len(retained), checksum=crc32c(data), carried=carried
         )
     except Exception as error:
         if not isinstance(error, FileExistsError):
             with contextlib.suppress(OSError):
                 files.unlink(path)
-        return WinnersFile(group=group.index, trouble=trouble_of(error))
+        return RetainedFile(group=group.index, failure=failure_of(error))
 
 
-def read_winners(folder: Path, file: WinnersFile) -> Offsets:
-    """The winners again, ascending. Raises CheckFailedError when they are not those that were written."""
-    winners = np.empty(file.count, "<u4")
+def read_retained(folder: Path, file: RetainedFile) -> Offsets:
+    """The retained offsets again, ascending. Raises CheckFailedError when they are not those that were
+    written."""
+    retained = np.empty(file.count, "<u4")
     if file.count:
         with files.Reader(folder / file.name) as reader:
-            got = reader.read_into(winners.view(np.uint8), 0)
-            sound = got == reader.stat.size == winners.nbytes
-        if not sound or crc32c(winners.view(np.uint8).data) != file.checksum:
-            raise CheckFailedError(f"{folder / file.name}: not the winners that were gathered")
-    return winners.astype(np.uint32, copy=False)
+            got = reader.read_into(retained.view(np.uint8), 0)
+            sound = got == reader.stat.size == retained.nbytes
+        if not sound or crc32c(retained.view(np.uint8).data) != file.checksum:
+            raise CheckFailedError(f"{folder / file.name}: not the retained offsets that were gathered")
+    return retained.astype(np.uint32, copy=False)
 
 
 def rewrite_from(
-    work: LogWork, group: Group, file: WinnersFile, attempt: str, buffers: Buffers | None = None
+    work: LogWork, group: Group, file: RetainedFile, attempt: str, buffers: Buffers | None = None
 ) -> Rewritten:
-    """``staging.rewrite_group`` with the winners of a file. Never raises: the report says what is wrong."""
+    """``staging.rewrite_group`` with the retained offsets of a file. Never raises: the report says what is
+    wrong."""
     assert work.staging is not None and file.group == group.index
     try:
-        winners = read_winners(Path(work.staging), file)
+        retained = read_retained(Path(work.staging), file)
     except Exception as error:
-        return Rewritten(group=group.index, trouble=trouble_of(error))
-    return rewrite_group(work, group, winners, attempt, file.carried, buffers)
+        return Rewritten(group=group.index, failure=failure_of(error))
+    return rewrite_group(work, group, retained, attempt, file.carried, buffers)
 
 
 @dataclass(slots=True, kw_only=True)
 class LogDone:
     """What an engine did for one log, or for one wave of its groups.
 
-    ``winners`` (by group) and ``dirty_keys`` are the merge's totals over the whole log; ``groups`` are in
+    ``retained`` (by group) and ``dirty_keys`` are the merge's totals over the whole log; ``groups`` are in
     order; ``seconds`` is what the work itself took, where one task did it all.
     """
 
     name: str
     found: Extracted
     groups: list[Rewritten] = field(default_factory=list)
-    winners: dict[int, int] = field(default_factory=dict)
+    retained: dict[int, int] = field(default_factory=dict)
     dirty_keys: int = 0
     seconds: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Gathered:
-    """A log's winners, on disk: the merge's totals (no groups yet), and a file for each group."""
+    """A log's retained offsets, on disk: the merge's totals (no groups yet), and a file for each group."""
 
     totals: LogDone
-    files: list[WinnersFile] = field(default_factory=list)
+    files: list[RetainedFile] = field(default_factory=list)
 
 
 class Progress(Protocol):
@@ -152,13 +157,15 @@ class Engine(Protocol):
         ...
 
     def gather(self, work: LogWork) -> Gathered:
-        """One log over all workers, up to its winners, which are put into files of the staging folder."""
+        """One log over all workers, up to its retained offsets, which are put into files of the staging
+        folder."""
         ...
 
     def rewrite(
-        self, work: LogWork, groups: Sequence[Group], winners: Sequence[WinnersFile]
+        self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
     ) -> list[Rewritten]:
-        """Some groups of a log whose winners were gathered, in order; ``winners`` are of all its groups."""
+        """Some groups of a log whose retained offsets were gathered, in order; ``retained`` are of all its
+        groups."""
         ...
 
 
@@ -197,15 +204,15 @@ def clean_in_one_go(work: LogWork, attempt: str, buffers: Buffers | None = None)
 
 def _extract_and_rewrite(work: LogWork, attempt: str, buffers: Buffers) -> LogDone:
     done = LogDone(name=work.name, found=Extracted())
-    extracted = extract(work, work.stretches, 1, entry_capacity(work), done.found)
+    extracted = extract(work, work.splits, 1, entry_capacity(work), done.found)
     blobs = [blob.kept() for blob in extracted]
     carried = carried_between(work, done.found)
-    done.found.trouble = done.found.trouble or check_keyless(work, done.found)
-    if done.found.trouble is None:
-        winners = merge_bucket(blobs, 0, 1)
-        by_group = dict(winners_by_group(work, winners))
-        done.dirty_keys = winners.dirty_keys
-        done.winners = {group: len(offsets) for group, offsets in by_group.items()}
+    done.found.failure = done.found.failure or check_keyless(work, done.found)
+    if done.found.failure is None:
+        retained = merge_bucket(blobs, 0, 1)
+        by_group = dict(retained_by_group(work, retained))
+        done.dirty_keys = retained.dirty_keys
+        done.retained = {group: len(offsets) for group, offsets in by_group.items()}
         done.groups = rewrite_groups(work, by_group, carried, attempt, buffers)
     return done
 
@@ -220,9 +227,9 @@ def clean_by_lookup(
     if not broadcast.pays(work, clean_share):
         return None
     done = LogDone(name=work.name, found=Extracted())
-    stretches = [stretch for run in broadcast.dirty_stretches(work, 1) for stretch in run]
-    entries = broadcast.dirty_entries(work, stretches, done.found)
-    if done.found.trouble is not None:
+    splits = [split for run in broadcast.dirty_splits(work, 1) for split in run]
+    entries = broadcast.dirty_entries(work, splits, done.found)
+    if done.found.failure is not None:
         return done
     if done.found.transactional:
         return None
@@ -241,31 +248,31 @@ def looked_up(work: LogWork, dirty_keys: int, groups: Iterable[broadcast.GroupDo
         met += each.met
         if each.rewritten is not None:
             done.groups.append(each.rewritten)
-            done.winners[each.rewritten.group] = each.rewritten.winners
+            done.retained[each.rewritten.group] = each.rewritten.retained
     found = done.found
-    if found.transactional and found.trouble is None:
+    if found.transactional and found.failure is None:
         for group in done.groups:
             remove_staged(group)
         return None
-    found.trouble = found.trouble or check_keyless(work, found) or broadcast.check_met(work, dirty_keys, met)
+    found.failure = found.failure or check_keyless(work, found) or broadcast.check_met(work, dirty_keys, met)
     done.groups.sort(key=lambda group: group.group)
     return done
 
 
 def rewrite_groups(
     work: LogWork,
-    winners: dict[int, Offsets],
+    retained: dict[int, Offsets],
     carried: dict[int, Carried],
     attempt: str,
     buffers: Buffers,
 ) -> list[Rewritten]:
-    """Rewrite all groups in order, up to the first that has trouble."""
+    """Rewrite all groups in order, up to the first that has failure."""
     reports = []
     for group in work.groups:
-        mine = winners.get(group.index, np.empty(0, np.uint32))
+        mine = retained.get(group.index, np.empty(0, np.uint32))
         over = carried.get(group.index, NOTHING)
         reports.append(rewrite_group(work, group, mine, attempt, over, buffers))
-        if reports[-1].trouble is not None:
+        if reports[-1].failure is not None:
             break
     return reports
 
@@ -291,51 +298,51 @@ class InProcessEngine:
         if found is not None:
             return found
         done, by_group, carried = self._merged(work)
-        if done.found.trouble is None:
+        if done.found.failure is None:
             done.groups = rewrite_groups(work, by_group, carried, "0", Buffers())
         return done
 
     def gather(self, work: LogWork) -> Gathered:
-        """The same, up to the winners."""
+        """The same, up to the retained offsets."""
         done, by_group, carried = self._merged(work)
         gathered = Gathered(totals=done)
-        if done.found.trouble is None:
+        if done.found.failure is None:
             for group in work.groups:
                 mine = by_group.get(group.index, np.empty(0, np.uint32))
                 over = carried.get(group.index, NOTHING)
-                gathered.files.append(write_winners(work, group, mine, "0", over))
+                gathered.files.append(write_retained(work, group, mine, "0", over))
         return gathered
 
     def rewrite(
-        self, work: LogWork, groups: Sequence[Group], winners: Sequence[WinnersFile]
+        self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
     ) -> list[Rewritten]:
-        """Group by group, up to the first that has trouble."""
+        """Group by group, up to the first that has failure."""
         reports: list[Rewritten] = []
         buffers = Buffers()
         for group in groups:
-            reports.append(rewrite_from(work, group, winners[group.index], "0", buffers))
-            if reports[-1].trouble is not None:
+            reports.append(rewrite_from(work, group, retained[group.index], "0", buffers))
+            if reports[-1].failure is not None:
                 break
         return reports
 
     def _merged(self, work: LogWork) -> tuple[LogDone, dict[int, Offsets], dict[int, Carried]]:
         buckets, found = bucket_count(work, self._buckets), Extracted()
         blobs: dict[int, list[EntryBlob]] = {}
-        for stretch in work.stretches:
-            for blob in extract(work, [stretch], buckets, entry_capacity(work), found):
+        for split in work.splits:
+            for blob in extract(work, [split], buckets, entry_capacity(work), found):
                 blobs.setdefault(blob.bucket, []).append(blob.kept())
         carried = carried_between(work, found)
         merged = [merge_bucket(mine, bucket, buckets) for bucket, mine in blobs.items()]
-        found.trouble = found.trouble or check_keyless(work, found)
+        found.failure = found.failure or check_keyless(work, found)
         by_group = _gather(work, merged)
         done = LogDone(name=work.name, found=found, dirty_keys=sum(each.dirty_keys for each in merged))
-        done.winners = {group: len(offsets) for group, offsets in by_group.items()}
+        done.retained = {group: len(offsets) for group, offsets in by_group.items()}
         return done, by_group, carried
 
 
-def _gather(work: LogWork, merged: list[Winners]) -> dict[int, Offsets]:
+def _gather(work: LogWork, merged: list[MergedBucket]) -> dict[int, Offsets]:
     parts: dict[int, list[Offsets]] = {}
-    for winners in merged:
-        for group, offsets in winners_by_group(work, winners):
+    for retained in merged:
+        for group, offsets in retained_by_group(work, retained):
             parts.setdefault(group, []).append(offsets)
     return {group: np.concatenate(each) for group, each in parts.items()}

@@ -1,7 +1,7 @@
 """What both kinds of compaction share of reading a log: its records, window by window, checked on the way.
 
-A piece of a compaction never raises for what is wrong with a log: it reports ``Trouble``, so that one bad log
-does not stop the others of the same job.
+A piece of a compaction never raises for what is wrong with a log: it reports a ``LogFailure``, so that one
+bad log does not stop the others of the same job.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ Columns = TypeVar("Columns", KeyColumns, RecordColumns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class LogFailure:
     """Why a log is not compacted: a status of the report (skipped, uncleanable, failed) and the reason."""
 
     status: str
     reason: str
 
 
-def trouble_of(error: Exception) -> Trouble:
-    """The trouble that an error means: damage is uncleanable, the environment's errors are failures."""
+def failure_of(error: Exception) -> LogFailure:
+    """The failure that an error means: damage is uncleanable, the environment's errors are failures."""
     if isinstance(error, CorruptFileError):
-        return Trouble(status="uncleanable", reason=str(error))
+        return LogFailure(status="uncleanable", reason=str(error))
     if isinstance(error, SiltstoneError):
-        return Trouble(status="failed", reason=str(error))
+        return LogFailure(status="failed", reason=str(error))
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return Trouble(status="failed", reason=f"{where}{error.strerror or error}")
-    return Trouble(status="failed", reason=f"{type(error).__name__}: {error}")
+        return LogFailure(status="failed", reason=f"{where}{error.strerror or error}")
+    return LogFailure(status="failed", reason=f"{type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Group:
 
 @dataclass(slots=True, kw_only=True)
 class Extracted:
-    """What was seen in some segments: counts of records, and the first trouble.
+    """What was seen in some segments: counts of records, and the first failure.
 
     ``transactional``: a batch of a transaction, or a marker. ``summaries``: how each segment left
     transactions. In a compaction beside the originals only records in its range count; ``aborted``: of
@@ -72,15 +72,15 @@ class Extracted:
     size: int = 0
     entries: int = 0
     transactional: bool = False
-    trouble: Trouble | None = None
+    failure: LogFailure | None = None
     summaries: list[Int64] = field(default_factory=list, repr=False)
 
     def add(self, other: Extracted) -> None:
-        """Sum up; the first trouble stays."""
+        """Sum up; the first failure stays."""
         for name in ("records", "keyed", "keyless", "aborted", "size", "entries"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.transactional |= other.transactional
-        self.trouble = self.trouble or other.trouble
+        self.failure = self.failure or other.failure
         self.summaries += other.summaries
 
 

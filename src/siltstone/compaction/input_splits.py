@@ -3,7 +3,7 @@
 ::
 
     segments      |------------------------|--------------|      two tasks, more bytes in the first segment
-    stretches     |--------------------|                         a cut between two batches, at an entry of the
+    splits     |--------------------|                         a cut between two batches, at an entry of the
                                        |---|--------------|      offset index, where a sound batch begins
 
 An index that is missing, or names no such place, costs nothing but the balance. One that names a batch inside
@@ -36,7 +36,7 @@ _FIRST_READ = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class InputSplit:
     """Bytes ``start`` to ``behind`` of segment number ``segment``, which hold offsets ``first`` to ``end``
     (``behind`` and ``end`` not included)."""
 
@@ -47,17 +47,17 @@ class Stretch:
     end: int
 
 
-def whole(segments: Sequence[Segment], end: int) -> list[Stretch]:
-    """A stretch for each segment; ``end`` is the offset after the last one's."""
+def whole(segments: Sequence[Segment], end: int) -> list[InputSplit]:
+    """A split for each segment; ``end`` is the offset after the last one's."""
     firsts = [*(segment.base_offset for segment in segments), end]
     return [
-        Stretch(segment=number, start=0, behind=segment.size, first=firsts[number], end=firsts[number + 1])
+        InputSplit(segment=number, start=0, behind=segment.size, first=firsts[number], end=firsts[number + 1])
         for number, segment in enumerate(segments)
     ]
 
 
-def shares(segments: Sequence[Segment], end: int, tasks: int, *, may_cut: bool) -> list[list[Stretch]]:
-    """A log in up to ``tasks`` runs of neighbouring stretches, of about the same number of bytes each.
+def shares(segments: Sequence[Segment], end: int, tasks: int, *, may_cut: bool) -> list[list[InputSplit]]:
+    """A log in up to ``tasks`` runs of neighbouring splits, of about the same number of bytes each.
 
     Segments are cut only where that ``may_cut`` (not where message sets are, whose entries do not say where
     they begin), and into parts of ``LEAST_BYTES`` or more.
@@ -81,17 +81,17 @@ def shares(segments: Sequence[Segment], end: int, tasks: int, *, may_cut: bool) 
     return [run for run in _cut(whole(segments, end), begins) if run]
 
 
-def are_cut(runs: Sequence[Sequence[Stretch]]) -> bool:
+def are_cut(runs: Sequence[Sequence[InputSplit]]) -> bool:
     """Does any of the runs begin within a segment?"""
-    return any(stretch.start for run in runs for stretch in run)
+    return any(split.start for run in runs for split in run)
 
 
-def _cut(everything: Sequence[Stretch], begins: dict[int, set[tuple[int, int]]]) -> list[list[Stretch]]:
+def _cut(everything: Sequence[InputSplit], begins: dict[int, set[tuple[int, int]]]) -> list[list[InputSplit]]:
     """Runs that begin at places (position, offset) in segments, by their numbers."""
-    runs: list[list[Stretch]] = [[]]
-    for stretch in everything:
-        rest = stretch
-        for position, offset in sorted(begins.get(stretch.segment, ())):
+    runs: list[list[InputSplit]] = [[]]
+    for split in everything:
+        rest = split
+        for position, offset in sorted(begins.get(split.segment, ())):
             if position:
                 runs[-1].append(replace(rest, behind=position, end=offset))
                 rest = replace(rest, start=position, first=offset)

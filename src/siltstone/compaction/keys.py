@@ -202,44 +202,45 @@ def _latest_in_each(entries: Words, bounds: Int64, table: Int32, out: Words, kep
 
 @kernel
 def _merge(
-    dirty: Words, bounds: Int64, clean: Words, clean_bounds: Int64, table: Int32, winners: Int64
+    dirty: Words, bounds: Int64, clean: Words, clean_bounds: Int64, table: Int32, retained: Int64
 ) -> tuple[int, int]:
-    """Winners of a bucket: (dirty winners, all winners); the offsets are in ``winners``, dirty ones first
-    within each partition. Dirty: the largest offset of each key. Clean: keys without a dirty entry."""
+    """Fill ``retained`` with the offsets that a bucket retains, dirty ones first within each partition:
+    (how many dirty ones, how many in all). Dirty: the largest offset of each key. Clean: those of keys
+    without a dirty entry."""
     used, distinct = 0, 0
     for p in range(len(bounds) - 1):
         mine = dirty[bounds[p] : bounds[p + 1]]
         keys = latest_of_each(mine, table, mine)
         for i in range(keys):
-            winners[used + i] = np.int64(mine[i, 2] >> _ONE)
+            retained[used + i] = np.int64(mine[i, 2] >> _ONE)
         used += keys
         distinct += keys
         mask = mask_for(len(mine))
         for i in range(clean_bounds[p], clean_bounds[p + 1]):
             if table[slot_of(table, mask, mine, clean[i, 0], clean[i, 1], _ALL)] < 0:
-                winners[used] = np.int64(clean[i, 2] >> _ONE)
+                retained[used] = np.int64(clean[i, 2] >> _ONE)
                 used += 1
     return distinct, used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Winners:
+class MergedBucket:
     """What a bucket's merge found: offsets that stay (int64, unordered), and distinct dirty keys."""
 
     offsets: Int64
     dirty_keys: int
 
 
-def merge_bucket(blobs: list[EntryBlob], bucket: int, buckets: int) -> Winners:
-    """Merge all blobs of one of ``buckets`` buckets: the same winners in the same order, in whatever order
-    the blobs come. Memory: about 56 bytes an entry."""
+def merge_bucket(blobs: list[EntryBlob], bucket: int, buckets: int) -> MergedBucket:
+    """Merge all blobs of one of ``buckets`` buckets: the same retained offsets in the same order, in whatever
+    order the blobs come. Memory: about 56 bytes an entry."""
     each = max(1, min(_MOST_PARTITIONS, sum(len(blob.entries) for blob in blobs) // _MERGE_PARTITION_ENTRIES))
     run = (each * buckets, bucket * each, each)
     dirty, bounds = brought_together([blob for blob in blobs if blob.dirty], *run)
     clean, clean_bounds = brought_together([blob for blob in blobs if not blob.dirty], *run)
-    winners = np.empty(len(dirty) + len(clean), np.int64)
-    distinct, used = _merge(dirty, bounds, clean, clean_bounds, _table(bounds), winners)
-    return Winners(offsets=winners[:used], dirty_keys=distinct)
+    retained = np.empty(len(dirty) + len(clean), np.int64)
+    distinct, used = _merge(dirty, bounds, clean, clean_bounds, _table(bounds), retained)
+    return MergedBucket(offsets=retained[:used], dirty_keys=distinct)
 
 
 def brought_together(
@@ -328,7 +329,7 @@ def pack(entries: Words, room: int, spares: bool, counts: Int64, table: Int32, b
     bounds[len(counts)] = used
 
 
-class Partitions:
+class PartitionedEntries:
     """Entries of one kind, spread over partitions: ``counts[p]`` of the ``room`` rows of each are used.
 
     ``spares``: only the last of each key is wanted. All are handed on when a partition stays more than half
@@ -372,7 +373,7 @@ class Partitions:
         self._table = table_for(self.room)
 
 
-def blobs_of(kept: Partitions, bounds: Int64, buckets: int, **kind: Any) -> Iterator[EntryBlob]:
+def blobs_of(kept: PartitionedEntries, bounds: Int64, buckets: int, **kind: Any) -> Iterator[EntryBlob]:
     """What was packed as blobs of ``BLOB_BYTES`` at most; ``kind``: ``dirty`` and ``base_offset`` of them."""
     each, step = len(kept.counts) // buckets, BLOB_BYTES // (8 * kept.entries.shape[1])
     for bucket in range(buckets):
@@ -405,7 +406,7 @@ class KeyCollector:
         wanted = min(_PARTITIONS, -(-likely // _PARTITION_ENTRIES))
         self._count = buckets * max(1, wanted // buckets)
         self._room = max(1, min(_PARTITION_ENTRIES, likely // self._count))
-        self._kinds: dict[bool, Partitions] = {}
+        self._kinds: dict[bool, PartitionedEntries] = {}
         self._base: int | None = None
 
     def add(self, columns: KeyColumns, wanted: npt.NDArray[np.bool_]) -> Iterator[EntryBlob]:
@@ -425,7 +426,7 @@ class KeyCollector:
     def _put(self, columns: KeyColumns, rows: Any, dirty: bool) -> Iterator[EntryBlob]:
         new = packed_entries(columns, rows, self._key, self._base or 0)
         if dirty not in self._kinds:
-            self._kinds[dirty] = Partitions(
+            self._kinds[dirty] = PartitionedEntries(
                 self._count, self._room, words=PACKED_WORDS, capacity=self._capacity, spares=dirty
             )
         kept = self._kinds[dirty]

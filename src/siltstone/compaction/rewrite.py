@@ -21,7 +21,7 @@ object a record, and a compressed batch is the only thing that costs Python anyt
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -68,44 +68,54 @@ WHOLE_BATCH = (SUPERSEDED, ABORTED, MARKERS)
 """The reasons for which all records of a batch may be discarded."""
 
 
+class JudgedRecords(NamedTuple):
+    """Records by their numbers: the batch and offset of each, its time (ms), its value's size (-1 for null),
+    and whether its key, or none, retains it."""
+
+    batch: Int32
+    offset: Int64
+    timestamp: Int64
+    value_size: Int32
+    is_retained: Flags
+
+
+class Judgement(NamedTuple):
+    """Which records stay (bool, one a record), and a row a batch (int64): how many, how many tombstones among
+    them, the first one's time and the largest."""
+
+    keep: Flags
+    kept: Int64
+    tombstones: Int64
+    first_time: Int64
+    last_time: Int64
+
+
 @kernel
 def judge(
-    batch: Int32,
-    offset: Int64,
-    timestamp: Int64,
-    value_size: Int32,
-    won: Flags,
-    expired: Flags,
-    decision: Decisions,
-    map_end: int,
-    keep: Flags,
-    kept: Int64,
-    tombstones: Int64,
-    first_time: Int64,
-    last_time: Int64,
+    records: JudgedRecords, expired: Flags, decision: Decisions, map_end: int, judged: Judgement
 ) -> int:
-    """Which of the records that ``won`` stay: fills ``keep`` a record, the last four a batch.
+    """Which of the records stay that are retained by their keys: fills ``judged``, whose rows are 0.
 
     Tombstones of ``expired`` batches go; from ``map_end`` on none does, nor a marker. Returns how many
     went so.
     """
     gone = 0
-    for i in range(len(offset)):
-        here = batch[i]
-        keep[i] = won[i]
-        if not won[i]:
+    for i in range(len(records.offset)):
+        here, time = records.batch[i], records.timestamp[i]
+        judged.keep[i] = records.is_retained[i]
+        if not records.is_retained[i]:
             continue
-        if decision[here] == BY_KEY and value_size[i] < 0:
-            if expired[here] and offset[i] < map_end:
-                keep[i] = False
+        if decision[here] == BY_KEY and records.value_size[i] < 0:
+            if expired[here] and records.offset[i] < map_end:
+                judged.keep[i] = False
                 gone += 1
                 continue
-            tombstones[here] += 1
-        if kept[here] == 0:
-            first_time[here] = timestamp[i]
-            last_time[here] = timestamp[i]
-        kept[here] += 1
-        last_time[here] = max(last_time[here], timestamp[i])
+            judged.tombstones[here] += 1
+        if judged.kept[here] == 0:
+            judged.first_time[here] = time
+            judged.last_time[here] = time
+        judged.kept[here] += 1
+        judged.last_time[here] = max(judged.last_time[here], time)
     return gone
 
 
@@ -125,21 +135,32 @@ def _recode(data: Bytes, start: int, delta: int, out: Bytes, position: int) -> i
     return copy_bytes(data, rest, size, out, position)
 
 
+class BatchPlan(NamedTuple):
+    """A row a batch: what to do, and the header fields of what comes out (int64)."""
+
+    action: Int64
+    attributes: Int64
+    base_time: Int64
+    max_time: Int64
+
+
+class StoredRecords(NamedTuple):
+    """Records by their numbers: the batch of each, where it lies in ``data``, and its time (ms)."""
+
+    data: Bytes
+    batch: Int32
+    start: Int32
+    size: Int32
+    timestamp: Int64
+
+
 @kernel
 def emit(
     window: Bytes,
     batches: Directory,
-    action: Int64,
-    attributes: Int64,
-    base_time: Int64,
-    max_time: Int64,
-    kept: Int64,
-    data: Bytes,
-    record_batch: Int32,
-    record_start: Int32,
-    record_size: Int32,
-    timestamp: Int64,
-    keep: Flags,
+    plan: BatchPlan,
+    judged: Judgement,
+    records: StoredRecords,
     out: Bytes,
     starts: Int64,
     sizes: Int64,
@@ -148,30 +169,31 @@ def emit(
 
     ``starts`` and ``sizes`` are filled a batch (size 0: dropped). Returns the end.
     """
-    position = 0
-    r = 0
+    position, behind = 0, 0
     for b in range(len(batches)):
-        first = r
-        while r < len(record_batch) and record_batch[r] == b:
-            r += 1
+        first = behind
+        while behind < len(records.batch) and records.batch[behind] == b:
+            behind += 1
         starts[b] = position
         sizes[b] = 0
-        if action[b] == 0:
+        if plan.action[b] == DROPPED:
             continue
-        if action[b] == 1:
+        if plan.action[b] == COPIED:
             position = copy_bytes(window, batches[b].position, batches[b].size, out, position)
         else:
-            end = position + 61
-            moved = base_time[b] != batches[b].base_timestamp
-            for i in range(first, r):
-                if not keep[i]:
+            end, base_time = position + BATCH_OVERHEAD, plan.base_time[b]
+            moved = base_time != batches[b].base_timestamp
+            for i in range(first, behind):
+                if not judged.keep[i]:
                     continue
                 if moved:
-                    end = _recode(data, record_start[i], timestamp[i] - base_time[b], out, end)
+                    delta = records.timestamp[i] - base_time
+                    end = _recode(records.data, records.start[i], delta, out, end)
                 else:
-                    end = copy_bytes(data, record_start[i], record_size[i], out, end)
+                    end = copy_bytes(records.data, records.start[i], records.size[i], out, end)
+            times = (base_time, plan.max_time[b])
             write_header(
-                out, position, end - position, batches[b], attributes[b], base_time[b], max_time[b], kept[b]
+                out, position, end - position, batches[b], plan.attributes[b], *times, judged.kept[b]
             )
             position = end
         sizes[b] = position - starts[b]
@@ -179,19 +201,19 @@ def emit(
 
 
 @kernel
-def meet_winners(
+def meet_retained(
     offset: Int64,
     batch: Int32,
     control: Flags,
     base_offset: int,
     map_end: int,
-    winners: Offsets,
+    retained: Offsets,
     last: int,
     met: int,
 ) -> tuple[int, int, int]:
-    """Go through records that were written: (largest offset, winners passed, what is wrong).
+    """Go through records that were written: (largest offset, retained offsets passed, what is wrong).
 
-    ``offset`` must ascend from above ``last``, else 1; each is among the ``winners`` (ascending, less
+    ``offset`` must ascend from above ``last``, else 1; each is among the ``retained`` (ascending, less
     ``base_offset``) from number ``met`` on, else 2, but for control batches and from ``map_end`` on.
     """
     for i in range(len(offset)):
@@ -201,42 +223,43 @@ def meet_winners(
         if control[batch[i]] or last >= map_end:
             continue
         relative = last - base_offset
-        while met < len(winners) and winners[np.uint64(met)] < relative:
+        while met < len(retained) and retained[np.uint64(met)] < relative:
             met += 1
-        if met == len(winners) or winners[np.uint64(met)] != relative:
+        if met == len(retained) or retained[np.uint64(met)] != relative:
             return last, met, 2
     return last, met, 0
 
 
-# Who won the keys' contests: what a rewrite asks of a group's batches.
+# Which records are retained by their keys (Kafka's ``RecordFilter``), asked batch by batch.
 #
-# ``ByWinners`` was told the offsets of those that did, so it reads nothing else; ``lookup.ByLookup`` looks
-# each key up in a map.
+# ``OffsetFilter`` has the offsets that are retained, and reads nothing else; ``broadcast.OffsetMapFilter``
+# looks each key up in the offset map.
 
 _SPARSE = 16
-"""Where no more than one offset in so many is a winner's, winners are sorted."""
+"""Where no more than one offset in so many is retained, they are sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contested:
-    """Records of some batches: ``columns``, and which of them ``won`` or needed not (bool, one a record).
+class FilteredRecords:
+    """Records of some batches: ``columns``, and which of them are retained by their
+    keys, or need none (bool, one a record).
 
     ``met``: how many records there were, also those that are not among the columns; ``lost``: how many of
     them did not win; ``keyless``: how many of the lost ones have no key.
     """
 
     columns: RecordColumns
-    won: Flags
+    is_retained: Flags
     met: int
     lost: int
     keyless: int
 
 
-class Contest(Protocol):
-    """The contest of one group, gone through in log order."""
+class RecordFilter(Protocol):
+    """The record_filter of one group, gone through in log order."""
 
     @property
-    def winners(self) -> Offsets:
+    def retained(self) -> Offsets:
         """The offsets that won up to now, less the group's base, ascending."""
         ...
 
@@ -252,47 +275,48 @@ class Contest(Protocol):
         scratch: Scratch,
         path: str,
         origin: int,
-    ) -> Contested:
+    ) -> FilteredRecords:
         """The records of the batches that go by key and of the markers that stay. Raises what is wrong."""
         ...
 
     def refuse_unmet(self, name: str) -> None:
-        """The group is through. Raises CheckFailedError when not every winner of log ``name`` was met."""
+        """The group is through. Raises CheckFailedError when not every retained offset of log ``name`` was
+        met."""
         ...
 
 
-def in_order(winners: Offsets, span: int) -> Offsets:
+def in_order(retained: Offsets, span: int) -> Offsets:
     """Offsets (uint32, less their base) ascending; ``span`` is what they are to be below.
 
     Where they are many they are marked and read off, which takes a fifth of the time of sorting them. What
     ought not to be, offsets beyond or twice, stays, to be found by those who check.
     """
-    if len(winners) and span <= _SPARSE * len(winners) and int(winners.max()) < span:
+    if len(retained) and span <= _SPARSE * len(retained) and int(retained.max()) < span:
         is_winner = np.zeros(span, np.bool_)
-        is_winner[winners] = True
+        is_winner[retained] = True
         found = np.flatnonzero(is_winner)
-        if len(found) == len(winners):
+        if len(found) == len(retained):
             return found.astype(np.uint32)
-    return np.sort(winners)
+    return np.sort(retained)
 
 
-class ByWinners:
-    """``winners``: offsets less ``base_offset``, ascending; ``map_end``: records from it on all stay.
+class OffsetFilter:
+    """``retained``: offsets less ``base_offset``, ascending; ``map_end``: records from it on all stay.
 
     ``batch_limit``: what one batch may decompress to. Without ``counts_keyless`` a batch in which there is no
-    winner is not looked into: all of it is beaten.
+    retained offset is not looked into: all of it is beaten.
     """
 
     def __init__(
         self,
-        winners: Offsets,
+        retained: Offsets,
         base_offset: int,
         *,
         map_end: int = LONG_MAX,
         counts_keyless: bool = True,
         batch_limit: int = DEFAULT_LIMIT,
     ) -> None:
-        self.winners = winners
+        self.retained = retained
         self._base_offset = base_offset
         self._map_end = map_end
         self._counts_keyless = counts_keyless
@@ -304,8 +328,8 @@ class ByWinners:
         if self._counts_keyless:
             return np.zeros(len(batches), np.bool_)
         base, last = batches["base_offset"], batches["last_offset"]
-        first = np.searchsorted(self.winners, (base - self._base_offset).astype(np.uint32))
-        behind = np.searchsorted(self.winners, (last - self._base_offset).astype(np.uint32), side="right")
+        first = np.searchsorted(self.retained, (base - self._base_offset).astype(np.uint32))
+        behind = np.searchsorted(self.retained, (last - self._base_offset).astype(np.uint32), side="right")
         is_data = (batches["attributes"] & CONTROL_BIT) == 0
         return np.asarray((first == behind) & is_data & (last < self._map_end))
 
@@ -317,12 +341,12 @@ class ByWinners:
         scratch: Scratch,
         path: str,
         origin: int,
-    ) -> Contested:
-        """The winners, and what no key decides on; all others are only counted. Raises CorruptRecordError,
-        and CheckFailedError for a winner that is no record."""
+    ) -> FilteredRecords:
+        """The retained offsets, and what no key decides on; all others are only counted. Raises
+        CorruptRecordError, and CheckFailedError for a retained offset that is no record."""
         rows = np.flatnonzero(decisions < 0)
         choice = ChosenOffsets(
-            offsets=self.winners,
+            offsets=self.retained,
             base=self._base_offset,
             met=self._met,
             all_from=np.where(decisions[rows] == BY_KEY, self._map_end, 0),
@@ -331,14 +355,20 @@ class ByWinners:
             window, batches, rows, choice, scratch, limit=self._limit, path=path, origin=origin
         )
         self._met = found.met
-        won = np.ones(len(found.columns), np.bool_)
-        met = len(won) + found.left_out
-        return Contested(columns=found.columns, won=won, met=met, lost=found.left_out, keyless=found.keyless)
+        columns, left_out = found.columns, found.left_out
+        return FilteredRecords(
+            columns=columns,
+            is_retained=np.ones(len(columns), np.bool_),
+            met=len(columns) + left_out,
+            lost=left_out,
+            keyless=found.keyless,
+        )
 
     def refuse_unmet(self, name: str) -> None:
         """Raises CheckFailedError."""
-        if self._met != len(self.winners):
-            raise CheckFailedError(f"{name}: {len(self.winners)} winners, but {self._met} of them were met")
+        if self._met != len(self.retained):
+            counts = f"{len(self.retained)} retained offsets, but {self._met} of them were met"
+            raise CheckFailedError(f"{name}: {counts}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,7 +403,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
+class CleanedBatches:
     """Finished batches of one window: the bytes, and a row a batch for the indexes (int64).
 
     ``unchanged``: all batches of the window as they are; ``data`` is a part of it then, and no copy.
@@ -387,7 +417,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class PendingBatches:
     """Batches of one window before they are compressed and their checksums computed.
 
     ``starts`` and ``sizes`` (int64) are their places in ``data``, a size of 0 for none; ``codecs`` (int16):
@@ -402,14 +432,14 @@ class Draft:
     last_offset: Int64
     max_timestamp: Int64
 
-    def finished(self, packed: Scratch) -> Output:
+    def finished(self, packed: Scratch) -> CleanedBatches:
         """The output; compressed batches are in ``packed``."""
         data, starts, sizes = self.data, self.starts, self.sizes
         if self.codecs.any():
             data, starts, sizes = compress_batches(data, starts, sizes, self.codecs, packed)
         patch_checksums(data, starts[self.new], sizes[self.new])
         rows = sizes > 0
-        return Output(
+        return CleanedBatches(
             data=data,
             last_offset=self.last_offset[rows],
             max_timestamp=self.max_timestamp[rows],
@@ -430,10 +460,10 @@ class Rewriter:
     """Turns the windows of a group, in order, into output. One for each group."""
 
     def __init__(
-        self, rules: Rules, contest: Contest, transactions: TransactionScan, buffers: Buffers
+        self, rules: Rules, record_filter: RecordFilter, transactions: TransactionScan, buffers: Buffers
     ) -> None:
         self._rules = rules
-        self._contest = contest
+        self._filter = record_filter
         self._transactions = transactions
         self._scratch = buffers.plain
         self._out, self._other_out = buffers.drafts
@@ -447,7 +477,7 @@ class Rewriter:
         keeps_legacy_tombstones: bool = True,
         path: str = "",
         origin: int = 0,
-    ) -> Output | Draft:
+    ) -> CleanedBatches | PendingBatches:
         """The output for these batches; a draft of it where some do not stay as they are.
 
         A draft's bytes stay as they are until two more were made; an output's may be a part of ``window``, or
@@ -456,10 +486,10 @@ class Rewriter:
         They are all of magic 2, or all older; of those tombstones stay where ``keeps_legacy_tombstones`` says
         so. ``path`` and ``origin`` are for messages. Raises CorruptRecordError for a checksum that does not
         hold and for records, and CorruptFileError for transactions, that make no sense, and CheckFailedError
-        for a winner that is no record.
+        for a retained offset that is no record.
         """
         modern = bool(batches["magic"][0] == 2)
-        beaten = self._contest.beaten(batches) if modern else _none(batches)
+        beaten = self._filter.beaten(batches) if modern else _none(batches)
         must_stay = _must_stay(self._rules, batches)
         refuse_bad_checksum(window, batches[~beaten | must_stay], path=path, origin=origin)
         has_horizon = delete_horizons(batches)
@@ -469,7 +499,7 @@ class Rewriter:
         followed = self._transactions.follow(window, batches, path=path, origin=origin)
         aborted, empty = (_none(batches), _none(batches)) if followed is None else followed
         decisions = _decisions(batches, aborted, empty & passed, beaten)
-        found = self._contest.of(window, batches, decisions, self._scratch, path, origin)
+        found = self._filter.of(window, batches, decisions, self._scratch, path, origin)
         columns = found.columns
         judged = self._judge(batches, found, expired, decisions)
         plan = _decide(self._rules, batches, judged, has_horizon, empty, must_stay)
@@ -477,47 +507,48 @@ class Rewriter:
             return self._write(window, batches, columns, judged, plan)
         return _convert(batches, columns, judged, plan, path, origin)
 
-    def _judge(self, batches: Directory, found: Contested, expired: Flags, decisions: Decisions) -> _Judged:
+    def _judge(
+        self, batches: Directory, found: FilteredRecords, expired: Flags, decisions: Decisions
+    ) -> Judgement:
         """Of those that won, or needed not, tombstones may go; everything is counted."""
         columns = found.columns
-        keep = np.empty(len(columns), np.bool_)
-        kept, tombstones, first_time, last_time = np.zeros((4, len(batches)), np.int64)
-        spans = (columns.batch, columns.offset, columns.timestamp, columns.value_size, found.won)
-        counts = (kept, tombstones, first_time, last_time)
-        old = judge(*spans, expired, decisions, self._rules.map_end, keep, *counts)
+        judged = Judgement(np.empty(len(columns), np.bool_), *np.zeros((4, len(batches)), np.int64))
+        records = JudgedRecords(
+            batch=columns.batch,
+            offset=columns.offset,
+            timestamp=columns.timestamp,
+            value_size=columns.value_size,
+            is_retained=found.is_retained,
+        )
+        old = judge(records, expired, decisions, self._rules.map_end, judged)
         of = {reason: int(batches["count"][decisions == reason].sum()) for reason in WHOLE_BATCH}
         for reason, count in of.items():
             self.tally.gone[reason] += count
         self.tally.gone[SUPERSEDED] += found.lost - found.keyless
         self.tally.gone[TOMBSTONES] += old
         self.tally.gone[KEYLESS] += found.keyless
-        self.tally.kept += int(kept.sum())
+        self.tally.kept += int(judged.kept.sum())
         self.tally.records += found.met + sum(of.values())
-        return _Judged(
-            keep=keep, kept=kept, tombstones=tombstones, first_time=first_time, last_time=last_time
-        )
+        return judged
 
     def _write(
-        self, window: Bytes, batches: Directory, columns: RecordColumns, judged: _Judged, plan: _Plan
-    ) -> Output | Draft:
+        self, window: Bytes, batches: Directory, columns: RecordColumns, judged: Judgement, plan: BatchPlan
+    ) -> CleanedBatches | PendingBatches:
         if (plan.action == COPIED).all():
             return _as_they_are(window, batches)
         room = len(columns.data) + len(window) + RECODE_ROOM * len(columns) + BATCH_OVERHEAD * len(batches)
         self._out, self._other_out = self._other_out, self._out
         out = self._out.reserve(room)
         starts, sizes = np.empty((2, len(batches)), np.int64)
-        records: tuple[Any, ...] = (
-            columns.data,
-            columns.batch,
-            columns.start,
-            columns.size,
-            columns.timestamp,
-            judged.keep,
+        records = StoredRecords(
+            data=columns.data,
+            batch=columns.batch,
+            start=columns.start,
+            size=columns.size,
+            timestamp=columns.timestamp,
         )
-        headers = (plan.action, plan.attributes, plan.base_time, plan.max_time, judged.kept)
-        arguments: list[Any] = [window, batches, *headers, *records, out, starts, sizes]
-        end = emit(*arguments)
-        return Draft(
+        end = emit(window, batches, plan, judged, records, out, starts, sizes)
+        return PendingBatches(
             data=out[:end],
             starts=starts,
             sizes=sizes,
@@ -528,38 +559,16 @@ class Rewriter:
         )
 
 
-def _as_they_are(window: Bytes, batches: Directory) -> Output:
+def _as_they_are(window: Bytes, batches: Directory) -> CleanedBatches:
     """Batches that lie one behind the other in their window."""
     start, last = int(batches["position"][0]), batches[-1]
-    return Output(
+    return CleanedBatches(
         data=window[start : int(last["position"]) + int(last["size"])],
         last_offset=batches["last_offset"],
         max_timestamp=batches["max_timestamp"],
         size=batches["size"].astype(np.int64),
         unchanged=True,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Judged:
-    """Which records stay (bool, one a record), and a row a batch (int64): how many, how many tombstones among
-    them, the first one's time and the largest."""
-
-    keep: Flags
-    kept: Int64
-    tombstones: Int64
-    first_time: Int64
-    last_time: Int64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """A row a batch: what to do, and the header fields of what comes out (int64)."""
-
-    action: Int64
-    attributes: Int64
-    base_time: Int64
-    max_time: Int64
 
 
 def _none(batches: Directory) -> Flags:
@@ -577,11 +586,11 @@ def _decisions(batches: Directory, aborted: Flags, marker_goes: Flags, beaten: F
 def _decide(
     rules: Rules,
     batches: Directory,
-    judged: _Judged,
+    judged: Judgement,
     has_horizon: Flags,
     empty_marker: Flags,
     must_stay: Flags,
-) -> _Plan:
+) -> BatchPlan:
     """What to do with each batch; a tombstone or the marker of an empty transaction asks for the stamp."""
     stamp = ((judged.tombstones > 0) | empty_marker) & ~has_horizon
     action = np.where(
@@ -594,7 +603,7 @@ def _decide(
     attributes = batches["attributes"].astype(np.int64) & ~DELETE_HORIZON_BIT
     log_append = (attributes & 8) != 0
     emptied = action == EMPTIED
-    return _Plan(
+    return BatchPlan(
         action=action.astype(np.int64),
         attributes=np.where(
             emptied, attributes & ~CODEC_MASK, attributes | np.where(stamped, DELETE_HORIZON_BIT, 0)
@@ -605,8 +614,8 @@ def _decide(
 
 
 def _convert(
-    entries: Directory, columns: RecordColumns, judged: _Judged, plan: _Plan, path: str, origin: int
-) -> Output:
+    entries: Directory, columns: RecordColumns, judged: Judgement, plan: BatchPlan, path: str, origin: int
+) -> CleanedBatches:
     """What stays of message set entries, as v2 batches; the last one of the range stays even when empty."""
     horizon = np.where(judged.tombstones > 0, plan.base_time, NO_HORIZON)
     found = convert_entries(
@@ -618,7 +627,7 @@ def _convert(
         path=path,
         origin=origin,
     )
-    return Output(
+    return CleanedBatches(
         data=found.data, last_offset=found.last_offset, max_timestamp=found.max_timestamp, size=found.size
     )
 

@@ -26,18 +26,18 @@ from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.layout import CONTROL_BIT
 from siltstone.base.records.pieces import pieces
 from siltstone.compaction.discards import Discarded
-from siltstone.compaction.extraction import Group, Trouble, decoded, refuse_disorder, trouble_of
+from siltstone.compaction.extraction import Group, LogFailure, decoded, failure_of, refuse_disorder
 from siltstone.compaction.input_splits import Pacer, paced_windows
 from siltstone.compaction.rewrite import (
     Buffers,
-    ByWinners,
-    Contest,
-    Draft,
+    CleanedBatches,
+    OffsetFilter,
     Offsets,
-    Output,
+    PendingBatches,
+    RecordFilter,
     Rewriter,
     in_order,
-    meet_winners,
+    meet_retained,
 )
 from siltstone.compaction.work import LogWork
 from siltstone.log.indexes import IndexBuilder, Indexes
@@ -87,21 +87,21 @@ class OneBehind:
 # memory of the system's any more (``files.Writer.let_go``), so that a cleaning of any size takes the place of
 # few pages that others want.
 
-_WRONG = ("an offset is there twice or out of order", "a record is there that is no winner")
+_WRONG = ("an offset is there twice or out of order", "a record is there whose offset is not retained")
 
 
 class ReadBack:
-    """Scans one group's staged segment: checksums, order, offsets among the winners, none twice.
+    """Scans one group's staged segment: checksums, order, offsets among the retained offsets, none twice.
 
-    ``winners`` gives the offsets that won up to now, less the group's base, ascending. ``size``: bytes that
+    ``retained`` gives the offsets that won up to now, less the group's base, ascending. ``size``: bytes that
     were read so far, whole batches. Raises CheckFailedError and CorruptFileError for what is not as it should
     be, OSError.
     """
 
     def __init__(
-        self, work: LogWork, group: Group, path: str, winners: Callable[[], Offsets], scratch: Scratch
+        self, work: LogWork, group: Group, path: str, retained: Callable[[], Offsets], scratch: Scratch
     ) -> None:
-        self._work, self._group, self._path, self._winners = work, group, path, winners
+        self._work, self._group, self._path, self._retained = work, group, path, retained
         self._again = IndexBuilder(group.base_offset, work.index_interval, work.index_bytes)
         self._scratch = scratch
         self._following, self._last, self._met = group.base_offset, group.base_offset - 1, 0
@@ -109,7 +109,7 @@ class ReadBack:
 
     def follow(self, size: int) -> int:
         """Read on up to byte ``size``, where a batch ends; returns the bytes."""
-        before, winners, path = self.size, self._winners(), self._path
+        before, retained, path = self.size, self._retained(), self._path
         base, offsets = self._group.base_offset, (self._following, self._group.end_offset)
         with files.Reader(path) as reader:
             found = self._indexed(
@@ -120,7 +120,7 @@ class ReadBack:
             ):
                 columns, control = some.columns, (some.batches["attributes"] & CONTROL_BIT) != 0
                 spans = (columns.offset, columns.batch, control, base, self._work.map_end)
-                self._last, self._met, wrong = meet_winners(*spans, winners, self._last, self._met)
+                self._last, self._met, wrong = meet_retained(*spans, retained, self._last, self._met)
                 if wrong:
                     raise CheckFailedError(f"{path}: {_WRONG[wrong - 1]}")
                 self.kept += len(columns)
@@ -170,12 +170,12 @@ class Rewritten:
     records: int = 0
     kept: int = 0
     removed: Discarded = field(default_factory=Discarded)
-    winners: int = 0
+    retained: int = 0
     size: int = 0
     largest_timestamp: int | None = None
     staged: dict[str, str] = field(default_factory=dict)
     identity: list[int] = field(default_factory=list)
-    trouble: Trouble | None = None
+    failure: LogFailure | None = None
 
 
 class _Sink:
@@ -205,9 +205,9 @@ class _Sink:
         self._whole = 0
         self.size = 0
 
-    def put(self, found: Output | Draft) -> int:
+    def put(self, found: CleanedBatches | PendingBatches) -> int:
         """Write it, finished where it is not; returns the bytes."""
-        output = found.finished(self.buffers.packed) if isinstance(found, Draft) else found
+        output = found.finished(self.buffers.packed) if isinstance(found, PendingBatches) else found
         if self.size + len(output.data) > INT_MAX:
             raise CheckFailedError(
                 f"{self._source.path}: its new segment would grow beyond 2 GiB, which no index can tell; "
@@ -285,33 +285,33 @@ def _may_link(path: str, source: Segment) -> bool:
 def rewrite_group(
     work: LogWork,
     group: Group,
-    winners: Offsets,
+    retained: Offsets,
     attempt: str,
     carried: Carried = NOTHING,
     buffers: Buffers | None = None,
 ) -> Rewritten:
-    """Write the group's new segment; ``winners`` are offsets less the group's base, in any order.
+    """Write the group's new segment; ``retained`` are offsets less the group's base, in any order.
 
     ``carried``: what is known of transactions where the group starts. ``attempt`` names the files. A task
     that rewrites several groups may give them the same ``buffers``. Never raises for what is wrong with the
     log, the disk or the counts: the report says so, and the files of this attempt are gone then.
     """
     counts_keyless = work.drop_keyless  # else there are none, or the log is not cleaned
-    ascending = in_order(winners, group.end_offset - group.base_offset)
-    contest = ByWinners(
+    ascending = in_order(retained, group.end_offset - group.base_offset)
+    record_filter = OffsetFilter(
         ascending,
         group.base_offset,
         map_end=work.map_end,
         counts_keyless=counts_keyless,
         batch_limit=work.batch_limit,
     )
-    return rewrite_by(work, group, contest, attempt, carried, buffers)
+    return rewrite_by(work, group, record_filter, attempt, carried, buffers)
 
 
 def rewrite_by(
     work: LogWork,
     group: Group,
-    contest: Contest,
+    record_filter: RecordFilter,
     attempt: str,
     carried: Carried = NOTHING,
     buffers: Buffers | None = None,
@@ -320,14 +320,14 @@ def rewrite_by(
     report, buffers = Rewritten(group=group.index), buffers or Buffers()
     try:
         if work.staging is None:
-            _fill(work, group, contest, carried, _Sink(work, group, None, buffers), report)
+            _fill(work, group, record_filter, carried, _Sink(work, group, None, buffers), report)
         else:
             stem = Path(work.staging) / f"{group.base_offset:020d}.{attempt}"
-            _stage(work, group, contest, carried, stem, report, buffers)
+            _stage(work, group, record_filter, carried, stem, report, buffers)
     except Exception as error:
-        report.trouble = trouble_of(error)
+        report.failure = failure_of(error)
         remove_staged(report)
-    report.winners = len(contest.winners)
+    report.retained = len(record_filter.retained)
     return report
 
 
@@ -342,7 +342,7 @@ def remove_staged(report: Rewritten) -> None:
 def _stage(
     work: LogWork,
     group: Group,
-    contest: Contest,
+    record_filter: RecordFilter,
     carried: Carried,
     stem: Path,
     report: Rewritten,
@@ -350,9 +350,9 @@ def _stage(
 ) -> None:
     log = f"{stem}.log"
     report.staged["log"] = log
-    read_back = ReadBack(work, group, log, lambda: contest.winners, buffers.read_back)
+    read_back = ReadBack(work, group, log, lambda: record_filter.retained, buffers.read_back)
     with _Sink(work, group, log, buffers, read_back) as sink:
-        transactions = _fill(work, group, contest, carried, sink, report)
+        transactions = _fill(work, group, record_filter, carried, sink, report)
         indexes, linked = sink.finish(), sink.linked()
         staged = {"index": indexes.offset_index, "timeindex": indexes.time_index}
         if transactions:
@@ -375,11 +375,11 @@ def _stage(
 
 
 def _fill(
-    work: LogWork, group: Group, contest: Contest, carried: Carried, sink: _Sink, report: Rewritten
+    work: LogWork, group: Group, record_filter: RecordFilter, carried: Carried, sink: _Sink, report: Rewritten
 ) -> bytes:
     """Rewrite the group's segments into ``sink``; returns the new transaction index."""
     transactions = work.transactions(carried)
-    rewriter = Rewriter(work.rules(), contest, transactions, sink.buffers)
+    rewriter = Rewriter(work.rules(), record_filter, transactions, sink.buffers)
     with OneBehind() as behind:
         for number in range(group.first, group.last):
             _fill_from(work, number, rewriter, sink, behind)
@@ -388,7 +388,7 @@ def _fill(
     report.records, report.kept, report.size = tally.records, tally.kept, sink.size
     report.largest_timestamp = sink.largest_timestamp
     report.removed = Discarded.of(tally.gone)
-    contest.refuse_unmet(work.name)
+    record_filter.refuse_unmet(work.name)
     if report.records != report.kept + report.removed.total():
         raise CheckFailedError(
             f"{work.name}: {report.records} records read, but kept and removed do not add up to it"
@@ -413,7 +413,7 @@ def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink, behi
                     origin=window.origin,
                 )
                 put = functools.partial(sink.put, found)
-                if isinstance(found, Draft) and found.codecs.any():
+                if isinstance(found, PendingBatches) and found.codecs.any():
                     pacer.done(behind.give(put))
                 else:  # it may lie in the window, which the next one takes the place of
                     pacer.done(behind.wait() + put())

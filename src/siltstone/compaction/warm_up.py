@@ -48,7 +48,7 @@ def clean_small_log(directory: Path, whole: Engine, spread: Engine) -> None:
     (done,) = whole.clean_whole([small_work(directory, "whole")])
     (again,) = whole.clean_whole([_second_pass(directory / "twice")])
     for each in (done, again, spread.clean_spread(small_work(directory, "spread"))):
-        assert each.found.trouble is None and each.groups[0].trouble is None, each
+        assert each.found.failure is None and each.groups[0].failure is None, each
 
 
 def _second_pass(directory: Path) -> LogWork:

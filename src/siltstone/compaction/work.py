@@ -2,12 +2,12 @@
 
 ``LogWork`` is all that a task has to know of one log. The pieces, in the order of the data's way::
 
-    extract        stretches       → entries by bucket, and what was seen in them
-    merge          one bucket      → winners by group
+    extract        splits       → entries by bucket, and what was seen in them
+    merge          one bucket      → retained offsets by group
     carried        all summaries   → what each group starts with, of transactions
     rewrite_group  one group       → a staged segment, checked (see ``staging``)
 
-A piece never raises for what is wrong with a log: it reports ``Trouble`` (``extraction``).
+A piece never raises for what is wrong with a log: it reports ``LogFailure`` (``extraction``).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from siltstone.compaction.extraction import (
     Decoded,
     Extracted,
     Group,
-    Trouble,
+    LogFailure,
     aborted_of,
     decoded,
-    trouble_of,
+    failure_of,
 )
-from siltstone.compaction.input_splits import UNLIMITED, Pacer, Stretch, paced_windows, whole
-from siltstone.compaction.keys import EntryBlob, KeyCollector, Winners, by_base
+from siltstone.compaction.input_splits import UNLIMITED, InputSplit, Pacer, paced_windows, whole
+from siltstone.compaction.keys import EntryBlob, KeyCollector, MergedBucket, by_base
 from siltstone.compaction.rewrite import Rules
 from siltstone.log.segments import Segment, unchanged
 from siltstone.log.transactions import (
@@ -113,7 +113,7 @@ class LogWork:
         return keeps_legacy_tombstones(self.segments[segment].modified_ms, self.legacy_horizon_ms)
 
     @property
-    def stretches(self) -> list[Stretch]:
+    def splits(self) -> list[InputSplit]:
         """One for each of its segments."""
         return whole(self.segments, self.end)
 
@@ -132,11 +132,11 @@ def keeps_legacy_tombstones(modified_ms: int, horizon_ms: int) -> bool:
 
 
 def extract(
-    work: LogWork, stretches: Sequence[Stretch], buckets: int, capacity: int, found: Extracted
+    work: LogWork, splits: Sequence[InputSplit], buckets: int, capacity: int, found: Extracted
 ) -> Iterator[EntryBlob]:
-    """The keys of some stretches of the log, ascending, as blobs of entries.
+    """The keys of some splits of the log, ascending, as blobs of entries.
 
-    ``capacity`` bounds the entries kept in memory. ``found`` is filled on the way; when it has trouble in
+    ``capacity`` bounds the entries kept in memory. ``found`` is filled on the way; when it has failure in
     the end, the blobs are not to be used.
     """
     collector = KeyCollector(
@@ -144,25 +144,25 @@ def extract(
         first_dirty=work.first_dirty,
         buckets=buckets,
         capacity=capacity,
-        expected=sum(stretch.end - stretch.first for stretch in stretches),
+        expected=sum(split.end - split.first for split in splits),
     )
     try:
         scratch = Scratch()
-        for stretch in stretches:
-            yield from _extract_stretch(work, stretch, scratch, collector, found)
+        for split in splits:
+            yield from _extract_split(work, split, scratch, collector, found)
         yield from collector.finish()
     except Exception as error:
-        found.trouble = trouble_of(error)
+        found.failure = failure_of(error)
 
 
-def _extract_stretch(
-    work: LogWork, stretch: Stretch, scratch: Scratch, collector: KeyCollector, found: Extracted
+def _extract_split(
+    work: LogWork, split: InputSplit, scratch: Scratch, collector: KeyCollector, found: Extracted
 ) -> Iterator[EntryBlob]:
-    segment, scan = work.segments[stretch.segment], work.transactions()
-    pacer, span = Pacer(work.io_bytes_per_second), (stretch.start, stretch.behind)
+    segment, scan = work.segments[split.segment], work.transactions()
+    pacer, span = Pacer(work.io_bytes_per_second), (split.start, split.behind)
     with unchanged(segment) as reader:
         windows = paced_windows(reader, work.window_size, pacer, span=span)
-        offsets, limit = (stretch.first, stretch.end), work.batch_limit
+        offsets, limit = (split.first, split.end), work.batch_limit
         for each in decoded(segment.path, windows, offsets, decode_record_keys, scratch=scratch, limit=limit):
             columns = each.columns
             found.records += len(columns)
@@ -170,8 +170,8 @@ def _extract_stretch(
             mapped = _mapped(work, scan, each, segment.path, found)
             found.keyless += int(np.count_nonzero(~keyed if mapped is None else mapped & ~keyed))
             yield from collector.add(columns, keyed if mapped is None else mapped & keyed)
-    scan.refuse_unmarked(stretch.first, stretch.end, segment.path)
-    summary = scan.summary(stretch.first)
+    scan.refuse_unmarked(split.first, split.end, segment.path)
+    summary = scan.summary(split.first)
     if len(summary):
         found.summaries.append(summary)
 
@@ -193,12 +193,13 @@ def _mapped(
     return mapped
 
 
-def winners_by_group(
-    work: LogWork, winners: Winners
+def retained_by_group(
+    work: LogWork, retained: MergedBucket
 ) -> Iterator[tuple[int, np.ndarray[tuple[int], np.dtype[np.uint32]]]]:
-    """A bucket's winners as (group index, offsets relative to the group's base: uint32, unordered)."""
+    """A bucket's retained offsets as (group index, offsets relative to the group's base: uint32,
+    unordered)."""
     offsets, bounds = by_base(
-        winners.offsets, np.array([group.base_offset for group in work.groups], np.int64)
+        retained.offsets, np.array([group.base_offset for group in work.groups], np.int64)
     )
     for number, group in enumerate(work.groups):
         mine = offsets[bounds[number] : bounds[number + 1]]
@@ -206,17 +207,17 @@ def winners_by_group(
             yield group.index, mine
 
 
-def check_keyless(work: LogWork, found: Extracted) -> Trouble | None:
+def check_keyless(work: LogWork, found: Extracted) -> LogFailure | None:
     """Records without a key go only when that is allowed."""
     if found.keyless and not work.drop_keyless:
-        return Trouble(status="skipped", reason=KEYLESS.format(count=found.keyless))
+        return LogFailure(status="skipped", reason=KEYLESS.format(count=found.keyless))
     return None
 
 
 def carried_between(work: LogWork, found: Extracted) -> dict[int, Carried]:
     """What each group starts with, of transactions; all of the log was extracted.
 
-    Takes the summaries out of ``found``, and puts trouble into it: also where a transaction is open that
+    Takes the summaries out of ``found``, and puts failure into it: also where a transaction is open that
     planning knew nothing of.
     """
     summaries, found.summaries = found.summaries, []
@@ -227,5 +228,5 @@ def carried_between(work: LogWork, found: Extracted) -> dict[int, Carried]:
         refuse_other_ends(unended, work.end, work.above, directory)
         return carried
     except Exception as error:
-        found.trouble = found.trouble or trouble_of(error)
+        found.failure = found.failure or failure_of(error)
         return {}

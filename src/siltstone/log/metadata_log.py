@@ -145,23 +145,23 @@ def read_cluster_metadata(
     """
     segments = list_segments(partition)
     found = snapshots(partition)
-    trouble: CorruptFileError | None = None
+    failure: CorruptFileError | None = None
     for offset, path in [*reversed(found), (0, None)]:
         replay = Replay()
         try:
             if path is not None:
                 _apply_snapshot(replay, path)
         except CorruptFileError as error:
-            trouble = trouble or error
+            failure = failure or error
             continue
         if offset == 0 and path is None and not segments and not found:
             raise CorruptFileError(str(partition), 0, "holds neither a segment nor a snapshot")
         if segments and segments[0].base_offset > offset:
-            raise trouble or CorruptFileError(
+            raise failure or CorruptFileError(
                 segments[0].path, 0, f"the log begins at {segments[0].base_offset}; no snapshot reaches that"
             )
-        if not segments and trouble is not None:
-            raise trouble
+        if not segments and failure is not None:
+            raise failure
         return replay.image(_apply_log(replay, segments, offset, high_watermark, torn_tail))
     raise AssertionError("the empty beginning is always complete")
 

@@ -26,7 +26,7 @@ from siltstone.base.errors import CleaningAbortedError, EngineError, SiltstoneEr
 from siltstone.compaction import report
 from siltstone.compaction.discards import CLEANING_REASONS
 from siltstone.compaction.engine import Engine
-from siltstone.compaction.extraction import trouble_of
+from siltstone.compaction.extraction import failure_of
 from siltstone.compaction.inplace import plan
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import (
@@ -399,9 +399,9 @@ class CleaningRun:
                 config = self._manager.topics.settings(where.topic)
                 states.append(log_state(served, log, config, checkpoints[id(served)].get(where)))
             except (SiltstoneError, OSError) as error:
-                trouble = trouble_of(error)
+                failure = failure_of(error)
                 blank = LogResult(topic=where.topic, partition=where.partition, directory=str(log.directory))
-                results.append(blank.stop(trouble.status, trouble.reason))
+                results.append(blank.stop(failure.status, failure.reason))
         return states
 
     def _take_in(self, result: LogResult) -> None:

@@ -625,14 +625,14 @@ class LogManager(ServedLogs):
         for attendant in reversed(self.attendants.copy()):
             attendant.close()
         self._end_threads()
-        trouble: StorageError | None = None
+        failure: StorageError | None = None
         for served in self.serving():
             try:
                 served.close()
             except StorageError as error:
-                trouble = trouble or error
-        if trouble is not None:
-            raise trouble
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     def _end_threads(self) -> None:
         if self._ticker is not None:

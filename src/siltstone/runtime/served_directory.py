@@ -341,25 +341,25 @@ class ServedDirectory:
         """
         if self.offline is not None:
             return
-        trouble: Exception | None = None
+        failure: Exception | None = None
         for log in list(self.logs.values()):
             try:
                 log.close()
             except StorageError as error:
-                trouble = trouble or error
+                failure = failure or error
             if log.offline is not None:
-                trouble = trouble or StorageError(f"{log.directory}: {log.offline}")
+                failure = failure or StorageError(f"{log.directory}: {log.offline}")
         try:
             self.write_checkpoints()
-            if trouble is None and self._is_whole:
+            if failure is None and self._is_whole:
                 files.replace(self.path / names.CLEAN_SHUTDOWN, names.MARKER_OF_NO_BROKER)
         except OSError as error:
-            trouble = trouble or StorageError(f"{self.path}: {error.strerror or error}")
+            failure = failure or StorageError(f"{self.path}: {error.strerror or error}")
         finally:
             self.offline = "closed"
             self.directory.close()
-        if trouble is not None:
-            raise trouble
+        if failure is not None:
+            raise failure
 
     @property
     def _is_whole(self) -> bool:

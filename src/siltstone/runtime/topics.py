@@ -144,15 +144,15 @@ def load_registry(directories: Iterable[Path]) -> tuple[TopicRegistry, list[Path
     A copy that makes no sense counts as missing. Raises CorruptFileError when none does, OSError.
     """
     copies: dict[Path, TopicRegistry | None] = {}
-    trouble: CorruptFileError | None = None
+    failure: CorruptFileError | None = None
     for directory in directories:
         try:
             copies[directory] = _read(directory / TOPICS_FILE)
         except CorruptFileError as error:
-            copies[directory], trouble = None, error
+            copies[directory], failure = None, error
     found = [copy for copy in copies.values() if copy is not None]
-    if trouble is not None and not found:
-        raise trouble
+    if failure is not None and not found:
+        raise failure
     newest = max(found, key=lambda copy: copy.generation, default=TopicRegistry())
     behind = [each for each, copy in copies.items() if copy is None or copy.generation < newest.generation]
     return newest, behind if newest.generation else []

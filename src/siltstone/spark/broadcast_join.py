@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from siltstone.compaction import broadcast
 from siltstone.compaction.engine import LogDone, Progress, looked_up
 from siltstone.compaction.extraction import Extracted
-from siltstone.compaction.input_splits import Stretch
+from siltstone.compaction.input_splits import InputSplit
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.work import LogWork
 from siltstone.spark import rows
@@ -36,9 +36,9 @@ Claim = Callable[[int], bool]
 
 
 def dirty_task(
-    work: LogWork, parts: Sequence[Sequence[Stretch]], lookups: int, batches: Batches
+    work: LogWork, parts: Sequence[Sequence[InputSplit]], lookups: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names a run of stretches: their dirty entries, for everybody. The first one names as well the
+    """Each row names a run of splits: their dirty entries, for everybody. The first one names as well the
     ``lookups`` runs of groups that are looked up next."""
     for number in task_numbers(batches):
         found = Extracted()
@@ -69,12 +69,12 @@ def shared_lookup_task(
 
 def lookup_task(work: LogWork, parts: Runs, claim: Claim, batches: Batches) -> Iterator[pa.RecordBatch]:
     """The same by a map of the dirty entries that arrive: its run, then from the end those groups of others
-    that nobody has claimed. Nothing is looked up where the entries have trouble, or transactions; the first
+    that nobody has claimed. Nothing is looked up where the entries have failure, or transactions; the first
     run's task says so."""
     arrived = [row for batch in batches for row in rows_of(batch)]
     (mine,) = (row.target for row in arrived if row.kind == rows.HEADS)
     found, entries = _dirty(arrived)
-    if found.trouble is not None or found.transactional:
+    if found.failure is not None or found.transactional:
         yield report_row(rows.FOUND, found).batch()
         return
     offset_map = broadcast.OffsetMap.of(entries)
@@ -97,7 +97,7 @@ def clean_by_lookup(
 ) -> LogDone | None:
     """One log over so many workers; None for a log that has transactions. Raises EngineError."""
     sizes = [segment.size for segment in work.segments]
-    dirty = broadcast.dirty_stretches(work, workers) or [[]]
+    dirty = broadcast.dirty_splits(work, workers) or [[]]
     parts = _runs([sum(sizes[group.first : group.last]) for group in work.groups], workers)
     if together:
         stages = (
@@ -118,7 +118,7 @@ def _runs(sizes: Sequence[int], workers: int) -> list[list[int]]:
 def _apart(
     session: SparkSession,
     work: LogWork,
-    dirty: Sequence[Sequence[Stretch]],
+    dirty: Sequence[Sequence[InputSplit]],
     parts: Runs,
     progress: Progress | None,
 ) -> LogDone | None:
@@ -128,7 +128,7 @@ def _apart(
         return stage(session.range(0, len(dirty), 1, len(dirty)), dirty_task, work, dirty, 0)
 
     found, entries = _dirty(collect(session, collecting, work.name, progress))
-    if found.trouble is not None:
+    if found.failure is not None:
         return LogDone(name=work.name, found=found)
     if found.transactional:
         return None
@@ -151,7 +151,7 @@ def _of_lookups(work: LogWork, reports: Sequence[Row]) -> LogDone | None:
     """What the tasks of a second pass say; None where there are transactions."""
     stopped = next((report_of(row, Extracted) for row in reports if row.kind == rows.FOUND), None)
     if stopped is not None:
-        return LogDone(name=work.name, found=stopped) if stopped.trouble is not None else None
+        return LogDone(name=work.name, found=stopped) if stopped.failure is not None else None
     keys = max(report_of(row, dict[str, int])["dirty_keys"] for row in reports if row.kind == rows.MERGED)
     groups = (report_of(row, broadcast.GroupDone) for row in reports if row.kind == rows.LOOKED_UP)
     return looked_up(work, keys, groups)

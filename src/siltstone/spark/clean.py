@@ -2,17 +2,17 @@
 
 ::
 
-    spark.range(tasks) ─ extract ─► entries ─ by bucket ─► merge ─► winners ─ by group ─► rewrite ─► reports
-                                                                              or      ─► gather  ─► files
-    spark.range(tasks) ─ a wave's groups, with their files of winners ─► rewrite ─► reports
+    input splits ─ extract ─► entries ─ bucket ─► merge ─► retained offsets ─ group ─► rewrite ─► reports
+                                                                            or    ─► gather  ─► files
+    a wave's groups, with their files of retained offsets ─► rewrite ─► reports
 
 A small log goes through one task, which may do several, all small logs of a run in a few jobs; a large one
-through the stages above, in one job or, where its groups go in waves, in one that gathers the winners and
-one for each wave. A second pass goes its own way (``second_pass``). How a job's stages run, together or
-apart, is for ``jobs`` to say.
-Inputs reach the tasks as plain data in the function itself, so nothing is shuffled but entries and
-winners. Reports travel as rows beside them. Every task makes sure that the segments it reads are those that
-were planned with, so nothing computed anew can mix with what was swapped already.
+through the stages above, in one job or, where its groups go in waves, in one that gathers the retained
+offsets and one for each wave. A second pass goes its own way (``second_pass``). How a job's stages run,
+together or apart, is for ``jobs`` to say. Inputs reach the tasks as plain data in the function itself, so
+nothing is shuffled but entries and retained offsets. Reports travel as rows beside them. Every task makes
+sure that the segments it reads are those that were planned with, so nothing computed anew can mix with what
+was swapped already.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from siltstone.base.errors import EngineError
-from siltstone.compaction.broadcast import CLEAN_SHARE, dirty_stretches, pays
+from siltstone.compaction.broadcast import CLEAN_SHARE, dirty_splits, pays
 from siltstone.compaction.engine import (
-    WINNER_BYTES,
+    RETAINED_BYTES,
     Gathered,
     LogDone,
-    WinnersFile,
+    RetainedFile,
     bucket_count,
     clean_in_one_go,
     entry_capacity,
     offset_span,
     rewrite_from,
-    write_winners,
+    write_retained,
 )
-from siltstone.compaction.extraction import Extracted, Group, trouble_of
-from siltstone.compaction.input_splits import Stretch, are_cut, shares
+from siltstone.compaction.extraction import Extracted, Group, failure_of
+from siltstone.compaction.input_splits import InputSplit, are_cut, shares
 from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob, merge_bucket
 from siltstone.compaction.report import UNCLEANABLE
 from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import Rewritten, remove_staged, rewrite_group
-from siltstone.compaction.work import LogWork, carried_between, check_keyless, extract, winners_by_group
+from siltstone.compaction.work import LogWork, carried_between, check_keyless, extract, retained_by_group
 from siltstone.log.transactions import NOTHING, Carried
 from siltstone.spark import rows
 from siltstone.spark.broadcast_join import clean_by_lookup
@@ -90,9 +90,9 @@ def dealt(works: Sequence[LogWork], workers: int) -> list[list[LogWork]]:
 
 
 def extract_task(
-    work: LogWork, parts: Sequence[Sequence[Stretch]], buckets: int, batches: Batches
+    work: LogWork, parts: Sequence[Sequence[InputSplit]], buckets: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names a run of stretches: their entries, and a report of what was in them."""
+    """Each row names a run of splits: their entries, and a report of what was in them."""
     for number in task_numbers(batches):
         found = Extracted()
         for blob in extract(work, parts[number], buckets, entry_capacity(work), found):
@@ -107,14 +107,15 @@ def extract_task(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Merged:
-    """What a bucket's merge tells the driver: distinct dirty keys, and how many winners each group has."""
+    """What a bucket's merge tells the driver: distinct dirty keys, and how many retained offsets each group
+    has."""
 
     dirty_keys: int
-    winners: dict[int, int]
+    retained: dict[int, int]
 
 
 def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """A bucket's entries become winners by group; reports pass through.
+    """A bucket's entries become retained offsets by group; reports pass through.
 
     The first bucket puts together as well what each group starts with, of transactions.
     """
@@ -123,7 +124,7 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
     for batch in batches:
         for row in rows_of(batch):
             if row.kind == rows.HEADS:
-                yield from (Row(target=group.index, kind=rows.WINNERS).batch() for group in work.groups)
+                yield from (Row(target=group.index, kind=rows.RETAINED).batch() for group in work.groups)
                 continue
             if row.kind == rows.FOUND:
                 yield Row(target=0, kind=rows.FOUND, report=row.report).batch()
@@ -135,53 +136,54 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
             blobs.setdefault(blob.bucket, []).append(blob)
     for group, carried in carried_between(work, transactions).items():
         yield report_row(rows.CARRIED, carried, group).batch()
-    if transactions.trouble is not None:
+    if transactions.failure is not None:
         yield report_row(rows.FOUND, transactions).batch()
     for bucket in sorted(blobs):
-        winners = merge_bucket(blobs.pop(bucket), bucket, buckets)
+        retained = merge_bucket(blobs.pop(bucket), bucket, buckets)
         counts: dict[int, int] = {}
-        for group, offsets in winners_by_group(work, winners):
+        for group, offsets in retained_by_group(work, retained):
             counts[group] = len(offsets)
-            for row in array_rows(rows.WINNERS, group, offsets):
+            for row in array_rows(rows.RETAINED, group, offsets):
                 yield row.batch()
-        merged = _Merged(dirty_keys=winners.dirty_keys, winners=counts)
+        merged = _Merged(dirty_keys=retained.dirty_keys, retained=counts)
         yield report_row(rows.MERGED, merged).batch()
 
 
 def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """The winners of one group, or of several, become staged segments; reports pass through.
+    """The retained offsets of one group, or of several, become staged segments; reports pass through.
 
-    A group without any winner still has to be rewritten: ``rows.HEADS`` sees to it that it has a row.
+    A group without any retained offset still has to be rewritten: ``rows.HEADS`` sees to it that it has a
+    row.
     """
-    winners: dict[int, list[Offsets]] = {}
+    retained: dict[int, list[Offsets]] = {}
     carried: dict[int, Carried] = {}
-    yield from _apart(batches, winners, carried)
+    yield from _apart(batches, retained, carried)
     buffers = Buffers()
-    for group, parts in sorted(winners.items()):
+    for group, parts in sorted(retained.items()):
         mine, over = np.concatenate(parts), carried.get(group, NOTHING)
         report = rewrite_group(work, work.groups[group], mine, attempt_name(), over, buffers)
         yield report_row(rows.REWRITTEN, report).batch()
 
 
 def gather_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """The winners of one group, or of several, go into a file each; reports pass through."""
-    winners: dict[int, list[Offsets]] = {}
+    """The retained offsets of one group, or of several, go into a file each; reports pass through."""
+    retained: dict[int, list[Offsets]] = {}
     carried: dict[int, Carried] = {}
-    yield from _apart(batches, winners, carried)
-    for group in sorted(winners):
-        mine, over = np.concatenate(winners.pop(group)), carried.get(group, NOTHING)
-        file = write_winners(work, work.groups[group], mine, attempt_name(), over)
+    yield from _apart(batches, retained, carried)
+    for group in sorted(retained):
+        mine, over = np.concatenate(retained.pop(group)), carried.get(group, NOTHING)
+        file = write_retained(work, work.groups[group], mine, attempt_name(), over)
         yield report_row(rows.GATHERED, file).batch()
 
 
 def _apart(
-    batches: Batches, winners: dict[int, list[Offsets]], carried: dict[int, Carried]
+    batches: Batches, retained: dict[int, list[Offsets]], carried: dict[int, Carried]
 ) -> Iterator[pa.RecordBatch]:
-    """Put aside by group winners, and what is carried into it; hand on all other rows."""
+    """Put aside by group retained offsets, and what is carried into it; hand on all other rows."""
     for batch in batches:
         for row in rows_of(batch):
-            if row.kind == rows.WINNERS:
-                winners.setdefault(row.target, []).append(row.array(np.uint32).copy())
+            if row.kind == rows.RETAINED:
+                retained.setdefault(row.target, []).append(row.array(np.uint32).copy())
             elif row.kind == rows.CARRIED:
                 carried[row.target] = report_of(row, Carried)
             else:
@@ -189,7 +191,7 @@ def _apart(
 
 
 def rewrite_from_files_task(
-    work: LogWork, wave: Sequence[tuple[Group, WinnersFile]], batches: Batches
+    work: LogWork, wave: Sequence[tuple[Group, RetainedFile]], batches: Batches
 ) -> Iterator[pa.RecordBatch]:
     """Each row names a group of a wave, which becomes a staged segment."""
     buffers = Buffers()
@@ -242,7 +244,7 @@ class SparkEngine(SparkWorkers):
         return self._collect(cleaning, f"{len(names)} logs" if len(names) > 1 else names[0])
 
     def _clean_apart(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
-        """The logs of a job that failed, by halves, until one that fails is alone: that is its trouble."""
+        """The logs of a job that failed, by halves, until one that fails is alone: that is its failure."""
         for half in (works[: len(works) // 2], works[len(works) // 2 :]):
             if not half:
                 continue
@@ -269,9 +271,9 @@ class SparkEngine(SparkWorkers):
 
     def _was_cut_amiss(self, work: LogWork, found: Extracted) -> bool:
         """May it be that a segment was cut where no batch begins, and nothing else is wrong with the log?"""
-        if found.trouble is None or found.trouble.status != UNCLEANABLE:
+        if found.failure is None or found.failure.status != UNCLEANABLE:
             return False
-        return are_cut(self._parts(work)) or are_cut(dirty_stretches(work, self._parallelism))
+        return are_cut(self._parts(work)) or are_cut(dirty_splits(work, self._parallelism))
 
     def _clean_spread(self, work: LogWork) -> LogDone:
         together = self._goes_together(work.size)
@@ -286,7 +288,7 @@ class SparkEngine(SparkWorkers):
         return done
 
     def gather(self, work: LogWork) -> Gathered:
-        """One log over all workers, up to a file of winners for each group."""
+        """One log over all workers, up to a file of retained offsets for each group."""
         gathered = self._gather(work)
         if self._was_cut_amiss(work, gathered.totals.found):
             gathered = self._gather(replace(work, may_cut=False))
@@ -296,15 +298,15 @@ class SparkEngine(SparkWorkers):
         gathered = Gathered(totals=LogDone(name=work.name, found=Extracted()))
         reports = self._by_group(work, gather_task)
         files = [row for row in reports if row.kind == rows.GATHERED]
-        gathered.files = [report_of(row, WinnersFile) for row in files]
+        gathered.files = [report_of(row, RetainedFile) for row in files]
         _add_reports(work, gathered.totals, [row for row in reports if row.kind != rows.GATHERED])
         return gathered
 
     def rewrite(
-        self, work: LogWork, groups: Sequence[Group], winners: Sequence[WinnersFile]
+        self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
     ) -> list[Rewritten]:
-        """Some groups, each by one task out of its file of winners."""
-        wave = [(group, winners[group.index]) for group in groups]
+        """Some groups, each by one task out of its file of retained offsets."""
+        wave = [(group, retained[group.index]) for group in groups]
         tasks = self._rewriting_tasks(work, groups)
 
         def rewriting() -> DataFrame:
@@ -315,7 +317,7 @@ class SparkEngine(SparkWorkers):
         return sorted(found, key=lambda group: group.group)
 
     def _by_group(self, work: LogWork, task: Callable[..., Iterator[pa.RecordBatch]]) -> list[Row]:
-        """Let ``task`` have the winners, brought together by group, and reports."""
+        """Let ``task`` have the retained offsets, brought together by group, and reports."""
         enough = bucket_count(work, max(self._least_buckets, self._parallelism))
         held = offset_span(work) * ENTRY_BYTES
         buckets, tasks = merging(enough, self._parallelism, held, work.memory_bytes)
@@ -328,16 +330,16 @@ class SparkEngine(SparkWorkers):
         )
         return self._run(stages, work.name, work.staging, work.size)
 
-    def _parts(self, work: LogWork) -> list[list[Stretch]]:
+    def _parts(self, work: LogWork) -> list[list[InputSplit]]:
         """What each extracting task reads."""
         tasks = max(self._parallelism, math.ceil(work.size / _TASK_BYTES))
         return shares(work.segments, work.end, tasks, may_cut=work.may_cut and not work.message_sets)
 
     def _rewriting_tasks(self, work: LogWork, groups: Sequence[Group]) -> int:
-        """A task costs Spark some 80 ms: as many as there are cores, unless the winners that each holds
-        would take more than half of its memory."""
+        """A task costs Spark some 80 ms: as many as there are cores, unless the retained offsets that each
+        holds would take more than half of its memory."""
         span = sum(group.end_offset - group.base_offset for group in groups)
-        least = math.ceil(2 * span * WINNER_BYTES / work.memory_bytes)
+        least = math.ceil(2 * span * RETAINED_BYTES / work.memory_bytes)
         return min(len(groups), max(self._parallelism, least))
 
 
@@ -348,13 +350,13 @@ def _add_reports(work: LogWork, done: LogDone, found: Iterable[Row]) -> None:
         elif row.kind == rows.MERGED:
             merged = report_of(row, _Merged)
             done.dirty_keys += merged.dirty_keys
-            for group, count in merged.winners.items():
-                done.winners[group] = done.winners.get(group, 0) + count
+            for group, count in merged.retained.items():
+                done.retained[group] = done.retained.get(group, 0) + count
         else:
             done.groups.append(report_of(row, Rewritten))
-    done.found.trouble = done.found.trouble or check_keyless(work, done.found)
+    done.found.failure = done.found.failure or check_keyless(work, done.found)
 
 
 def _failed(work: LogWork, error: Exception) -> LogDone:
     """A log whose job failed while no other was in it."""
-    return LogDone(name=work.name, found=Extracted(trouble=trouble_of(error)))
+    return LogDone(name=work.name, found=Extracted(failure=failure_of(error)))

@@ -2,8 +2,8 @@
 
 ::
 
-    spark.range(tasks) ─ extract ─► entries ─ by bucket ─► merge ─► winners ─ by group ─► rewrite ─► reports
-    spark.range(tasks) ─ buckets' keys and groups' segments of generations that become one ─────────► reports
+    sources ─ extract ─► entries ─ bucket ─► merge ─► retained offsets ─ group ─► rewrite ─► reports
+    buckets' keys and groups' segments of generations that become one ─► reports
 
 A small tail goes through one task. Older generations' key indexes are read where a bucket is merged; what
 they lose travels to the driver as packed offsets. ``jobs`` and ``rows`` are the cleaner's, too.
@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from siltstone.base.records.layout import Int64
-from siltstone.compaction.extraction import Extracted, Trouble
+from siltstone.compaction.extraction import Extracted, LogFailure
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.ledger.engine import Compacted, Folded, compact_in_one_go
 from siltstone.compaction.ledger.key_index import KeysPart
@@ -28,7 +28,7 @@ from siltstone.compaction.ledger.keys import PARTITIONS
 from siltstone.compaction.ledger.staging import (
     FoldedKeys,
     FoldWork,
-    Rewritten,
+    WrittenGroup,
     fold_group,
     fold_keys,
     rewrite_group,
@@ -66,8 +66,8 @@ def compact_whole_task(work: CompactionWork, batches: Batches) -> Iterator[pa.Re
             for offsets in parts:
                 yield from _offset_rows(rows.HIDDEN, generation, offsets)
         merged = Merged(bucket=0, arrived=done.arrived, deleted=done.deleted, beaten=done.beaten)
-        merged.keys, merged.trouble = done.keys[0] if done.keys else None, done.trouble
-        yield _merged_row(merged, done.winners).batch()
+        merged.keys, merged.failure = done.keys[0] if done.keys else None, done.failure
+        yield _merged_row(merged, done.retained).batch()
         for group in done.groups:
             yield report_row(rows.REWRITTEN, group).batch()
 
@@ -89,7 +89,7 @@ def extract_task(
 
 
 def merge_task(work: CompactionWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """A bucket's entries become winners by group; reports and summaries pass through.
+    """A bucket's entries become retained offsets by group; reports and summaries pass through.
 
     A task may be given several buckets. One without any entry still owes its part of the key index: ``KEYS``
     rows tell of all of them.
@@ -100,7 +100,7 @@ def merge_task(work: CompactionWork, buckets: int, batches: Batches) -> Iterator
             if row.kind == rows.DIRTY:
                 blobs.setdefault(row.target, []).append(entries_of(row, buckets, work.words))
             elif row.kind == KEPT:
-                yield from _to_groups(work, Merged(bucket=-1, winners=np.sort(row.array(np.int64))))
+                yield from _to_groups(work, Merged(bucket=-1, retained=np.sort(row.array(np.int64))))
             elif row.kind == KEYS:
                 blobs.setdefault(row.target, [])
             else:
@@ -113,24 +113,24 @@ def merge_task(work: CompactionWork, buckets: int, batches: Batches) -> Iterator
 
 
 def _to_groups(work: CompactionWork, merged: Merged) -> Iterator[pa.RecordBatch]:
-    """What was merged: the winners on their way to their groups, the counts to the driver."""
+    """What was merged: the retained offsets on their way to their groups, the counts to the driver."""
     counts = {}
-    for group, offsets in by_group(work.groups, merged.winners):
+    for group, offsets in by_group(work.groups, merged.retained):
         counts[group] = len(offsets)
-        yield from _offset_rows(rows.WINNERS, group, offsets)
+        yield from _offset_rows(rows.RETAINED, group, offsets)
     yield _merged_row(merged, counts).batch()
 
 
 def rewrite_task(work: CompactionWork, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """The winners of one group, or of several, become staged segments; all else passes through."""
-    winners: dict[int, list[Int64]] = {}
+    """The retained offsets of one group, or of several, become staged segments; all else passes through."""
+    retained: dict[int, list[Int64]] = {}
     for batch in batches:
         for row in rows_of(batch):
-            if row.kind == rows.WINNERS:
-                winners.setdefault(row.target, []).append(row.array(np.int64).copy())
+            if row.kind == rows.RETAINED:
+                retained.setdefault(row.target, []).append(row.array(np.int64).copy())
             else:
                 yield row.batch()
-    for group, parts in sorted(winners.items()):
+    for group, parts in sorted(retained.items()):
         report = rewrite_group(work, work.groups[group], np.concatenate(parts), attempt_name())
         yield report_row(rows.REWRITTEN, report).batch()
 
@@ -155,21 +155,21 @@ def _found_rows(found: Extracted, target: int = 0) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Merged:
-    """What a bucket's merge tells the driver: counts of keys, the new key index's part, and how many winners
-    each group has."""
+    """What a bucket's merge tells the driver: counts of keys, the new key index's part, and how many retained
+    offsets each group has."""
 
     arrived: int
     deleted: int
     beaten: int
     keys: KeysPart | None
-    trouble: Trouble | None
-    winners: dict[int, int]
+    failure: LogFailure | None
+    retained: dict[int, int]
 
 
-def _merged_row(merged: Merged, winners: dict[int, int]) -> Row:
-    told = ("arrived", "deleted", "beaten", "keys", "trouble")
+def _merged_row(merged: Merged, retained: dict[int, int]) -> Row:
+    told = ("arrived", "deleted", "beaten", "keys", "failure")
     counts = {name: getattr(merged, name) for name in told}
-    return report_row(rows.MERGED, _Merged(winners=winners, **counts))
+    return report_row(rows.MERGED, _Merged(retained=retained, **counts))
 
 
 def _offset_rows(kind: str, target: int, offsets: Int64) -> Iterator[pa.RecordBatch]:
@@ -219,7 +219,7 @@ class SparkCompactionEngine(SparkWorkers):
             if row.kind == KEYS:
                 done.keys.append(report_of(row, FoldedKeys))
             else:
-                done.groups.append(report_of(row, Rewritten))
+                done.groups.append(report_of(row, WrittenGroup))
         done.groups.sort(key=lambda group: group.group)
         return done
 
@@ -243,14 +243,14 @@ def _compacted(found: Iterable[Row]) -> Compacted:
         elif row.kind == rows.MERGED:
             _add_merged(done, report_of(row, _Merged))
         else:
-            done.groups.append(report_of(row, Rewritten))
+            done.groups.append(report_of(row, WrittenGroup))
     done.groups.sort(key=lambda group: group.group)
     return done
 
 
 def _add_merged(done: Compacted, told: _Merged) -> None:
     merged = Merged(bucket=0, arrived=told.arrived, deleted=told.deleted, beaten=told.beaten)
-    merged.keys, merged.trouble = told.keys, told.trouble
+    merged.keys, merged.failure = told.keys, told.failure
     done.add_merged(merged)
-    for group, count in told.winners.items():
+    for group, count in told.retained.items():
         done.expect(group, count)

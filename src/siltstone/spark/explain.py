@@ -19,7 +19,7 @@ from siltstone.base.records.layout import Words
 from siltstone.compaction.engine import Engine
 from siltstone.compaction.explain.explaining import Sight, buckets_of
 from siltstone.compaction.explain.observing import ENTRY_WORDS, Bins, KeyTally, Observed, observe, tally
-from siltstone.compaction.extraction import Trouble, trouble_of
+from siltstone.compaction.extraction import LogFailure, failure_of
 from siltstone.compaction.work import LogWork
 from siltstone.spark.bucketed import by_bucket, entries_row, report_row, run_job
 from siltstone.spark.clean import SparkEngine
@@ -38,13 +38,13 @@ def observe_task(
     for number in task_numbers(batches):
         log, segments = runs[number]
         work, bins = works[log]
-        seen, trouble = Observed(bins=bins.count), None
+        seen, failure = Observed(bins=bins.count), None
         try:
             for bucket, entries in observe(work, segments, buckets[log], bins, seen):
                 yield entries_row(log, bucket, entries)
         except Exception as error:
-            trouble = asdict(trouble_of(error))
-        yield report_row(log, number, {"observed": asdict(seen), "trouble": trouble})
+            failure = asdict(failure_of(error))
+        yield report_row(log, number, {"observed": asdict(seen), "failure": failure})
 
 
 def tally_task(works: Works, top: int, batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -81,8 +81,8 @@ class SparkObserver:
                 raise
             if len(works) == 1:
                 ((work, bins),) = works
-                trouble = trouble_of(error)
-                return {work.name: Sight(observed=Observed(bins=bins.count), trouble=trouble)}
+                failure = failure_of(error)
+                return {work.name: Sight(observed=Observed(bins=bins.count), failure=failure)}
         sights: dict[str, Sight] = {}
         for each in works:
             sights |= self([each], top)
@@ -103,8 +103,8 @@ class SparkObserver:
                 sight.tally.add(KeyTally.of_json(raw["tally"]), top)
                 continue
             sight.observed.add(Observed.of_json(raw["observed"]))
-            if raw["trouble"] is not None:
-                sight.trouble = sight.trouble or Trouble(**raw["trouble"])
+            if raw["failure"] is not None:
+                sight.failure = sight.failure or LogFailure(**raw["failure"])
         return sights
 
     def _buckets(self, work: LogWork) -> int:

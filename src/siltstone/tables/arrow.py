@@ -335,11 +335,11 @@ def _closing(reader: CompactedReader) -> Iterator[Polled]:
 
 def _latest(reader: Callable[[], LogReader], keep_tombstones: bool) -> Iterator[Polled]:
     """Of a second reading the records that a first one found to be their keys' last."""
-    winners: Int64 = latest_offsets(reader())
+    retained: Int64 = latest_offsets(reader())
     for polled in reader():
         offset = polled.columns.offset
-        low, high = np.searchsorted(winners, [offset[0], offset[-1] + 1]).tolist()
-        rows = np.searchsorted(offset, winners[low:high])
+        low, high = np.searchsorted(retained, [offset[0], offset[-1] + 1]).tolist()
+        rows = np.searchsorted(offset, retained[low:high])
         if not keep_tombstones:
             rows = rows[polled.columns.value_size[rows] >= 0]
         if len(rows):

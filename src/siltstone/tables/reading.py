@@ -77,8 +77,8 @@ def read_split(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     only_times = TIME_COLUMNS.issuperset(wanted.names)
     for piece in split.pieces:
         found: Iterator[tuple[Any, Directory]]
-        if piece.winners is not None:
-            found = _only(piece, unpack_offsets(piece.winners), options)
+        if piece.retained is not None:
+            found = _only(piece, unpack_offsets(piece.retained), options)
         else:
             decoder: Decoder[Any] = decode_record_times if only_times else decode_records
             found = _shown(piece, decoded(piece, options, decoder))
@@ -94,7 +94,7 @@ def decoded(
     """The records of a piece that count, by one of the functions of ``base.records.decode``, and the batches
     that the columns' ``batch`` counts in; never none at once.
 
-    They hold until the next ones are asked for. Of ``winners`` and ``hidden`` nothing is known here.
+    They hold until the next ones are asked for. Of ``retained`` and ``hidden`` nothing is known here.
     """
     scratch, limit = Scratch(), options.max_decompressed_message_bytes
     for part, window, path, mask in _windows(piece, options):
@@ -132,37 +132,38 @@ def _rows_of(present: Int64, offsets: Int64) -> Int64:
 
 
 def _only(
-    piece: FileSplit, winners: Int64, options: ReadOptions
+    piece: FileSplit, retained: Int64, options: ReadOptions
 ) -> Iterator[tuple[RecordColumns, Directory]]:
-    """The winners, all of them; no other record of a v2 batch is decoded."""
+    """The retained offsets, all of them; no other record of a v2 batch is decoded."""
     scratch, found = Scratch(), 0
     try:
         for _, window, path, wanted in _windows(piece, options):
-            for rows in _runs(window, wanted, winners):
-                columns = _chosen(window, rows, winners, scratch, path, options)
+            for rows in _runs(window, wanted, retained):
+                columns = _chosen(window, rows, retained, scratch, path, options)
                 found += len(columns)
                 if not options.keep_tombstones:
                     columns = select(columns, np.flatnonzero(columns.value_size >= 0))
                 if len(columns):
                     yield columns, window.batches
     except CheckFailedError:
-        raise _changed(piece, found, winners) from None
-    if found != len(winners):
-        raise _changed(piece, found, winners)
+        raise _changed(piece, found, retained) from None
+    if found != len(retained):
+        raise _changed(piece, found, retained)
 
 
-def _changed(piece: FileSplit, found: int, winners: Int64) -> SourceChangedError:
+def _changed(piece: FileSplit, found: int, retained: Int64) -> SourceChangedError:
     return SourceChangedError(
-        f"{piece.directory}: cleaned or cut since the query was planned: {found} of {len(winners)} "
+        f"{piece.directory}: cleaned or cut since the query was planned: {found} of {len(retained)} "
         "records of the view are left; run the query again"
     )
 
 
-def _runs(window: Window, wanted: npt.NDArray[np.bool_], winners: Int64) -> Iterator[Int64]:
-    """Rows of wanted batches that may hold winners, in runs of one kind, with offsets less than 2³² apart."""
+def _runs(window: Window, wanted: npt.NDArray[np.bool_], retained: Int64) -> Iterator[Int64]:
+    """Rows of wanted batches that may hold retained offsets, in runs of one kind, with offsets less than 2³²
+    apart."""
     batches = window.batches
     modern, base = batches["magic"] == 2, batches["base_offset"]
-    holds = np.searchsorted(winners, base) < np.searchsorted(winners, batches["last_offset"] + 1)
+    holds = np.searchsorted(retained, base) < np.searchsorted(retained, batches["last_offset"] + 1)
     # A message set's base offset is its last one: it is gone through in any case.
     rows = np.flatnonzero(wanted & (holds | ~modern))
     if len(rows):
@@ -173,15 +174,16 @@ def _runs(window: Window, wanted: npt.NDArray[np.bool_], winners: Int64) -> Iter
 
 
 def _chosen(
-    window: Window, rows: Int64, winners: Int64, scratch: Scratch, path: str, options: ReadOptions
+    window: Window, rows: Int64, retained: Int64, scratch: Scratch, path: str, options: ReadOptions
 ) -> RecordColumns:
-    """The winners among a run's records. Raises CheckFailedError where one is passed that is not there."""
+    """The retained offsets among a run's records. Raises CheckFailedError where one is passed that is not
+    there."""
     batches, origin, limit = window.batches, window.origin, options.max_decompressed_message_bytes
     if batches["magic"][rows[0]] != 2:
         columns = decode_records(window.data, batches[rows], scratch, limit=limit, path=path, origin=origin)
-        some = select(columns, _rows_of(columns.offset, winners)) if len(columns) else columns
+        some = select(columns, _rows_of(columns.offset, retained)) if len(columns) else columns
         return dataclasses.replace(some, batch=rows[some.batch].astype(np.int32))
-    mine = between(winners, int(batches["base_offset"][rows[0]]), int(batches["last_offset"][rows[-1]]) + 1)
+    mine = between(retained, int(batches["base_offset"][rows[0]]), int(batches["last_offset"][rows[-1]]) + 1)
     choice = ChosenOffsets(
         offsets=(mine - mine[0]).astype(np.uint32),
         base=int(mine[0]),

@@ -29,7 +29,7 @@ from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
 from siltstone.log.segment import LiveSegment
 from siltstone.tables.options import EARLIEST, LATEST, LATEST_VIEW, OffsetLimit, ReadOptions
 
-# Many offsets in few bytes, to travel with a piece: the winners of a view, or what a ledger hides.
+# Many offsets in few bytes, to travel with a piece: the retained offsets of a view, or what a ledger hides.
 #
 # ::
 #
@@ -237,7 +237,7 @@ class FileSplit:
     """Offsets ``[start, end)`` of a partition, in bytes ``[position, end_position)`` of one segment's file.
 
     ``size``: the bytes that count for this piece, where two share a batch. ``aborted``: the transactions
-    whose records do not count. ``winners``: None, or which records stay; ``hidden``: None, or which do not
+    whose records do not count. ``retained``: None, or which records stay; ``hidden``: None, or which do not
     (``pack_offsets``).
     """
 
@@ -250,7 +250,7 @@ class FileSplit:
     end_position: int
     size: int
     aborted: tuple[AbortedTransaction, ...] = ()
-    winners: bytes | None = None
+    retained: bytes | None = None
     hidden: bytes | None = None
 
 

@@ -102,7 +102,7 @@ class _Entries:
         stored = _Stored(base_offset=blob.base_offset, position=position, count=len(blob.entries))
         self._stored.setdefault(blob.bucket, []).append(stored)
 
-    def winners(self, bucket: int) -> Int64:
+    def retained(self, bucket: int) -> Int64:
         """The last offset of each key of a bucket, unordered; its entries are let go."""
         blobs = self._held.pop(bucket, [])
         for each in self._stored.get(bucket, []):
@@ -169,7 +169,7 @@ def _winners_of(
     try:
         with ThreadPoolExecutor(cores) as pool:
             list(pool.map(collect, splits))
-            found = list(pool.map(entries.winners, range(buckets)))
+            found = list(pool.map(entries.retained, range(buckets)))
     finally:
         entries.close()
     return np.sort(np.concatenate([np.empty(0, np.int64), *found]))
@@ -183,14 +183,14 @@ def _collect(piece: FileSplit, options: ReadOptions, entries: _Entries, hash_key
     entries.add(collector.finish())
 
 
-def with_winners(splits: list[Split], winners: Mapping[TopicPartition, Int64]) -> list[Split]:
-    """The splits with their share of the winners; pieces without any are left out."""
+def with_winners(splits: list[Split], retained: Mapping[TopicPartition, Int64]) -> list[Split]:
+    """The splits with their share of the retained offsets; pieces without any are left out."""
     found = []
     for split in splits:
         pieces = tuple(
-            dataclasses.replace(piece, winners=pack_offsets(own))
+            dataclasses.replace(piece, retained=pack_offsets(own))
             for piece in split.pieces
-            if len(own := between(winners[piece.where], piece.start, piece.end))
+            if len(own := between(retained[piece.where], piece.start, piece.end))
         )
         found += [Split(pieces=pieces)] if pieces else []
     return found
@@ -265,8 +265,8 @@ def plan(options: ReadOptions, predicate: Predicate = EVERYTHING) -> list[Split]
     narrowed = {where: predicate.narrowed(ranges[where], log) for where, log in chosen.items()}
     splits = split_ranges(chosen, narrowed, options)
     if options.view == LATEST_VIEW:
-        winners = find_winners(chosen, {where: ranges[where] for where in chosen}, options)
-        splits = with_winners(splits, winners)
+        retained = find_winners(chosen, {where: ranges[where] for where in chosen}, options)
+        splits = with_winners(splits, retained)
     return splits
 
 

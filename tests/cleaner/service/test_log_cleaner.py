@@ -1,4 +1,4 @@
-"""The embedded cleaner, round by round: what it chooses, what it leaves, what it does with trouble."""
+"""The embedded cleaner, round by round: what it chooses, what it leaves, what it does with failure."""
 
 from __future__ import annotations
 

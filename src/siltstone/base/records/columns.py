@@ -154,7 +154,7 @@ DECODE_REASON = (
 
 @inlined
 def span_at(at: int, end: int) -> tuple[int, int, int]:
-    """A sized field at address ``at``: (its start, its size, reason); start is -1 on trouble."""
+    """A sized field at address ``at``: (its start, its size, reason); start is -1 on failure."""
     size, at = next_varint(at, end)
     if at < 0:
         return -1, 0, 3

@@ -57,9 +57,9 @@ def inflate(
         while number < len(spans):
             number = zstd.decompress_run(window, starts, ends, codecs, number, scratch, limit, sizes)
             number = _up_to_zstd(window.data, spans, number, scratch, limit, sizes)
-    except _Trouble as trouble:
-        position = int(batches["position"][trouble.number])
-        raise CorruptRecordError(path, origin + position, trouble.reason) from None
+    except _Trouble as failure:
+        position = int(batches["position"][failure.number])
+        raise CorruptRecordError(path, origin + position, failure.reason) from None
     filled = np.cumsum(sizes)
     return scratch.array(), filled - sizes, filled
 

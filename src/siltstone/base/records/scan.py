@@ -77,7 +77,7 @@ class Scan:
 
     batches: Directory
     end: int
-    """Position after the last whole batch; where the trouble starts when there is some."""
+    """Position after the last whole batch; where the failure starts when there is some."""
     outcome: ScanEnd
     needed: int
     """Bytes that the entry at ``end`` takes where its size is known (TRUNCATED), else 0."""

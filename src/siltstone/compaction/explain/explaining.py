@@ -35,7 +35,7 @@ from siltstone.compaction.explain.model import (
     Waiting,
 )
 from siltstone.compaction.explain.observing import TALLY_BYTES, Bins, KeyTally, Observed, observe, tally
-from siltstone.compaction.extraction import Extracted, Trouble, trouble_of
+from siltstone.compaction.extraction import Extracted, LogFailure, failure_of
 from siltstone.compaction.inplace import plan
 from siltstone.compaction.inplace.cleaner import WHOLE_LOG_BYTES
 from siltstone.compaction.inplace.facts import (
@@ -204,7 +204,7 @@ class Sight:
 
     observed: Observed
     tally: KeyTally = field(default_factory=KeyTally)
-    trouble: Trouble | None = None
+    failure: LogFailure | None = None
 
 
 class Observer(Protocol):
@@ -262,13 +262,13 @@ def _run_dry(works: Sequence[LogWork], engine: Engine) -> dict[str, LogDone]:
 
 
 def _spread(work: LogWork, engine: Engine) -> LogDone:
-    """A job that fails is its log's trouble, unless there is no engine at all."""
+    """A job that fails is its log's failure, unless there is no engine at all."""
     try:
         return engine.clean_spread(work)
     except EngineError as error:
         if error.__cause__ is None:
             raise
-        return LogDone(name=work.name, found=Extracted(trouble=trouble_of(error)))
+        return LogDone(name=work.name, found=Extracted(failure=failure_of(error)))
 
 
 def _begin(state: LogState, wish: Wish, stranger: str | None) -> _Asked:
@@ -295,8 +295,8 @@ def _begin(state: LogState, wish: Wish, stranger: str | None) -> _Asked:
         log.range = range_of(state, checkpoints, wish.choices)
         asked.planned = forced if isinstance(forced, Planned) else None
     except (SiltstoneError, OSError) as error:
-        trouble = trouble_of(error)
-        log.status, log.reason = trouble.status, trouble.reason
+        failure = failure_of(error)
+        log.status, log.reason = failure.status, failure.reason
     return asked
 
 
@@ -309,10 +309,10 @@ def _stop(log: LogExplanation, result: LogResult, status: str, reason: str) -> N
 def _finish(asked: _Asked, done: LogDone, sight: Sight, wish: Wish) -> None:
     log, planned = asked.log, asked.planned
     assert planned is not None and asked.state.config is not None
-    trouble = done.found.trouble or next((g.trouble for g in done.groups if g.trouble is not None), None)
-    trouble = trouble or sight.trouble
-    if trouble is not None:
-        log.status, log.reason = trouble.status, trouble.reason
+    failure = done.found.failure or next((g.failure for g in done.groups if g.failure is not None), None)
+    failure = failure or sight.failure
+    if failure is not None:
+        log.status, log.reason = failure.status, failure.reason
         return
     log.outcome = _outcome(log.bytes_before, planned.work, done, sight)
     log.keys = KeysExplained(
@@ -336,7 +336,7 @@ def _finish(asked: _Asked, done: LogDone, sight: Sight, wish: Wish) -> None:
             for each in sight.tally.hottest
         ]
     except (SiltstoneError, OSError) as error:
-        log.notes.append(f"the hottest keys could not be read: {trouble_of(error).reason}")
+        log.notes.append(f"the hottest keys could not be read: {failure_of(error).reason}")
 
 
 def _outcome(bytes_before: int, work: LogWork, done: LogDone, sight: Sight) -> OutcomeExplained:
@@ -427,5 +427,5 @@ def _sight(work: LogWork, bins: Bins, top: int, memory_bytes: int) -> Sight:
             sight.tally.add(tally(blobs, work.first_dirty, bins, top), top)
             sight.observed = seen
     except (SiltstoneError, OSError) as error:
-        sight.trouble = trouble_of(error)
+        sight.failure = failure_of(error)
     return sight

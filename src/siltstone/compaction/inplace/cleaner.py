@@ -26,15 +26,15 @@ from siltstone.base.errors import EngineError, InvalidConfigError, LedgerError, 
 from siltstone.base.interruption import Critical
 from siltstone.compaction import report
 from siltstone.compaction.engine import (
-    WINNER_BYTES,
+    RETAINED_BYTES,
     Engine,
     LogDone,
     Progress,
-    WinnersFile,
+    RetainedFile,
     fits_one_task,
     offset_span,
 )
-from siltstone.compaction.extraction import Group, Trouble, trouble_of
+from siltstone.compaction.extraction import Group, LogFailure, failure_of
 from siltstone.compaction.inplace.destination import Destination, Room
 from siltstone.compaction.inplace.expiry import (
     Left,
@@ -115,7 +115,7 @@ def spill(work: LogWork) -> int:
 
 def waiting(work: LogWork) -> int:
     """Most bytes of retained offsets, which stay until the last wave is swapped in."""
-    return WINNER_BYTES * _records_at_most(work)
+    return RETAINED_BYTES * _records_at_most(work)
 
 
 def _records_at_most(work: LogWork) -> int:
@@ -288,8 +288,8 @@ class Cleaner:
                 self._destination.reset_checkpoint(state, found.checkpoint_reset)
             return found
         except (SiltstoneError, OSError) as error:
-            trouble = trouble_of(error)
-            return _blank(state).stop(trouble.status, trouble.reason)
+            failure = failure_of(error)
+            return _blank(state).stop(failure.status, failure.reason)
 
     def _clean_all(self, planned: Sequence[Planned]) -> None:
         self._total, self._done = len(planned), 0
@@ -317,7 +317,7 @@ class Cleaner:
         try:
             room = self._destination.room(planned.state, self._limits.max_extra_bytes)
         except OSError as error:
-            planned.result.stop(report.FAILED, trouble_of(error).reason)
+            planned.result.stop(report.FAILED, failure_of(error).reason)
             return None
         found = budget(planned.work, room, self._whole_log_bytes, self._limits.wave_bytes)
         if found.need > room.size:
@@ -374,17 +374,17 @@ class Cleaner:
                     go(functools.partial(self._settle, left.pop(done.name), done, last=True))
         except (SiltstoneError, OSError) as error:
             for each in left.values():
-                self._fail(each, trouble_of(error))
+                self._fail(each, failure_of(error))
             self._raise_if_no_engine(error)
 
     def _prepared(self, planned: Planned) -> bool:
-        """Make the log's staging folder; one that cannot be made is that log's trouble only."""
+        """Make the log's staging folder; one that cannot be made is that log's failure only."""
         try:
             self._destination.check(planned)
             self._destination.prepare(planned)
             return True
         except (SiltstoneError, OSError) as error:
-            self._fail(InProgress(planned=planned), trouble_of(error))
+            self._fail(InProgress(planned=planned), failure_of(error))
             return False
 
     def _clean_large(self, planned: Planned) -> None:
@@ -402,28 +402,28 @@ class Cleaner:
             else:
                 self._settle(cleaning, engine.clean_spread(planned.work), last=True)
         except (SiltstoneError, OSError) as error:
-            self._fail(cleaning, trouble_of(error))
+            self._fail(cleaning, failure_of(error))
             self._raise_if_no_engine(error)
         except KeyboardInterrupt:
-            self._tell_what_was_done(cleaning, Trouble(status=report.SKIPPED, reason=INTERRUPTED))
+            self._tell_what_was_done(cleaning, LogFailure(status=report.SKIPPED, reason=INTERRUPTED))
             raise
 
     def _clean_in_waves(self, cleaning: InProgress, found: Budget, engine: Engine) -> None:
         """The retained offsets of the whole log are put into files, once; then its groups go by them."""
         planned, work = cleaning.planned, cleaning.planned.work
         gathered = engine.gather(work)
-        trouble = gathered.totals.found.trouble or _first_trouble(gathered.files)
-        if trouble is not None:
-            self._fail(cleaning, trouble)
+        failure = gathered.totals.found.failure or _first_failure(gathered.files)
+        if failure is not None:
+            self._fail(cleaning, failure)
             return
-        winners = check_gathered(work, gathered)
+        retained = check_gathered(work, gathered)
         done, total = 0, len(work.groups)
         for wave in waves(work, found.size, self._limits.wave_bytes, engine.workers):
             if self._is_time_up():
-                self._fail(cleaning, Trouble(status=report.SKIPPED, reason=_partly(done, total)))
+                self._fail(cleaning, LogFailure(status=report.SKIPPED, reason=_partly(done, total)))
                 return
             self._destination.check(planned)
-            rewritten = replace(gathered.totals, groups=engine.rewrite(work, wave, winners))
+            rewritten = replace(gathered.totals, groups=engine.rewrite(work, wave, retained))
             done += len(wave)
             if not self._settle(cleaning, rewritten, last=done == total):
                 return
@@ -436,8 +436,8 @@ class Cleaner:
         """Check and take over what an engine hands back; False when the log is not to be gone on with."""
         planned = cleaning.planned
         try:
-            trouble = done.found.trouble or _first_trouble(done.groups)
-            if trouble is None:
+            failure = done.found.failure or _first_failure(done.groups)
+            if failure is None:
                 check_counts(cleaning, done, last=last)
                 if planned.result.records_before is None:
                     count_all(planned, done)
@@ -445,9 +445,9 @@ class Cleaner:
                 if last:
                     self._finish(planned)
         except (SiltstoneError, OSError) as error:
-            trouble = trouble_of(error)
-        if trouble is not None:
-            self._fail(cleaning, trouble)
+            failure = failure_of(error)
+        if failure is not None:
+            self._fail(cleaning, failure)
             return False
         if last:
             fill(cleaning, done)
@@ -477,7 +477,7 @@ class Cleaner:
         except OSError as error:
             if not self._destination.keeps_accepted:
                 raise
-            raise OSError(error.errno, UNFINISHED.format(reason=trouble_of(error).reason)) from error
+            raise OSError(error.errno, UNFINISHED.format(reason=failure_of(error).reason)) from error
 
     def _retain(self, state: LogState, result: LogResult, left: Callable[[], list[Left]]) -> None:
         """Let go of what has expired of a log that is done with; an open log's manager sees to its own."""
@@ -490,19 +490,19 @@ class Cleaner:
         except (InvalidConfigError, LedgerError) as error:
             result.notes.append(f"retention was left out: {error}")
         except (SiltstoneError, OSError) as error:
-            result.stop(report.FAILED, f"old segments could not be deleted: {trouble_of(error).reason}")
+            result.stop(report.FAILED, f"old segments could not be deleted: {failure_of(error).reason}")
 
-    def _fail(self, cleaning: InProgress, trouble: Trouble) -> None:
+    def _fail(self, cleaning: InProgress, failure: LogFailure) -> None:
         """The log is not gone on with: say why, and clear away."""
-        self._tell_what_was_done(cleaning, trouble)
+        self._tell_what_was_done(cleaning, failure)
         with contextlib.suppress(SiltstoneError, OSError):
             self._destination.give_up(cleaning.planned)
         self._tell()
 
-    def _tell_what_was_done(self, cleaning: InProgress, trouble: Trouble) -> None:
+    def _tell_what_was_done(self, cleaning: InProgress, failure: LogFailure) -> None:
         """The result of a log that is not cleaned, whatever was taken over of it."""
         planned = cleaning.planned
-        planned.result.stop(trouble.status, trouble.reason)
+        planned.result.stop(failure.status, failure.reason)
         planned.result.cleaned_end_offset = planned.result.first_dirty_offset
         if not self._destination.keeps_accepted:
             cleaning.groups = []
@@ -516,8 +516,8 @@ class Cleaner:
             self._progress("logs", "done", self._done, self._total)
 
 
-def _first_trouble(reports: Sequence[Rewritten] | Sequence[WinnersFile]) -> Trouble | None:
-    return next((each.trouble for each in reports if each.trouble is not None), None)
+def _first_failure(reports: Sequence[Rewritten] | Sequence[RetainedFile]) -> LogFailure | None:
+    return next((each.failure for each in reports if each.failure is not None), None)
 
 
 def _blank(state: LogState) -> LogResult:

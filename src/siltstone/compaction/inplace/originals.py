@@ -35,7 +35,7 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.base.interruption import Critical
-from siltstone.compaction.extraction import Group, trouble_of
+from siltstone.compaction.extraction import Group, failure_of
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import (
     CLEANED,
@@ -370,7 +370,7 @@ def undo_logs(
 
 
 def _not_begun(error: Exception, finished: Sequence[str]) -> SiltstoneError:
-    reason = trouble_of(error).reason.removesuffix("; nothing was changed")
+    reason = failure_of(error).reason.removesuffix("; nothing was changed")
     if not finished:
         return DirectoryRefusedError(f"{reason}; nothing was changed")
     return DirectoryRefusedError(
@@ -383,7 +383,7 @@ def _stopped(error: Exception, undos: Sequence[LogUndo], path: str) -> Siltstone
     at = next(number for number, undo in enumerate(undos) if undo.log.path == path)
     before, after = undos[:at], undos[at + 1 :]
     parts = [
-        f"{trouble_of(error).reason}",
+        f"{failure_of(error).reason}",
         f"stopped at {undos[at].told}",
         f"put back: {', '.join(undo.told for undo in before) or 'no other log'}",
         f"not begun: {', '.join(undo.log.path for undo in after) or 'no other log'}",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from siltstone.base.errors import CheckFailedError, CorruptFileError
 from siltstone.compaction import report
-from siltstone.compaction.engine import Gathered, LogDone, WinnersFile
+from siltstone.compaction.engine import Gathered, LogDone, RetainedFile
 from siltstone.compaction.inplace.facts import Planned
 from siltstone.compaction.inplace.plan import kafka_map_keys, kafka_passes
 from siltstone.compaction.staging import Rewritten
@@ -23,27 +23,27 @@ class InProgress:
     groups: list[Rewritten] = field(default_factory=list)
 
 
-def check_gathered(work: LogWork, gathered: Gathered) -> list[WinnersFile]:
+def check_gathered(work: LogWork, gathered: Gathered) -> list[RetainedFile]:
     """The files of retained offsets, one a group, in order.
 
-    Raises CheckFailedError unless each group's winners that were merged are in its one file.
+    Raises CheckFailedError unless each group's retained offsets that were merged are in its one file.
     """
     found = sorted(gathered.files, key=lambda file: file.group)
     if [file.group for file in found] != [group.index for group in work.groups]:
-        raise CheckFailedError(f"{work.name}: not every group's winners were gathered once")
+        raise CheckFailedError(f"{work.name}: not every group's retained offsets were gathered once")
     for file in found:
-        _check_winners(work.name, file.group, gathered.totals.winners.get(file.group, 0), file.count)
+        _check_winners(work.name, file.group, gathered.totals.retained.get(file.group, 0), file.count)
     return found
 
 
 def check_counts(cleaning: InProgress, done: LogDone, *, last: bool) -> None:
-    """The winners that were merged are the winners that were met, group by group; so are the records.
+    """Group by group, as many retained offsets were met as were merged; records add up, too.
 
     Raises CheckFailedError.
     """
     work = cleaning.planned.work
     for group in done.groups:
-        _check_winners(work.name, group.group, done.winners.get(group.group, 0), group.winners)
+        _check_winners(work.name, group.group, done.retained.get(group.group, 0), group.retained)
     groups = [*cleaning.groups, *done.groups]
     if last and len(groups) != len(work.groups):
         raise CheckFailedError(f"{work.name}: {len(groups)} groups came back, not {len(work.groups)}")
@@ -56,7 +56,7 @@ def check_counts(cleaning: InProgress, done: LogDone, *, last: bool) -> None:
 def _check_winners(name: str, group: int, merged: int, arrived: int) -> None:
     if merged != arrived:
         raise CheckFailedError(
-            f"{name}: {merged} winners of group {group} were merged, "
+            f"{name}: {merged} retained offsets of group {group} were merged, "
             f"but {arrived} arrived; nothing of it was swapped"
         )
 

@@ -6,7 +6,7 @@
         │  clean part  │         dirty part          │  not now, active  │
         └──────────────┴─────────────────────────────┴───────────────────┘
                          keys of these win …
-        … and records of all these go when a winner supersedes them
+        … and records of all these go when a retained offset supersedes them
 
 Nothing here opens a file: ``compaction.inplace.facts`` gathers what these functions want to know.
 """

@@ -36,11 +36,11 @@ from siltstone.compaction.ledger.engine import (
 )
 from siltstone.compaction.ledger.key_index import KeysPart, assemble
 from siltstone.compaction.ledger.keys import PARTITIONS
-from siltstone.compaction.ledger.staging import KINDS, FoldWork, Rewritten
+from siltstone.compaction.ledger.staging import KINDS, FoldWork, WrittenGroup
 from siltstone.compaction.ledger.work import (
     CompactionWork,
     OldKeys,
-    Output,
+    OutputSettings,
     Source,
     Tail,
     end_of,
@@ -109,17 +109,17 @@ def folds(weights: Sequence[Weight], most: int = MOST_GENERATIONS) -> list[tuple
 # What must add up before anything of a compaction is believed: nothing was lost on its way between tasks.
 
 
-def refuse_trouble(name: str, done: Compacted | Folded) -> None:
-    """Raises CompactionFailedError with the first trouble that a piece reported."""
-    trouble = done.first_trouble()
-    if trouble is not None:
-        raise CompactionFailedError(f"{name}: {trouble.reason}")
+def refuse_failure(name: str, done: Compacted | Folded) -> None:
+    """Raises CompactionFailedError with the first failure that a piece reported."""
+    failure = done.first_failure()
+    if failure is not None:
+        raise CompactionFailedError(f"{name}: {failure.reason}")
 
 
 def removed_of(work: CompactionWork, done: Compacted) -> TailDiscarded:
     """Why the tail's records that were not written went."""
     keyless = 0 if work.retain_null_key else done.found.keyless
-    keyed = sum(done.winners.values()) - (done.found.keyless - keyless)
+    keyed = sum(done.retained.values()) - (done.found.keyless - keyless)
     return TailDiscarded(
         superseded=done.found.keyed - keyed - done.deleted,
         deleted=done.deleted,
@@ -129,23 +129,23 @@ def removed_of(work: CompactionWork, done: Compacted) -> TailDiscarded:
 
 
 def refuse_doubts(work: CompactionWork, done: Compacted) -> None:
-    """Read = written + removed, entries sent = entries arrived, winners merged = winners written.
+    """Read = written + removed, entries sent = entries arrived, offsets merged = offsets written.
 
-    Raises CheckFailedError; CompactionFailedError for trouble that was reported; CorruptFileError for an
+    Raises CheckFailedError; CompactionFailedError for a failure that was reported; CorruptFileError for an
     aborted transaction that no index names.
     """
-    refuse_trouble(work.name, done)
+    refuse_failure(work.name, done)
     carried_by_group(done.found.summaries, [work.first], work.name)
     found, removed = done.found, removed_of(work, done)
     written = {group.group: group.kept for group in done.groups}
-    kept = sum(done.winners.values())
+    kept = sum(done.retained.values())
     keyless = found.keyless if work.retain_null_key else 0
     entries = kept - keyless + (done.deleted if work.by_time else 0)
     held = (
         (found.records, found.keyed + found.keyless + found.aborted, "records by kind"),
         (done.arrived, found.entries, "keys on their way"),
         (found.records, kept + removed.total, "records that stay and go"),
-        (written, done.winners, "winners written"),
+        (written, done.retained, "records written"),
         (len(done.groups), len(written), "groups written"),
         (sum(part.entries for part in done.keys), entries, "keys of the new generation"),
         (sum(len(part.counts) for part in done.keys), PARTITIONS, "partitions of its key index"),
@@ -160,7 +160,7 @@ def refuse_doubts(work: CompactionWork, done: Compacted) -> None:
 def refuse_doubtful_fold(name: str, done: Folded, live: int, *, keys: int | None) -> None:
     """All ``live`` records of the folded generations are written; ``keys``: how many entries there must be,
     None where deleted keys have some too. Raises CheckFailedError, CompactionFailedError."""
-    refuse_trouble(name, done)
+    refuse_failure(name, done)
     parts = [each.keys for each in done.keys if each.keys is not None]
     entries = sum(part.entries for part in parts)
     held = (
@@ -194,9 +194,9 @@ class Settings:
     batch_limit: int = DEFAULT_LIMIT
     most_generations: int = MOST_GENERATIONS
 
-    def output(self, run: Path) -> Output:
+    def output(self, run: Path) -> OutputSettings:
         """The same for tasks that write into ``run``."""
-        return Output(
+        return OutputSettings(
             staging=str(run),
             segment_bytes=self.segment_bytes,
             index_interval=self.index_interval,
@@ -207,7 +207,7 @@ class Settings:
         )
 
 
-class Draft:
+class LedgerDraft:
     """The next ledger of a log. ``ledger``: the one before it; ``run``: the folder of this run.
 
     ``horizon``: where the tail begins, None without a ledger. ``newly_hidden``: records of the ledger before
@@ -251,7 +251,7 @@ class Draft:
         self.generations.append(self._stage(base, work.end, done.groups, done.keys))
 
     def _stage(
-        self, base: int, end: int, groups: Iterable[Rewritten], keys: Sequence[KeysPart]
+        self, base: int, end: int, groups: Iterable[WrittenGroup], keys: Sequence[KeysPart]
     ) -> Generation:
         """Put a new generation's directory together, durably."""
         number, self._next_id = self._next_id, self._next_id + 1
@@ -435,7 +435,7 @@ class TwoPhaseCompactor:
         run = store.make_run(secrets.token_hex(8))
         try:
             settings = replace(self._settings, batch_limit=view.batch_limit)
-            draft = Draft(store, run, ledger, (order, retain_null_key), settings)
+            draft = LedgerDraft(store, run, ledger, (order, retain_null_key), settings)
             result = self._run(log, draft, committing)
         finally:
             with contextlib.suppress(OSError):
@@ -445,7 +445,7 @@ class TwoPhaseCompactor:
     def _run(
         self,
         log: CompactableLog,
-        draft: Draft,
+        draft: LedgerDraft,
         committing: Callable[[], AbstractContextManager[None]],
     ) -> CompactionResult:
         name = str(log.where)
@@ -468,14 +468,14 @@ class TwoPhaseCompactor:
             changed=True,
             read_records=done.found.records,
             read_bytes=done.found.size,
-            written=sum(done.winners.values()),
+            written=sum(done.retained.values()),
             written_bytes=draft.written_bytes,
             removed=removed_of(work, done),
             hidden=draft.newly_hidden,
             folded=folded,
         )
 
-    def _work(self, name: str, draft: Draft, tail: Tail) -> CompactionWork:
+    def _work(self, name: str, draft: LedgerDraft, tail: Tail) -> CompactionWork:
         older = () if draft.ledger is None else draft.ledger.generations
         return CompactionWork(
             name=name,

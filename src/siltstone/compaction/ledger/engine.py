@@ -13,13 +13,13 @@ from typing import Protocol
 import numpy as np
 
 from siltstone.base.records.layout import Int64
-from siltstone.compaction.extraction import Extracted, Trouble
+from siltstone.compaction.extraction import Extracted, LogFailure
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.ledger.key_index import KeysPart
 from siltstone.compaction.ledger.staging import (
     FoldedKeys,
     FoldWork,
-    Rewritten,
+    WrittenGroup,
     fold_group,
     fold_keys,
     rewrite_group,
@@ -38,37 +38,37 @@ from siltstone.compaction.ledger.work import (
 class Compacted:
     """What an engine did for a tail: sums over all buckets, the groups in order.
 
-    ``winners``: records that were to be written, by group, keyless ones too. ``hidden``: generation → offsets
-    that it loses (int64, ascending within a part). ``keys``: parts of the new key index.
+    ``retained``: records that were to be written, by group, keyless ones too. ``hidden``: generation →
+    offsets that it loses (int64, ascending within a part). ``keys``: parts of the new key index.
     """
 
     found: Extracted = field(default_factory=Extracted)
     arrived: int = 0
     deleted: int = 0
     beaten: int = 0
-    winners: dict[int, int] = field(default_factory=dict)
+    retained: dict[int, int] = field(default_factory=dict)
     hidden: dict[int, list[Int64]] = field(default_factory=dict)
     keys: list[KeysPart] = field(default_factory=list)
-    groups: list[Rewritten] = field(default_factory=list)
-    trouble: Trouble | None = None
+    groups: list[WrittenGroup] = field(default_factory=list)
+    failure: LogFailure | None = None
 
     def add_merged(self, merged: Merged) -> None:
-        """Sum up a bucket; its winners are counted apart, by group."""
+        """Sum up a bucket; its retained offsets are counted apart, by group."""
         self.arrived += merged.arrived
         self.deleted += merged.deleted
         self.beaten += merged.beaten
         self.keys += [] if merged.keys is None else [merged.keys]
-        self.trouble = self.trouble or merged.trouble
+        self.failure = self.failure or merged.failure
         for generation, offsets in merged.hidden.items():
             self.hidden.setdefault(generation, []).append(offsets)
 
     def expect(self, group: int, count: int) -> None:
         """So many more records are to be written in a group."""
-        self.winners[group] = self.winners.get(group, 0) + count
+        self.retained[group] = self.retained.get(group, 0) + count
 
-    def first_trouble(self) -> Trouble | None:
-        """The first trouble that anything had."""
-        troubles = (self.found.trouble, self.trouble, *(group.trouble for group in self.groups))
+    def first_failure(self) -> LogFailure | None:
+        """The first failure that anything had."""
+        troubles = (self.found.failure, self.failure, *(group.failure for group in self.groups))
         return next((each for each in troubles if each is not None), None)
 
 
@@ -77,11 +77,11 @@ class Folded:
     """What an engine did for generations that become one."""
 
     keys: list[FoldedKeys] = field(default_factory=list)
-    groups: list[Rewritten] = field(default_factory=list)
+    groups: list[WrittenGroup] = field(default_factory=list)
 
-    def first_trouble(self) -> Trouble | None:
-        """The first trouble that anything had."""
-        troubles = [each.trouble for each in self.keys] + [each.trouble for each in self.groups]
+    def first_failure(self) -> LogFailure | None:
+        """The first failure that anything had."""
+        troubles = [each.failure for each in self.keys] + [each.failure for each in self.groups]
         return next((each for each in troubles if each is not None), None)
 
 
@@ -110,9 +110,9 @@ def compact_in_one_go(work: CompactionWork, attempt: str) -> Compacted:
     """Extract, merge and rewrite a whole tail in this process."""
     done = Compacted()
     blobs, kept = apart(extract(work, range(len(work.sources)), 1, done.found))
-    if done.found.trouble is None:
+    if done.found.failure is None:
         done.add_merged(merged := merge_bucket(work, blobs.get(0, []), 0, 1, attempt))
-        _rewrite(work, [merged.winners, *kept], attempt, done)
+        _rewrite(work, [merged.retained, *kept], attempt, done)
     return done
 
 
@@ -131,14 +131,14 @@ def apart(
 
 
 def _rewrite(work: CompactionWork, parts: list[Int64], attempt: str, done: Compacted) -> None:
-    """Write every group that has winners, up to the first that has trouble."""
-    if done.first_trouble() is not None:
+    """Write every group that has retained offsets, up to the first that has failure."""
+    if done.first_failure() is not None:
         return
-    winners = np.sort(np.concatenate([np.empty(0, np.int64), *parts]))
-    for group, offsets in by_group(work.groups, winners):
+    retained = np.sort(np.concatenate([np.empty(0, np.int64), *parts]))
+    for group, offsets in by_group(work.groups, retained):
         done.expect(group, len(offsets))
         done.groups.append(rewrite_group(work, work.groups[group], offsets, attempt))
-        if done.groups[-1].trouble is not None:
+        if done.groups[-1].failure is not None:
             return
 
 
@@ -170,7 +170,7 @@ class InProcessCompactionEngine:
         for bucket in range(buckets):
             merged = merge_bucket(work, blobs.pop(bucket, []), bucket, buckets, attempt)
             done.add_merged(merged)
-            kept.append(merged.winners)
+            kept.append(merged.retained)
         _rewrite(work, kept, attempt, done)
         return done
 

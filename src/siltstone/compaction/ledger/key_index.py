@@ -11,7 +11,7 @@
     …   CRC32C of all before         4, then 4 bytes of 0
     …   entries, partition by partition, each ``words`` uint64
 
-Little-endian. A bucket is a run of partitions, so it is one stretch of the file; each partition is checked
+Little-endian. A bucket is a run of partitions, so it is one split of the file; each partition is checked
 when it is read. ``compaction.keys`` says what the words are (plain entries). Where the order is by offset,
 deleted keys have no entry; by time they have one for ever, so that an older event that arrives late does not
 bring them back.

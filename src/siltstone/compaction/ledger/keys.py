@@ -21,7 +21,7 @@ from siltstone.compaction.keys import (
     PLAIN_WORDS,
     TIMED_WORDS,
     EntryBlob,
-    Partitions,
+    PartitionedEntries,
     blobs_of,
     brought_together,
     fill_table,
@@ -139,7 +139,7 @@ class EntryCollector:
         self._buckets = buckets
         even = capacity // PARTITIONS
         room = even + 8 * math.isqrt(even) + _LEAST_ROOM  # some get more than their share
-        self._kept = Partitions(PARTITIONS, room, words=self._words, capacity=0, spares=True)
+        self._kept = PartitionedEntries(PARTITIONS, room, words=self._words, capacity=0, spares=True)
         self.handed_on = 0
 
     def add(self, columns: KeyColumns, wanted: Flags | None) -> Iterator[EntryBlob]:
@@ -166,7 +166,7 @@ class EntryCollector:
             yield from self._hand_on(bounds)
 
     def finish(self) -> Iterator[EntryBlob]:
-        """Hand on what is left, one winner a key; the collector can be used again."""
+        """Hand on what is left, one retained offset a key; the collector can be used again."""
         yield from self._hand_on(self._kept.packed(spares=True))
 
     def _hand_on(self, bounds: Int64) -> Iterator[EntryBlob]:

@@ -2,7 +2,7 @@
 
 ::
 
-    rewrite_group   sources of the log + winners            → segments that hold exactly these
+    rewrite_group   sources of the log + retained offsets            → segments that hold exactly these
     fold_group      sources of generations + hidden offsets → segments that hold all others
     fold_keys       their key indexes, a bucket of them     → a part of the new key index
 
@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from crc32c import crc32c
@@ -36,14 +36,14 @@ from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Directory, Int6
 from siltstone.base.records.pieces import pieces
 from siltstone.base.records.scan import scan_batches
 from siltstone.base.records.varint import next_varint, varint_size, write_varint
-from siltstone.compaction.extraction import Group, Trouble, decoded, refuse_disorder, trouble_of
+from siltstone.compaction.extraction import Group, LogFailure, decoded, failure_of, refuse_disorder
 from siltstone.compaction.keys import EntryBlob, offsets_of
 from siltstone.compaction.ledger.key_index import KeyIndex, KeysPart
 from siltstone.compaction.ledger.keys import PARTITIONS, best_of_each_key
 from siltstone.compaction.ledger.work import (
     CompactionWork,
     OldKeys,
-    Output,
+    OutputSettings,
     Source,
     keep_part,
     opened,
@@ -79,38 +79,38 @@ _MISSED = -1
 def _close(out: Bytes, open_: Int64, rows: Int64) -> None:
     """Write the open batch's header; its row is (start, size, base offset, last offset, largest timestamp,
     codec, 1: the checksum is to come)."""
-    start = open_[0]
-    size = open_[1] - start
-    write_int(out, start, open_[3], 8)
+    start = open_[START]
+    size = open_[END] - start
+    write_int(out, start, open_[BASE], 8)
     write_int(out, start + 8, size - 12, 4)
-    write_int(out, start + 12, open_[8], 4)
+    write_int(out, start + 12, open_[EPOCH], 4)
     out[start + 16] = 2
     write_int(out, start + 17, 0, 4)
-    write_int(out, start + 21, open_[7], 2)
-    write_int(out, start + 23, open_[6] - open_[3], 4)
-    write_int(out, start + 27, open_[4], 8)
-    write_int(out, start + 35, open_[5], 8)
+    write_int(out, start + 21, open_[KIND], 2)
+    write_int(out, start + 23, open_[LAST] - open_[BASE], 4)
+    write_int(out, start + 27, open_[BASE_TIME], 8)
+    write_int(out, start + 35, open_[MAX_TIME], 8)
     write_int(out, start + 43, -1, 8)
     write_int(out, start + 51, -1, 2)
     write_int(out, start + 53, -1, 4)
-    write_int(out, start + 57, open_[2], 4)
-    row = rows[open_[9]]
-    row[0], row[1], row[2], row[3] = start, size, open_[3], open_[6]
-    row[4], row[5], row[6] = open_[5], open_[7] & 7, 1
-    open_[9] += 1
-    open_[0] = open_[1]
-    open_[2] = 0
+    write_int(out, start + 57, open_[COUNT], 4)
+    row = rows[open_[ROWS]]
+    row[0], row[1], row[2], row[3] = start, size, open_[BASE], open_[LAST]
+    row[4], row[5], row[6] = open_[MAX_TIME], open_[KIND] & 7, 1
+    open_[ROWS] += 1
+    open_[START] = open_[END]
+    open_[COUNT] = 0
 
 
 @kernel
 def _copy_batch(window: Bytes, header: Any, out: Bytes, open_: Int64, rows: Int64) -> None:
     """A whole batch as it is, behind what was closed."""
-    row = rows[open_[9]]
-    row[0], row[1], row[2], row[3] = open_[1], header.size, header.base_offset, header.last_offset
+    row = rows[open_[ROWS]]
+    row[0], row[1], row[2], row[3] = open_[END], header.size, header.base_offset, header.last_offset
     row[4], row[5], row[6] = header.max_timestamp, 0, 0
-    open_[1] = copy_bytes(window, header.position, header.size, out, open_[1])
-    open_[0] = open_[1]
-    open_[9] += 1
+    open_[END] = copy_bytes(window, header.position, header.size, out, open_[END])
+    open_[START] = open_[END]
+    open_[ROWS] += 1
 
 
 @kernel
@@ -118,19 +118,19 @@ def _add(
     data: Bytes, rest: int, size: int, offset: int, timestamp: int, header: Any, out: Bytes, open_: Int64
 ) -> None:
     """Add a record to the open batch, or open one; ``rest`` are its bytes behind the offset delta."""
-    if open_[2] == 0:
-        open_[1] = open_[0] + 61
-        open_[3], open_[4], open_[5] = offset, timestamp, timestamp
-        open_[7], open_[8] = header.attributes & 0x0F, header.leader_epoch
-    delta, time = offset - open_[3], timestamp - open_[4]
-    position = write_varint(out, open_[1], 1 + varint_size(time) + varint_size(delta) + size)
+    if open_[COUNT] == 0:
+        open_[END] = open_[START] + 61
+        open_[BASE], open_[BASE_TIME], open_[MAX_TIME] = offset, timestamp, timestamp
+        open_[KIND], open_[EPOCH] = header.attributes & 0x0F, header.leader_epoch
+    delta, time = offset - open_[BASE], timestamp - open_[BASE_TIME]
+    position = write_varint(out, open_[END], 1 + varint_size(time) + varint_size(delta) + size)
     out[position] = 0
     position = write_varint(out, position + 1, time)
     position = write_varint(out, position, delta)
-    open_[1] = copy_bytes(data, rest, size, out, position)
-    open_[2] += 1
-    open_[5] = max(open_[5], timestamp)
-    open_[6] = offset
+    open_[END] = copy_bytes(data, rest, size, out, position)
+    open_[COUNT] += 1
+    open_[MAX_TIME] = max(open_[MAX_TIME], timestamp)
+    open_[LAST] = offset
 
 
 @inlined
@@ -144,39 +144,61 @@ def _pass(at: int, end: int, count: int) -> int:
     return at
 
 
+class InflatedBatches(NamedTuple):
+    """Decompressed records: those of batch i are ``data[starts[i]:ends[i]]``."""
+
+    data: Bytes
+    starts: Int64
+    ends: Int64
+
+
+class ListedOffsets(NamedTuple):
+    """Offsets, ascending, that stay, or with ``keep`` False go; ``until[i]`` of them are met once batch i is
+    through."""
+
+    offsets: Int64
+    until: Int64
+    keep: bool
+
+
+class OpenBatch(NamedTuple):
+    """Where the new batches go: ``out`` their bytes, ``state`` the open one's (START to MET), ``rows`` a row
+    a finished batch, as ``_close`` has them."""
+
+    out: Bytes
+    state: Int64
+    rows: Int64
+
+
 @kernel
 def _coalesce(
     window: Bytes,
-    data: Bytes,
-    starts: Int64,
-    ends: Int64,
     batches: Directory,
+    inflated: InflatedBatches,
     action: Int64,
-    listed: Int64,
-    until: Int64,
-    keep_listed: bool,
+    wanted: ListedOffsets,
     limit: int,
-    out: Bytes,
-    open_: Int64,
-    rows: Int64,
+    into: OpenBatch,
     offsets: Int64,
 ) -> tuple[int, int]:
     """Go through v2 batches: (records kept, 0), or (the bad batch, what is wrong: below 0).
 
-    ``listed``: offsets, ascending, of which ``until[i]`` are met once batch i is through. ``offsets`` is
-    filled with those that are kept, ``rows`` and ``open_`` are as ``_close`` and ``Coalescer`` have them.
+    ``offsets`` is filled with those that are kept; a batch whose ``action`` is 1 is copied as it is.
     """
+    listed, until, keep_listed = wanted
+    out, open_, rows = into
+    data = inflated.data
     kept, origin = 0, data.ctypes.data
-    met = open_[10]
+    met = open_[MET]
     for i in range(len(batches)):
         header = batches[i]
         log_append = header.attributes & 8 != 0
-        other = open_[7] != header.attributes & 0x0F or open_[8] != header.leader_epoch
-        if open_[2] and (action[i] or other or (log_append and open_[4] != header.max_timestamp)):
+        other = open_[KIND] != header.attributes & 0x0F or open_[EPOCH] != header.leader_epoch
+        if open_[COUNT] and (action[i] or other or (log_append and open_[BASE_TIME] != header.max_timestamp)):
             _close(out, open_, rows)
         if action[i]:
             _copy_batch(window, header, out, open_, rows)
-        at, end, left = origin + starts[i], origin + ends[i], header.count
+        at, end, left = origin + inflated.starts[i], origin + inflated.ends[i], header.count
         # Extraction saw that offsets ascend: where none is missing, those that go need not be read.
         is_dense = keep_listed and header.last_offset - header.base_offset + 1 == header.count
         while left > 0:
@@ -204,14 +226,14 @@ def _coalesce(
             kept += 1
             if action[i]:
                 continue
-            far = open_[1] - open_[0] + at - rest > limit or offset - open_[3] > 0x7FFFFFFF
-            if open_[2] and far:
+            far = open_[END] - open_[START] + at - rest > limit or offset - open_[BASE] > 0x7FFFFFFF
+            if open_[COUNT] and far:
                 _close(out, open_, rows)
             timestamp = header.max_timestamp if log_append else header.base_timestamp + delta
             _add(data, rest - origin, at - rest, offset, timestamp, header, out, open_)
         if met != until[i]:
             return i, -1
-    open_[10] = met
+    open_[MET] = met
     return kept, 0
 
 
@@ -290,9 +312,10 @@ class Coalescer:
         until = np.searchsorted(self._listed, batches["last_offset"], side="right")
         action = self._copied(batches, until)
         self._open[ROWS] = 0
-        arguments: list[Any] = [window, data, starts, ends, batches, action, self._listed, until]
-        arguments += [self._keep_listed, self._limit, self._room, self._open, rows, offsets]
-        kept, wrong = _coalesce(*arguments)
+        wanted = ListedOffsets(self._listed, until, self._keep_listed)
+        into = OpenBatch(self._room, self._open, rows)
+        inflated = InflatedBatches(data, starts, ends)
+        kept, wrong = _coalesce(window, batches, inflated, action, wanted, self._limit, into, offsets)
         if wrong:
             position = origin + int(batches["position"][kept])
             if wrong == _MISSED:
@@ -395,13 +418,13 @@ class StagedSegment:
 
 
 @dataclass(slots=True, kw_only=True)
-class Rewritten:
-    """What became of a group: its segments, the records in them, and the first trouble."""
+class WrittenGroup:
+    """What became of a group: its segments, the records in them, and the first failure."""
 
     group: int
     kept: int = 0
     segments: list[StagedSegment] = field(default_factory=list)
-    trouble: Trouble | None = None
+    failure: LogFailure | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -410,7 +433,7 @@ class FoldedKeys:
 
     bucket: int
     keys: KeysPart | None = None
-    trouble: Trouble | None = None
+    failure: LogFailure | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -423,13 +446,13 @@ class FoldWork:
     hidden: dict[int, Int64]
     keys: tuple[OldKeys, ...]
     hash_key: tuple[int, int]
-    output: Output
+    output: OutputSettings
 
 
 class _Sink:
     """Segments as they are written: a new one where the one before is full or too wide."""
 
-    def __init__(self, output: Output, attempt: str, report: Rewritten) -> None:
+    def __init__(self, output: OutputSettings, attempt: str, report: WrittenGroup) -> None:
         self._output, self._attempt, self._report = output, attempt, report
         self._writer: files.Writer | None = None
         self._room = contextlib.ExitStack()
@@ -509,17 +532,17 @@ class _Sink:
         self._report.segments.clear()
 
 
-def rewrite_group(work: CompactionWork, group: Group, winners: Int64, attempt: str) -> Rewritten:
-    """Write the group's ``winners`` (offsets, int64, in any order) into new segments.
+def rewrite_group(work: CompactionWork, group: Group, retained: Int64, attempt: str) -> WrittenGroup:
+    """Write the group's ``retained`` (offsets, int64, in any order) into new segments.
 
     Never raises for what is wrong with the log, the disk or the counts: the report says so, and the files of
     this attempt are gone then.
     """
-    coalescer = Coalescer(np.sort(winners), batch_limit=work.output.batch_limit)
-    return _written(work.name, work.sources, group, coalescer, work.output, attempt, len(winners))
+    coalescer = Coalescer(np.sort(retained), batch_limit=work.output.batch_limit)
+    return _written(work.name, work.sources, group, coalescer, work.output, attempt, len(retained))
 
 
-def fold_group(work: FoldWork, group: Group, attempt: str) -> Rewritten:
+def fold_group(work: FoldWork, group: Group, attempt: str) -> WrittenGroup:
     """Write what is not hidden of a group of generations' segments into new ones. Never raises, as above."""
     mine = {source.generation for source in work.sources[group.first : group.last]}
     parts = [offsets for each, offsets in sorted(work.hidden.items()) if each in mine]
@@ -534,11 +557,11 @@ def _written(
     sources: tuple[Source, ...],
     group: Group,
     coalescer: Coalescer,
-    output: Output,
+    output: OutputSettings,
     attempt: str,
     expected: int | None,
-) -> Rewritten:
-    report = Rewritten(group=group.index)
+) -> WrittenGroup:
+    report = WrittenGroup(group=group.index)
     sink = _Sink(output, f"{group.index}.{attempt}", report)
     try:
         for source in sources[group.first : group.last]:
@@ -548,15 +571,16 @@ def _written(
         sink.close()
         report.kept = coalescer.kept
         if expected is not None and report.kept != expected:
-            raise CheckFailedError(f"{name}: {expected} winners, but {report.kept} records were written")
+            counts = f"{expected} retained offsets, but {report.kept} records were written"
+            raise CheckFailedError(f"{name}: {counts}")
         _read_back(report, group, np.concatenate([np.empty(0, np.int64), *coalescer.offsets]), output)
     except Exception as error:
-        report.trouble = trouble_of(error)
+        report.failure = failure_of(error)
         sink.drop()
     return report
 
 
-def _coalesced(source: Source, coalescer: Coalescer, output: Output) -> Iterator[Coalesced]:
+def _coalesced(source: Source, coalescer: Coalescer, output: OutputSettings) -> Iterator[Coalesced]:
     """What a source adds; only batches that have something that stays are looked at."""
     following = source.base_offset
     with opened(source) as reader:
@@ -570,7 +594,7 @@ def _coalesced(source: Source, coalescer: Coalescer, output: Output) -> Iterator
                     yield found
 
 
-def _read_back(report: Rewritten, group: Group, offsets: Int64, output: Output) -> None:
+def _read_back(report: WrittenGroup, group: Group, offsets: Int64, output: OutputSettings) -> None:
     """Scan the new segments from disk: checksums, order, exactly these offsets, the indexes built again.
 
     Raises CheckFailedError, CorruptFileError, OSError.
@@ -617,5 +641,5 @@ def fold_keys(work: FoldWork, bucket: int, buckets: int, attempt: str) -> Folded
         best, bounds = best_of_each_key(parts, words, first, each)
         report.keys = keep_part(work.output, best, bounds, np.ones(len(best), np.bool_), first, attempt)
     except Exception as error:
-        report.trouble = trouble_of(error)
+        report.failure = failure_of(error)
     return report

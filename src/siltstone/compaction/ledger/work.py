@@ -3,9 +3,9 @@
 ::
 
     extract        sources        → entries by bucket, keyless records that stay, and what was seen
-    merge_bucket   one bucket     → winners, the new key index's part, what older generations lose
+    merge_bucket   one bucket     → retained offsets, the new key index's part, what older generations lose
 
-A piece never raises for what is wrong with a log or a file: it reports ``Trouble``.
+A piece never raises for what is wrong with a log or a file: it reports ``LogFailure``.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from siltstone.compaction.extraction import (
     Decoded,
     Extracted,
     Group,
-    Trouble,
+    LogFailure,
     aborted_of,
     decoded,
-    trouble_of,
+    failure_of,
 )
 from siltstone.compaction.keys import PLAIN_WORDS, TIMED_WORDS, EntryBlob, deleted_of, offsets_of
 from siltstone.compaction.ledger.key_index import KeyIndex, KeysPart, write_part
@@ -76,7 +76,7 @@ class OldKeys:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
+class OutputSettings:
     """How new files are written: ``staging`` is the run's folder, sizes are in bytes.
 
     ``segment_bytes``: a segment that has so much ends. ``memory_bytes``: what a task may take for keys.
@@ -110,7 +110,7 @@ class CompactionWork:
     by_time: bool
     retain_null_key: bool
     older: tuple[OldKeys, ...]
-    output: Output
+    output: OutputSettings
 
     @property
     def words(self) -> int:
@@ -122,7 +122,7 @@ class CompactionWork:
 class Merged:
     """What became of a bucket: counts of keys, ``arrived`` entries, and the new key index's part.
 
-    ``winners``: offsets that are written (int64, ascending). ``deleted``: keys that are deleted.
+    ``retained``: offsets that are written (int64, ascending). ``deleted``: keys that are deleted.
     ``beaten``: keys for which an older event came late. ``hidden``: generation → offsets that it loses
     (int64, ascending).
     """
@@ -132,8 +132,8 @@ class Merged:
     deleted: int = 0
     beaten: int = 0
     keys: KeysPart | None = None
-    trouble: Trouble | None = None
-    winners: Int64 = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
+    failure: LogFailure | None = None
+    retained: Int64 = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
     hidden: dict[int, Int64] = field(default_factory=dict, repr=False)
 
 
@@ -179,7 +179,7 @@ def extract(
     """The keys of some sources (numbers into ``work.sources``, ascending) as blobs of entries; the offsets of
     keyless records that stay as arrays.
 
-    ``found`` is filled on the way; when it has trouble in the end, the blobs are not to be used.
+    ``found`` is filled on the way; when it has failure in the end, the blobs are not to be used.
     """
     collector = EntryCollector(
         hash_key=work.hash_key,
@@ -193,7 +193,7 @@ def extract(
         yield from collector.finish()
         found.entries = collector.handed_on
     except Exception as error:
-        found.trouble = trouble_of(error)
+        found.failure = failure_of(error)
 
 
 def _extract_source(
@@ -270,7 +270,7 @@ def merge_bucket(
         merged.arrived = sum(len(blob.entries) for blob in blobs)
         _merge(work, blobs, buckets, attempt, merged)
     except Exception as error:
-        merged.trouble = trouble_of(error)
+        merged.failure = failure_of(error)
     return merged
 
 
@@ -291,7 +291,7 @@ def _merge(
     stays = ~deleted_of(entries) & ~beaten
     merged.deleted = int(np.count_nonzero(~stays & ~beaten))
     merged.beaten = int(np.count_nonzero(beaten))
-    merged.winners = np.sort(offsets_of(entries[stays]))
+    merged.retained = np.sort(offsets_of(entries[stays]))
     merged.keys = keep_part(work.output, entries, bounds, ~beaten if work.by_time else stays, first, attempt)
 
 
@@ -307,7 +307,7 @@ def _meet(work: CompactionWork, new: NewEntries, old: OldKeys, first: int, each:
 
 
 def keep_part(
-    output: Output, entries: Words, bounds: Int64, kept: Flags, first: int, attempt: str
+    output: OutputSettings, entries: Words, bounds: Int64, kept: Flags, first: int, attempt: str
 ) -> KeysPart:
     """Write those entries of a run of partitions that are ``kept`` as a part of a key index.
 

@@ -331,10 +331,10 @@ class _Recovery:
 
     def _look_at(self, number: int, *, check: bool) -> None:
         segment, limit = self.segments[number], self._limit(number)
-        trouble = (quick_trouble if self._clean and not check else whole_trouble)(
+        failure = (quick_trouble if self._clean and not check else whole_trouble)(
             segment, limit, self._changes.names
         )
-        if not trouble and not check:
+        if not failure and not check:
             return
         states = self._history.at(segment.base_offset, self.segments)
         aborted: list[AbortedEntry] = []
@@ -348,9 +348,9 @@ class _Recovery:
             lying = trouble_with_log(segment, self._changes.names)
             lying += lacks_transactions(segment, self._changes.names, aborted)
             lying += self._distrusted(segment, aborted)
-            trouble += [name for name in lying if name not in trouble]
-        if trouble:
-            self._write_indexes(segment, scan, aborted, trouble)
+            failure += [name for name in lying if name not in failure]
+        if failure:
+            self._write_indexes(segment, scan, aborted, failure)
         if check:
             self._note_gaps(number, scan)
 
@@ -393,9 +393,9 @@ class _Recovery:
         segment: Segment,
         scan: SegmentScan,
         aborted: Sequence[AbortedEntry],
-        trouble: Sequence[str] | None = None,
+        failure: Sequence[str] | None = None,
     ) -> None:
-        """Write a scanned segment's indexes: those in ``trouble``, and one that is missing; None: all."""
+        """Write a scanned segment's indexes: those in ``failure``, and one that is missing; None: all."""
         built = {
             "index": scan.indexes.offset_index,
             "timeindex": scan.indexes.time_index,
@@ -406,10 +406,10 @@ class _Recovery:
             known = name in self._changes.names
             if kind == "txnindex" and not known and not data:
                 continue
-            if trouble is not None and known and name not in trouble:
+            if failure is not None and known and name not in failure:
                 continue
             wrong = kind != "txnindex" and segment.base_offset in self._too_wide
-            if wrong or name in (trouble or ()) or not (known and self._was_of(name, kind, data)):
+            if wrong or name in (failure or ()) or not (known and self._was_of(name, kind, data)):
                 self.rebuilt.append(name)
             self._changes.write(name, data)
 

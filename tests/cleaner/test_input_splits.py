@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from siltstone.base.records.control import end_transaction_marker
-from siltstone.compaction import input_splits as stretches
+from siltstone.compaction import input_splits as splits
 from siltstone.compaction.extraction import Extracted, Group
-from siltstone.compaction.input_splits import Stretch, place_near, shares, whole
+from siltstone.compaction.input_splits import InputSplit, place_near, shares, whole
 from siltstone.compaction.warm_up import small_work
 from siltstone.compaction.work import carried_between, extract
 from siltstone.log.segments import Segment, list_segments, unchanged, windows
@@ -26,7 +26,7 @@ MIB = 1 << 20
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of any size are worth a task."""
-    monkeypatch.setattr(stretches, "LEAST_BYTES", 1)
+    monkeypatch.setattr(splits, "LEAST_BYTES", 1)
 
 
 def log(tmp_path: Path, sizes: Sequence[int], interval: int = 300) -> tuple[list[Segment], int]:
@@ -43,16 +43,16 @@ def log(tmp_path: Path, sizes: Sequence[int], interval: int = 300) -> tuple[list
     return list_segments(partition), offset
 
 
-def assert_covers(runs: Sequence[Sequence[Stretch]], segments: Sequence[Segment], end: int) -> None:
-    """Every byte and every offset once, in order, and batches begin and end with their stretches."""
+def assert_covers(runs: Sequence[Sequence[InputSplit]], segments: Sequence[Segment], end: int) -> None:
+    """Every byte and every offset once, in order, and batches begin and end with their splits."""
     offset = segments[0].base_offset
     places = dict.fromkeys(range(len(segments)), 0)
-    for stretch in (stretch for run in runs for stretch in run):
-        assert stretch.first == offset and stretch.start == places[stretch.segment] < stretch.behind
-        with unchanged(segments[stretch.segment]) as reader:
-            found = [each.batches for each in windows(reader, start=stretch.start, size=stretch.behind)]
+    for split in (split for run in runs for split in run):
+        assert split.first == offset and split.start == places[split.segment] < split.behind
+        with unchanged(segments[split.segment]) as reader:
+            found = [each.batches for each in windows(reader, start=split.start, size=split.behind)]
         assert found[0]["base_offset"][0] == offset
-        offset, places[stretch.segment] = stretch.end, stretch.behind
+        offset, places[split.segment] = split.end, split.behind
         assert found[-1]["last_offset"][-1] == offset - 1
     assert offset == end
     assert list(places.values()) == [segment.size for segment in segments]
@@ -69,7 +69,7 @@ def test_tasks_get_about_the_same(tmp_path: Path, sizes: list[int], tasks: int) 
     if total / tasks > 1000:
         assert len(runs) == tasks
         for run in runs:
-            size = sum(stretch.behind - stretch.start for stretch in run)
+            size = sum(split.behind - split.start for split in run)
             assert abs(size - total / tasks) < total / tasks / 8 + 600
 
 
@@ -87,7 +87,7 @@ def test_of_no_segments_there_are_no_stretches() -> None:
 
 def test_small_parts_are_not_worth_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     segments, end = log(tmp_path, [90, 10, 20])
-    monkeypatch.setattr(stretches, "LEAST_BYTES", 32 * MIB)
+    monkeypatch.setattr(splits, "LEAST_BYTES", 32 * MIB)
     assert shares(segments, end, 3, may_cut=True) == [[whole(segments, end)[0]], whole(segments, end)[1:]]
     big = [replace(segment, size=segment.size * 20_000) for segment in segments]  # indexes that name little
     assert [len(run) for run in shares(big, end, 2, may_cut=True)] in ([1, 2], [1, 3], [2, 2])
@@ -181,7 +181,7 @@ def test_transactions_that_run_over_cuts(tmp_path: Path) -> None:
         entries = 0
         for run in reversed(runs):
             entries += sum(len(blob.entries) for blob in extract(work, run, 1, 1000, found))
-        assert found.trouble is None and found.records == offset
+        assert found.failure is None and found.records == offset
         assert entries == offset - 3
         assert carried_between(work, found) == {1: Carried(unended=(2,))}
     assert len(runs) == 19
