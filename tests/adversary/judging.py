@@ -93,8 +93,7 @@ def _line(done: Done) -> str:
 class Sight:
     """The directories at one moment: logs by path, every file's facts, the checkpoints.
 
-    ``settled``: what logs whose offsets do not ascend become by the swaps that lie there, where that puts
-    them in order.
+    ``settled``: what logs whose offsets do not ascend become by the swaps that lie there.
     """
 
     logs: dict[str, Log]
@@ -110,7 +109,7 @@ def _look(scene: Scene) -> Sight:
     settled = {path: plain.with_swaps_done(log) for path, log in logs.items() if not log.ascends}
     return Sight(
         logs=logs,
-        settled={path: log for path, log in settled.items() if log.ascends},
+        settled=settled,
         facts={str(path): facts_of(path) for path in scene.directories},
         bystander=facts_of(scene.bystander),
         twin=facts_of(scene.root / "twin"),
@@ -147,7 +146,8 @@ def _one_command(name: str, draw: Random, scene: Scene) -> tuple[list[str], Done
     done = COMMANDS[name](draw, scene)
     after = _look(scene)
     for path, log in before.settled.items():
-        if path in after.logs and after.logs[path].logs() != before.logs[path].logs():
+        now = after.logs[path].logs() if path in after.logs else before.logs[path].logs()
+        if now != before.logs[path].logs() and (log.ascends or now == log.logs()):
             before.logs[path] = log
     found = list(done.contract)
     if done.error is not None:
@@ -249,7 +249,8 @@ def _judge_cleaning(scene: Scene, done: Done, before: Sight, after: Sight) -> li
         if done.interrupted and topic_of(Path(path)) in scene.base.topics:
             rules = _interrupted(scene, done, before, path, rules)
         found += [f"{name}: {problem}" for problem in oracle.problems(log, now, rules)]
-        if rules.cleans and scene.snapshots_hold and not scene.doubtful and log.ascends:
+        expires = "producer.id.expiration.ms" in scene.broker_config
+        if rules.cleans and scene.snapshots_hold and not (scene.doubtful or expires) and log.ascends:
             live = oracle.live_batches(log, now, rules, PRODUCER_EXPIRATION_MS)
             found += [f"{name}: {problem}" for problem in live] if not rules.expires else []
         # A segment that is too wide is split, and a swap finished, before it is looked whether to clean.

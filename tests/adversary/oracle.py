@@ -214,12 +214,13 @@ def _cut_from(before: Log, rules: Rules) -> int | None:
         return None
     if rules.log_start > before.end_offset:
         return 0
-    bases = [*before.segments, LONG_MAX]
+    bases = [*before.segments, LONG_MAX + 1]  # the active segment is always looked at
     for number, segment in enumerate(before.segments.values()):
         if segment.damaged_at is None or bases[number + 1] <= rules.recovery_point:
             continue
         whole = [batch for position, batch in segment.batches if position < segment.damaged_at]
-        return whole[-1].last_offset + 1 if whole else segment.base_offset
+        end = whole[-1].last_offset + 1 if whole else segment.base_offset
+        return 0 if end < rules.log_start else end
     return None
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from siltstone.base.clock import Clock
 from siltstone.base.config import LogConfig
+from siltstone.base.errors import CorruptFileError
 from siltstone.base.records.build import BatchShape, Spans, build_batch
 from siltstone.base.records.checksum import first_bad_checksum
 from siltstone.base.records.decode import decode_records
@@ -141,7 +142,11 @@ def clean_open_log(
     here = LogDirectory(log.directory.parent, {WHERE: log.directory}, [])
     state = LogState(where=WHERE, path=log.directory, directory=here, config=settings(given))
     staging = log.directory / STAGING / RUN
-    found = plan_log(state, _checkpoints(log, checkpoint), _choices(now_ms), staging)
+    try:
+        found = plan_log(state, _checkpoints(log, checkpoint), _choices(now_ms), staging)
+    except CorruptFileError as error:  # a truncation cut into a batch, and what was left was deleted
+        assert "is above the log's end" in str(error) and log.log_start_offset == log.log_end_offset
+        return None
     if not isinstance(found, Planned):
         return None
     make_folder(staging)

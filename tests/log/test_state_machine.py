@@ -59,7 +59,10 @@ class LogMachine(LogRules):
         # Retention by time and size has a rule of its own; what lies below the start is read by nobody.
         config = {**self.settings, "cleanup.policy": "compact"}
         result = logs.run(path, config=config, now_ms=self.clock.now_ms())
-        assert result.status in ("cleaned", "nothing_to_do"), result
+        if result.status == "uncleanable":  # a truncation cut into a batch, and what was left was deleted
+            assert "is above the log's end" in result.reason and self.model.start == self.model.end
+        else:
+            assert result.status in ("cleaned", "nothing_to_do"), result
         compacted = result.status == "cleaned" and not any("not compacted" in each for each in result.notes)
         now = read_checkpoint(path / CLEANER_CHECKPOINT).get(WHERE)
         self._cleaned(now if compacted else None, end)

@@ -17,6 +17,7 @@ from siltstone.compaction.inplace import cleaner as cleaner_module
 from siltstone.compaction.inplace import cleaner as waves_module
 from siltstone.compaction.report import LogResult
 from siltstone.spark import clean as pipeline
+from siltstone.spark import jobs as spark_jobs
 from siltstone.spark import tasks as spark_tasks
 from siltstone.spark.clean import SparkEngine
 from tests.operator.staged import (
@@ -135,8 +136,8 @@ def test_several_logs(
     second, again = stage_several(golden, names, tmp_path / "b")
     wanted = app.clean(request, engine=lambda request, progress: InProcessEngine()).results
     jobs: list[int] = []
-    real = pipeline.collect
-    monkeypatch.setattr(pipeline, "collect", lambda *given: jobs.append(1) or real(*given))
+    real = spark_jobs.collect
+    monkeypatch.setattr(spark_jobs, "collect", lambda *given: jobs.append(1) or real(*given))
     found = app.clean(again, engine=lambda request, progress: SparkEngine(session)).results
     assert [(each.where, each.status) for each in found] == [(each.where, each.status) for each in wanted]
     assert logs_in(second) == logs_in(first) and len(jobs) == (4 if each == 1 else 1)

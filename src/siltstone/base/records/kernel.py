@@ -11,6 +11,7 @@ has compared the address with the end of an array that it holds.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -26,10 +27,30 @@ def kernel(function: Function) -> Function:
     """Compile ``function`` with numba: cached on disk where possible, without the GIL."""
     try:
         compiled: Any = njit(cache=True, nogil=True)(function)
+        _pass_over_strange_indexes(compiled)
     except RuntimeError:  # "cannot cache function …: no locator available"
         compiled = njit(nogil=True)(function)
     wrapped: Function = compiled
     return wrapped
+
+
+def _pass_over_strange_indexes(compiled: Any) -> None:
+    """Take a cache that another version of this package left for none.
+
+    numba reads a cache's index whole before it compares the source's time. An index names the classes of a
+    kernel's arguments: where one of them has another name or place by now, reading it fails, and so would
+    every call. (numba 0.60 to 0.68, ``IndexDataCacheFile._load_index``.)
+    """
+    found = compiled._cache._cache_file
+    load = found._load_index
+
+    def load_index() -> Any:
+        try:
+            return load()
+        except (AttributeError, ImportError, EOFError, pickle.UnpicklingError):
+            return {}
+
+    found._load_index = load_index
 
 
 def inlined(function: Function) -> Function:

@@ -301,9 +301,12 @@ def _refuse_start_beyond(state: LogState, checkpoints: Checkpoints, end_offset: 
     """A log start above the log's end, which no broker writes, would let retention take everything.
 
     A broker's own start does take it (Kafka's ``LogLoader``): whether that is wanted its operator must say.
+    Of an empty log there is nothing to take. (Files end below the start that was written where a truncation
+    cut into a batch, and all that was left was deleted.)
     """
     start = checkpoints.log_start.get(state.where, 0)
-    if start > end_offset and state.opened is None:
+    is_empty = not any(segment.size for segment in state.segments())
+    if start > end_offset and state.opened is None and not is_empty:
         raise CorruptFileError(
             str(state.directory.path / LOG_START_CHECKPOINT),
             0,
