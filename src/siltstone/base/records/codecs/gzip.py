@@ -1,11 +1,10 @@
-"""gzip, read by isal and written by zlib-ng (decision 0011).
+"""gzip, by zlib-ng (decision 0011).
 
 One member is read after another, as ``java.util.zip.GZIPInputStream`` does.
 """
 
 from __future__ import annotations
 
-from isal import isal_zlib
 from zlib_ng import zlib_ng
 
 from siltstone.base.records.codecs.scratch import DecompressedTooLargeError, DecompressionError, Scratch
@@ -13,7 +12,7 @@ from siltstone.base.records.codecs.scratch import DecompressedTooLargeError, Dec
 _GZIP = 31
 """zlib's window bits: 32 KiB, with gzip's header and trailer."""
 _DEFAULT_LEVEL = -1
-_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # its stub calls it an instance
+_ERROR: type[Exception] = zlib_ng.error
 
 
 def decompress(data: memoryview, scratch: Scratch, limit: int) -> int:
@@ -31,7 +30,7 @@ def decompress(data: memoryview, scratch: Scratch, limit: int) -> int:
 
 def _member(data: memoryview, size_max: int) -> tuple[bytes, memoryview]:
     """At most ``size_max`` bytes of the first member, and what is behind it. Raises DecompressionError."""
-    member = isal_zlib.decompressobj(_GZIP)
+    member = zlib_ng.decompressobj(_GZIP)
     try:
         plain: bytes = member.decompress(data, size_max)
     except _ERROR as error:
