@@ -12,7 +12,7 @@ from siltstone.base.records.codecs.scratch import DecompressedTooLargeError, Dec
 _GZIP = 31
 """zlib's window bits: 32 KiB, with gzip's header and trailer."""
 _DEFAULT_LEVEL = -1
-_ERROR: type[Exception] = zlib_ng.error
+_ERROR: type[Exception] = zlib_ng.error  # type: ignore[assignment]  # its stub calls it an instance
 
 
 def decompress(data: memoryview, scratch: Scratch, limit: int) -> int:
