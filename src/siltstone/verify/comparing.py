@@ -478,11 +478,13 @@ class Comparison:
         if self._before.is_modern:
             stamped, horizon = horizons_of(self._before.batches)
             may = stamped & (horizon <= terms.now_ms)
-            return may, may & terms.now_is_exact
+            waits = self._before.batches["last_offset"] >= self._pair.tombstones_from
+            return may, may & terms.now_is_exact & ~waits
         segment = next(each for each in self._pair.before if each.path == self._before.path)
         over = segment.modified_ms <= self._pair.legacy_horizon_ms
         may = np.full(len(self._before.batches), over)
-        return may, may & (terms.delete_retention_ms is not None)
+        waits = self._before.batches["last_offset"] >= self._pair.tombstones_from
+        return may, may & (terms.delete_retention_ms is not None) & ~waits
 
     def _note(self, kind: str, detail: str, bad: Flags) -> None:
         self._findings.add_offsets(kind, detail, self._before.columns.offset[bad])

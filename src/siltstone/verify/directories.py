@@ -20,6 +20,7 @@ from siltstone.base.errors import (
 )
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import LogDirectory
+from siltstone.log.ledger.keeping import uncovered
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import (
     LEADER_EPOCH_CHECKPOINT,
@@ -280,6 +281,7 @@ def _pair(
         producers=tuple((each.producer_id, each.last_offset, each.producer_epoch) for each in alive),
         terms=terms,
         hash_key=(secrets.randbits(64), secrets.randbits(64)),
+        tombstones_from=uncovered(before.place).tombstones_from,
     )
     _check_range(pair, before, after, producers, log.findings)
     _check_segments(pair, after, producers.end_offset, log.findings)

@@ -69,6 +69,7 @@ class LogPair:
     went. ``rewritten_end``: segments of BEFORE below it may have been rewritten, those above must be as they
     were. ``aborted``: the entries of BEFORE's ``.txnindex`` files. ``producers``: (id, last data offset, -1
     without one, epoch) of those that are alive. ``hash_key``: of the hash of keys, drawn anew for each run.
+    ``tombstones_from``: tombstones from it on wait for the log's compacted ledger, at any age.
     """
 
     name: str
@@ -81,6 +82,7 @@ class LogPair:
     producers: Producers
     terms: Terms
     hash_key: tuple[int, int]
+    tombstones_from: int = LONG_MAX
 
     @property
     def was_cleaned(self) -> bool:

@@ -5,6 +5,7 @@ Whoever makes the log shorter at its end, or takes it away, ends what a compacti
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siltstone.base.clock import ManualClock
+from siltstone.commands import clean as cleaning
+from siltstone.commands import review
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.ledger.engine import Compacted, InProcessCompactionEngine
 from siltstone.compaction.ledger.work import CompactionWork
@@ -135,6 +138,43 @@ def test_a_tombstone_waits_for_the_ledger_that_has_its_key(tmp_path: Path, value
         clean(manager)
         clean_again = [offset for offset, _, value in seen(log, read_compacted=False) if value is None]
         assert clean_again == [], "the ledger has met it"
+
+
+def test_explain_and_verify_know_of_a_tombstone_that_waits_for_the_ledger(tmp_path: Path) -> None:
+    """They must say what cleaning does, not what it would do without a ledger."""
+    clock, path = ManualClock(NOW), tmp_path / "data"
+    path.mkdir()
+    topic = {**COMPACT, "delete.retention.ms": "1000"}
+    with serving(path, topic=topic, clock=clock) as (manager, compactions):
+        log = manager[USERS]
+        put(log, ("a", "1"), ("b", "1"))
+        compacted(compactions)
+        put(log, ("a", None))
+        for _ in range(2):
+            fill(log, 3, "cd")
+            clean(manager)
+        fill(log, 3, "cd")
+        directory = log.directory.parent
+    given = {
+        "config": ("cleanup.policy=compact", "segment.bytes=300", "delete.retention.ms=1000"),
+        "topics": ("users",),
+        "now_ms": clock.now_ms(),
+        "high_watermark": "end",
+    }
+    told = review.explain(review.ExplainRequest(directories=(directory,), force=True, no_spark=True, **given))
+    (log_told,) = told.logs
+    assert log_told.is_explained, log_told.reason
+    assert log_told.outcome.removed["tombstones"] == log_told.outcome.removed_bytes["tombstones"] == 0
+    shutil.copytree(directory, tmp_path / "before")
+    request = cleaning.CleanRequest(
+        directories=(directory,), in_place=True, force=True, no_spark=True, **given
+    )
+    (result,) = cleaning.clean(request).results
+    assert (result.status, result.removed.tombstones) == (CLEANED, 0) and result.removed.superseded
+    verdict = review.verify(
+        review.VerifyRequest(before=tmp_path / "before", after=directory, no_spark=True, **given)
+    )
+    assert verdict.is_sound, [log.problems for log in verdict.logs]
 
 
 def test_by_time_what_is_not_compacted_is_not_cleaned(tmp_path: Path) -> None:

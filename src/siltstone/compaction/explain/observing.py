@@ -187,7 +187,8 @@ def _seen(
     control = (((batches["attributes"] & CONTROL_BIT) != 0) & modern)[columns.batch]
     stamped = delete_horizons(batches)
     horizon = np.where(stamped, batches["base_timestamp"], -1)
-    expired = np.where(modern, stamped & (horizon <= work.now_ms), not keeps)[columns.batch]
+    expired = np.where(modern, stamped & (horizon <= work.now_ms), not keeps)
+    expired = (expired & (batches["last_offset"] < work.tombstones_from))[columns.batch]
     data = ~control & ~aborted
     keyed = data & (columns.key_size >= 0)
     dead = keyed & (columns.value_size < 0)
