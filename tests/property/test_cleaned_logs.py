@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
-from siltstone.compaction.input_splits import Stretch, shares
+from siltstone.compaction.input_splits import InputSplit, shares
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, LogResult
 from siltstone.compaction.work import LogWork
 from tests import in_memory
@@ -55,7 +55,7 @@ def live(life: Life, root: Path) -> None:
         assert logs.tree(copy) == logs.tree(living.root)
 
 
-def cut_up(work: LogWork) -> list[Stretch]:
+def cut_up(work: LogWork) -> list[InputSplit]:
     """As many tasks would extract it."""
     runs = shares(work.segments, work.end, 7, may_cut=not work.message_sets)
     return [stretch for run in runs for stretch in run]

@@ -11,7 +11,6 @@ has compared the address with the end of an array that it holds.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -47,7 +46,7 @@ def _pass_over_strange_indexes(compiled: Any) -> None:
     def load_index() -> Any:
         try:
             return load()
-        except (AttributeError, ImportError, EOFError, pickle.UnpicklingError):
+        except Exception:  # a class that is gone, a file that is cut: whatever a pickle may raise
             return {}
 
     found._load_index = load_index
