@@ -295,7 +295,7 @@ class Living:
         )
 
 
-def stretches_of_any_size(patch: pytest.MonkeyPatch) -> None:
+def splits_of_any_size(patch: pytest.MonkeyPatch) -> None:
     """Let tasks that extract cut segments wherever an index names a batch, however small they are."""
     patch.setattr(splits, "LEAST_BYTES", 1)
     patch.setattr(splits, "_NEAR", 1 << 30)

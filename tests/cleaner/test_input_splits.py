@@ -1,4 +1,4 @@
-"""Stretches: all of a log, each byte once, about the same for each task, cut only where batches begin."""
+"""Input splits: all of a log, each byte once, about the same for each task, cut only where batches begin."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, LogResult
 from siltstone.compaction.work import LogWork
 from tests import in_memory
 from tests.cleaner import judging, logs, oracle
-from tests.cleaner.lives import Life, Living, Round, lives, stretches_of_any_size
+from tests.cleaner.lives import Life, Living, Round, lives, splits_of_any_size
 from tests.log.index_checks import check_indexes
 
 
@@ -48,8 +48,8 @@ def live(life: Life, root: Path) -> None:
         if life.in_waves:
             limits = logs.one_group_a_wave(copy, living.settings(round_), living.clock.now_ms())
         with pytest.MonkeyPatch.context() as patch:
-            stretches_of_any_size(patch)
-            patch.setattr(LogWork, "stretches", property(cut_up))
+            splits_of_any_size(patch)
+            patch.setattr(LogWork, "splits", property(cut_up))
             spread = clean(living, copy, round_, life.buckets, limits)
         assert (spread.status, spread.removed) == (result.status, result.removed)
         assert logs.tree(copy) == logs.tree(living.root)
@@ -58,7 +58,7 @@ def live(life: Life, root: Path) -> None:
 def cut_up(work: LogWork) -> list[InputSplit]:
     """As many tasks would extract it."""
     runs = shares(work.segments, work.end, 7, may_cut=not work.message_sets)
-    return [stretch for run in runs for stretch in run]
+    return [split for run in runs for split in run]
 
 
 def clean(living: Living, root: Path, round_: Round, buckets: int, limits: RunLimits) -> LogResult:

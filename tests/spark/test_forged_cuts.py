@@ -16,7 +16,7 @@ from siltstone.compaction.report import CLEANED, UNCLEANABLE, LogResult
 from siltstone.log.segments import list_segments
 from siltstone.spark.clean import SparkEngine
 from tests.cleaner import logs
-from tests.cleaner.lives import stretches_of_any_size
+from tests.cleaner.lives import splits_of_any_size
 from tests.cleaner.logs import Rec, batch, one
 from tests.spark.ways import WAYS
 
@@ -51,7 +51,7 @@ def clean(path: Path, engine: Engine, limits: RunLimits | None = None) -> LogRes
 def test_a_cut_within_a_batch_is_done_again_without(
     tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, how: str, way: int
 ) -> None:
-    stretches_of_any_size(monkeypatch)
+    splits_of_any_size(monkeypatch)
     checkpoint = 9 if how == "second pass" else None
     ours = write(tmp_path / "ours", forged=True, checkpoint=checkpoint)
     wanted = write(tmp_path / "wanted", forged=False, checkpoint=checkpoint)
@@ -69,7 +69,7 @@ def test_a_cut_within_a_batch_is_done_again_without(
 def test_a_log_that_is_damaged_besides_stays_uncleanable(
     tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stretches_of_any_size(monkeypatch)
+    splits_of_any_size(monkeypatch)
     partition = write(tmp_path, forged=True)
     log = partition / f"{0:020d}.log"
     log.write_bytes(log.read_bytes()[:-1] + b"\x01")

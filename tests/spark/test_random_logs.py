@@ -20,7 +20,7 @@ from siltstone.spark.clean import SparkEngine
 from siltstone.spark.jobs import TOGETHER_BYTES
 from tests import in_memory
 from tests.cleaner import judging, logs, oracle
-from tests.cleaner.lives import Life, Living, Round, lives, stretches_of_any_size
+from tests.cleaner.lives import Life, Living, Round, lives, splits_of_any_size
 
 pytestmark = pytest.mark.spark
 
@@ -56,7 +56,7 @@ def check(life: Life, root: Path, session: SparkSession) -> None:
         together_bytes=TOGETHER_BYTES * (life.buckets // 2 % 2),
     )
     with pytest.MonkeyPatch.context() as patch:
-        stretches_of_any_size(patch)
+        splits_of_any_size(patch)
         spread = clean(living, copy, last, engine, limits)
     judging.assert_cleaned(expected, copy / living.partition.name, spread, start)
     assert logs.tree(copy) == logs.tree(living.root)
