@@ -27,6 +27,7 @@ from siltstone.cli.watch import watch_logs
 from siltstone.commands import clean as cleaning
 from siltstone.commands.plots import size_text
 from siltstone.compaction import report as status
+from siltstone.compaction.discards import REASONS
 from siltstone.compaction.report import LogResult, failures
 
 _STYLE = {
@@ -113,16 +114,17 @@ def _records(result: LogResult) -> str:
     return _change(*("" if count is None else f"{count:,}" for count in known))
 
 
+def _discarded(reason: str) -> Callable[[LogResult], object]:
+    return lambda result: result.removed.counts[reason] or None
+
+
 _COLUMNS: Mapping[str, Callable[[LogResult], object]] = {
     "log": lambda result: result.where,
     "status": lambda result: Text(result.status, _STYLE.get(result.status, "dim")),
     "segments": lambda result: _change(str(result.segments_before), str(result.segments_after)),
     "bytes": lambda result: _change(size_text(result.bytes_before), size_text(result.bytes_after)),
     "records": _records,
-    "superseded": lambda result: result.removed.superseded or None,
-    "tombstones": lambda result: result.removed.tombstones or None,
-    "keyless": lambda result: result.removed.keyless or None,
-    "expired": lambda result: result.removed.expired or None,
+    **{reason: _discarded(reason) for reason in REASONS},
     "seconds": lambda result: f"{result.seconds:.2f}" if result.seconds else "",
 }
 """The table's columns: what each shows of a log."""

@@ -25,6 +25,7 @@ COLOURS = {
     "reclaimable": "#e07b39",
 }
 """The same thing has the same colour in every plot."""
+OTHER = "#8a8f98"
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 12, 12, 30
 _LABELS, _SAYS, _ROW = 240, 150, 20
 _GRID = 4
@@ -51,7 +52,7 @@ def shares(sizes: Sequence[tuple[str, int]], title: str) -> str:
         if size > 0:
             width = size / total * WIDTH
             says = f"{name}: {size_text(size)}, {size / total:.1%}"
-            parts.append(_rect(COLOURS[name], says, x=at, y=0, width=width, height=28))
+            parts.append(_rect(COLOURS.get(name, OTHER), says, x=at, y=0, width=width, height=28))
             at += width
     return _svg(title, 28, parts)
 
@@ -79,7 +80,7 @@ def over_time(moments: Sequence[Moment], title: str) -> str:
         ]
         corners = [(_LEFT, floor), *points, (_LEFT + width, floor)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
-        area = Element("polygon", {"fill": COLOURS[name], "points": path})
+        area = Element("polygon", {"fill": COLOURS.get(name, OTHER), "points": path})
         shapes.append(_titled(area, f"{name}: {size_text(values[-1])} in the end"))
     shapes.append(_text(time_text(first), "start", x=_LEFT, y=HEIGHT - 8))
     shapes.append(_text(time_text(last), "end", x=WIDTH - _RIGHT, y=HEIGHT - 8))

@@ -1,8 +1,9 @@
 """Why cleaning discards a record: the one table of reasons.
 
-The kernels' numbers, the counts of a report and their order, ``explain``, ``verify``'s table, the history,
-the log lines and the metrics all follow it. To add a reason, add a line here and let ``compaction/rewrite``
-count it. (What ``siltstone verify`` holds a cleaning to is written apart, in ``verify/``, on purpose.)
+The kernels' numbers, the counts of a report and their order, the JSON, the tables of ``clean`` and
+``explain``, the history and the log lines follow it. A new reason takes a number and a field here, at the
+same place, before ``expired``; ``rewrite`` counts it; ``explain/observing`` and ``explain/explaining`` say
+its bytes. ``verify`` says on purpose by itself what a sound cleaning is: ``verify/findings``, ``comparing``.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ For every batch one of five things happens::
 Records of aborted transactions go whatever their key; a marker stays until its transaction is empty and its
 horizon, with which the first such pass stamps it, has passed.
 
-``judging.judge`` decides for the records of a window, window by window; ``judging.emit`` writes. No Python
+``judge`` decides for the records of a window, window by window; ``emit`` writes. No Python
 object a record, and a compressed batch is the only thing that costs Python anything.
 """
 

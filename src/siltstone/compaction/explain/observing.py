@@ -307,7 +307,7 @@ def _tally(entries: Words, first_dirty: int, groups: Int64, since: Int64, reason
 
     ``groups`` (int64[n, 5]) is filled a key: first entry, records, bytes, superseded ones, their bytes.
     ``since`` (a row an entry): the time of the key's next record where the entry is superseded, else the
-    smallest int64. ``reasons`` (7): dirty keys, superseded, bytes, tombstones, bytes.
+    smallest int64. ``reasons`` (5): dirty keys, superseded, bytes, tombstones, bytes.
     """
     keep = ~np.uint64(3)
     number, i = 0, 0
