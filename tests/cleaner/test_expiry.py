@@ -294,3 +294,16 @@ def test_message_sets_are_counted_record_by_record(cleaned: Path, tmp_path: Path
         end,
         end - active,
     )
+
+
+def test_a_log_file_in_the_place_of_another_one_does_not_go_by_that_ones_times(tmp_path: Path) -> None:
+    """Its index says that all of it is old; what it holds is not."""
+    partition = write(tmp_path, checkpoint=4)
+    first, young = (partition / f"{base:020d}.log" for base in (1, 3))
+    data = first.read_bytes(), young.read_bytes()
+    first.write_bytes(data[1])
+    young.write_bytes(data[0])
+    before = logs.tree(partition)
+    result = clean(tmp_path)
+    assert result.status == FAILED and "are not of this segment" in result.reason
+    assert result.removed.expired == 0 and logs.tree(partition) == before

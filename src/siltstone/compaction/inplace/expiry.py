@@ -15,14 +15,17 @@ carries them out.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
+import numpy as np
+
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX, ConfigSource, LogConfig
-from siltstone.base.errors import CorruptFileError
+from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.compaction import report
 from siltstone.compaction.inplace.facts import Choices, LogState, Planned
@@ -30,6 +33,7 @@ from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import Rewritten
 from siltstone.compaction.work import LogWork
 from siltstone.log.ledger.store import LedgerStore
+from siltstone.log.lookup import batch_headers
 from siltstone.log.retention import Decision, SegmentFacts, decide
 from siltstone.log.segments import Segment, count_records, largest_timestamp, windows
 
@@ -42,12 +46,16 @@ UNKNOWN_RETENTION = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
     """A segment as the cleaning leaves it: ``size`` in bytes; its largest timestamp in ms and its records
-    when they are asked for. ``base.records`` answers None where damage keeps them from being counted."""
+    when they are asked for: ``records`` answers None where damage keeps them from being counted.
+
+    ``refuse_strange``: raises CorruptFileError where a batch is not of the segment, which ends at an offset.
+    """
 
     base_offset: int
     size: int
     largest_timestamp: Callable[[], int]
     records: Callable[[], int | None]
+    refuse_strange: Callable[[int], None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +99,26 @@ def _untouched(segment: Segment) -> Left:
         size=segment.size,
         largest_timestamp=lambda: largest_timestamp(segment),
         records=lambda: _count(segment),
+        refuse_strange=lambda end: _refuse_strange(segment, end),
     )
+
+
+def _refuse_strange(segment: Segment, end: int) -> None:
+    """What goes has to be the segment's own: a log file in the place of another one has that one's indexes,
+    and would go by its times. Damage is none of it: a segment that is too old goes with it, as in Kafka.
+
+    Raises CorruptFileError for a batch with offsets outside [base, ``end``).
+    """
+    with files.Reader(segment.path) as reader, contextlib.suppress(CorruptRecordError):
+        for rows in batch_headers(reader, end=segment.size):
+            bad = np.flatnonzero((rows["base_offset"] < segment.base_offset) | (rows["last_offset"] >= end))
+            if len(bad):
+                row = rows[bad[0]]
+                offsets = f"offsets {row['base_offset']} to {row['last_offset']}"
+                span = f"[{segment.base_offset}, {end})"
+                raise CorruptFileError(
+                    segment.path, int(row["position"]), f"{offsets} are not of this segment, {span}"
+                )
 
 
 def _new(work: LogWork, group: Rewritten) -> Left:
@@ -140,6 +167,8 @@ def expired(state: LogState, result: LogResult, choices: Choices, left: Sequence
     if not decisions:
         return None
     going = tuple(left[: len(decisions)])
+    for each, following in zip(going, left[1:], strict=False):
+        each.refuse_strange(following.base_offset)
     return Expiry(
         going=going,
         decisions=decisions,
