@@ -1,8 +1,7 @@
 """Siltstone: a Kafka-format commit log for Python whose log cleaner runs on Spark.
 
-Importing the package loads no Spark, no server and no web code. The rooms, from the bottom up:
-``base.records`` (bytes and columns), ``log`` (a partition directory), ``cleaner`` (what to clean and how),
-``spark`` (how the work is spread), ``commands.clean`` (the wiring) and ``cli``.
+Importing the package loads no Spark, no server and no web code. The packages, from the bottom up: ``base``,
+``log``, ``compaction`` and ``verify``, ``runtime``, ``tables``, ``spark``, ``commands``, ``cli``.
 """
 
 from __future__ import annotations

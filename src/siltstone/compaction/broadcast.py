@@ -6,7 +6,8 @@
     each group     ─ rewritten, its keys looked up on the way               (no exchange between groups)
 
 As Kafka's cleaner does it with its map. A clean record stays unless the map has its key; a dirty one only if
-it is the map's. The other way (``work``) sends an entry for every record of the log. Not for logs with
+it is the map's. The shuffle join sends an entry for each keyed record of the
+clean section, and about one for each dirty key. Not for logs with
 transactions, whose groups have to know of each other, nor for message sets.
 """
 
@@ -184,7 +185,7 @@ class Lookup:
 
 
 class OffsetMapFilter:
-    """The record_filter of a group whose keys are looked up as it is rewritten: nothing is read twice.
+    """Filters the records of one group by looking up their keys as the group is rewritten.
 
     ``transactional``: it met a batch of a transaction, or a marker, and gave up.
     """
@@ -201,7 +202,7 @@ class OffsetMapFilter:
         """Those that were found; asked for each time that some are read back, so nothing is copied."""
         return self._retained[: self._found]
 
-    def beaten(self, batches: Directory) -> Flags:
+    def superseded(self, batches: Directory) -> Flags:
         """None: each has to be looked up."""
         return np.zeros(len(batches), np.bool_)
 

@@ -16,7 +16,7 @@ import numpy as np
 from siltstone.base.records.layout import Int64
 
 SUPERSEDED, TOMBSTONES, ABORTED, KEYLESS, MARKERS, EXPIRED = range(6)
-"""Numbers of the reasons, in kernels and ``Discarded.counts``: the order of the fields below."""
+"""The reasons as indexes into the kernels' counts: in the order of the fields below."""
 BY_CLEANING = 5
 """Reasons below this one are cleaning's; those from it on are retention's, which removes whole segments."""
 
@@ -32,7 +32,8 @@ class Discarded:
     aborted: int = 0
     """The record's transaction was aborted."""
     keyless: int = 0
-    """The record has no key (Kafka's cleaner discards these always, ours with ``--drop-keyless``)."""
+    """The record has no key (Kafka's cleaner discards these always, ours where ``LogWork.drop_keyless``
+    allows it)."""
     markers: int = 0
     """The end of a transaction of which nothing is left, and the delete horizon has passed."""
     expired: int = 0

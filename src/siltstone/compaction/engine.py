@@ -149,11 +149,11 @@ class Engine(Protocol):
         ...
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
-        """Each log in one task; all of them in one job. One answer a log, in any order."""
+        """Each log inside one task. One answer a log, in any order."""
         ...
 
     def clean_spread(self, work: LogWork) -> LogDone:
-        """One log over all workers, in one job."""
+        """One log over all workers."""
         ...
 
     def gather(self, work: LogWork) -> Gathered:

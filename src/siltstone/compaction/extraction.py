@@ -1,7 +1,7 @@
 """What both kinds of compaction share of reading a log: its records, window by window, checked on the way.
 
-A piece of a compaction never raises for what is wrong with a log: it reports a ``LogFailure``, so that one
-bad log does not stop the others of the same job.
+The functions here raise for what is wrong with a log. A task's functions make a ``LogFailure`` of it
+(``failure_of``), so that one bad log does not stop the others of the same job.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def decoded(
     scratch: Scratch | None = None,
     limit: int = DEFAULT_LIMIT,
 ) -> Iterator[Decoded[Columns]]:
-    """All records of a segment's ``windows``, as many batches at a time as memory allows.
+    """All records of a segment's ``windows``, in slices of about 8 MiB decompressed (``records.pieces``).
 
     ``offsets``: what the segment may hold, [base, end). ``decode`` is ``decode_records`` or
     ``decode_record_keys``; ``limit``: what one batch may decompress to. Raises CorruptFileError for offsets

@@ -2,10 +2,10 @@
 
 Kafka's ``SkimpyOffsetMap``, without its limit, for both kinds of compaction.
 
-Keys are compared by SipHash-2-4 with a 128-bit output, under a key of its own for every run (in place) or
-ledger (beside the originals), so that nobody can make two keys meet; Kafka's map uses plain MD5. What stands
-for a record's key is an *entry* of two to four uint64. *Packed* ones travel where many move, which is in
-place; *plain* ones hold absolute offsets, and lie in merges, offset maps and key indexes::
+Keys are compared by SipHash-2-4 with a 128-bit output, under a key of its own for every log of a run (in
+place) or ledger (beside the originals), so that nobody can make two keys meet; Kafka's map uses plain MD5.
+What stands for a record's key is an *entry* of two to four uint64. *Packed* ones travel where many move,
+which is in place; *plain* ones hold absolute offsets, and lie in merges, offset maps and key indexes::
 
     packed   word 0: hash bits 0–63   word 1: hash bits 64–95 (high half) | offset - base, uint32 (low half)
     plain    word 0: hash bits 0–63   word 1: hash bits 64–127, or 64–95 of one that was packed
@@ -14,8 +14,8 @@ place; *plain* ones hold absolute offsets, and lie in merges, offset maps and ke
 
 Of a key's entries the one with the largest (time, offset) wins. Entries are spread over *partitions* by the
 top bits of word 0, so that each table stays in the processor's cache; a *bucket*, which one task merges, is a
-run of partitions. Two kinds go their way: *dirty* entries, of which only the last of each key is kept at
-every step, and *clean* ones, which all arrive: a clean record stays unless a dirty record has its key.
+run of partitions. Two kinds go their way: *dirty* entries, which are de-duplicated on the way where keys
+repeat, and *clean* ones, which all arrive: a clean record stays unless a dirty record has its key.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from siltstone.base.records.kernel import inlined, kernel
 from siltstone.base.records.layout import Flags, Int32, Int64, Words
 
 BLOB_BYTES = 32 << 20
-"""The largest blob of entries or offsets that is handed on in one row."""
+"""The largest blob of entries that is handed on in one row."""
 ENTRY_BYTES = 16
 """Of a packed entry."""
 MERGE_BYTES = 56
@@ -92,8 +92,8 @@ def slot_of(
 
 @kernel
 def fill_table(entries: Words, first: int, behind: int, table: Int32) -> None:
-    """Put plain entries of distinct keys, rows ``first`` up to ``behind``, into an empty table, all of whose
-    slots are used."""
+    """Put plain entries of distinct keys, rows ``first`` up to ``behind``, into a cleared table (all slots
+    -1); its whole length is its capacity."""
     mask = np.uint64(len(table) - 1)
     for i in range(np.uint64(first), np.uint64(behind)):
         table[slot_of(table, mask, entries, entries[i, _ZERO], entries[i, _ONE], _ALL)] = i

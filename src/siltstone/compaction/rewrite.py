@@ -70,7 +70,7 @@ WHOLE_BATCH = (SUPERSEDED, ABORTED, MARKERS)
 
 class JudgedRecords(NamedTuple):
     """Records by their numbers: the batch and offset of each, its time (ms), its value's size (-1 for null),
-    and whether its key, or none, retains it."""
+    and whether it is retained, by its key or regardless of it."""
 
     batch: Int32
     offset: Int64
@@ -256,15 +256,15 @@ class FilteredRecords:
 
 
 class RecordFilter(Protocol):
-    """The record_filter of one group, gone through in log order."""
+    """Decides which records of one group its keys retain; the group is read in log order."""
 
     @property
     def retained(self) -> Offsets:
-        """The offsets that won up to now, less the group's base, ascending."""
+        """The offsets retained up to now, less the group's base, ascending."""
         ...
 
-    def beaten(self, batches: Directory) -> Flags:
-        """Which batches of magic 2 have nothing that won, nor anything that no key decides on."""
+    def superseded(self, batches: Directory) -> Flags:
+        """Which batches of magic 2 have no retained record, and none that no key decides on (bool)."""
         ...
 
     def of(
@@ -288,13 +288,13 @@ class RecordFilter(Protocol):
 def in_order(retained: Offsets, span: int) -> Offsets:
     """Offsets (uint32, less their base) ascending; ``span`` is what they are to be below.
 
-    Where they are many they are marked and read off, which takes a fifth of the time of sorting them. What
-    ought not to be, offsets beyond or twice, stays, to be found by those who check.
+    Where they are many they are marked and read off, which takes a fifth of the time of sorting them. Offsets
+    that are there twice, or out of range, are not removed: the checks that follow report them.
     """
     if len(retained) and span <= _SPARSE * len(retained) and int(retained.max()) < span:
-        is_winner = np.zeros(span, np.bool_)
-        is_winner[retained] = True
-        found = np.flatnonzero(is_winner)
+        is_marked = np.zeros(span, np.bool_)
+        is_marked[retained] = True
+        found = np.flatnonzero(is_marked)
         if len(found) == len(retained):
             return found.astype(np.uint32)
     return np.sort(retained)
@@ -304,7 +304,7 @@ class OffsetFilter:
     """``retained``: offsets less ``base_offset``, ascending; ``map_end``: records from it on all stay.
 
     ``batch_limit``: what one batch may decompress to. Without ``counts_keyless`` a batch in which there is no
-    retained offset is not looked into: all of it is beaten.
+    retained offset is not decompressed: all of it is superseded.
     """
 
     def __init__(
@@ -323,7 +323,7 @@ class OffsetFilter:
         self._limit = batch_limit
         self._met = 0
 
-    def beaten(self, batches: Directory) -> Flags:
+    def superseded(self, batches: Directory) -> Flags:
         """By their offsets alone."""
         if self._counts_keyless:
             return np.zeros(len(batches), np.bool_)
@@ -388,7 +388,7 @@ class Rules:
 
     @property
     def new_horizon_ms(self) -> int:
-        """The delete horizon that this pass stamps with; a retention that is longer than time goes is for
+        """The delete horizon that this pass stamps with, at most LONG_MAX; a longer retention is for
         ever. (In Kafka the sum wraps around, and the batch stays without a stamp.)"""
         return min(self.now_ms + self.delete_retention_ms, LONG_MAX)
 
@@ -478,9 +478,9 @@ class Rewriter:
         path: str = "",
         origin: int = 0,
     ) -> CleanedBatches | PendingBatches:
-        """The output for these batches; a draft of it where some do not stay as they are.
+        """The output for these batches: ``PendingBatches`` where some do not stay as they are.
 
-        A draft's bytes stay as they are until two more were made; an output's may be a part of ``window``, or
+        Pending bytes stay valid until two more were made; others may be a part of ``window``, or
         change with the next one.
 
         They are all of magic 2, or all older; of those tombstones stay where ``keeps_legacy_tombstones`` says
@@ -489,16 +489,16 @@ class Rewriter:
         for a retained offset that is no record.
         """
         modern = bool(batches["magic"][0] == 2)
-        beaten = self._filter.beaten(batches) if modern else _none(batches)
+        superseded = self._filter.superseded(batches) if modern else _none(batches)
         must_stay = _must_stay(self._rules, batches)
-        refuse_bad_checksum(window, batches[~beaten | must_stay], path=path, origin=origin)
+        refuse_bad_checksum(window, batches[~superseded | must_stay], path=path, origin=origin)
         has_horizon = delete_horizons(batches)
         passed = has_horizon & (batches["base_timestamp"] <= self._rules.now_ms)
         expired = passed if modern else np.full(len(batches), not keeps_legacy_tombstones)
         expired = expired & (batches["last_offset"] < self._rules.tombstones_from)
         followed = self._transactions.follow(window, batches, path=path, origin=origin)
         aborted, empty = (_none(batches), _none(batches)) if followed is None else followed
-        decisions = _decisions(batches, aborted, empty & passed, beaten)
+        decisions = _decisions(batches, aborted, empty & passed, superseded)
         found = self._filter.of(window, batches, decisions, self._scratch, path, origin)
         columns = found.columns
         judged = self._judge(batches, found, expired, decisions)
@@ -510,7 +510,7 @@ class Rewriter:
     def _judge(
         self, batches: Directory, found: FilteredRecords, expired: Flags, decisions: Decisions
     ) -> Judgement:
-        """Of those that won, or needed not, tombstones may go; everything is counted."""
+        """Discard expired tombstones among the retained records; count everything."""
         columns = found.columns
         judged = Judgement(np.empty(len(columns), np.bool_), *np.zeros((4, len(batches)), np.int64))
         records = JudgedRecords(
@@ -575,11 +575,11 @@ def _none(batches: Directory) -> Flags:
     return np.zeros(len(batches), np.bool_)
 
 
-def _decisions(batches: Directory, aborted: Flags, marker_goes: Flags, beaten: Flags) -> Decisions:
+def _decisions(batches: Directory, aborted: Flags, marker_goes: Flags, superseded: Flags) -> Decisions:
     """The retention decision about each batch's records."""
     control = ((batches["attributes"] & CONTROL_BIT) != 0) & (batches["magic"] == 2)
     marker = np.where(marker_goes, MARKERS, RETAINED)
-    by_key = np.where(beaten, SUPERSEDED, BY_KEY)
+    by_key = np.where(superseded, SUPERSEDED, BY_KEY)
     return np.where(control, marker, np.where(aborted, ABORTED, by_key)).astype(np.int8)
 
 

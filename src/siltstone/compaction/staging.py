@@ -83,9 +83,8 @@ class OneBehind:
 
 # Reading back what a task writes, while it writes: a staged segment is checked some way behind its end.
 #
-# The bytes come from the file, as any reader gets them; those that were checked and are on disk need no
-# memory of the system's any more (``files.Writer.let_go``), so that a cleaning of any size takes the place of
-# few pages that others want.
+# The bytes come from the file, as any reader gets them. Ranges that were checked and written back are dropped
+# from the page cache (``files.Writer.let_go``), so that a large cleaning does not evict other files' pages.
 
 _WRONG = ("an offset is there twice or out of order", "a record is there whose offset is not retained")
 
@@ -93,7 +92,7 @@ _WRONG = ("an offset is there twice or out of order", "a record is there whose o
 class ReadBack:
     """Scans one group's staged segment: checksums, order, offsets among the retained offsets, none twice.
 
-    ``retained`` gives the offsets that won up to now, less the group's base, ascending. ``size``: bytes that
+    ``retained`` gives the offsets retained up to now, less the group's base, ascending. ``size``: bytes that
     were read so far, whole batches. Raises CheckFailedError and CorruptFileError for what is not as it should
     be, OSError.
     """
@@ -210,7 +209,7 @@ class _Sink:
         output = found.finished(self.buffers.packed) if isinstance(found, PendingBatches) else found
         if self.size + len(output.data) > INT_MAX:
             raise CheckFailedError(
-                f"{self._source.path}: its new segment would grow beyond 2 GiB, which no index can tell; "
+                f"{self._source.path}: its new segment would grow beyond 2 GiB, the largest position that an index can hold; "
                 "message sets (v0, v1) grow when they become batches: clean with a smaller segment.bytes"
             )
         if self._unchanged and not output.unchanged:
@@ -316,7 +315,7 @@ def rewrite_by(
     carried: Carried = NOTHING,
     buffers: Buffers | None = None,
 ) -> Rewritten:
-    """The same, with any way to tell who won."""
+    """The same, with any record filter."""
     report, buffers = Rewritten(group=group.index), buffers or Buffers()
     try:
         if work.staging is None:

@@ -2,12 +2,12 @@
 
 ``LogWork`` is all that a task has to know of one log. The pieces, in the order of the data's way::
 
-    extract        splits       → entries by bucket, and what was seen in them
-    merge          one bucket      → retained offsets by group
-    carried        all summaries   → what each group starts with, of transactions
-    rewrite_group  one group       → a staged segment, checked (see ``staging``)
+    extract                        input splits    → entries by bucket, and what was seen in them
+    keys.merge_bucket              one bucket      → its retained offsets (``retained_by_group``)
+    carried_between                all summaries   → what each group starts with, of transactions
+    staging.rewrite_group          one group       → a staged segment, verified
 
-A piece never raises for what is wrong with a log: it reports ``LogFailure`` (``extraction``).
+None of these raises for what is wrong with a log: it reports a ``LogFailure``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LogWork:
     """One log's cleaning: sizes in bytes, times in ms, offsets absolute.
 
     ``staging``: folder for new files, None for a dry run. ``end``: the first uncleanable offset.
-    ``producers``: (producer id, last data offset, -1 without one, producer epoch) of those that are alive,
+    ``producers``: (producer id, last data offset or -1, producer epoch) of those that are alive,
     ascending. ``aborted``: the entries of the log's ``.txnindex`` files, those above ``end`` too.
     ``message_sets``: a segment of it begins with v0 or v1. ``legacy_horizon_ms``: tombstones of those stay in
     segments that were modified later. ``map_end``: records from it on all stay; Kafka's map ends where it is

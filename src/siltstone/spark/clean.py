@@ -8,11 +8,11 @@
 
 A small log goes through one task, which may do several, all small logs of a run in a few jobs; a large one
 through the stages above, in one job or, where its groups go in waves, in one that gathers the retained
-offsets and one for each wave. A second pass goes its own way (``second_pass``). How a job's stages run,
-together or apart, is for ``jobs`` to say. Inputs reach the tasks as plain data in the function itself, so
-nothing is shuffled but entries and retained offsets. Reports travel as rows beside them. Every task makes
-sure that the segments it reads are those that were planned with, so nothing computed anew can mix with what
-was swapped already.
+offsets and one for each wave. A log with few dirty keys takes the broadcast join (``broadcast_join``). How a
+job's stages run, together or apart, is for ``jobs`` to say. Inputs reach the tasks as plain data in the
+function itself, so nothing is shuffled but entries and retained offsets. Reports travel as rows beside them.
+Every task makes sure that the segments it reads are those that were planned with, so nothing computed anew
+can mix with what was swapped already.
 """
 
 from __future__ import annotations

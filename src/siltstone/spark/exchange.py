@@ -12,10 +12,10 @@
     FOLDER/failed               somebody gave up: nobody waits any longer
 
 Spark's shuffle takes some 80 ms a stage and copies each blob six times; this way takes one stage, in which
-rows that stay with their worker do not move at all. All tasks must run at one time (Spark's barrier mode sees
-to that) and see one folder, so it is for local masters. A stage may have more tasks than there are workers:
-worker n does tasks n, n + workers, … one after another. What is wrong with one attempt is a ``FAILED`` row;
-the driver then takes the way that Spark can repeat task by task.
+rows that stay with their worker are kept in memory, up to ``KEPT_BYTES``. All tasks must run at one time
+(Spark's barrier mode sees to that) and see one folder, so it is for local masters. A stage may have more
+tasks than there are workers: worker n does tasks n, n + workers, … one after another. What is wrong with one
+attempt is a ``FAILED`` row; the driver then takes the way that Spark can repeat task by task.
 """
 
 from __future__ import annotations

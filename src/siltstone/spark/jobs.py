@@ -72,8 +72,9 @@ def run(session: SparkSession, job: Job, progress: Progress | None, *, together:
 class SparkWorkers:
     """The workers of a session, over which an engine spreads its work.
 
-    ``tasks``: how many a job is cut into, by default as many as run at one time. ``buckets``: the least of a
-    merge. Logs of up to ``together_bytes`` go through one barrier stage where that is possible.
+    ``tasks``: how many a job is cut into, by default Spark's parallelism (how many run at one time:
+    ``slots``). ``buckets``: the least of a merge. Logs of up to ``together_bytes`` go through one barrier
+    stage where that is possible.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class SparkWorkers:
 
     @property
     def workers(self) -> int:
-        """How many tasks run at one time."""
+        """How many tasks a job is cut into."""
         return self._parallelism
 
     def _goes_together(self, size: int) -> bool:

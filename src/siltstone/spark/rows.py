@@ -1,8 +1,8 @@
 """The rows that travel between the tasks of a job, and to the driver: few and large ones.
 
-A row carries either a blob of a packed array, at most 32 MiB, or a report as JSON. A blob's ``count`` is
-checked on arrival: one that lost or gained a byte on its way stops the log, not the job. Nothing of the
-cleaner is imported here.
+A row carries a packed array (entries and offsets: at most 32 MiB), a report as JSON, or nothing where it
+only makes a bucket or a group reach its task. An array's ``count`` is checked on arrival: one that lost or
+gained a byte on its way fails its task. Nothing of the cleaner is imported here.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ Report = TypeVar("Report")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row: ``target`` is the bucket or group that it goes to, ``log`` the number of its log, in a job of
-    several."""
+    """One row: ``target`` is the bucket, group or run of groups that it goes to (task ``target`` modulo the
+    number of tasks; ``ALL``: each task), ``log`` the number of its log, in a job of several."""
 
     target: int
     kind: str = ""

@@ -182,7 +182,7 @@ def _seen(
     bins: Bins,
     observed: Observed,
 ) -> Words:
-    """Count the records of some batches; entries of those that take part in the keys' record_filter."""
+    """Count the records of some batches; entries of those that have a key to go by."""
     modern = batches["magic"] == 2
     control = (((batches["attributes"] & CONTROL_BIT) != 0) & modern)[columns.batch]
     stamped = delete_horizons(batches)
