@@ -209,7 +209,7 @@ class _Sink:
         output = found.finished(self.buffers.packed) if isinstance(found, PendingBatches) else found
         if self.size + len(output.data) > INT_MAX:
             raise CheckFailedError(
-                f"{self._source.path}: its new segment would grow beyond 2 GiB, the largest position in an index; "
+                f"{self._source.path}: its new segment would grow beyond 2 GiB, an index's limit; "
                 "message sets (v0, v1) grow when they become batches: clean with a smaller segment.bytes"
             )
         if self._unchanged and not output.unchanged:
