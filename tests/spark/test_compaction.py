@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from siltstone.spark.compact import SparkCompactionEngine
-from siltstone.spark.jobs import TOGETHER_BYTES
+from siltstone.spark.jobs import BARRIER_BYTES
 from tests.cleaner.lives import Life, Living, lives
 from tests.compacted.driving import How, compact_and_check, opened
 from tests.compacted.oracle import Model
@@ -37,10 +37,10 @@ def live(life: Life, by_time: bool, retain_null_key: bool, session: SparkSession
             keyless=list(models[0].keyless),
             horizon=models[0].horizon,
         )
-        way = TOGETHER_BYTES * (life.buckets // 2 % 2)
+        way = BARRIER_BYTES * (life.buckets // 2 % 2)
         for root, model, spread in ((living.root, models[0], False), (copy, models[1], True)):
             engine = SparkCompactionEngine(
-                session, buckets=life.buckets, tasks=1 + life.buckets % 3, together_bytes=way
+                session, buckets=life.buckets, tasks=1 + life.buckets % 3, barrier_bytes=way
             )
             compact_and_check(opened(root), model, How(spread=spread, engine=lambda _, one=engine: one))
 

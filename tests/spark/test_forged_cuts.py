@@ -58,7 +58,7 @@ def test_a_cut_within_a_batch_is_done_again_without(
     closed = list_segments(ours)[1 if checkpoint else 0 : 2]
     assert are_cut(shares(closed, 19, 3, may_cut=True))
     limits = logs.one_group_a_wave(tmp_path / "ours", {"segment.bytes": 300}) if how == "in waves" else None
-    engine = SparkEngine(session, tasks=3, clean_share=0 if checkpoint else 4, together_bytes=way)
+    engine = SparkEngine(session, tasks=3, clean_share=0 if checkpoint else 4, barrier_bytes=way)
     result = clean(tmp_path / "ours", engine, limits)
     assert result.status == CLEANED, result.reason
     assert clean(tmp_path / "wanted", InProcessEngine(clean_share=math.inf)).status == CLEANED

@@ -17,7 +17,7 @@ from siltstone.compaction.engine import Engine, InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.report import LogResult
 from siltstone.spark.clean import SparkEngine
-from siltstone.spark.jobs import TOGETHER_BYTES
+from siltstone.spark.jobs import BARRIER_BYTES
 from tests import in_memory
 from tests.cleaner import judging, logs, oracle
 from tests.cleaner.lives import Life, Living, Round, lives, splits_of_any_size
@@ -53,7 +53,7 @@ def check(life: Life, root: Path, session: SparkSession) -> None:
         buckets=life.buckets,
         tasks=1 if life.in_waves else 3,
         clean_share=4 * (life.buckets % 2),
-        together_bytes=TOGETHER_BYTES * (life.buckets // 2 % 2),
+        barrier_bytes=BARRIER_BYTES * (life.buckets // 2 % 2),
     )
     with pytest.MonkeyPatch.context() as patch:
         splits_of_any_size(patch)

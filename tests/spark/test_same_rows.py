@@ -65,7 +65,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The titles of jobs that were run so; Spark runs none of them."""
     titles: list[str] = []
 
-    def instead(session: SparkSession, job: Job, progress: Any, *, together: bool) -> list[Row]:
+    def instead(session: SparkSession, job: Job, progress: Any, *, barrier: bool) -> list[Row]:
         titles.append(job.title)
         return again_and_again(list(job.stages), random.Random(len(titles)))
 

@@ -52,7 +52,7 @@ def test_it_leaves_what_the_other_way_leaves(
 ) -> None:
     ours, wanted = (prepare(tmp_path / name) for name in ("ours", "wanted"))  # type: ignore[operator]
     before = os.listdir(session.sparkContext._temp_dir)  # type: ignore[arg-type]
-    found = clean(tmp_path / "ours", SparkEngine(session, tasks=2, clean_share=0, together_bytes=way))
+    found = clean(tmp_path / "ours", SparkEngine(session, tasks=2, clean_share=0, barrier_bytes=way))
     assert found.status == CLEANED, found.reason
     assert found == clean(tmp_path / "wanted", InProcessEngine(clean_share=math.inf))
     assert logs.tree(ours) == logs.tree(wanted)
@@ -74,7 +74,7 @@ def test_damage_in_a_segment_stops_it(
     data[-1] ^= 1
     log.write_bytes(data)
     before = logs.tree(partition)
-    result = clean(tmp_path, SparkEngine(session, tasks=2, clean_share=0, together_bytes=way))
+    result = clean(tmp_path, SparkEngine(session, tasks=2, clean_share=0, barrier_bytes=way))
     assert result.status == UNCLEANABLE and str(log) in result.reason
     assert logs.tree(partition) == before
 
@@ -91,6 +91,6 @@ def test_a_lost_dirty_entry_stops_it(
     partition = write(tmp_path)
     before = logs.tree(partition)
     monkeypatch.setattr(second_pass, "dirty_task", lost_dirty_task)
-    result = clean(tmp_path, SparkEngine(session, tasks=2, clean_share=0, together_bytes=way))
+    result = clean(tmp_path, SparkEngine(session, tasks=2, clean_share=0, barrier_bytes=way))
     assert result.status == FAILED and "after their keys had been collected" in result.reason
     assert logs.tree(partition) == before

@@ -1,7 +1,7 @@
-"""Both ways in which the stages of a job may run: together while logs are small enough, or never."""
+"""Both ways in which the stages of a job may run: in a barrier stage, or with shuffles."""
 
 import pytest
 
-from siltstone.spark.jobs import TOGETHER_BYTES
+from siltstone.spark.jobs import BARRIER_BYTES
 
-WAYS = [pytest.param(TOGETHER_BYTES, id="together"), pytest.param(0, id="apart")]
+WAYS = [pytest.param(BARRIER_BYTES, id="barrier"), pytest.param(0, id="shuffles")]

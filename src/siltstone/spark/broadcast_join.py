@@ -1,11 +1,11 @@
-"""A second pass on Spark: keys are looked up in a map of the dirty ones, none are brought together.
+"""The broadcast join on Spark: clean records' keys are looked up in an offset map of the dirty section.
 
 ::
 
-    together   dirty segments ─► entries, to every task ─► a map each ─ groups looked up ─► rewrite ─► reports
-    apart      dirty segments ─► entries ─► driver: a map, broadcast ─ groups looked up ─► rewrite ─► reports
+    in a barrier     dirty segments ─► entries, to every task ─► a map each ─► groups rewritten ─► reports
+    with shuffles    dirty segments ─► entries ─► driver: a map, broadcast ─► groups rewritten ─► reports
 
-Together every worker begins with groups of its own and goes on with those that nobody has begun. The pieces
+In a barrier stage each worker begins with groups of its own, and goes on with those that are not claimed. The pieces
 are ``compaction.broadcast``'s.
 """
 
@@ -26,7 +26,7 @@ from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.work import LogWork
 from siltstone.spark import rows
 from siltstone.spark.exchange import Stage, entries_of, entries_row
-from siltstone.spark.jobs import Job, attempt_name, collect, run_together, stage
+from siltstone.spark.jobs import Job, attempt_name, collect, run_in_barrier, stage
 from siltstone.spark.rows import ALL, Row, report_of, report_row, rows_of
 from siltstone.spark.tasks import Batches, runs_of, task_numbers, told_as_engine_error
 
@@ -93,18 +93,18 @@ def _looked_up(
 
 
 def clean_by_lookup(
-    session: SparkSession, work: LogWork, workers: int, progress: Progress | None, *, together: bool
+    session: SparkSession, work: LogWork, workers: int, progress: Progress | None, *, barrier: bool
 ) -> LogDone | None:
     """One log over so many workers; None for a log that has transactions. Raises EngineError."""
     sizes = [segment.size for segment in work.segments]
     dirty = broadcast.dirty_splits(work, workers) or [[]]
     parts = _runs([sum(sizes[group.first : group.last]) for group in work.groups], workers)
-    if together:
+    if barrier:
         stages = (
             Stage(function=dirty_task, given=(work, dirty, len(parts)), tasks=len(dirty)),
             Stage(function=lookup_task, given=(work, parts), tasks=len(parts), claims=True),
         )
-        reports = run_together(session, Job(stages=stages, title=work.name, staging=work.staging), progress)
+        reports = run_in_barrier(session, Job(stages=stages, title=work.name, staging=work.staging), progress)
         if reports is not None:
             return _of_lookups(work, reports)
     return _apart(session, work, dirty, parts, progress)

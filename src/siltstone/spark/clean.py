@@ -8,11 +8,11 @@
 
 A small log goes through one task, which may do several, all small logs of a run in a few jobs; a large one
 through the stages above, in one job or, where its groups go in waves, in one that gathers the retained
-offsets and one for each wave. A log with few dirty keys takes the broadcast join (``broadcast_join``). How a
-job's stages run, together or apart, is for ``jobs`` to say. Inputs reach the tasks as plain data in the
-function itself, so nothing is shuffled but entries and retained offsets. Reports travel as rows beside them.
-Every task makes sure that the segments it reads are those that were planned with, so nothing computed anew
-can mix with what was swapped already.
+offsets and one for each wave. A log with few dirty keys takes the broadcast join (``broadcast_join``).
+``jobs`` decides how a job's stages run: with shuffles, or in a barrier. Inputs reach the tasks as plain data
+in the function itself, so nothing is shuffled but entries and retained offsets. Reports travel as rows beside
+them. Every task makes sure that the segments it reads are those that were planned with, so nothing computed
+anew can mix with what was swapped already.
 """
 
 from __future__ import annotations
@@ -214,8 +214,8 @@ class SparkEngine(SparkWorkers):
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
         """A few logs in each task, as a task costs Spark some 80 ms. Many go in several jobs: while one runs
-        the caller takes over what came of the one before. Those of a job that failed are done again, apart.
-        Raises EngineError where a log's job fails that is the only one, or Spark is gone."""
+        the caller takes over what came of the one before. Those of a job that failed are done again, by
+        halves. Raises EngineError where a log's job fails that is the only one, or Spark is gone."""
         parts = dealt(works, self._parallelism)
         jobs = max(1, min(_JOBS, len(works) // _LOGS_PER_JOB, len(parts)))
         again: list[LogWork] = []
@@ -276,10 +276,10 @@ class SparkEngine(SparkWorkers):
         return are_cut(self._parts(work)) or are_cut(dirty_splits(work, self._parallelism))
 
     def _clean_spread(self, work: LogWork) -> LogDone:
-        together = self._goes_together(work.size)
+        barrier = self._uses_barrier(work.size)
         # The map of a second pass goes to the tasks by way of a SparkContext.
         if pays(work, self._clean_share) and not is_connect(self._session):
-            found = clean_by_lookup(self._session, work, self._parallelism, self._progress, together=together)
+            found = clean_by_lookup(self._session, work, self._parallelism, self._progress, barrier=barrier)
             if found is not None:
                 return found
         done = LogDone(name=work.name, found=Extracted())

@@ -2,12 +2,12 @@
 
 ::
 
-    task 0   first stage ─► rows ─┬─► … wait for all … ─► second stage ─► rows ─┬─► … ─► last stage ─► results
-    task 1   first stage ─► rows ─┴─► … wait for all … ─► second stage ─► rows ─┴─► … ─► last stage ─► results
+    worker 0   first stage ─► rows ─┬─► wait for all ─► second stage ─► rows ─┬─► … ─► last stage ─► results
+    worker 1   first stage ─► rows ─┴─► wait for all ─► second stage ─► rows ─┴─► … ─► last stage ─► results
 
-    FOLDER/begun.TASK           made with O_EXCL: a task that goes again finds it, and gives up
-    FOLDER/STAGE.FROM.TASK      rows from one worker for one task of the next stage, which removes them
-    FOLDER/STAGE.FROM           that worker is through with that stage
+    FOLDER/begun.WORKER         made with O_EXCL: a worker that is started again finds it, and gives up
+    FOLDER/STAGE.WORKER.TASK    rows from one worker for one task of the next stage, which removes them
+    FOLDER/STAGE.WORKER         that worker has finished that stage
     FOLDER/claimed.STAGE.NUMBER made with O_EXCL: some worker does that piece of the stage
     FOLDER/failed               somebody gave up: nobody waits any longer
 
@@ -85,7 +85,7 @@ class GivenUpError(Exception):
     """Another worker gave up, or this one's task goes for a second time."""
 
 
-class _Post:
+class _FileExchange:
     """One worker's way of handing rows to the others."""
 
     def __init__(self, folder: Path, number: int, workers: int, kept_bytes: int) -> None:
@@ -181,12 +181,12 @@ def _rows_in(path: Path) -> Iterator[pa.RecordBatch]:
         position += size
 
 
-def together_task(
+def barrier_task(
     stages: Sequence[Stage], workers: int, folder: str, kept_bytes: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
     """Each row names a worker, which does its part of all stages."""
     for number in task_numbers(batches):
-        post = _Post(Path(folder), number, workers, kept_bytes)
+        post = _FileExchange(Path(folder), number, workers, kept_bytes)
         try:
             post.begin()
             yield from _all_stages(stages, number, workers, post)
@@ -195,7 +195,9 @@ def together_task(
             yield report_row(FAILED, {"reason": f"{type(error).__name__}: {error}"}).batch()
 
 
-def _all_stages(stages: Sequence[Stage], number: int, workers: int, post: _Post) -> Iterator[pa.RecordBatch]:
+def _all_stages(
+    stages: Sequence[Stage], number: int, workers: int, post: _FileExchange
+) -> Iterator[pa.RecordBatch]:
     for level, stage in enumerate(stages):
         is_last = level == len(stages) - 1
         for task in range(number, stage.tasks, workers):

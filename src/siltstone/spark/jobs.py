@@ -1,9 +1,10 @@
-"""What every job of ours on Spark has: stages of Arrow rows, results brought back, progress told.
+"""Runs the cleaner's and the compactor's jobs: stages of Arrow rows, results collected, progress reported.
 
 ::
 
-    apart      a stage of Spark's for each of ours, rows shuffled between them: any master, repeated by task
-    together   one stage whose tasks run side by side (``spark.exchange``): local masters, as fast as it gets
+    with shuffles      a Spark stage for each of ours, shuffles between them: any master, repeated by task
+    in a barrier       one Spark stage, whose tasks exchange rows through files (``spark.exchange``): local
+                       masters, logs up to ``BARRIER_BYTES``, nothing else running
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from pyspark.sql import DataFrame, SparkSession
 from siltstone.base import files
 from siltstone.base.errors import EngineError
 from siltstone.compaction.engine import Progress
-from siltstone.spark.exchange import KEPT_BYTES, Stage, has_failed, progress_of, together_task
+from siltstone.spark.exchange import KEPT_BYTES, Stage, barrier_task, has_failed, progress_of
 from siltstone.spark.internals import is_connect, java_context, temporary_folder
 from siltstone.spark.rows import SCHEMA, Row, rows_of
 from siltstone.spark.running import Cancelling, run_job
 from siltstone.spark.session import is_local, workers_of
 from siltstone.spark.tasks import by_number, in_worker, told_as_engine_error
 
-TOGETHER_BYTES = 16 << 30
-"""Logs up to this size go together: a worker that dies costs them all that was done."""
+BARRIER_BYTES = 16 << 30
+"""Logs up to this size run in one barrier stage: a worker that dies costs all that was done."""
 
 
 def attempt_name() -> str:
@@ -63,17 +64,17 @@ class Job:
     staging: str | None
 
 
-def run(session: SparkSession, job: Job, progress: Progress | None, *, together: bool) -> list[Row]:
-    """Run a job, ``together`` where it may be so. Raises EngineError when Spark gives up."""
-    found = run_together(session, job, progress) if together else None
-    return run_apart(session, job, progress) if found is None else found
+def run(session: SparkSession, job: Job, progress: Progress | None, *, barrier: bool) -> list[Row]:
+    """Run a job, in a ``barrier`` stage where allowed. Raises EngineError when Spark gives up."""
+    found = run_in_barrier(session, job, progress) if barrier else None
+    return run_with_shuffles(session, job, progress) if found is None else found
 
 
 class SparkWorkers:
     """The workers of a session, over which an engine spreads its work.
 
     ``tasks``: how many a job is cut into, by default Spark's parallelism (how many run at one time:
-    ``slots``). ``buckets``: the least of a merge. Logs of up to ``together_bytes`` go through one barrier
+    ``slots``). ``buckets``: the least of a merge. Logs of up to ``barrier_bytes`` go through one barrier
     stage where that is possible.
     """
 
@@ -84,10 +85,10 @@ class SparkWorkers:
         progress: Progress | None = None,
         buckets: int = 1,
         tasks: int | None = None,
-        together_bytes: int = TOGETHER_BYTES,
+        barrier_bytes: int = BARRIER_BYTES,
     ) -> None:
         self._session, self._progress = session, progress
-        self._least_buckets, self._together_bytes = buckets, together_bytes
+        self._least_buckets, self._barrier_bytes = buckets, barrier_bytes
         self._parallelism = tasks or parallelism_of(session)
 
     @property
@@ -95,20 +96,20 @@ class SparkWorkers:
         """How many tasks a job is cut into."""
         return self._parallelism
 
-    def _goes_together(self, size: int) -> bool:
-        return can_go_together(self._session, size, self._together_bytes)
+    def _uses_barrier(self, size: int) -> bool:
+        return can_use_barrier(self._session, size, self._barrier_bytes)
 
     def _run(self, stages: Sequence[Stage], title: str, staging: str | None, size: int) -> list[Row]:
         """The reports of a job over ``size`` bytes. Raises EngineError when Spark gives up."""
         job = Job(stages=stages, title=title, staging=staging)
-        return run(self._session, job, self._progress, together=self._goes_together(size))
+        return run(self._session, job, self._progress, barrier=self._uses_barrier(size))
 
     def _collect(self, frame: Callable[[], DataFrame], title: str) -> list[Row]:
         """Run a job; its rows are reports, small ones. Raises EngineError when Spark gives up."""
         return collect(self._session, frame, title, self._progress)
 
 
-def can_go_together(session: SparkSession, size: int, most: int = TOGETHER_BYTES) -> bool:
+def can_use_barrier(session: SparkSession, size: int, most: int = BARRIER_BYTES) -> bool:
     """All workers are on this machine and have nothing else to do, and logs of ``size`` bytes may be done
     again. Raises EngineError when Spark is gone."""
     if size > most or is_connect(session):
@@ -137,7 +138,7 @@ def slots(session: SparkSession) -> int:
         return 0
 
 
-def run_apart(session: SparkSession, job: Job, progress: Progress | None) -> list[Row]:
+def run_with_shuffles(session: SparkSession, job: Job, progress: Progress | None) -> list[Row]:
     """A stage of Spark's for each of ours. Raises EngineError."""
     first, *others = job.stages
 
@@ -150,7 +151,7 @@ def run_apart(session: SparkSession, job: Job, progress: Progress | None) -> lis
     return collect(session, frames, job.title, progress)
 
 
-def run_together(
+def run_in_barrier(
     session: SparkSession, job: Job, progress: Progress | None, kept_bytes: int = KEPT_BYTES
 ) -> list[Row] | None:
     """All of it in one stage of Spark's; None when a worker gave up or died, and what was staged is gone, or
@@ -162,7 +163,7 @@ def run_together(
         given = (tuple(job.stages), workers, folder, kept_bytes)
 
         def frame() -> DataFrame:
-            return stage(session.range(0, workers, 1, workers), together_task, *given, barrier=True)
+            return stage(session.range(0, workers, 1, workers), barrier_task, *given, barrier=True)
 
         watcher = _Watcher(job.title, progress, lambda: progress_of(Path(folder), job.stages, workers))
         found = None

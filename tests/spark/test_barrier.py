@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 
 from siltstone.base import files
 from siltstone.spark import jobs
-from siltstone.spark.exchange import Stage, _Post, progress_of, together_task
-from siltstone.spark.jobs import TOGETHER_BYTES, Job, can_go_together, run, run_apart, run_together
+from siltstone.spark.exchange import Stage, _FileExchange, barrier_task, progress_of
+from siltstone.spark.jobs import BARRIER_BYTES, Job, can_use_barrier, run, run_in_barrier, run_with_shuffles
 from siltstone.spark.rows import ALL, FAILED, Row, rows_of
 from tests.spark.jobs_on_spark import HOLD, hold
 
@@ -41,7 +41,7 @@ def deal_task(each: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
 def test_rows_for_oneself_are_copies(tmp_path: Path) -> None:
     """A row may be a part of what its stage writes over."""
     data = np.zeros(100, np.uint8)
-    post = _Post(tmp_path, 0, 1, 1 << 20)
+    post = _FileExchange(tmp_path, 0, 1, 1 << 20)
     post.send(0, Row(target=0, kind="mine", blob=data.data).batch(), 1)
     data[:] = 7
     (batch,) = post.received(1, 0)
@@ -99,7 +99,7 @@ def on_threads(
         if before is not None:
             before(number)
         batch = pa.RecordBatch.from_pydict({"id": [number]})
-        for result in together_task(given, workers, str(folder), kept_bytes, [batch]):
+        for result in barrier_task(given, workers, str(folder), kept_bytes, [batch]):
             found.extend(rows_of(result))
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
@@ -207,9 +207,9 @@ def job(given: list[Stage], staging: Path | None = None) -> Job:
 @pytest.mark.parametrize("tasks", [(2, 2, 2), (5, 3, 4), (1, 2, 1)])
 def test_on_spark_both_ways_bring_the_same_rows(session: SparkSession, tasks: tuple[int, int, int]) -> None:
     given = [Stage(function=deal_alone_task, given=(3,), tasks=tasks[0]), *stages(3, tasks)[1:]]
-    together = run_together(session, job(given), None)
+    together = run_in_barrier(session, job(given), None)
     assert together is not None
-    assert told(together) == told(run_apart(session, job(given), None))
+    assert told(together) == told(run_with_shuffles(session, job(given), None))
     assert len(together) == tasks[0] * TARGETS * 3
 
 
@@ -235,7 +235,7 @@ def test_a_job_that_fails_together_goes_apart_and_what_it_staged_is_gone(
     staging.mkdir()
     failing = Stage(function=fail_once_task, given=(str(tmp_path / "marker"),), tasks=2)
     given = [Stage(function=deal_alone_task, given=(3,), tasks=2), failing, stages()[2]]
-    found = run(session, job(given, staging), None, together=True)
+    found = run(session, job(given, staging), None, barrier=True)
     assert sum("dealt" in row.kind for row in found) == 2 * TARGETS * 3
     assert (tmp_path / "marker").exists() and list(staging.iterdir()) == []
 
@@ -244,21 +244,21 @@ def test_progress_is_told_by_name(session: SparkSession, tmp_path: Path) -> None
     said: list[tuple[Any, ...]] = []
     held = Stage(function=hold, given=(0.7,), tasks=1)
     given = [held, stages()[2]]
-    run(session, job(given), lambda *told: said.append(told), together=True)
+    run(session, job(given), lambda *told: said.append(told), barrier=True)
     assert ("log", "hold", 1, 2) in said, "one of two workers has nothing to do"
 
 
 def test_when_logs_go_together(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert can_go_together(session, 100)
-    assert not can_go_together(session, TOGETHER_BYTES + 1)
+    assert can_use_barrier(session, 100)
+    assert not can_use_barrier(session, BARRIER_BYTES + 1)
     other = threading.Thread(target=lambda: session.range(0, 1, 1, 1).mapInArrow(HOLD, "id long").collect())
     other.start()
     while not session.sparkContext.statusTracker().getActiveJobsIds():
         pass
-    assert not can_go_together(session, 100), "a worker is needed elsewhere"
+    assert not can_use_barrier(session, 100), "a worker is needed elsewhere"
     other.join()
     monkeypatch.setattr(jobs, "is_local", lambda master: False)
-    assert not can_go_together(session, 100)
+    assert not can_use_barrier(session, 100)
 
 
 def claim_task(
