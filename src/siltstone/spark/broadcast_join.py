@@ -5,8 +5,8 @@
     in a barrier     dirty segments ─► entries, to every task ─► a map each ─► groups rewritten ─► reports
     with shuffles    dirty segments ─► entries ─► driver: a map, broadcast ─► groups rewritten ─► reports
 
-In a barrier stage each worker begins with groups of its own, and goes on with those that are not claimed. The pieces
-are ``compaction.broadcast``'s.
+In a barrier stage each worker begins with groups of its own, and goes on with those that are not claimed. The
+pieces are ``compaction.broadcast``'s.
 """
 
 from __future__ import annotations
