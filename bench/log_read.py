@@ -25,7 +25,7 @@ import numpy as np
 
 from bench.generate import generate
 from siltstone.base.config import LogConfig
-from siltstone.log.fetch import LogView, Place, read
+from siltstone.log.fetch import FetchPosition, LogView, read
 from siltstone.log.names import TopicPartition
 from siltstone.log.reading import LogReader
 from siltstone.log.segment import LiveSegment
@@ -55,18 +55,18 @@ def _plain(log: Log, size: int) -> None:
         os.close(descriptor)
 
 
-def _slices(log: Log, size: int) -> list[tuple[int, Place]]:
+def _slices(log: Log, size: int) -> list[tuple[int, FetchPosition]]:
     """The offsets that a sequential reader asks for, with their places."""
     found, place, offset = [], None, log.view.log_start_offset
     while (fetched := read(log.view, offset, size, place=place)).slice is not None:
         behind = fetched.behind(fetched.batches()[1])
         assert behind is not None and fetched.segment is not None
-        found.append((offset, Place(fetched.segment, fetched.slice.position, offset)))
+        found.append((offset, FetchPosition(fetched.segment, fetched.slice.position, offset)))
         offset, place = behind.offset, behind
     return found
 
 
-def _read_at(log: Log, size: int, asked: list[tuple[int, Place]], *, by_place: bool) -> None:
+def _read_at(log: Log, size: int, asked: list[tuple[int, FetchPosition]], *, by_place: bool) -> None:
     for offset, place in asked:
         fetched = read(log.view, offset, size, place=place if by_place else None)
         assert fetched.slice is not None
