@@ -9,7 +9,12 @@ import pytest
 
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import LogConfig
-from siltstone.base.errors import InvalidProducerEpochError, LogError, UnreadableBatchError
+from siltstone.base.errors import (
+    CorruptMessageError,
+    InvalidProducerEpochError,
+    LogError,
+    UnreadableBatchError,
+)
 from siltstone.base.records.layout import Bytes
 from siltstone.log.opening import open_partition
 from siltstone.log.partition import PartitionLog
@@ -104,7 +109,7 @@ def test_a_log_whose_offsets_are_used_up_takes_no_more(tmp_path: Path, origin: O
 
 def test_a_replicated_batch_that_ends_at_the_largest_offset_is_refused(tmp_path: Path) -> None:
     log = opened(tmp_path)
-    with pytest.raises(LogError, match="no offsets are left"):
+    with pytest.raises(CorruptMessageError, match="beyond an int64"):
         log.append(edited(sent(1), 0, 2**63 - 1, 8, sealed=False), origin=Origin.REPLICATION)
     assert log.log_end_offset == 0
     log.close()

@@ -136,9 +136,9 @@ def test_offsets_that_do_not_ascend(deltas: tuple[int, int]) -> None:
         decode_records(*directory(log))
 
 
-@pytest.mark.parametrize("base_offset", [2**63 - 1, -(2**63)])
-def test_offsets_at_the_ends_of_int64(base_offset: int) -> None:
-    log = twin.batch([ONE, twin.record(1, 0, b"k", b"v")], base_offset=base_offset)
+def test_the_least_offset_of_an_int64_is_no_records() -> None:
+    """The largest one is refused by the scan."""
+    log = twin.batch([ONE, twin.record(1, 0, b"k", b"v")], base_offset=-(2**63))
     with pytest.raises(CorruptRecordError, match="do not ascend"):
         decode_records(*directory(log))
 

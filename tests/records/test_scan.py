@@ -178,3 +178,16 @@ def test_a_window_inside_a_buffer() -> None:
 
 def test_every_outcome_that_is_trouble_has_words() -> None:
     assert set(SCAN_REASON) == set(ScanEnd) - {ScanEnd.CLEAN, ScanEnd.DIRECTORY_FULL}
+
+
+@pytest.mark.parametrize("base", [2**63 - 1, 2**63 - 2])
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_no_batch_has_an_offset_that_has_no_successor(magic: int, base: int) -> None:
+    """A log's end is one above its last offset: an int64, too."""
+    records = [twin.record(0, 0, b"k", b"v"), twin.record(1, 0, b"l", b"v")]
+    entry = (
+        twin.batch(records, base_offset=base) if magic == 2 else twin.message(base, b"k", b"v", magic=magic)
+    )
+    found = scan(entry)
+    refused = base + (1 if magic == 2 else 0) > 2**63 - 2
+    assert (found.outcome, len(found.batches)) == ((ScanEnd.BAD_COUNT, 0) if refused else (ScanEnd.CLEAN, 1))

@@ -577,6 +577,4 @@ def _take_over(data: Bytes, config: LogConfig, next_offset: int) -> Validated:
         _refuse_faults(rows, findings)
     if end > config.segment_bytes:
         raise _too_much(data[:end], config)
-    if rows["last_offset"][-1] == _MOST:
-        raise _no_offsets_left(int(rows["last_offset"][-1]))
     return _validated(data if end == len(data) else data[:end], rows)

@@ -63,10 +63,12 @@ SCAN_REASON = {
     ScanEnd.TRUNCATED: "the last batch goes on beyond the end of the data",
     ScanEnd.BAD_SIZE: "impossible batch size",
     ScanEnd.BAD_MAGIC: "unknown magic byte",
-    ScanEnd.BAD_COUNT: "negative record count or offset delta",
+    ScanEnd.BAD_COUNT: "negative record count or offset delta, or an offset beyond an int64",
 }
 
 
+_OFFSET_MAX = (1 << 63) - 2
+"""The largest offset of a record: the one after it is a log's end, and an int64, too."""
 _ROWS = 1024
 """Room for so many batches before anything is known of their size."""
 
@@ -96,6 +98,8 @@ def _fill_v2(data: Bytes, position: int, size: int, row: Any) -> bool:
     row.producer_epoch = read_int16(data, position + PRODUCER_EPOCH_POSITION)
     row.base_sequence = read_int32(data, position + BASE_SEQUENCE_POSITION)
     row.count = read_int32(data, position + COUNT_POSITION)
+    if row.base_offset > _OFFSET_MAX - max(delta, 0):
+        return False
     # A compressed record may take less than a byte: what its batch can hold is known once it is plain.
     return row.count >= 0 and delta >= 0 and (row.count <= size or (row.attributes & CODEC_MASK) != 0)
 
@@ -141,6 +145,8 @@ def scan_into(data: Bytes, position: int, limit: int, out: Directory) -> tuple[i
         if magic == 2:
             if not _fill_v2(data, position, size, row):
                 return rows, position, _BAD_COUNT, 0
+        elif row.base_offset > _OFFSET_MAX:
+            return rows, position, _BAD_COUNT, 0
         else:
             _fill_legacy(data, position, magic, row)
         rows += 1
