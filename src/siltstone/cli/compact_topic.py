@@ -156,6 +156,6 @@ def _notes(found: TopicCompaction) -> int:
     note(*found.notes)
     for each in found.partitions:
         where = f"{found.topic}-{each.partition}"
-        troubles = dict.fromkeys(filter(None, (each.status.last_error, each.failure)))
-        note(*(failure if failure.startswith(where) else f"{where}: {failure}" for failure in troubles))
+        failures = dict.fromkeys(filter(None, (each.status.last_error, each.failure)))
+        note(*(failure if failure.startswith(where) else f"{where}: {failure}" for failure in failures))
     return 1 if found.has_trouble else 0

@@ -234,9 +234,9 @@ def _describe(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
         for topic, partitions in described:
             _show_topic(topic, own[topic.name], partitions)
     note(*look.notes, *look.notes_on([topic for topic, _ in described]))
-    troubles = [(topic.name, each) for topic, partitions in described for each in partitions if each.failure]
-    note(*(f"{name}-{each.partition}: {each.failure}" for name, each in troubles))
-    return 1 if troubles else 0
+    failures = [(topic.name, each) for topic, partitions in described for each in partitions if each.failure]
+    note(*(f"{name}-{each.partition}: {each.failure}" for name, each in failures))
+    return 1 if failures else 0
 
 
 def _document(

@@ -80,7 +80,7 @@ def over_time(moments: Sequence[Moment], title: str) -> str:
         ]
         corners = [(_LEFT, floor), *points, (_LEFT + width, floor)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
-        area = Element("polygon", {"fill": COLOURS.get(name, OTHER), "points": path})
+        area = Element("polygon", {"fill": COLOURS[name], "points": path})
         shapes.append(_titled(area, f"{name}: {size_text(values[-1])} in the end"))
     shapes.append(_text(time_text(first), "start", x=_LEFT, y=HEIGHT - 8))
     shapes.append(_text(time_text(last), "end", x=WIDTH - _RIGHT, y=HEIGHT - 8))

@@ -279,7 +279,7 @@ def dirty_splits(work: LogWork, tasks: int) -> list[list[InputSplit]]:
 
 
 def dirty_entries(work: LogWork, splits: Sequence[InputSplit], found: Extracted) -> list[EntryBlob]:
-    """The dirty entries of some splits; not to be used when ``found`` has failure."""
+    """The dirty entries of some splits; not to be used when ``found`` has a failure."""
     capacity = max(1024, work.end - work.first_dirty)
     return [blob.kept() for blob in extract(work, splits, 1, capacity, found) if blob.dirty]
 

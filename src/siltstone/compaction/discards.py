@@ -17,7 +17,7 @@ from siltstone.base.records.layout import Int64
 
 SUPERSEDED, TOMBSTONES, ABORTED, KEYLESS, MARKERS, EXPIRED = range(6)
 """The reasons as indexes into the kernels' counts: in the order of the fields below."""
-BY_CLEANING = 5
+BY_CLEANING = EXPIRED
 """Reasons below this one are cleaning's; those from it on are retention's, which removes whole segments."""
 
 

@@ -266,7 +266,7 @@ def rewrite_groups(
     attempt: str,
     buffers: Buffers,
 ) -> list[Rewritten]:
-    """Rewrite all groups in order, up to the first that has failure."""
+    """Rewrite all groups in order, up to the first that fails."""
     reports = []
     for group in work.groups:
         mine = retained.get(group.index, np.empty(0, np.uint32))
@@ -316,7 +316,7 @@ class InProcessEngine:
     def rewrite(
         self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
     ) -> list[Rewritten]:
-        """Group by group, up to the first that has failure."""
+        """Group by group, up to the first that fails."""
         reports: list[Rewritten] = []
         buffers = Buffers()
         for group in groups:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -42,6 +42,20 @@ def failure_of(error: Exception) -> LogFailure:
         where = f"{error.filename}: " if error.filename else ""
         return LogFailure(status="failed", reason=f"{where}{error.strerror or error}")
     return LogFailure(status="failed", reason=f"{type(error).__name__}: {error}")
+
+
+class HasFailure(Protocol):
+    """A report of a piece of work, which may have failed."""
+
+    @property
+    def failure(self) -> LogFailure | None:
+        """Why it did, None where it did not."""
+        ...
+
+
+def first_failure(reports: Iterable[HasFailure]) -> LogFailure | None:
+    """The first failure among some reports."""
+    return next((each.failure for each in reports if each.failure is not None), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,7 +136,7 @@ def extract(
 ) -> Iterator[EntryBlob]:
     """The keys of some splits of the log, ascending, as blobs of entries.
 
-    ``capacity`` bounds the entries kept in memory. ``found`` is filled on the way; when it has failure in
+    ``capacity`` bounds the entries kept in memory. ``found`` is filled on the way; when it has a failure in
     the end, the blobs are not to be used.
     """
     collector = KeyCollector(

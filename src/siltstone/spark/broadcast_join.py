@@ -69,7 +69,7 @@ def shared_lookup_task(
 
 def lookup_task(work: LogWork, parts: Runs, claim: Claim, batches: Batches) -> Iterator[pa.RecordBatch]:
     """The same by a map of the dirty entries that arrive: its run, then from the end those groups of others
-    that nobody has claimed. Nothing is looked up where the entries have failure, or transactions; the first
+    that nobody has claimed. Nothing is looked up where reading them failed, or met transactions; the first
     run's task says so."""
     arrived = [row for batch in batches for row in rows_of(batch)]
     (mine,) = (row.target for row in arrived if row.kind == rows.HEADS)

@@ -30,11 +30,10 @@ from siltstone.compaction.engine import (
     Engine,
     LogDone,
     Progress,
-    RetainedFile,
     fits_one_task,
     offset_span,
 )
-from siltstone.compaction.extraction import Group, LogFailure, failure_of
+from siltstone.compaction.extraction import Group, LogFailure, failure_of, first_failure
 from siltstone.compaction.inplace.destination import Destination, Room
 from siltstone.compaction.inplace.expiry import (
     Left,
@@ -63,7 +62,6 @@ from siltstone.compaction.inplace.outcome import (
 )
 from siltstone.compaction.keys import ENTRY_BYTES
 from siltstone.compaction.report import LogResult
-from siltstone.compaction.staging import Rewritten
 from siltstone.compaction.work import LogWork
 
 # How a log's groups go: all in one task, all in one job, or wave by wave; and the room that each way needs.
@@ -378,7 +376,7 @@ class Cleaner:
             self._raise_if_no_engine(error)
 
     def _prepared(self, planned: Planned) -> bool:
-        """Make the log's staging folder; one that cannot be made is that log's failure only."""
+        """Make the log's staging folder; where it cannot be made, only that log fails."""
         try:
             self._destination.check(planned)
             self._destination.prepare(planned)
@@ -412,7 +410,7 @@ class Cleaner:
         """The retained offsets of the whole log are put into files, once; then its groups go by them."""
         planned, work = cleaning.planned, cleaning.planned.work
         gathered = engine.gather(work)
-        failure = gathered.totals.found.failure or _first_failure(gathered.files)
+        failure = gathered.totals.found.failure or first_failure(gathered.files)
         if failure is not None:
             self._fail(cleaning, failure)
             return
@@ -436,7 +434,7 @@ class Cleaner:
         """Check and take over what an engine hands back; False when the log is not to be gone on with."""
         planned = cleaning.planned
         try:
-            failure = done.found.failure or _first_failure(done.groups)
+            failure = done.found.failure or first_failure(done.groups)
             if failure is None:
                 check_counts(cleaning, done, last=last)
                 if planned.result.records_before is None:
@@ -514,10 +512,6 @@ class Cleaner:
         with self._telling:
             self._done += 1
             self._progress("logs", "done", self._done, self._total)
-
-
-def _first_failure(reports: Sequence[Rewritten] | Sequence[RetainedFile]) -> LogFailure | None:
-    return next((each.failure for each in reports if each.failure is not None), None)
 
 
 def _blank(state: LogState) -> LogResult:

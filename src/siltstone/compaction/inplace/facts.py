@@ -292,12 +292,14 @@ def plan_log(
     if not segments:
         return result.stop(report.NOTHING_TO_DO, "the directory holds no segments")
     producers = state.opened.producers if state.opened else producer_state(state.path, segments)
-    _refuse_start_beyond(state, checkpoints, producers.end_offset)
+    _refuse_start_beyond(state, checkpoints, segments, producers.end_offset)
     facts = log_facts(state, checkpoints, segments, producers, committed_below)
     return _decide(state, choices, staging, result, segments, producers, facts)
 
 
-def _refuse_start_beyond(state: LogState, checkpoints: Checkpoints, end_offset: int) -> None:
+def _refuse_start_beyond(
+    state: LogState, checkpoints: Checkpoints, segments: Sequence[Segment], end_offset: int
+) -> None:
     """A log start above the log's end, which no broker writes, would let retention take everything.
 
     A broker's own start does take it (Kafka's ``LogLoader``): whether that is wanted its operator must say.
@@ -305,8 +307,7 @@ def _refuse_start_beyond(state: LogState, checkpoints: Checkpoints, end_offset: 
     cut into a batch, and all that was left was deleted.)
     """
     start = checkpoints.log_start.get(state.where, 0)
-    is_empty = not any(segment.size for segment in state.segments())
-    if start > end_offset and state.opened is None and not is_empty:
+    if start > end_offset and state.opened is None and any(segment.size for segment in segments):
         raise CorruptFileError(
             str(state.directory.path / LOG_START_CHECKPOINT),
             0,

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from siltstone.base.records.layout import Int64
-from siltstone.compaction.extraction import Extracted, LogFailure
+from siltstone.compaction.extraction import Extracted, LogFailure, first_failure
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.ledger.key_index import KeysPart
 from siltstone.compaction.ledger.staging import (
@@ -68,8 +68,7 @@ class Compacted:
 
     def first_failure(self) -> LogFailure | None:
         """The first failure that anything had."""
-        troubles = (self.found.failure, self.failure, *(group.failure for group in self.groups))
-        return next((each for each in troubles if each is not None), None)
+        return first_failure((self.found, self, *self.groups))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,8 +80,7 @@ class Folded:
 
     def first_failure(self) -> LogFailure | None:
         """The first failure that anything had."""
-        troubles = [each.failure for each in self.keys] + [each.failure for each in self.groups]
-        return next((each for each in troubles if each is not None), None)
+        return first_failure((*self.keys, *self.groups))
 
 
 class CompactionEngine(Protocol):
@@ -131,7 +129,7 @@ def apart(
 
 
 def _rewrite(work: CompactionWork, parts: list[Int64], attempt: str, done: Compacted) -> None:
-    """Write every group that has retained offsets, up to the first that has failure."""
+    """Write every group that has retained offsets, up to the first that fails."""
     if done.first_failure() is not None:
         return
     retained = np.sort(np.concatenate([np.empty(0, np.int64), *parts]))

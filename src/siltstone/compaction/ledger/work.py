@@ -179,7 +179,7 @@ def extract(
     """The keys of some sources (numbers into ``work.sources``, ascending) as blobs of entries; the offsets of
     keyless records that stay as arrays.
 
-    ``found`` is filled on the way; when it has failure in the end, the blobs are not to be used.
+    ``found`` is filled on the way; when it has a failure in the end, the blobs are not to be used.
     """
     collector = EntryCollector(
         hash_key=work.hash_key,
