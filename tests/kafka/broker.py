@@ -16,13 +16,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewTopic,
+    OffsetSpec,
     ResourceType,
 )
 
@@ -232,13 +233,29 @@ class Broker:
         return self._leaders()
 
     def _leaders(self, topic: str | None = None) -> bool | None:
+        """True when every partition has a leader that answers, None before.
+
+        A broker publishes new metadata before its ReplicaManager has applied it, so a partition with a leader in
+        the metadata may still answer NOT_LEADER_OR_FOLLOWER: each is asked for its offsets as well.
+        """
+        admin = self.admin()
         try:
-            found: Any = self.admin().list_topics(topic, timeout=5)
-        except KafkaException:
+            metadata: Any = admin.list_topics(topic, timeout=5)
+            leaders = {
+                TopicPartition(name, number): partition.leader
+                for name, entry in metadata.topics.items()
+                for number, partition in entry.partitions.items()
+            }
+            if not metadata.brokers or any(leader != 1 for leader in leaders.values()):
+                return None
+            if not leaders:
+                return True if topic is None else None
+            answers = admin.list_offsets(dict.fromkeys(leaders, OffsetSpec.latest()), request_timeout=5)
+            for answer in answers.values():
+                answer.result(5)
+        except (KafkaException, TimeoutError):
             return None
-        partitions = [each for entry in found.topics.values() for each in entry.partitions.values()]
-        present = bool(found.brokers) and (topic is None or bool(partitions))
-        return True if present and all(each.leader == 1 for each in partitions) else None
+        return True
 
     def _end(self, how: signal.Signals) -> int:
         assert self._process is not None, "the broker is not running"
