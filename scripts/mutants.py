@@ -1,0 +1,209 @@
+"""Measures the tests: changes one place of the source at a time, and runs tests until one of them fails.
+
+    .venv/bin/python scripts/mutants.py --count 200 --seed 1 --out mutants.jsonl
+    .venv/bin/python scripts/mutants.py --only src/siltstone/compaction/rewrite.py:120:15
+
+Each mutant is made in a copy of the tree. Tests run in stages: those that import the module, those of its
+package, then all others. A mutant that passes all of them survives: either a test is missing, or the change makes
+no difference, which a person has to decide. The output has one line of JSON a mutant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("base/records", "log", "compaction")
+STAGES = {
+    "base/records": ["tests/records", "tests/log", "tests/golden"],
+    "log": ["tests/log", "tests/golden", "tests/crash"],
+    "compaction": ["tests/cleaner", "tests/compacted", "tests/golden", "tests/property"],
+}
+_COMPARE = {
+    "Lt": "<=",
+    "LtE": "<",
+    "Gt": ">=",
+    "GtE": ">",
+    "Eq": "!=",
+    "NotEq": "==",
+    "In": "not in",
+    "NotIn": "in",
+}
+_COMPARE |= {"Is": "is not", "IsNot": "is"}
+_BINARY = {"Add": "-", "Sub": "+", "Mult": "//", "FloorDiv": "*", "BitAnd": "|", "BitOr": "&", "LShift": ">>"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One change: the bytes `start` to `end` of a line become `after`."""
+
+    path: str
+    line: int
+    start: int
+    end: int
+    before: str
+    after: str
+
+
+def mutants_of(path: Path) -> Iterator[Mutant]:
+    """Every change of one file: comparisons, sums, and/or, not, numbers in expressions, True and False."""
+    source = path.read_text()
+    lines = source.encode().split(b"\n")
+
+    def between(left: ast.expr, right: ast.expr, after: str) -> Iterator[Mutant]:
+        if left.end_lineno == right.lineno and left.end_col_offset is not None:
+            yield made(right.lineno, left.end_col_offset, right.col_offset, f" {after} ")
+
+    def made(line: int, start: int, end: int, after: str) -> Mutant:
+        before = lines[line - 1][start:end].decode()
+        # A bracket around an operand belongs to neither node: it stays where it is.
+        opening, closing = before.count("("), before.count(")")
+        after = ")" * closing + after + "(" * opening
+        name = path.relative_to(ROOT).as_posix()
+        return Mutant(path=name, line=line, start=start, end=end, before=before, after=after)
+
+    tree = ast.parse(source)
+    decorators = {
+        id(inner)
+        for node in ast.walk(tree)
+        for decorator in getattr(node, "decorator_list", [])
+        for inner in ast.walk(decorator)
+    }
+    for node in ast.walk(tree):
+        if id(node) in decorators:
+            continue
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            yield from between(node.left, node.comparators[0], _COMPARE[type(node.ops[0]).__name__])
+        elif isinstance(node, ast.BinOp) and type(node.op).__name__ in _BINARY:
+            yield from between(node.left, node.right, _BINARY[type(node.op).__name__])
+        elif isinstance(node, ast.BoolOp):
+            other = "or" if isinstance(node.op, ast.And) else "and"
+            yield from between(node.values[0], node.values[1], other)
+        elif (
+            isinstance(node, ast.UnaryOp)
+            and isinstance(node.op, ast.Not)
+            and node.lineno == node.operand.lineno
+        ):
+            yield made(node.lineno, node.col_offset, node.operand.col_offset, "")
+        elif isinstance(node, ast.Constant) and node.end_col_offset is not None:
+            if isinstance(node.value, bool):
+                yield made(node.lineno, node.col_offset, node.end_col_offset, str(not node.value))
+            elif isinstance(node.value, int):
+                yield made(node.lineno, node.col_offset, node.end_col_offset, str(node.value + 1))
+
+
+def apply(mutant: Mutant, tree: Path) -> None:
+    """Write the changed file into a copy of the tree, without compiled kernels of the old one."""
+    path = tree / mutant.path
+    lines = path.read_bytes().split(b"\n")
+    line = lines[mutant.line - 1]
+    lines[mutant.line - 1] = line[: mutant.start] + mutant.after.encode() + line[mutant.end :]
+    changed = b"\n".join(lines)
+    ast.parse(changed)
+    path.write_bytes(changed)
+    if b"kernel" in changed:
+        for compiled in [*tree.rglob("*.nbi"), *tree.rglob("*.nbc")]:
+            compiled.unlink()
+
+
+def stages_of(mutant: Mutant) -> list[list[str]]:
+    """Tests in the order in which they are likely to notice the change."""
+    package = next(name for name in PACKAGES if f"siltstone/{name}/" in mutant.path)
+    module = mutant.path.removeprefix("src/").removesuffix(".py").replace("/", ".")
+    near = [
+        str(test.relative_to(ROOT))
+        for test in sorted((ROOT / "tests").rglob("test_*.py"))
+        if module in test.read_text() and "tests/kafka/" not in str(test)
+    ]
+    return [*([near] if near else []), STAGES[package], ["tests"]]
+
+
+def judge(mutant: Mutant, scratch: Path, timeout_s: float) -> dict[str, object]:
+    """Run the stages in a copy of the tree; which one noticed the change, and after how many seconds."""
+    tree = Path(tempfile.mkdtemp(prefix="mutant-", dir=scratch))
+    began = time.monotonic()
+    try:
+        for name in ("src", "tests", "docs", "demo", "bench", "scripts"):
+            shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("out"))
+        for name in ("pyproject.toml", "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "Makefile"):
+            shutil.copy2(ROOT / name, tree / name)
+        apply(mutant, tree)
+        noticed = None
+        for tests in stages_of(mutant):
+            command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+            command += [
+                "--ignore=tests/kafka",
+                "--ignore=tests/test_structure.py",
+                f"--basetemp={tree}/pytest",
+            ]
+            environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "CI": "true"}
+            with (tree / "out").open("wb") as out:
+                try:
+                    done = subprocess.run(
+                        command,
+                        cwd=tree,
+                        env=environment,
+                        stdout=out,
+                        stderr=out,
+                        timeout=timeout_s,
+                        check=False,
+                    )
+                    failed = done.returncode != 0
+                except subprocess.TimeoutExpired:
+                    failed = True
+            if failed:
+                lines = (tree / "out").read_text(errors="replace").splitlines()
+                noticed = next(
+                    (line for line in reversed(lines) if line.startswith(("FAILED", "ERROR"))), "timeout"
+                )
+                break
+        seconds = round(time.monotonic() - began, 1)
+        return {**asdict(mutant), "noticed": noticed, "seconds": seconds}
+    finally:
+        shutil.rmtree(tree, ignore_errors=True)
+
+
+def main() -> None:
+    """Choose mutants at random, judge each, and write a line for each."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--skip", type=int, default=0, help="go on after so many of them")
+    parser.add_argument("--only", help="PATH:LINE:COLUMN: only the changes that begin there")
+    parser.add_argument("--out", type=Path, default=Path("mutants.jsonl"))
+    parser.add_argument("--timeout", type=float, default=1200)
+    chosen = parser.parse_args()
+    found = [
+        mutant
+        for package in PACKAGES
+        for path in sorted((ROOT / "src/siltstone" / package).rglob("*.py"))
+        for mutant in mutants_of(path)
+    ]
+    if chosen.only:
+        found = [each for each in found if f"{each.path}:{each.line}:{each.start}" == chosen.only]
+    else:
+        random.Random(chosen.seed).shuffle(found)
+    with tempfile.TemporaryDirectory(prefix="mutants-") as scratch, chosen.out.open("a") as out:
+        for mutant in found[chosen.skip : chosen.count]:
+            result = judge(mutant, Path(scratch), chosen.timeout)
+            print(json.dumps(result), file=out, flush=True)
+            change = f"{mutant.before!r} -> {mutant.after!r}"
+            print(f"{mutant.path}:{mutant.line}: {change}: {result['noticed'] or 'SURVIVED'}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
