@@ -4,7 +4,7 @@
     .venv/bin/python scripts/mutants.py --only src/siltstone/compaction/rewrite.py:120:15
 
 Each mutant is made in a copy of the tree. Tests run in stages: those that import the module, those of its
-package, then all others. A mutant that passes all of them survives: either a test is missing, or the change makes
+package, then all others. A mutant that passes all of them survives: a test is missing, or the change makes
 no difference, which a person has to decide. The output has one line of JSON a mutant.
 """
 
