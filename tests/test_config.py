@@ -7,19 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siltstone.base.config import (
-    ALL_KEYS,
     Config,
+    ConfigSource,
     find_key,
     parse_assignments,
     parse_broker_config,
     parse_config_file,
     parse_topic_config,
     parse_value,
-    refuse_broker_contradictions,
     refuse_contradictions,
     split_additions,
 )
-from siltstone.base.config.resolve import ConfigSource
+from siltstone.base.config_table import ALL_KEYS
 from siltstone.base.errors import UsageError
 
 
@@ -200,12 +199,3 @@ def test_what_must_hold_between_settings_of_a_topic() -> None:
         UsageError, match=r"min.compaction.lag.ms=6 \(b\) is more than max.compaction.lag.ms=5 \(a\)"
     ):
         refuse_contradictions(fine.over(parse_assignments(["min.compaction.lag.ms=6"], "b")))
-
-
-def test_what_must_hold_between_settings_of_a_broker() -> None:
-    refuse_broker_contradictions(Config())
-    static = {"log.cleaner.dedupe.buffer.size": str(2 << 20), "log.cleaner.threads": "2"}
-    with pytest.raises(UsageError, match=r"over 1048576 for each of log\.cleaner\.threads=2"):
-        refuse_broker_contradictions(Config(static=parse_broker_config(static, "s")))
-    with pytest.raises(UsageError, match=r"log\.dirs names no directory"):
-        refuse_broker_contradictions(Config(static=parse_broker_config({"log.dirs": ""}, "s")))

@@ -6,8 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from siltstone.base.config import Config, LogConfig, find_key, parse_assignments
-from siltstone.base.config.log_config import key_of
+from siltstone.base.config import Config, LogConfig, find_key, key_of, parse_assignments
 
 
 @pytest.mark.parametrize("field", fields(LogConfig), ids=lambda field: field.name)

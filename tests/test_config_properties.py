@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.base.config import Config, ConfigSource
-from siltstone.base.config.values import first_of, parse_foreign_server_properties, parse_server_properties
+from siltstone.base.config import Config, ConfigSource, first_property, parse_server_properties
 from siltstone.base.errors import UsageError
 
 SAMPLE = r"""# A comment
@@ -107,16 +106,16 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
 
 def test_a_brokers_own_file_may_hold_more_than_is_known() -> None:
     text = "ssl.key.password=x\nretention.ms=1\nlog.retention.ms=2\nnum.io.threads=none\nlog.retention.ms=3\n"
-    found = parse_foreign_server_properties(text, "f")
+    found = parse_server_properties(text, "f", foreign=True)
     assert {name: (each.value, each.source, each.origin) for name, each in found.items()} == {
         "log.retention.ms": (3, "f:5", ConfigSource.STATIC_BROKER_CONFIG)
     }
     with pytest.raises(UsageError, match="f:2"):
-        parse_foreign_server_properties("\nlog.retention.ms=soon", "f")
+        parse_server_properties("\nlog.retention.ms=soon", "f", foreign=True)
 
 
 def test_the_first_of_some_names_is_found_in_a_file() -> None:
     text = "log.dirs=/a,/b\nmetadata.log.dir=\nlog.dir = /c\nlog.dir=/d\n"
-    assert first_of(text, "f", "metadata.log.dir", "log.dirs") == "/a,/b"
-    assert first_of(text, "f", "log.dir") == "/d"
-    assert first_of(text, "f", "metadata.log.dir") is None
+    assert first_property(text, "f", "metadata.log.dir", "log.dirs") == "/a,/b"
+    assert first_property(text, "f", "log.dir") == "/d"
+    assert first_property(text, "f", "metadata.log.dir") is None

@@ -122,8 +122,8 @@ def test_a_change_at_run_time_is_another_config() -> None:
 
 def test_a_layer_can_be_read_back() -> None:
     given = parse_topic_config({"segment.bytes": "5"}, "t")
-    assert Config(given).given(ConfigSource.DYNAMIC_TOPIC_CONFIG) == given
-    assert not Config(given).given(ConfigSource.DEFAULT_CONFIG)
+    assert Config(given).layer(ConfigSource.DYNAMIC_TOPIC_CONFIG) == given
+    assert not Config(given).layer(ConfigSource.DEFAULT_CONFIG)
 
 
 # Not the table's to say: the broker writes min.insync.replicas itself at its first start, and the small

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from siltstone.base.config import ALL_KEYS, Config, Kind, Level, find_broker_key, find_key, find_topic_key
+from siltstone.base.config import Config, find_broker_key, find_key, find_topic_key
+from siltstone.base.config_table import ALL_KEYS, Kind, Level
 from siltstone.base.errors import UsageError
 
 LONG_MAX = 9_223_372_036_854_775_807

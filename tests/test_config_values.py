@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.base.config import ALL_KEYS, INT_MAX, LONG_MAX, Key, Kind, Value, find_key, format_value
-from siltstone.base.config.values import parse_text
+from siltstone.base.config import INT_MAX, LONG_MAX, find_key, format_value, parse_text
+from siltstone.base.config_table import ALL_KEYS, Key, Kind, Value
 
 HOUR_MS = 3_600_000
 

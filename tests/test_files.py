@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from siltstone.base import files
-from siltstone.base.files import Operation, operations, places
-from siltstone.base.files import operations as behind
+from siltstone.base.files import Operation
 
 
 class Stopped(Exception):
@@ -335,7 +334,7 @@ MOUNTS = """\
 def test_the_file_system_is_that_of_the_nearest_mount(
     path: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "read_bytes", lambda name: MOUNTS.encode())
+    monkeypatch.setattr(files, "read_bytes", lambda name: MOUNTS.encode())
     monkeypatch.setattr(os.path, "realpath", lambda name: name)
     assert files.file_system(path) == kind
 
@@ -358,7 +357,7 @@ def test_where_mounts_cannot_be_read_the_file_system_is_unknown(monkeypatch: pyt
     def missing(name):
         raise FileNotFoundError(name)
 
-    monkeypatch.setattr(places, "read_bytes", missing)
+    monkeypatch.setattr(files, "read_bytes", missing)
     assert files.file_system("/") == ""
 
 
@@ -473,7 +472,7 @@ def test_nothing_is_reserved_beyond_the_limit_or_for_small_files(tmp_path: Path)
 def test_a_file_system_that_reserves_nothing_is_written_to_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("siltstone.base.files.appending._fallocate", None)
+    monkeypatch.setattr("siltstone.base.files._fallocate", None)
     appender = files.Appender(tmp_path / "log", reserve_up_to=1 << 30)
     for _ in range(3):
         appender.write(b"x" * (1 << 20))
@@ -485,13 +484,13 @@ def test_a_large_file_goes_to_disk_while_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[tuple[int, int]] = []
-    real = operations.start_writing
+    real = files.start_writing
 
     def starting(descriptor: int, position: int, size: int) -> None:
         begun.append((position, position + size))
         real(descriptor, position, size)
 
-    monkeypatch.setattr(operations, "start_writing", starting)
+    monkeypatch.setattr(files, "start_writing", starting)
     part = os.urandom(3 << 20)
     with files.Writer(tmp_path / "large") as writer:
         for _ in range(7):
@@ -508,7 +507,7 @@ def test_a_large_file_goes_to_disk_while_it_is_written(
 def test_where_the_system_cannot_begin_to_write_nothing_happens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(behind, "_sync_file_range", None)
+    monkeypatch.setattr(files, "_sync_file_range", None)
     with files.Writer(tmp_path / "large") as writer:
         writer.write(bytes(9 << 20))
     assert (tmp_path / "large").stat().st_size == 9 << 20
@@ -525,7 +524,7 @@ def test_several_files_are_begun_before_the_first_is_waited_for(
     def name_of(descriptor: int) -> str:
         return Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
 
-    monkeypatch.setattr(operations, "start_writing", lambda d, at, size: done.append(f"begun {name_of(d)}"))
+    monkeypatch.setattr(files, "start_writing", lambda d, at, size: done.append(f"begun {name_of(d)}"))
     monkeypatch.setattr(os, "fsync", lambda descriptor: done.append(f"synced {name_of(descriptor)}"))
     seen = operations_of(lambda: files.sync_files(paths))
     assert done == [f"{what} {path.name}" for what in ("begun", "synced") for path in paths]
@@ -553,13 +552,13 @@ def test_what_is_written_and_not_wanted_any_more_lets_go_of_its_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone: list[tuple[int, int]] = []
-    real = operations.let_go
+    real = files.let_go
 
     def letting_go(descriptor: int, position: int, size: int) -> None:
         gone.append((position, position + size))
         real(descriptor, position, size)
 
-    monkeypatch.setattr(operations, "let_go", letting_go)
+    monkeypatch.setattr(files, "let_go", letting_go)
     part = os.urandom(4 << 20)
     with files.Writer(tmp_path / "large") as writer:
         for number in range(1, 16):
@@ -588,7 +587,7 @@ def test_a_write_that_failed_is_told_of_when_its_memory_is_let_go(
         ctypes.set_errno(number)
         return -1
 
-    monkeypatch.setattr(behind, "_sync_file_range", fails)
+    monkeypatch.setattr(files, "_sync_file_range", fails)
     with files.Writer(tmp_path / "large") as writer:
         for _ in range(12):
             writer.write(bytes(4 << 20))
@@ -603,7 +602,7 @@ def test_a_write_that_failed_is_told_of_when_its_memory_is_let_go(
 def test_a_file_that_does_not_last_is_not_brought_to_disk_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operations, "start_writing", None)
+    monkeypatch.setattr(files, "start_writing", None)
     with files.Writer(tmp_path / "short-lived", lasting=False) as writer:
         writer.write(bytes(20 << 20))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.base import files
-from siltstone.base.files import Operation, parents
+from siltstone.base.files import Operation, opening
 
 SOMEBODY = 12345
 
@@ -19,7 +19,7 @@ SOMEBODY = 12345
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways to open a directory: by Linux' call, and where there is none."""
     if request.param == "name by name":
-        monkeypatch.setattr(parents, "_libc", None)
+        monkeypatch.setattr(opening, "_libc", None)
     return str(request.param)
 
 

@@ -10,23 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from siltstone.log.retention import register_policy
-    from siltstone.runtime.embedded import Log, NewRecord, append, open
-    from siltstone.runtime.manager import LogManager
-    from siltstone.spark.embedded import start_cleaner, start_compaction
-    from siltstone.spark.source.face import read
+    from siltstone.log.retention import register_policy as register_policy
+    from siltstone.runtime.embedded import Log as Log
+    from siltstone.runtime.embedded import NewRecord as NewRecord
+    from siltstone.runtime.embedded import append as append
+    from siltstone.runtime.embedded import open as open
+    from siltstone.runtime.manager import LogManager as LogManager
+    from siltstone.spark.embedded import start_cleaner as start_cleaner
+    from siltstone.spark.embedded import start_compaction as start_compaction
+    from siltstone.spark.source.face import read as read
 
-__all__ = [
-    "Log",
-    "LogManager",
-    "NewRecord",
-    "append",
-    "open",
-    "read",
-    "register_policy",
-    "start_cleaner",
-    "start_compaction",
-]
 __version__ = "0.1.0"
 
 _FACE = {
@@ -40,7 +33,8 @@ _FACE = {
     "start_cleaner": "siltstone.spark.embedded",
     "start_compaction": "siltstone.spark.embedded",
 }
-"""What the package offers by its own name, and where it lives: loaded when it is first asked for."""
+"""What the package offers by its own name, and the module that has it: loaded when it is first asked for."""
+__all__ = list(_FACE)
 
 
 def __getattr__(name: str) -> Any:

@@ -13,9 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from siltstone.base.config import TOPIC_KEYS
-from siltstone.base.config.broker_keys import BROKER_KEYS
-from siltstone.base.config.keys import Kind
+from siltstone.base.config_table import BROKER_KEYS, TOPIC_KEYS, Kind
 from tests.adversary import writing
 from tests.adversary.plain import CODEC, HORIZON, TRANSACTIONAL, read, scan
 from tests.adversary.scene import DoesNotApplyError, Scene, regular

@@ -152,7 +152,7 @@ def the_process_dies() -> None:
         if not left[0]:
             os._exit(9)
 
-    files.operations._observer = count  # type: ignore[attr-defined]
+    files.opening._observer = count  # type: ignore[attr-defined]
 
 
 def memory_is_taken() -> None:

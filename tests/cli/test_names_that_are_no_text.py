@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from siltstone.base import files
-from siltstone.base.files import places
 from siltstone.base.interruption import Interruption
 from siltstone.cli import main
 from tests.cleaner.logs import one, write_log
@@ -181,7 +180,7 @@ def test_a_mount_point_that_is_no_text_is_known(monkeypatch: pytest.MonkeyPatch)
         b"22 1 8:1 / / rw - ext4 root rw\n"
         b"30 22 0:40 / /srv/donn\xc3\xa9es\\040\xff rw - nfs4 server:/export rw\n"
     )
-    monkeypatch.setattr(places, "read_bytes", lambda name: mounts)
+    monkeypatch.setattr(files, "read_bytes", lambda name: mounts)
     monkeypatch.setattr(os.path, "realpath", lambda name: name)
     assert files.file_system(os.fsdecode(b"/srv/donn\xc3\xa9es \xff/kafka")) == "nfs4"
     assert files.file_system("/srv/other") == "ext4"

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from siltstone.base import files
-from siltstone.base.files import operations
 
 
 def leave_out_syncs(patch: pytest.MonkeyPatch, skipped: Callable[[str], bool]) -> None:
@@ -20,7 +19,5 @@ def leave_out_syncs(patch: pytest.MonkeyPatch, skipped: Callable[[str], bool]) -
 
         return maybe
 
-    patch.setattr(operations.Writer, "sync", unless(operations.Writer.sync))
-    directories = unless(operations.sync_directory)
-    patch.setattr(operations, "sync_directory", directories)
-    patch.setattr(files, "sync_directory", directories)
+    patch.setattr(files.Writer, "sync", unless(files.Writer.sync))
+    patch.setattr(files, "sync_directory", unless(files.sync_directory))

@@ -151,110 +151,70 @@ class LogError(SiltstoneError):
     code: ClassVar[int] = -1
     kafka_name: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
 
+    def __init_subclass__(cls, code: int | None = None, kafka_name: str = "") -> None:
+        """``code`` and ``kafka_name`` of the class; without them it has its parent's."""
+        if code is not None:
+            cls.code, cls.kafka_name = code, kafka_name
 
-class OffsetOutOfRangeError(LogError):
+
+class OffsetOutOfRangeError(LogError, code=1, kafka_name="OFFSET_OUT_OF_RANGE"):
     """The offset is below the log's start or above its end."""
 
-    code = 1
-    kafka_name = "OFFSET_OUT_OF_RANGE"
 
-
-class CorruptMessageError(LogError):
+class CorruptMessageError(LogError, code=2, kafka_name="CORRUPT_MESSAGE"):
     """A batch whose checksum or size does not hold."""
 
-    code = 2
-    kafka_name = "CORRUPT_MESSAGE"
 
-
-class UnknownTopicError(LogError):
+class UnknownTopicError(LogError, code=3, kafka_name="UNKNOWN_TOPIC_OR_PARTITION"):
     """There is no such topic or partition here."""
 
-    code = 3
-    kafka_name = "UNKNOWN_TOPIC_OR_PARTITION"
 
-
-class MessageTooLargeError(LogError):
+class MessageTooLargeError(LogError, code=10, kafka_name="MESSAGE_TOO_LARGE"):
     """A batch over ``max.message.bytes``."""
 
-    code = 10
-    kafka_name = "MESSAGE_TOO_LARGE"
 
-
-class InvalidTopicError(LogError):
+class InvalidTopicError(LogError, code=17, kafka_name="INVALID_TOPIC_EXCEPTION"):
     """A topic name that Kafka does not allow."""
 
-    code = 17
-    kafka_name = "INVALID_TOPIC_EXCEPTION"
 
-
-class RecordListTooLargeError(LogError):
+class RecordListTooLargeError(LogError, code=18, kafka_name="RECORD_LIST_TOO_LARGE"):
     """More bytes in one append than ``segment.bytes``."""
 
-    code = 18
-    kafka_name = "RECORD_LIST_TOO_LARGE"
 
-
-class TopicExistsError(LogError):
+class TopicExistsError(LogError, code=36, kafka_name="TOPIC_ALREADY_EXISTS"):
     """The topic is there already."""
 
-    code = 36
-    kafka_name = "TOPIC_ALREADY_EXISTS"
 
-
-class InvalidPartitionsError(LogError):
+class InvalidPartitionsError(LogError, code=37, kafka_name="INVALID_PARTITIONS"):
     """A number of partitions that is not possible."""
 
-    code = 37
-    kafka_name = "INVALID_PARTITIONS"
 
-
-class InvalidConfigError(LogError):
+class InvalidConfigError(LogError, code=40, kafka_name="INVALID_CONFIG"):
     """A setting that is unknown or out of bounds."""
 
-    code = 40
-    kafka_name = "INVALID_CONFIG"
 
-
-class PolicyViolationError(LogError):
+class PolicyViolationError(LogError, code=44, kafka_name="POLICY_VIOLATION"):
     """The topic's policy does not allow what was asked."""
 
-    code = 44
-    kafka_name = "POLICY_VIOLATION"
 
-
-class OutOfOrderSequenceError(LogError):
+class OutOfOrderSequenceError(LogError, code=45, kafka_name="OUT_OF_ORDER_SEQUENCE_NUMBER"):
     """A producer's sequence number is not the next one."""
 
-    code = 45
-    kafka_name = "OUT_OF_ORDER_SEQUENCE_NUMBER"
 
-
-class InvalidProducerEpochError(LogError):
+class InvalidProducerEpochError(LogError, code=47, kafka_name="INVALID_PRODUCER_EPOCH"):
     """A newer instance of the producer has taken over."""
 
-    code = 47
-    kafka_name = "INVALID_PRODUCER_EPOCH"
 
-
-class InvalidTransactionStateError(LogError):
+class InvalidTransactionStateError(LogError, code=48, kafka_name="INVALID_TXN_STATE"):
     """A batch that does not fit the producer's transaction."""
 
-    code = 48
-    kafka_name = "INVALID_TXN_STATE"
 
-
-class TransactionCoordinatorFencedError(LogError):
+class TransactionCoordinatorFencedError(LogError, code=52, kafka_name="TRANSACTION_COORDINATOR_FENCED"):
     """A marker of a coordinator that has been replaced."""
 
-    code = 52
-    kafka_name = "TRANSACTION_COORDINATOR_FENCED"
 
-
-class StorageError(LogError):
+class StorageError(LogError, code=56, kafka_name="KAFKA_STORAGE_ERROR"):
     """The log directory is offline after an I/O error."""
-
-    code = 56
-    kafka_name = "KAFKA_STORAGE_ERROR"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,25 +245,16 @@ class RecordRefusedError(LogError):
         return type(self), (str(self), self.record_index, self.record_errors)
 
 
-class InvalidTimestampError(RecordRefusedError):
+class InvalidTimestampError(RecordRefusedError, code=32, kafka_name="INVALID_TIMESTAMP"):
     """A timestamp further from the clock than ``message.timestamp.{before,after}.max.ms`` allow."""
 
-    code = 32
-    kafka_name = "INVALID_TIMESTAMP"
 
-
-class InvalidRecordError(RecordRefusedError):
+class InvalidRecordError(RecordRefusedError, code=87, kafka_name="INVALID_RECORD"):
     """A batch or record that Kafka's format or the topic does not allow."""
 
-    code = 87
-    kafka_name = "INVALID_RECORD"
 
-
-class UnreadableBatchError(InvalidRecordError):
+class UnreadableBatchError(InvalidRecordError, code=-1, kafka_name="UNKNOWN_SERVER_ERROR"):
     """A batch that cannot be decompressed: an unknown codec, or bytes that make no sense to it.
 
     The batch is at fault, but Kafka answers UNKNOWN_SERVER_ERROR, and clients see the same from us.
     """
-
-    code = -1
-    kafka_name = "UNKNOWN_SERVER_ERROR"

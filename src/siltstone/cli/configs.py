@@ -164,7 +164,7 @@ def _describe_broker(place: Place, flags: ConfigsFlags, *, as_json: bool) -> Non
     config = look.broker_in_force
     if flags.entity_default:
         number, of_all = "default", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
-        config = Config().replacing(of_all, config.given(of_all))
+        config = Config().replacing(of_all, config.layer(of_all))
     settings = settings_of_broker(config, everything=flags.all_ and not flags.entity_default)
     if as_json:
         write_json({"entities": [_document("brokers", number, settings)]})

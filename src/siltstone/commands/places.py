@@ -13,8 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from siltstone.base import files
-from siltstone.base.config import LONG_MAX, Config, parse_topic_config
-from siltstone.base.config.values import parse_server_properties
+from siltstone.base.config import LONG_MAX, Config, parse_server_properties, parse_topic_config
 from siltstone.base.errors import (
     CorruptFileError,
     DirectoryRefusedError,

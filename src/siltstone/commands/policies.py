@@ -22,12 +22,13 @@ from siltstone.base.config import (
     Config,
     LogConfig,
     Setting,
+    first_property,
     parse_assignments,
     parse_config_file,
+    parse_server_properties,
     parse_topic_config,
     refuse_contradictions,
 )
-from siltstone.base.config.values import first_of, parse_foreign_server_properties
 from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, UnsafeFileError, UsageError
 from siltstone.compaction.inplace.facts import Choices, LogState
 from siltstone.log.checkpoints import read_topic_id
@@ -291,7 +292,7 @@ def log_states(
 def _static(broker_config: Path | None) -> Mapping[str, Setting]:
     if broker_config is None:
         return {}
-    return parse_foreign_server_properties(_text(broker_config), str(broker_config))
+    return parse_server_properties(_text(broker_config), str(broker_config), foreign=True)
 
 
 def _text(path: Path) -> str:
@@ -320,7 +321,9 @@ def _elsewhere(directories: Sequence[LogDirectory], broker_config: Path | None) 
 def _named_elsewhere(directories: Sequence[LogDirectory], broker_config: Path | None) -> LogDirectory | None:
     if broker_config is None:
         return None
-    named = first_of(_text(broker_config), str(broker_config), "metadata.log.dir", "log.dirs", "log.dir")
+    named = first_property(
+        _text(broker_config), str(broker_config), "metadata.log.dir", "log.dirs", "log.dir"
+    )
     path = Path((named or "").partition(",")[0].strip())
     if not named or not files.is_directory(path / str(METADATA_PARTITION)):
         return None

@@ -12,18 +12,8 @@ from pathlib import Path
 import javaproperties
 
 from siltstone.base import files
-from siltstone.base.config import (
-    ALL_KEYS,
-    TOPIC_KEYS,
-    Config,
-    ConfigSource,
-    Key,
-    Level,
-    Value,
-    find_topic_key,
-    format_value,
-)
-from siltstone.base.config.table import TOPIC_NAMES
+from siltstone.base.config import TOPIC_NAMES, Config, ConfigSource, find_topic_key, format_value
+from siltstone.base.config_table import ALL_KEYS, TOPIC_KEYS, Key, Level, Value
 from siltstone.base.errors import InvalidConfigError
 from siltstone.commands.places import Place
 from siltstone.commands.topics import texts_of
@@ -75,7 +65,7 @@ def settings_of_broker(config: Config, *, everything: bool) -> list[SettingFacts
 
 
 def _facts(config: Config, key: Key, *, of_topic: bool) -> SettingFacts:
-    setting = config.found(key)
+    setting = config.setting(key.name)
     name = key.name if of_topic else key.broker_names[0]
     value = format_value(setting.value) if of_topic else _in_unit(key, name, setting.value)
     synonyms = tuple(_synonyms(config, key, of_topic=of_topic))
@@ -88,12 +78,12 @@ def _synonyms(config: Config, key: Key, *, of_topic: bool) -> Iterable[tuple[str
     A topic's setting for which a broker has several names has no default under the best of them, as in Kafka.
     """
     if of_topic:
-        own = config.given(ConfigSource.DYNAMIC_TOPIC_CONFIG)
+        own = config.layer(ConfigSource.DYNAMIC_TOPIC_CONFIG)
         for name in key.topic_names:
             if name in own:
                 yield ConfigSource.DYNAMIC_TOPIC_CONFIG.value, name, format_value(own[name].value)
     for source in _BROKER_SOURCES:
-        layer = config.given(source)
+        layer = config.layer(source)
         for name in key.broker_names:
             if name in layer:
                 yield source.value, name, _in_unit(key, name, layer[name].value)

@@ -24,8 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from siltstone.base import files
-from siltstone.base.config import Config, ConfigSource, Setting, parse_stored_config
-from siltstone.base.config.resolve import Given
+from siltstone.base.config import Config, ConfigSource, Layer, Setting, parse_stored_config
 from siltstone.base.errors import CorruptFileError, CorruptRecordError, DirectoryRefusedError
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import CODEC_MASK, CONTROL_BIT
@@ -283,7 +282,7 @@ class ClusterSettings:
 
     @classmethod
     def of(
-        cls, path: Path, image: ClusterImage, *, node_id: str | None, static: Given | None = None
+        cls, path: Path, image: ClusterImage, *, node_id: str | None, static: Layer | None = None
     ) -> ClusterSettings:
         """Settings as broker ``node_id`` sees them. Raises UsageError for a bad value of a broker's."""
 
@@ -333,7 +332,7 @@ class ClusterSettings:
     def broker_in_force(self, config: Config) -> Config:
         """A broker's ``base.config`` with what was set for it at run time; what it has itself wins."""
         for origin in (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG):
-            config = config.replacing(origin, {**self.broker.given(origin), **config.given(origin)})
+            config = config.replacing(origin, {**self.broker.layer(origin), **config.layer(origin)})
         return config
 
     def config_of(self, topic: str, broker: Config | None = None) -> Config:
@@ -345,7 +344,7 @@ class ClusterSettings:
         return broker.replacing(ConfigSource.DYNAMIC_TOPIC_CONFIG, _in_kafkas_words(self.own(topic)))
 
 
-def _in_kafkas_words(given: Given) -> dict[str, Setting]:
+def _in_kafkas_words(given: Layer) -> dict[str, Setting]:
     return {name: replace(setting, source=setting.origin.value) for name, setting in given.items()}
 
 
@@ -375,7 +374,7 @@ def metadata_directory(directories: Iterable[LogDirectory]) -> LogDirectory | No
 
 
 def read_cluster_settings(
-    directory: LogDirectory, *, node_id: str | None, static: Given | None = None
+    directory: LogDirectory, *, node_id: str | None, static: Layer | None = None
 ) -> ClusterSettings:
     """The settings out of the metadata log in ``directory``. Raises CorruptFileError, UsageError, OSError."""
     path = directory.path / str(METADATA_PARTITION)

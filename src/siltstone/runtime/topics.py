@@ -272,7 +272,7 @@ class BrokerTopics:
         found = LogConfig.of(config)
         made_here = entry is not None and (entry.topic_id or None) != self.topic_id(name)
         known = config.setting("retention.ms").origin is not ConfigSource.DEFAULT_CONFIG
-        if made_here or known or not self.has_owner or config.given(ConfigSource.STATIC_BROKER_CONFIG):
+        if made_here or known or not self.has_owner or config.layer(ConfigSource.STATIC_BROKER_CONFIG):
             return found
         return replace(found, retention_ms=-1)
 

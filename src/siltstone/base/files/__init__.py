@@ -13,76 +13,788 @@ What is promised about symbolic links, also when root works in a tree whose owne
 - Nothing that makes, changes, renames or removes something follows a link of that name. Files are made with
   ``O_EXCL`` and ``O_NOFOLLOW``; owner, mode, times and extended attributes are set on an open file or on the
   name itself; ``remove_tree`` removes links and refuses a tree that is one.
-- On the way there a link is followed only when root or the user who runs us made it (``base.files.parents``):
-the
-  directory is opened first, then the operation done in it, so nothing can be swapped between the two.
+- On the way there a link is followed only when root or the user who runs us made it (``base.files.opening``):
+  the directory is opened first, then the operation is done in it, so nothing can be swapped between the two.
 - A file that is given away to another owner has one name only: it is the one that we made.
 - Readers follow links, for paths that people name; what is in a log directory is listed without them.
 """
 
-# ruff: noqa: I001 - one import a module, each name once
-
 from __future__ import annotations
 
-from siltstone.base.files.appending import (
-    Appender as Appender,
-    FileSlice as FileSlice,
+import contextlib
+import ctypes
+import errno
+import hashlib
+import mmap
+import os
+import re
+import shutil
+import stat as modes
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from siltstone.base.files.locking import Flock as Flock
+from siltstone.base.files.locking import Lock as Lock
+from siltstone.base.files.locking import is_locked as is_locked
+from siltstone.base.files.opening import DIRECTORY as DIRECTORY
+from siltstone.base.files.opening import FILE as FILE
+from siltstone.base.files.opening import (
+    KINDS,
+    REAL_FILE,
+    OpenFile,
+    ParentOf,
+    PathLike,
+    about_to,
+    closing,
+    give,
+    open_for_writing,
+    open_real,
+    open_regular,
+    own_stat,
 )
-from siltstone.base.files.locking import (
-    Flock as Flock,
-    Lock as Lock,
-    is_locked as is_locked,
+from siltstone.base.files.opening import LINK as LINK
+from siltstone.base.files.opening import Operation as Operation
+from siltstone.base.files.opening import observe as observe
+from siltstone.base.files.opening import unlink as unlink
+
+# Letting the system write what a file got to disk while more is made, so that a sync has little left to do,
+# and letting go of the memory in which it keeps a copy.
+#
+# A wish and no promise: what is durable is what was synced.
+
+_WRITE, _WRITE_AND_WAIT = 2, 7
+_CANNOT = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP)
+"""What systems say that know no such call, or do not let us."""
+
+
+def _libc_function(name: str, *types: Any) -> Any:
+    """A function of Linux's C library that takes such arguments, None elsewhere."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
+    if function is not None:
+        function.argtypes = types
+    return function
+
+
+_sync_file_range = _libc_function(
+    "sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint
 )
-from siltstone.base.files.operations import (
-    DIRECTORY as DIRECTORY,
-    FILE as FILE,
-    LINK as LINK,
-    Entry as Entry,
-    FileMark as FileMark,
-    FileStat as FileStat,
-    Operation as Operation,
-    Reader as Reader,
-    Writer as Writer,
-    copy as copy,
-    copy_attributes as copy_attributes,
-    entries as entries,
-    exists as exists,
-    inherit_owner as inherit_owner,
-    is_directory as is_directory,
-    is_link as is_link,
-    link as link,
-    make_directory as make_directory,
-    observe as observe,
-    read_bytes as read_bytes,
-    read_input as read_input,
-    remove_directory as remove_directory,
-    remove_tree as remove_tree,
-    rename as rename,
-    replace as replace,
-    set_modified as set_modified,
-    sha256 as sha256,
-    stat as stat,
-    sync_directory as sync_directory,
-    sync_file as sync_file,
-    sync_files as sync_files,
-    tree_size as tree_size,
-    unlink as unlink,
-    why_not_our_folder as why_not_our_folder,
-    write_new as write_new,
+_fallocate = _libc_function("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+
+def start_writing(descriptor: int, position: int, size: int) -> None:
+    """Begin to write ``size`` bytes (0: all) from ``position`` on to disk, where the system can."""
+    if _sync_file_range is not None:
+        _sync_file_range(descriptor, position, size, _WRITE)
+
+
+def let_go(descriptor: int, position: int, size: int) -> None:
+    """Wait until ``size`` bytes from ``position`` on were written to disk; the system need not keep a copy in
+    memory then. Raises OSError for a write that failed: a sync that comes after would not tell of it again.
+    """
+    if _sync_file_range is None:
+        return
+    if _sync_file_range(descriptor, position, size, _WRITE_AND_WAIT) < 0:
+        number = ctypes.get_errno()
+        if number in _CANNOT:
+            return
+        raise OSError(number, os.strerror(number))
+    os.posix_fadvise(descriptor, position, size, os.POSIX_FADV_DONTNEED)
+
+
+_BEGUN_AT_ONCE = 8 << 20
+_KEPT_BEHIND = 24 << 20
+"""What is so near to a file's end is hardly on disk yet: nobody waits for it."""
+_BEYOND_THE_SIZE = 1 << 12
+_REMOVED_AGAIN = 100
+"""A tree into which somebody still puts files is looked through so many times."""
+_DEPTH_MAX = 32
+"""Folders within folders of a tree of ours; deeper ones were made by somebody else."""
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextlib.contextmanager
+def _naming(path: PathLike) -> Iterator[None]:
+    """An error of a call that was given a name within a directory, or a descriptor, tells the whole path."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = os.fspath(path)
+        raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileStat:
+    """What identifies and describes a file: sizes in bytes, times in ns, links as a count.
+
+    ``kind``: ``FILE``, ``DIRECTORY``, ``LINK``, or the words for another one.
+    """
+
+    kind: str
+    size: int
+    modified_ns: int
+    inode: int
+    device: int
+    owner: int
+    group: int
+    mode: int
+    links: int
+
+    @property
+    def identity(self) -> tuple[int, int, int]:
+        """What a file is known by on every machine as long as nobody writes to it: inode, size, time of its
+        last change. A rename does not change it. The device is not part of it: each client of a network file
+        system numbers devices for itself."""
+        return self.inode, self.size, self.modified_ns
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """What a directory is known by on this machine, whatever path leads to it: device and inode."""
+        return self.device, self.inode
+
+
+class FileMark(NamedTuple):
+    """What a file was known by when it was found, to tell on any machine whether it is still that file.
+
+    ``may_grow``: somebody may be appending to it; all others are as long as they were, and were not touched
+    since. There is no device in it: each client of a network file system numbers devices for itself.
+    """
+
+    inode: int
+    size: int
+    modified_ns: int
+    may_grow: bool
+
+    @classmethod
+    def of(cls, found: FileStat, *, may_grow: bool) -> FileMark:
+        """The mark of a file as it is now."""
+        return cls(found.inode, found.size, found.modified_ns, may_grow)
+
+    def is_of(self, found: FileStat) -> bool:
+        """Is ``found`` the same file, with the bytes that it had?"""
+        if self.may_grow and found.size > self.size:
+            return found.inode == self.inode
+        return found.identity == (self.inode, self.size, self.modified_ns)
+
+
+class Entry(NamedTuple):
+    """One name in a directory. A symbolic link is neither ``is_file`` nor ``is_directory``."""
+
+    name: str
+    is_file: bool
+    is_directory: bool
+    is_link: bool
+
+
+def stat(path: PathLike, *, follow: bool = True) -> FileStat:
+    """The file's own facts; links followed, unless told not to. Raises OSError."""
+    return facts_of(os.stat(path, follow_symlinks=follow))
+
+
+def facts_of(found: os.stat_result) -> FileStat:
+    """What the system says of a file."""
+    return FileStat(
+        kind=KINDS.get(modes.S_IFMT(found.st_mode), "file of another kind"),
+        size=found.st_size,
+        modified_ns=found.st_mtime_ns,
+        inode=found.st_ino,
+        device=found.st_dev,
+        owner=found.st_uid,
+        group=found.st_gid,
+        mode=found.st_mode & 0o7777,
+        links=found.st_nlink,
+    )
+
+
+def exists(path: PathLike) -> bool:
+    """Is there such a name, be it a broken link?"""
+    return os.path.lexists(path)
+
+
+def is_link(path: PathLike) -> bool:
+    """Is it a symbolic link, be it a broken one?"""
+    return os.path.islink(path)
+
+
+def is_directory(path: PathLike, *, follow: bool = True) -> bool:
+    """Is it a directory, links followed unless told not to?"""
+    return os.path.isdir(path) and (follow or not os.path.islink(path))
+
+
+def entries(directory: PathLike | int) -> list[Entry]:
+    """The directory's names in order of name. Raises OSError."""
+    with os.scandir(directory) as found:
+        rows = [
+            Entry(
+                name=item.name,
+                is_file=item.is_file(follow_symlinks=False),
+                is_directory=item.is_dir(follow_symlinks=False),
+                is_link=item.is_symlink(),
+            )
+            for item in found
+        ]
+    return sorted(rows, key=lambda row: row.name)
+
+
+def list_all(directory: PathLike, *, may_go: tuple[str, ...] = ()) -> dict[str, FileStat]:
+    """Every name of the directory and its own facts: of a link, not of what it points to.
+
+    Names that end with one of ``may_go`` may be removed meanwhile. Raises FileNotFoundError when another one
+    is, OSError.
+    """
+    found = {}
+    with os.scandir(directory) as names:
+        for name in names:
+            try:
+                found[name.name] = facts_of(name.stat(follow_symlinks=False))
+            except FileNotFoundError:
+                if not name.name.endswith(may_go):
+                    raise
+    return found
+
+
+def list_files(directory: PathLike) -> dict[str, FileStat]:
+    """Every regular file of the directory and its facts, links left out. Raises OSError."""
+    return {name: facts for name, facts in list_all(directory).items() if facts.kind == FILE}
+
+
+def read_slice(path: PathLike, position: int, size: int) -> bytes:
+    """Up to ``size`` bytes of a regular file from ``position`` on, fewer only at its end. Raises OSError."""
+    with closing(open_regular(path)) as descriptor:
+        return os.pread(descriptor, size, position)
+
+
+def mapped(path: PathLike) -> npt.NDArray[np.uint8]:
+    """A file's bytes, read-only and not copied: for files that nobody cuts off. Raises OSError.
+
+    They stay as long as the array does, whatever becomes of the name.
+    """
+    with closing(open_regular(path)) as descriptor:
+        if os.fstat(descriptor).st_size == 0:
+            return np.empty(0, np.uint8)
+        flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+        return np.frombuffer(mmap.mmap(descriptor, 0, flags=flags, prot=mmap.PROT_READ), np.uint8)
+
+
+def read_bytes(path: PathLike, limit: int = 1 << 30) -> bytes:
+    """A small regular file's bytes, at most ``limit``. Raises OSError."""
+    with open(open_regular(path), "rb") as file:
+        return _read_up_to(file, limit)
+
+
+def read_input(path: PathLike, limit: int = 1 << 30) -> bytes:
+    """The same of a file that a person named on a command line, which may be a pipe. Raises OSError."""
+    with open(path, "rb") as file:
+        return _read_up_to(file, limit)
+
+
+def _read_up_to(file: IO[bytes], limit: int) -> bytes:
+    """Python takes as much memory as is asked for before it reads a byte, and a pipe has no size."""
+    at_once = os.fstat(file.fileno()).st_size + _BEYOND_THE_SIZE
+    parts = list[bytes]()
+    while limit > 0 and (part := file.read(min(limit, at_once))):
+        parts.append(part)
+        limit -= len(part)
+    return b"".join(parts)
+
+
+def sha256(path: PathLike) -> str:
+    """A regular file's SHA-256 in hex. Raises OSError."""
+    with open(open_regular(path), "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Reader(OpenFile):
+    """An open regular file that is read at positions; readers outlive renames and unlinks of the file."""
+
+    def __init__(self, path: PathLike) -> None:
+        self.path = os.fspath(path)
+        self.descriptor = open_regular(path)
+        self.stat = facts_of(os.fstat(self.descriptor))
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+    def read_into(self, buffer: np.ndarray[Any, np.dtype[np.uint8]], position: int) -> int:
+        """Fill ``buffer`` (uint8) from ``position``; returns the bytes read, fewer only at the end."""
+        view, done = memoryview(buffer.data), 0
+        while done < len(view):
+            got = os.preadv(self.descriptor, [view[done:]], position + done)
+            if got == 0:
+                break
+            done += got
+        return done
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``position``, fewer only at the end. For small reads."""
+        return os.pread(self.descriptor, size, position)
+
+
+class Writer(OpenFile):
+    """A new file, made with O_EXCL; ``size`` is what was written so far.
+
+    The system begins to bring large ones to disk before they are synced, unless they are not ``lasting``.
+    """
+
+    def __init__(self, path: PathLike, *, lasting: bool = True) -> None:
+        self.path = os.fspath(path)
+        about_to("create", path)
+        with ParentOf(path) as (parent, name):
+            self.descriptor = os.open(name, _NEW_FILE, 0o600, dir_fd=parent)
+        self._lasting = lasting
+        self.size = self._begun = self._gone = 0
+
+    def write(self, data: Any) -> None:
+        """Append bytes; a partial write is gone on with. Raises OSError (the disk is full, …)."""
+        view = memoryview(data).cast("B")
+        about_to("write", self.path)
+        while len(view):
+            done = os.write(self.descriptor, view)
+            self.size += done
+            view = view[done:]
+        if self._lasting and self.size - self._begun >= _BEGUN_AT_ONCE:
+            start_writing(self.descriptor, self._begun, self.size - self._begun)
+            self._begun = self.size
+
+    def let_go(self, position: int) -> None:
+        """Nobody here wants the bytes before ``position`` any more: those that are on disk, or nearly, give
+        the system its memory back. Raises OSError when one could not be written."""
+        end = min(position, self._begun, self.size - _KEPT_BEHIND)
+        if end - self._gone >= _BEGUN_AT_ONCE:
+            let_go(self.descriptor, self._gone, end - self._gone)
+            self._gone = end
+
+    def let_go_of_the_rest(self) -> None:
+        """The same of a file all of which was synced, if some of it was let go of. Raises OSError."""
+        if self._gone:
+            let_go(self.descriptor, self._gone, self.size - self._gone)
+
+    def sync(self) -> None:
+        """Make the contents durable."""
+        about_to("fsync", self.path)
+        os.fsync(self.descriptor)
+
+
+_RESERVED_AT_ONCE = 64 << 20
+_SMALLEST_RESERVE = 1 << 20
+_KEEP_SIZE = 1
+
+
+class Appender:
+    """A file open for appending, made if it is not there; ``size`` is where the next byte goes. A link is
+    refused: OSError.
+
+    A write that fails half-way is cut off again, so that the file always ends behind a whole write. After
+    an fsync that failed nothing is written or synced any more: what is on the disk then is not known.
+
+    ``reserve_up_to``: a file of over 1 MiB gets room on the disk ahead of its writes, as much as it is large
+    and 64 MiB at most, up to this size: a write then finds its blocks, which makes it a fifth faster (ext4).
+    ``release`` and ``close`` give back what was not used; its size never tells of it.
+    """
+
+    def __init__(self, path: PathLike, size: int | None = None, *, reserve_up_to: int = 0) -> None:
+        self.path = os.fspath(path)
+        self._descriptor, _ = open_for_writing(path)
+        self._broken = False
+        self.size = os.fstat(self._descriptor).st_size if size is None else size
+        self._reserve_up_to = reserve_up_to
+        self._reserved = 0
+
+    def write(self, data: Any) -> None:
+        """Append bytes (anything with a contiguous buffer). Raises OSError; the file is as before then."""
+        if self._broken:
+            self._refuse_broken()
+        about_to("write", self.path)
+        view = memoryview(data)
+        size = view.nbytes
+        if self._reserved < self.size + size <= self._reserve_up_to:
+            self._reserve()
+        done = 0
+        try:
+            while done < size:
+                rest = view.cast("B")[done:] if done else view
+                done += os.pwrite(self._descriptor, rest, self.size + done)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, self.size)
+            raise
+        self.size += done
+
+    def _reserve(self) -> None:
+        """Ask for room; a file system that has none to give, or cannot, is asked again when that is used."""
+        if self.size < _SMALLEST_RESERVE or _fallocate is None:
+            return
+        size = min(self.size, _RESERVED_AT_ONCE, self._reserve_up_to - self.size)
+        _fallocate(self._descriptor, _KEEP_SIZE, self.size, size)
+        self._reserved = self.size + size
+
+    def release(self) -> None:
+        """Give back what was reserved and not used, as nothing more is written for now; the times stay."""
+        if self._reserved > self.size and not self._broken:
+            found = os.fstat(self._descriptor)
+            os.ftruncate(self._descriptor, self.size)
+            os.utime(self._descriptor, ns=(found.st_atime_ns, found.st_mtime_ns))
+        self._reserved = 0
+
+    def truncate(self, size: int) -> None:
+        """Cut the file off at ``size`` bytes, durably. Raises OSError."""
+        self._refuse_broken()
+        about_to("truncate", self.path, str(size))
+        os.ftruncate(self._descriptor, size)
+        self.size, self._reserved = size, 0
+        self.sync()
+
+    def sync(self) -> None:
+        """Make the contents durable. Raises OSError once and for all, FileNotFoundError when it is closed."""
+        self._refuse_broken()
+        if self._descriptor < 0:
+            raise FileNotFoundError(errno.ENOENT, "closed before it was synced", self.path)
+        about_to("fsync", self.path)
+        try:
+            os.fsync(self._descriptor)
+        except OSError:
+            self._broken = True
+            raise
+
+    def _refuse_broken(self) -> None:
+        if self._broken:
+            raise OSError(5, "an fsync of this file failed before; it is not written to any more", self.path)
+
+    def close(self) -> None:
+        """Close the file; what is not synced is the system's to write."""
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                self.release()
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class FileSlice:
+    """A run of bytes of an open file: ``read`` copies it once.
+
+    It holds on to the file, which may be renamed or unlinked meanwhile.
+    """
+
+    __slots__ = ("position", "reader", "size")
+
+    def __init__(self, reader: Reader, position: int, size: int) -> None:
+        self.reader = reader
+        self.position = position
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def read(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        """The bytes: uint8, writable; fewer than ``size`` when the file was cut off since."""
+        buffer = np.empty(self.size, np.uint8)
+        return buffer[: self.reader.read_into(buffer, self.position)]
+
+
+def write_new(path: PathLike, data: bytes) -> None:
+    """Write and fsync a new file; the directory is the caller's to sync. Raises FileExistsError."""
+    with Writer(path) as writer:
+        writer.write(data)
+        writer.sync()
+
+
+def replace(path: PathLike, data: bytes) -> None:
+    """Put ``data`` in the place of ``path``, durably: temporary file, fsync, rename, directory sync.
+
+    Owner, group, mode and extended attributes are those of the old file, else the directory's owner. A link
+    of that name is replaced, and not what it points to (as by Kafka, which renames, too).
+    """
+    target = Path(path)
+    temporary = target.with_name(target.name + ".tmp")
+    with contextlib.suppress(FileNotFoundError):
+        unlink(temporary)
+    try:
+        write_new(temporary, data)
+        if exists(target) and not target.is_symlink():
+            copy_attributes(target, temporary)
+        else:
+            inherit_owner(temporary)
+        rename(temporary, target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            unlink(temporary)
+        raise
+    sync_directory(target.parent)
+
+
+def rename(source: PathLike, target: PathLike) -> None:
+    """Rename, replacing ``target``. Two names of one file become one: ``rename(2)`` would leave both."""
+    with ParentOf(source) as (there, old), ParentOf(target) as (here, new):
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(own_stat(new, here), own_stat(old, there)):
+                return unlink(source)
+        about_to("rename", source, target)
+        os.rename(old, new, src_dir_fd=there, dst_dir_fd=here)
+
+
+def link(source: PathLike, target: PathLike) -> None:
+    """A second name for the same file. Raises OSError across file systems."""
+    about_to("link", source, target)
+    with ParentOf(source) as (there, old), ParentOf(target) as (here, new):
+        os.link(old, new, src_dir_fd=there, dst_dir_fd=here, follow_symlinks=False)
+
+
+def make_directory(path: PathLike, *, parents: bool = False) -> None:
+    """Make a directory if it is not there, owned as its parent is. Raises NotADirectoryError where a link,
+    or anything else, has its name."""
+    target = Path(path)
+    if parents and not target.parent.exists():
+        make_directory(target.parent, parents=True)
+    if target.name in ("", ".."):
+        return
+    with ParentOf(target) as (parent, name):
+        with contextlib.suppress(FileNotFoundError):
+            if modes.S_ISDIR(own_stat(name, parent).st_mode):
+                return
+            raise NotADirectoryError(errno.ENOTDIR, "is there already, and is no folder (or a link to one)")
+        about_to("mkdir", path)
+        os.mkdir(name, 0o755, dir_fd=parent)
+        with closing(os.open(name, REAL_FILE | os.O_DIRECTORY, dir_fd=parent)) as made:
+            give(made, os.fstat(parent))
+
+
+def remove_directory(path: PathLike) -> None:
+    """Remove an empty directory. Raises OSError when it is not empty."""
+    about_to("rmdir", path)
+    with ParentOf(path) as (parent, name):
+        os.rmdir(name, dir_fd=parent)
+
+
+def remove_tree(path: PathLike) -> None:
+    """Remove a directory of our own making and all in it. Links in it are removed and never followed; when
+    ``path`` itself is one, nothing is removed: NotADirectoryError.
+
+    Somebody may still put files in, or take them out: a task that outlives its job. Raises OSError.
+    """
+    with ParentOf(path) as (parent, name):
+        _remove_tree(parent, name, os.fspath(path), _DEPTH_MAX)
+
+
+def _remove_tree(parent: int, name: str, path: str, depth: int) -> None:
+    if depth == 0:
+        raise OSError(errno.ELOOP, "folders too deep to be ours; remove them by hand", path)
+    with _naming(path):
+        opened = os.open(name, REAL_FILE | os.O_DIRECTORY, dir_fd=parent)
+    with closing(opened) as here:
+        for _ in range(_REMOVED_AGAIN):
+            for entry in entries(here):
+                inside = os.path.join(path, entry.name)
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.is_directory:
+                        _remove_tree(here, entry.name, inside, depth - 1)
+                    else:
+                        about_to("unlink", inside)
+                        with _naming(inside):
+                            os.unlink(entry.name, dir_fd=here)
+            try:
+                about_to("rmdir", path)
+                with _naming(path):
+                    return os.rmdir(name, dir_fd=parent)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+    raise OSError(errno.ENOTEMPTY, "somebody keeps putting files in", path)
+
+
+def why_not_our_folder(path: PathLike) -> str | None:
+    """What keeps ``path`` from being a folder that we, or the owner of the directory that it is in, made.
+
+    None: nothing does, or there is nothing of that name. Raises OSError.
+    """
+    with ParentOf(path) as (parent, name):
+        try:
+            facts = own_stat(name, parent)
+        except FileNotFoundError:
+            return None
+        if modes.S_ISLNK(facts.st_mode):
+            return "is a symbolic link"
+        if not modes.S_ISDIR(facts.st_mode):
+            return "is no folder"
+        if facts.st_uid not in (0, os.geteuid(), os.fstat(parent).st_uid):
+            return f"belongs to user {facts.st_uid}, and the directory that it is in to another"
+        return None
+
+
+def tree_size(path: PathLike) -> int:
+    """Bytes of a file, or of all files below a directory, links left out."""
+    if not os.path.isdir(path):
+        return os.lstat(path).st_size
+    inside = (Path(path) / entry.name for entry in entries(path) if not entry.is_link)
+    return sum(tree_size(each) for each in inside)
+
+
+def sync_directory(path: PathLike) -> None:
+    """Make the directory's names durable."""
+    about_to("fsync", path)
+    with closing(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
+        os.fsync(descriptor)
+
+
+def sync_file(path: PathLike) -> None:
+    """Make an existing file's contents and attributes durable."""
+    sync_files((path,))
+
+
+def sync_files(paths: Iterable[PathLike]) -> None:
+    """``sync_file`` for each, in order; the system begins with all of them before the first is waited for."""
+    with contextlib.ExitStack() as stack:
+        opened = []
+        for path in paths:
+            opened.append((path, stack.enter_context(closing(open_real(path)))))
+            start_writing(opened[-1][1], 0, 0)
+        for path, descriptor in opened:
+            about_to("fsync", path)
+            os.fsync(descriptor)
+
+
+def set_modified(path: PathLike, modified_ns: int) -> None:
+    """Set the modification time (ns), of a link its own."""
+    about_to("utime", path)
+    with ParentOf(path) as (parent, name):
+        os.utime(name, ns=(modified_ns, modified_ns), dir_fd=parent, follow_symlinks=False)
+
+
+def copy_attributes(source: PathLike, target: PathLike) -> None:
+    """Give ``target``, a new file or directory, the owner, group, mode, ACL and extended attributes of
+    ``source``, not its times. Raises OSError, also where one of the two is a link."""
+    about_to("attributes", target, source)
+    with closing(open_real(source)) as old, closing(open_real(target)) as new, _naming(target):
+        facts = os.fstat(old)
+        give(new, facts)
+        os.fchmod(new, facts.st_mode & 0o7777)
+        try:
+            names = os.listxattr(old)
+        except OSError as error:
+            if error.errno in (errno.ENOTSUP, errno.ENODATA):
+                return
+            raise
+        for name in names:
+            os.setxattr(new, name, os.getxattr(old, name))
+
+
+def inherit_owner(path: PathLike) -> None:
+    """Give a new file or directory the owner and group of the directory that it is in."""
+    with ParentOf(path) as (parent, name), closing(os.open(name, REAL_FILE, dir_fd=parent)) as descriptor:
+        give(descriptor, os.fstat(parent))
+
+
+def copy(source: PathLike, target: PathLike) -> None:
+    """A durable copy with attributes and modification time; ``target`` must not be there, ``source`` be no
+    link."""
+    with open(open_regular(source, follow=False), "rb", buffering=0) as reader, Writer(target) as writer:
+        facts = os.fstat(reader.fileno())
+        buffer = np.empty(1 << 22, np.uint8)
+        while got := reader.readinto(buffer.data):
+            writer.write(buffer[:got])
+        writer.sync()
+    copy_attributes(source, target)
+    set_modified(target, facts.st_mtime_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What a file system has left for us: bytes and inodes."""
+
+    free_bytes: int
+    free_inodes: int | None
+
+
+def space(path: PathLike) -> Space:
+    """Free space where ``path`` is; inodes None where the file system does not count them."""
+    found = os.statvfs(path)
+    return Space(
+        free_bytes=found.f_bavail * found.f_frsize, free_inodes=found.f_favail if found.f_files else None
+    )
+
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    (
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "9p",
+        "fuse.sshfs",
+        "fuse.s3fs",
+        "ceph",
+        "glusterfs",
+        "lustre",
+        "afs",
+    )
 )
-from siltstone.base.files.places import (
-    NETWORK_FILE_SYSTEMS as NETWORK_FILE_SYSTEMS,
-    Space as Space,
-    errors_into as errors_into,
-    file_system as file_system,
-    find_program as find_program,
-    list_all as list_all,
-    list_files as list_files,
-    mapped as mapped,
-    read_slice as read_slice,
-    silence_output as silence_output,
-    space as space,
-    temporary_directory as temporary_directory,
-    temporary_file as temporary_file,
-    zip_package as zip_package,
-)
+
+
+_OCTAL = re.compile(rb"\\([0-3][0-7]{2})")
+"""How the kernel writes a space, a tab, a line end or a backslash of a mount point."""
+
+
+def file_system(path: PathLike) -> str:
+    """The name of the file system that holds ``path`` ("ext4", "nfs4"…), "" where it cannot be told."""
+    real = os.path.realpath(path)
+    try:
+        lines = read_bytes("/proc/self/mountinfo").splitlines()
+    except OSError:
+        return ""
+    best, kind = "", ""
+    for line in lines:
+        left, _, right = line.partition(b" - ")
+        mount = os.fsdecode(_OCTAL.sub(lambda found: bytes([int(found[1], 8)]), left.split()[4]))
+        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, os.fsdecode(right.split()[0])
+    return kind
+
+
+def temporary_directory(prefix: str, parent: str | None = None) -> tempfile.TemporaryDirectory[str]:
+    """A directory that goes with the context that it is used as; what cannot be removed is left."""
+    return tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True)
+
+
+def temporary_file() -> IO[bytes]:
+    """An open file without a name."""
+    return tempfile.TemporaryFile()
+
+
+def find_program(name: str) -> str | None:
+    """The program that the shell would start, None where there is none."""
+    return shutil.which(name)
+
+
+def zip_package(root: Path, target: Path) -> None:
+    """Zip a Python package's modules and settings, so that they can be imported from ``target``."""
+    with zipfile.ZipFile(target, "w") as archive:
+        for source in sorted(root.rglob("*")):
+            if source.suffix in (".py", ".properties"):
+                archive.write(source, Path(root.name) / source.relative_to(root))
+
+
+@contextlib.contextmanager
+def errors_into(descriptor: int) -> Iterator[None]:
+    """Within the block, standard error is ``descriptor``: a process started there inherits it for good."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    os.dup2(descriptor, 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+def silence_output() -> None:
+    """Let standard output go nowhere: whoever read it has gone."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)

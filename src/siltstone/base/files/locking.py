@@ -13,9 +13,15 @@ import os
 import struct
 import sys
 import threading
-from types import TracebackType
 
-from siltstone.base.files.operations import open_for_writing, open_regular, unlink
+from siltstone.base.files.opening import (
+    OpenFile,
+    PathLike,
+    closing,
+    open_for_writing,
+    open_regular,
+    unlink,
+)
 
 _FLOCK = struct.Struct("qqihh" if sys.platform == "darwin" else "hhqqi")
 """The system's ``struct flock``: start, length, process, kind, whence; kind first on Linux."""
@@ -36,13 +42,12 @@ class Lock:
     ``Lock`` on it is refused before it does. Raises BlockingIOError, OSError where the name is a link's.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: PathLike) -> None:
         self.path = os.fspath(path)
         with _one_at_a_time:
-            self._take()
+            self._take(self.path)
 
-    def _take(self) -> None:
-        path = self.path
+    def _take(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             if _identity(os.lstat(path)) in _held:
                 raise BlockingIOError(errno.EAGAIN, "locked by this process already", path)
@@ -77,7 +82,7 @@ def _identity(facts: os.stat_result) -> tuple[int, int]:
     return facts.st_dev, facts.st_ino
 
 
-def is_locked(path: str | os.PathLike[str]) -> bool:
+def is_locked(path: PathLike) -> bool:
     """Does a process hold a ``Lock`` on the file? Asks only: nothing is locked, made or changed.
 
     False where there is no such file, or it may not be read, or is no regular file.
@@ -89,48 +94,30 @@ def is_locked(path: str | os.PathLike[str]) -> bool:
             descriptor = open_regular(path)
         except OSError:
             return False
-        try:
-            asked = [0, 0, 0, 0, 0]
-            asked[_KIND] = fcntl.F_WRLCK
-            answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(*asked))
-        finally:
-            os.close(descriptor)
+        with closing(descriptor):
+            question = [0, 0, 0, 0, 0]
+            question[_KIND] = fcntl.F_WRLCK
+            answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(*question))
     return bool(_FLOCK.unpack(answer)[_KIND] != fcntl.F_UNLCK)
 
 
-class Flock:
-    """A claim on an existing file: of many that read what it stands for, or of the one that removes it.
+class Flock(OpenFile):
+    """A claim on an existing file: of many that read what it guards, or of the one that removes it.
 
-    Raises BlockingIOError when somebody's claim is in the way, FileNotFoundError when the file is not there,
-    or was removed before the claim held.
+    Raises BlockingIOError when another claim is in the way, FileNotFoundError when the file is not there, or
+    was removed before the claim held.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, exclusive: bool = False) -> None:
+    def __init__(self, path: PathLike, *, exclusive: bool = False) -> None:
         self.path = os.fspath(path)
         mode = os.O_RDWR if exclusive else os.O_RDONLY  # over a network an exclusive one has to write
-        self._descriptor = open_regular(path, mode)
+        self.descriptor = open_regular(path, mode)
         try:
-            fcntl.flock(self._descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(self._descriptor), os.stat(path)):
+            fcntl.flock(self.descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(self.descriptor), os.stat(path)):
                 raise FileNotFoundError(errno.ENOENT, "was replaced meanwhile", self.path)
         except BaseException:
-            self.release()
+            self.close()
             raise
 
-    def release(self) -> None:
-        """Let go; twice is once. A claim that nobody holds any more lets go of itself."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
-            self.release()
-
-    def __enter__(self) -> Flock:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
+    release = OpenFile.close

@@ -1,4 +1,4 @@
-"""Directories opened so that a planted link leads nobody elsewhere.
+"""Files and directories opened so that a planted link leads nobody elsewhere; and the crash tests' seam.
 
 Whoever owns a directory may swap a folder in it for a symbolic link, at any moment. A path is therefore
 never looked at first and used then: the directory that a name is in is opened, and the operation is done in
@@ -11,12 +11,14 @@ directory and not for those alone that all may write to.)
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 import stat
 import sys
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from typing import Self
 
 _PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY)
 _DIRECTORY = _PATH_ONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -33,6 +35,57 @@ REAL_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """How to open an existing file or directory by its own name: no link, no waiting for a pipe's other end."""
 
 PathLike = str | os.PathLike[str]
+Operation = tuple[str, str, str]
+"""What is about to happen: (verb, path, second path or empty)."""
+
+_observer: Callable[[Operation], None] | None = None
+
+
+@contextlib.contextmanager
+def observe(observer: Callable[[Operation], None]) -> Iterator[None]:
+    """Within the block, call ``observer`` before every changing operation; it may raise to stop it."""
+    global _observer  # noqa: PLW0603 - one seam for the crash tests
+    previous, _observer = _observer, observer
+    try:
+        yield
+    finally:
+        _observer = previous
+
+
+def about_to(verb: str, path: PathLike, other: PathLike = "") -> None:
+    """Tell the observer, if there is one, before an operation that changes something."""
+    if _observer is not None:
+        _observer((verb, os.fspath(path), os.fspath(other)))
+
+
+class OpenFile:
+    """Holds a descriptor of its own, until ``close``, the end of a ``with`` block, or its own end."""
+
+    descriptor = -1
+
+    def close(self) -> None:
+        """Close the file; twice is once."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+@contextlib.contextmanager
+def closing(descriptor: int) -> Iterator[int]:
+    """Close ``descriptor`` at the end of the block."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 class _How(ctypes.Structure):
@@ -64,9 +117,7 @@ class ParentOf:
         self.descriptor = open_directory(folder or slash or ".")
         return self.descriptor, self._name
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         os.close(self.descriptor)
         if isinstance(error, OSError) and error.filename in (None, self._name):
             error.filename = self._path
@@ -152,3 +203,83 @@ def _trusted(facts: os.stat_result, name: str, target: str) -> str:
         reason = f"{name} on the way is a symbolic link of user {facts.st_uid}, which is not followed"
         raise OSError(errno.ELOOP, f"{reason}; give the real path")
     return target
+
+
+FILE, DIRECTORY, LINK = "regular file", "directory", "symbolic link"
+KINDS = {
+    stat.S_IFREG: FILE,
+    stat.S_IFDIR: DIRECTORY,
+    stat.S_IFLNK: LINK,
+    stat.S_IFIFO: "FIFO",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "character device",
+    stat.S_IFBLK: "block device",
+}
+
+
+def own_stat(name: str, parent: int) -> os.stat_result:
+    """The facts of a name in an open directory: of a link, not of what it points to. Raises OSError."""
+    return os.stat(name, dir_fd=parent, follow_symlinks=False)
+
+
+def open_regular(path: PathLike, flags: int = os.O_RDONLY, *, follow: bool = True) -> int:
+    """A descriptor of a regular file, links followed unless told not to (it is read then).
+
+    Raises OSError, for any other kind of file too. Nothing waits: a FIFO without a writer would otherwise
+    stop its reader for ever.
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK) if follow else open_real(path)
+    kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+    if kind == stat.S_IFREG:
+        return descriptor
+    os.close(descriptor)
+    if kind == stat.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    raise OSError(errno.EINVAL, f"a {KINDS.get(kind, 'special file')}, no regular file", os.fspath(path))
+
+
+def open_for_writing(path: PathLike) -> tuple[int, bool]:
+    """A descriptor of a file that is read and written, and whether it had to be made: it belongs to the owner
+    of its directory then. Raises OSError, also where the name is that of a link."""
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with ParentOf(path) as (parent, name):
+        try:
+            return _open_existing(name, flags, parent), False
+        except FileNotFoundError:
+            about_to("create", path)
+        try:
+            descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=parent)
+        except FileExistsError:  # another process was faster
+            return _open_existing(name, flags, parent), False
+        try:
+            give(descriptor, os.fstat(parent))
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor, True
+
+
+def _open_existing(name: str, flags: int, parent: int) -> int:
+    if not stat.S_ISREG(own_stat(name, parent).st_mode):
+        raise OSError(errno.EINVAL, "is no regular file (but a link, a folder, a pipe): remove it")
+    return os.open(name, flags, dir_fd=parent)
+
+
+def give(descriptor: int, to: os.stat_result) -> None:
+    """Give an open file, which is new, to the owner and group that ``to`` has.
+
+    A new file has one name: of one with several somebody may have put another's file in its place.
+    """
+    mine = os.fstat(descriptor)
+    if (to.st_uid, to.st_gid) == (mine.st_uid, mine.st_gid):
+        return
+    if mine.st_nlink > 1 and not stat.S_ISDIR(mine.st_mode):
+        raise OSError(errno.EMLINK, "is not the new file that it was: it has other names, too")
+    os.fchown(descriptor, to.st_uid, to.st_gid)
+
+
+def unlink(path: PathLike) -> None:
+    """Remove one name. Raises FileNotFoundError."""
+    about_to("unlink", path)
+    with ParentOf(path) as (parent, name):
+        os.unlink(name, dir_fd=parent)

@@ -1,20 +1,27 @@
-"""The reference page of all settings, docs/configuration.md, made from the table."""
+"""``python scripts/configuration_page.py > docs/configuration.md``: the reference page of all settings."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
 
-from siltstone.base.config.broker_keys import BROKER_KEYS
-from siltstone.base.config.keys import INT_MAX, LONG_MAX, Key, Kind, Synonym, Value
-from siltstone.base.config.table import ALL_KEYS
-from siltstone.base.config.topic_keys import TOPIC_KEYS
-from siltstone.base.config.values import format_value
+from siltstone.base.config import format_value
+from siltstone.base.config_table import (
+    ALL_KEYS,
+    BROKER_KEYS,
+    INT_MAX,
+    LONG_MAX,
+    TOPIC_KEYS,
+    Key,
+    Kind,
+    Synonym,
+    Value,
+)
 
 _HEAD = """\
 # Configuration
 
-Made from the table in `src/siltstone/config/` by `python -m siltstone.base.config`; a test holds the two
+Made from `src/siltstone/base/config_table.py` by `python scripts/configuration_page.py`; a test holds the two
 together. Names, types and defaults are those of Kafka 4. An unknown name is an error that suggests the
 nearest one; a value out of range is an error that says what is allowed.
 
@@ -99,3 +106,7 @@ def _broker_names(key: Key) -> str:
 def _synonym(synonym: Synonym) -> str:
     unit = f" ({_UNITS[synonym.unit]})" if synonym.unit != 1 else ""
     return f"`{synonym.name}`{unit}" + ("" if synonym.dynamic else ", *at start*")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference_page())

@@ -1,0 +1,516 @@
+"""The settings in force: parsed from text, layered with where each came from; `LogConfig` for a log itself.
+
+    text ─ parse_… ─► layers of Setting ─► Config ─ LogConfig.of ─► LogConfig
+
+    DYNAMIC_TOPIC_CONFIG           the topic's own, or given for it on the command line
+    DYNAMIC_BROKER_CONFIG          this broker's, changed at run time
+    DYNAMIC_DEFAULT_BROKER_CONFIG  all brokers', changed at run time
+    STATIC_BROKER_CONFIG           the broker's server.properties
+    DEFAULT_CONFIG                 the table's (``config_table``)
+
+The first layer that has any of a key's names wins; within a layer the best name: ``log.retention.ms`` before
+``.minutes`` before ``.hours``. A change at run time makes a new ``Config``: no reader sees half of one.
+Answers to Kafka's ``ConfigEntry.ConfigSource``, ``DynamicBrokerConfig``, ``ConfigDef.parseType`` and
+``LogConfig``.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import difflib
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import javaproperties
+
+from siltstone.base.config_table import ALL_KEYS, Key, Kind, Level, Synonym, Value
+from siltstone.base.config_table import INT_MAX as INT_MAX  # noqa: PLC0414 - offered here, too
+from siltstone.base.config_table import LONG_MAX as LONG_MAX  # noqa: PLC0414
+from siltstone.base.errors import UsageError
+
+# A name that is a setting of its own is that one, although it is also a synonym of another
+# (log.flush.scheduler.interval.ms of flush.ms).
+_BY_NAME = {name: key for key in ALL_KEYS for name in key.names} | {key.name: key for key in ALL_KEYS}
+TOPIC_NAMES = frozenset(name for key in ALL_KEYS for name in key.topic_names)
+BROKER_NAMES = frozenset(name for key in ALL_KEYS for name in key.broker_names)
+
+
+def find_key(name: str) -> Key:
+    """The key of that name or synonym. Raises UsageError that suggests the nearest."""
+    return _find(name, _BY_NAME)
+
+
+def find_topic_key(name: str) -> Key:
+    """The key of a topic's name for it. Raises UsageError, with the topic's name for a broker's."""
+    if name in TOPIC_NAMES or name not in _BY_NAME:
+        return _find(name, TOPIC_NAMES)
+    key = _BY_NAME[name]
+    if key.level is Level.BROKER:
+        raise UsageError(f"{name!r} is a broker's setting, not a topic's")
+    raise UsageError(f"{name!r} is a broker's setting; a topic's is {key.name!r}")
+
+
+def find_broker_key(name: str) -> Key:
+    """The key of a broker's name for it. Raises UsageError, with the broker's name for a topic's."""
+    if name in BROKER_NAMES or name not in _BY_NAME:
+        return _find(name, BROKER_NAMES)
+    key = _BY_NAME[name]
+    if key.level is Level.TOPIC:
+        raise UsageError(f"{name!r} is a topic's setting, not a broker's")
+    raise UsageError(f"{name!r} is a topic's setting; a broker's is {key.broker_names[0]!r}")
+
+
+def _find(name: str, names: Collection[str]) -> Key:
+    if name in names:
+        return _BY_NAME[name]
+    nearest = difflib.get_close_matches(name, sorted(names), 1, 0.5)
+    raise UsageError(f"unknown setting {name!r}" + (f"; did you mean {nearest[0]!r}?" if nearest else ""))
+
+
+# Text ↔ checked value: ``parse_text(key, format_value(value)) == value`` for every value that a key allows.
+#
+# Numbers are read as Kafka reads them: decimal digits with a sign, 32 or 64 bits; nothing of Python's own
+# (underscores, other alphabets' digits).
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,40}")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?|[+-]?Infinity|NaN")
+_KIND_BOUNDS = {Kind.INT: (-INT_MAX - 1, INT_MAX), Kind.LONG: (-LONG_MAX - 1, LONG_MAX)}
+_KIND_TEXTS = {
+    Kind.BOOLEAN: "true or false",
+    Kind.INT: "whole number",
+    Kind.LONG: "whole number",
+    Kind.DOUBLE: "number",
+    Kind.LIST: "list of words",
+    Kind.STRING: "text",
+}
+
+
+def parse_text(key: Key, text: str, name: str | None = None) -> Value:
+    """The value, in the key's own unit, that ``text`` means under ``name``. Raises ValueError: why not."""
+    synonym = None if name is None else key.synonym(name)
+    kind = (synonym and synonym.kind) or key.kind
+    try:
+        value = _parse(kind, text.strip())
+    except ValueError:
+        raise ValueError(f"is no {_KIND_TEXTS[kind]}") from None
+    if isinstance(value, (str, tuple)):
+        for word in (value,) if isinstance(value, str) else value:
+            if key.choices and word not in key.choices:
+                raise ValueError(f"is none of its values; choose from {', '.join(key.choices)}")
+    elif not isinstance(value, bool):
+        return _checked_number(key, synonym, kind, value)
+    return value
+
+
+def format_value(value: Value) -> str:
+    """The text that Kafka writes for a value."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value)
+
+
+def _parse(kind: Kind, text: str) -> Value:
+    if kind is Kind.BOOLEAN:
+        if text.lower() not in ("true", "false"):
+            raise ValueError
+        return text.lower() == "true"
+    if kind is Kind.STRING:
+        return text
+    if kind is Kind.LIST:
+        words = [word.strip() for word in text.split(",")] if text else []
+        if not all(words):
+            raise ValueError
+        return tuple(dict.fromkeys(words))
+    if not (_NUMBER if kind is Kind.DOUBLE else _WHOLE).fullmatch(text):
+        raise ValueError
+    return float(text) if kind is Kind.DOUBLE else int(text)
+
+
+def _checked_number(key: Key, synonym: Synonym | None, kind: Kind, number: int | float) -> int | float:
+    """``number``, in the unit of the name that was used, in the key's own unit. Raises ValueError."""
+    shortest, longest = _KIND_BOUNDS.get(kind, (None, None))
+    least, most = key.least, key.most
+    if synonym is not None and (synonym.unit != 1 or synonym.least is not None):
+        least, most = synonym.least, None
+    least = shortest if least is None else least
+    most = longest if most is None else most
+    # A negative number means no limit; of retention.ms under a broker's names only, as in Kafka.
+    is_unlimited = key.negative_is_unlimited or (synonym is not None and key.name == "retention.ms")
+    if is_unlimited and shortest is not None and shortest <= number < 0:
+        return -1
+    inside = (least is None or number >= least) and (most is None or number <= most)  # never NaN
+    if inside and number not in key.refused:
+        return number if synonym is None else number * synonym.unit
+    bounds = [f"at {end} {bound}" for end, bound in (("least", least), ("most", most)) if bound is not None]
+    refused = ", not " + " or ".join(map(str, key.refused)) if key.refused else ""
+    unlimited = ", or negative: no limit" if synonym and is_unlimited else ""
+    raise ValueError(f"must be {' and '.join(bounds)}{refused}{unlimited}")
+
+
+# Settings as people and files give them. Every reader checks names, types and ranges, and its error names the
+# place of the value.
+
+
+class ConfigSource(Enum):
+    """Where a value came from, by Kafka's names, strongest first."""
+
+    DYNAMIC_TOPIC_CONFIG = "DYNAMIC_TOPIC_CONFIG"
+    DYNAMIC_BROKER_CONFIG = "DYNAMIC_BROKER_CONFIG"
+    DYNAMIC_DEFAULT_BROKER_CONFIG = "DYNAMIC_DEFAULT_BROKER_CONFIG"
+    STATIC_BROKER_CONFIG = "STATIC_BROKER_CONFIG"
+    DEFAULT_CONFIG = "DEFAULT_CONFIG"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A value and where it came from: ``source`` for people ("default", "--config", "file:line"), ``origin``
+    by Kafka's names, ``name`` the one it was given under. ``value`` is in the unit of the key's own name."""
+
+    value: Value
+    source: str
+    origin: ConfigSource = ConfigSource.DYNAMIC_TOPIC_CONFIG
+    name: str = ""
+
+
+Layer = Mapping[str, Setting]
+"""Settings by the names that they were given under."""
+
+_COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[\]]*\])")
+_DYNAMIC = (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+
+
+def parse_value(
+    key: Key,
+    text: str,
+    source: str,
+    *,
+    name: str | None = None,
+    origin: ConfigSource = ConfigSource.DYNAMIC_TOPIC_CONFIG,
+) -> Setting:
+    """A checked value, given under ``name`` (default: the key's own). Raises UsageError that says what is
+    allowed."""
+    name = name or key.name
+    try:
+        value = parse_text(key, text, name)
+    except ValueError as error:
+        raise UsageError(f"{source}: {name}={text!r} {error}") from None
+    return Setting(value=value, source=source, origin=origin, name=name)
+
+
+def parse_assignments(assignments: Iterable[str], source: str) -> dict[str, Setting]:
+    """``key=value`` strings as settings, by the names given; a topic's or a broker's. Raises UsageError."""
+    return {
+        name: parse_value(find_key(name), value, source, name=name)
+        for name, value in _pairs(assignments, source)
+    }
+
+
+def parse_topic_config(texts: Mapping[str, str] | Iterable[str], source: str) -> dict[str, Setting]:
+    """A topic's own settings, from names and texts or from ``key=value`` strings; no broker's names.
+
+    Raises UsageError.
+    """
+    pairs = texts.items() if isinstance(texts, Mapping) else _pairs(texts, source)
+    return {
+        name: parse_value(_find_in(source, find_topic_key, name), value, source, name=name)
+        for name, value in pairs
+    }
+
+
+def parse_broker_config(
+    texts: Mapping[str, str], source: str, origin: ConfigSource = ConfigSource.STATIC_BROKER_CONFIG
+) -> dict[str, Setting]:
+    """A broker's settings, from names and texts; no topic's names, and at run time only what can change then.
+
+    Raises UsageError.
+    """
+    settings = {}
+    for name, text in texts.items():
+        key = _find_in(source, find_broker_key, name)
+        if origin in _DYNAMIC and not key.changes_at_run_time(name):
+            raise UsageError(f"{source}: {name} cannot change at run time; set it in server.properties")
+        settings[name] = parse_value(key, text, source, name=name, origin=origin)
+    return settings
+
+
+def parse_stored_config(
+    texts: Mapping[str, str], source: str, origin: ConfigSource = ConfigSource.STATIC_BROKER_CONFIG
+) -> dict[str, Setting]:
+    """The settings that a broker keeps for a topic or for brokers, as far as Siltstone knows them.
+
+    What Kafka has and Siltstone does not (security, quotas, newer releases' keys), what cannot change at run
+    time, and bad values of settings that are not used are passed over. Raises UsageError for a bad value of
+    one that is used.
+    """
+    known = TOPIC_NAMES if origin is ConfigSource.DYNAMIC_TOPIC_CONFIG else BROKER_NAMES
+    settings = {}
+    for name, text in texts.items():
+        key = _BY_NAME[name] if name in known else None
+        if key is None or (origin in _DYNAMIC and not key.changes_at_run_time(name)):
+            continue
+        try:
+            settings[name] = parse_value(key, text, source, name=name, origin=origin)
+        except UsageError:
+            if key.used:
+                raise
+    return settings
+
+
+def split_additions(text: str) -> list[str]:
+    """``a=1,cleanup.policy=[compact,delete]`` (kafka-configs --add-config) as its assignments."""
+    return [part.strip() for part in _COMMA_OUTSIDE_BRACKETS.split(text)] if text.strip() else []
+
+
+def parse_config_file(text: str, name: str) -> dict[str, dict[str, Setting]]:
+    """Lines ``topic:key=value`` (``#`` starts a comment) as settings by topic. Raises UsageError."""
+    by_topic: dict[str, dict[str, Setting]] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        topic, colon, assignment = stripped.partition(":")
+        if not colon or "=" not in assignment:
+            raise UsageError(f"{name}:{number}: give topic:key=value")
+        by_topic.setdefault(topic.strip(), {}).update(parse_assignments([assignment], f"{name}:{number}"))
+    return by_topic
+
+
+def _find_in(source: str, find: Callable[[str], Key], name: str) -> Key:
+    try:
+        return find(name)
+    except UsageError as error:
+        raise UsageError(f"{source}: {error}") from None
+
+
+def _pairs(assignments: Iterable[str], source: str) -> Iterator[tuple[str, str]]:
+    """Names and texts of ``key=value``; brackets around a list are removed."""
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"{source} {text!r}: give key=value")
+        value = value.strip()
+        if value.startswith("[") and value.endswith("]"):
+            value = value[1:-1]
+        yield name.strip(), value
+
+
+# A broker's ``server.properties``: Java's properties format, with Kafka's names.
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+def parse_server_properties(text: str, name: str, *, foreign: bool = False) -> dict[str, Setting]:
+    """The settings of a ``server.properties``, each with ``name:line`` as its source.
+
+    Of entries with the same name the last one counts. ``foreign``: it is a Kafka broker's own, and what
+    Siltstone does not know in it is passed over. Raises UsageError for an unknown name, a value that is out
+    of range and a broken escape.
+    """
+    parse = parse_stored_config if foreign else parse_broker_config
+    settings: dict[str, Setting] = {}
+    for line, key, value in _entries(text, name):
+        settings.update(parse({key: value}, f"{name}:{line}"))
+    return settings
+
+
+def first_property(text: str, name: str, *keys: str) -> str | None:
+    """The last entry for the first of ``keys`` that the file has, as text. Raises UsageError."""
+    entries = {key: value for _, key, value in _entries(text, name)}
+    return next((entries[key].strip() for key in keys if entries.get(key, "").strip()), None)
+
+
+def _entries(text: str, name: str) -> Iterator[tuple[int, str, str]]:
+    """Line number (of its beginning), key and value of each entry; escapes and continued lines resolved."""
+    line = 1
+    try:
+        for element in javaproperties.parse(text):
+            if isinstance(element, javaproperties.KeyValue):
+                yield line, element.key, element.value
+            line += len(_LINE_END.findall(element.source))
+    except javaproperties.InvalidUEscapeError as error:
+        raise UsageError(f"{name}:{line}: {error}") from None
+
+
+# The settings in force.
+
+_NAMES = {key.name: key.names for key in ALL_KEYS}
+# A broker's settings that the cleaning of one log uses.
+_OF_A_CLEANING = (
+    "log.cleaner.dedupe.buffer.size",
+    "log.cleaner.io.buffer.load.factor",
+    "log.cleaner.io.buffer.size",
+    "producer.id.expiration.ms",
+)
+_LOG_KEYS = tuple(
+    key for key in ALL_KEYS if key.used and (key.level is not Level.BROKER or key.name in _OF_A_CLEANING)
+)
+
+
+class Config:
+    """The effective settings of one topic, or of a broker. Layers map a name as it was given to its setting.
+
+    ``topic`` is the topic's own layer; a command line may put brokers' names there too. ``default_source`` is
+    the source of values that no layer has.
+    """
+
+    __slots__ = ("_default_source", "_layers")
+
+    def __init__(
+        self,
+        topic: Layer | None = None,
+        *,
+        broker: Layer | None = None,
+        broker_default: Layer | None = None,
+        static: Layer | None = None,
+        default_source: str = "default",
+    ) -> None:
+        self._default_source = default_source
+        self._layers: dict[ConfigSource, Layer] = {
+            ConfigSource.DYNAMIC_TOPIC_CONFIG: dict(topic or {}),
+            ConfigSource.DYNAMIC_BROKER_CONFIG: dict(broker or {}),
+            ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG: dict(broker_default or {}),
+            ConfigSource.STATIC_BROKER_CONFIG: dict(static or {}),
+        }
+
+    def __getitem__(self, name: str) -> Value:
+        return self.setting(name).value
+
+    def setting(self, name: str) -> Setting:
+        """Value and source of one key. Raises UsageError for an unknown name."""
+        key = find_key(name)
+        for origin, layer in self._layers.items():
+            for known_as in _NAMES[key.name] if layer else ():
+                if known_as in layer:
+                    return dataclasses.replace(layer[known_as], origin=origin, name=known_as)
+        return Setting(
+            value=key.default, source=self._default_source, origin=ConfigSource.DEFAULT_CONFIG, name=key.name
+        )
+
+    def integer(self, name: str) -> int:
+        """A whole-number setting."""
+        value = self[name]
+        assert isinstance(value, int)
+        return value
+
+    def number(self, name: str) -> float:
+        """A number setting."""
+        value = self[name]
+        assert isinstance(value, (int, float))
+        return float(value)
+
+    def flag(self, name: str) -> bool:
+        """A true-or-false setting."""
+        return self[name] is True
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """``cleanup.policy`` as its words."""
+        value = self["cleanup.policy"]
+        assert isinstance(value, tuple)
+        return value
+
+    def settings(self) -> dict[str, Setting]:
+        """The settings that one log and its cleaning use, by name."""
+        return {key.name: self.setting(key.name) for key in _LOG_KEYS}
+
+    def layer(self, origin: ConfigSource) -> Layer:
+        """What one layer holds, by the names it was given under."""
+        return self._layers.get(origin, {})
+
+    def over(self, layer: Layer) -> Config:
+        """These settings with ``layer`` over the topic's own; a key in it wins under any of its names."""
+        hidden = {name for own in layer for name in find_key(own).names}
+        before = self._layers[ConfigSource.DYNAMIC_TOPIC_CONFIG]
+        kept = {name: setting for name, setting in before.items() if name not in hidden}
+        return self.replacing(ConfigSource.DYNAMIC_TOPIC_CONFIG, {**kept, **layer})
+
+    def replacing(self, origin: ConfigSource, layer: Layer) -> Config:
+        """These settings with another layer in place of ``origin``'s."""
+        assert origin in self._layers
+        config = copy.copy(self)
+        config._layers = {**self._layers, origin: dict(layer)}
+        return config
+
+
+def refuse_contradictions(config: Config) -> Config:
+    """``config`` itself, where a topic's settings agree with each other, as in ``validateValues`` of Kafka's
+    ``LogConfig``. Raises UsageError."""
+    shortest, longest = config.setting("min.compaction.lag.ms"), config.setting("max.compaction.lag.ms")
+    if config.integer("min.compaction.lag.ms") > config.integer("max.compaction.lag.ms"):
+        raise UsageError(
+            f"min.compaction.lag.ms={shortest.value} ({shortest.source}) is more than "
+            f"max.compaction.lag.ms={longest.value} ({longest.source})"
+        )
+    return config
+
+
+_DAY_MS = 86_400_000
+_ATTRIBUTE_KEYS = {"policies": "cleanup.policy", "retention_policy": "siltstone.retention.policy"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """The settings of one log as typed attributes (Kafka's ``LogConfig``).
+
+    ``segment_bytes`` is ``segment.bytes``, and so on. Times are in milliseconds, sizes in bytes; retention −1
+    is without limit. A log reads these on every append, so they are looked up and checked once, when the
+    settings change: ``LogConfig.of(config)``. ``LogConfig()`` is Kafka's defaults; ``dataclasses.replace``
+    makes another one. A log that is handed a new one uses it from then on: a smaller ``segment_bytes`` at its
+    next roll, a new policy at its next check.
+    """
+
+    policies: tuple[str, ...] = ("delete",)
+    compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    delete_retention_ms: int = _DAY_MS
+    file_delete_delay_ms: int = 60_000
+    flush_messages: int = LONG_MAX
+    flush_ms: int = LONG_MAX
+    index_interval_bytes: int = 4096
+    max_compaction_lag_ms: int = LONG_MAX
+    max_decompressed_message_bytes: int = 256 << 20
+    max_message_bytes: int = 1_048_588
+    message_timestamp_after_max_ms: int = 3_600_000
+    message_timestamp_before_max_ms: int = LONG_MAX
+    message_timestamp_type: str = "CreateTime"
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    preallocate: bool = False
+    producer_id_expiration_ms: int = _DAY_MS
+    remote_storage_enable: bool = False
+    retention_bytes: int = -1
+    retention_ms: int = 7 * _DAY_MS
+    retention_policy: str = "kafka"
+    segment_bytes: int = 1 << 30
+    segment_index_bytes: int = 10 << 20
+    segment_jitter_ms: int = 0
+    segment_ms: int = 7 * _DAY_MS
+
+    @classmethod
+    def of(cls, config: Config) -> LogConfig:
+        """The values that ``config`` has for one log."""
+        values: dict[str, Any] = {field.name: config[key_of(field.name)] for field in dataclasses.fields(cls)}
+        return cls(**values)
+
+    @property
+    def compacts(self) -> bool:
+        """Whether the cleaner keeps the last record of each key."""
+        return "compact" in self.policies
+
+    @property
+    def deletes(self) -> bool:
+        """Whether old segments go by time and size."""
+        return "delete" in self.policies
+
+
+def key_of(attribute: str) -> str:
+    """The key that an attribute of ``LogConfig`` is read from."""
+    return _ATTRIBUTE_KEYS.get(attribute, attribute.replace("_", "."))
