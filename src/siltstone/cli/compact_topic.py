@@ -23,7 +23,7 @@ from siltstone.commands.compaction import EngineFor, PartitionCompaction, TopicC
 from siltstone.commands.compaction import compact_topic as compact
 from siltstone.commands.plots import size_text
 from siltstone.commands.policies import DEFAULT_MASTER, reads_to_the_end
-from siltstone.compaction.ledger.engine import CompactionEngine, CompactionResult
+from siltstone.compaction.ledger.compactor import CompactionEngine, CompactionResult
 
 SMALL_BYTES = 64 << 20
 """Up to this, one process is done before Spark has started."""
@@ -123,7 +123,7 @@ def _went(result: CompactionResult) -> str:
     gone = result.removed
     counts = (
         (gone.superseded, "superseded"),
-        (gone.deleted, "deleted"),
+        (gone.tombstones, "deleted"),
         (gone.keyless, "without a key"),
         (gone.aborted, "aborted"),
         (result.hidden, "earlier entries replaced"),

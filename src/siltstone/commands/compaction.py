@@ -16,8 +16,7 @@ from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.config import Config
 from siltstone.base.errors import DirectoryRefusedError, SiltstoneError
 from siltstone.commands.places import Look, Place, refuse_unclean
-from siltstone.compaction.ledger.compactor import TwoPhaseCompactor
-from siltstone.compaction.ledger.engine import CompactionEngine, CompactionResult
+from siltstone.compaction.ledger.compactor import CompactionEngine, CompactionResult, TwoPhaseCompactor
 from siltstone.log.directory import open_directories, refuse_network_file_system
 from siltstone.log.ledger.manifest import LEDGER_PROPERTY, SUBSCRIPTION
 from siltstone.log.ledger.store import LedgerStore
@@ -102,7 +101,10 @@ def _done(result: CompactionResult | None) -> Mapping[str, object]:
     if result is None:
         return {}
     removed = {
-        name: getattr(result.removed, name) for name in ("superseded", "deleted", "keyless", "aborted")
+        "superseded": result.removed.superseded,
+        "deleted": result.removed.tombstones,
+        "keyless": result.removed.keyless,
+        "aborted": result.removed.aborted,
     }
     counts = {
         "changed": result.changed,

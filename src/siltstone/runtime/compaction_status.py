@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from siltstone.base import files
-from siltstone.compaction.ledger.engine import CompactionResult
+from siltstone.compaction.ledger.compactor import CompactionResult
 from siltstone.log.names import COMPACTED
 from siltstone.log.partition_files import has_own_folder
 
@@ -68,7 +68,7 @@ class CompactionStatus:
             return after
         return replace(
             after,
-            removed=self.removed + result.removed.total + result.hidden,
+            removed=self.removed + result.removed.total() + result.hidden,
             entries=result.entries,
             size=result.size,
             read_bytes=result.read_bytes,

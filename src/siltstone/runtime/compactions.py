@@ -29,8 +29,12 @@ from pathlib import Path
 from siltstone.base import files
 from siltstone.base.config import Config, ConfigSource
 from siltstone.base.errors import CompactionInProgressError, EngineError, LedgerError, SiltstoneError
-from siltstone.compaction.ledger.compactor import CompactableLog, TwoPhaseCompactor
-from siltstone.compaction.ledger.engine import CompactionEngine, CompactionResult
+from siltstone.compaction.ledger.compactor import (
+    CompactableLog,
+    CompactionEngine,
+    CompactionResult,
+    TwoPhaseCompactor,
+)
 from siltstone.log import fetch
 from siltstone.log.fetch import LogView
 from siltstone.log.ledger.store import LedgerStore
@@ -471,6 +475,6 @@ def told(where: TopicPartition, result: CompactionResult) -> str:
     return (
         f"Compaction of {where} is done: {result.read_records} records in {result.seconds:,.2f} seconds, "
         f"up to offset {result.horizon - 1}; ledger {result.ledger_id} has {result.entries} entries, "
-        f"{result.size} bytes; removed: {gone.superseded} superseded, {gone.deleted} deleted, "
+        f"{result.size} bytes; removed: {gone.superseded} superseded, {gone.tombstones} deleted, "
         f"{gone.keyless} without a key, {gone.aborted} aborted; {result.hidden} of earlier entries replaced"
     )

@@ -17,8 +17,8 @@ from siltstone.base.clock import ManualClock
 from siltstone.commands import clean as cleaning
 from siltstone.commands import review
 from siltstone.compaction.engine import InProcessEngine
-from siltstone.compaction.ledger.engine import Compacted, InProcessCompactionEngine
-from siltstone.compaction.ledger.work import CompactionWork
+from siltstone.compaction.ledger.compactor import InProcessCompactionEngine
+from siltstone.compaction.ledger.work import Compacted, CompactionWork
 from siltstone.compaction.report import CLEANED
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.partition import PartitionLog

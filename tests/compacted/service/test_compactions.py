@@ -14,7 +14,7 @@ from siltstone.base.errors import (
     UnknownTopicError,
     UsageError,
 )
-from siltstone.compaction.ledger.engine import InProcessCompactionEngine
+from siltstone.compaction.ledger.compactor import InProcessCompactionEngine
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.compaction_status import ERROR, NOT_RUN, RUNNING, SUCCESS
