@@ -104,7 +104,7 @@ def show_compaction(found: TopicCompaction, *, dry_run: bool = False, as_json: b
 
 def _said(where: str, each: PartitionCompaction, *, dry_run: bool) -> str:
     if dry_run:
-        first = 0 if each.compacted is None else each.compacted.mark_delete_position + 1
+        first = 0 if each.compacted is None else each.compacted.horizon
         return f"{where}: would be compacted from offset {first} on: {size_text(each.backlog or 0)}"
     if each.result is None:
         return f"{where}: {each.status.status}"
@@ -149,7 +149,7 @@ def _ledger(each: PartitionCompaction) -> tuple[int | None, ...]:
     ledger = each.compacted
     if ledger is None:
         return None, None, None, None
-    return ledger.mark_delete_position, ledger.ledger_id, ledger.entries, ledger.size
+    return ledger.horizon - 1, ledger.id, ledger.entries, ledger.size
 
 
 def _notes(found: TopicCompaction) -> int:

@@ -22,8 +22,7 @@ from siltstone.compaction.ledger.work import Compacted, CompactionWork
 from siltstone.compaction.report import CLEANED
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.partition import PartitionLog
-from siltstone.runtime.compaction_status import ERROR, NOT_RUN, SUCCESS
-from siltstone.runtime.compactions import Compactions
+from siltstone.runtime.compactions import ERROR, NOT_RUN, SUCCESS, Compactions
 from siltstone.runtime.log_cleaner import LogCleaner
 from siltstone.runtime.manager import LogManager
 from tests.compacted.service.serving import SOON, USERS, Blocking, compacted, put, seen, serving

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from siltstone.compaction.discards import Discarded
 from siltstone.compaction.ledger.compactor import CompactionResult
-from siltstone.runtime.compaction_status import (
+from siltstone.runtime.compactions import (
     ERROR,
     NOT_RUN,
     RUNNING,

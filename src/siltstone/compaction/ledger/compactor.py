@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import structs
 
 from siltstone.base import files
 from siltstone.base.clock import Clock
@@ -305,7 +306,7 @@ class LedgerDraft:
             self.newly_hidden += len(self.hidden[generation]) - len(before)
         base = work.first if self.ledger is None else self.ledger.horizon
         if self.generations and not done.groups and not any(part.entries for part in done.keys):
-            self.generations[-1] = replace(self.generations[-1], end_offset=work.end)
+            self.generations[-1] = structs.replace(self.generations[-1], end_offset=work.end)
         else:
             self.generations.append(self._stage(base, work.end, done))
 
@@ -390,7 +391,7 @@ class LedgerDraft:
             id=self._ledger_id,
             horizon=self.generations[-1].end_offset,
             generations=tuple(
-                replace(each, hidden=len(self.hidden.get(each.id, ()))) for each in self.generations
+                structs.replace(each, hidden=len(self.hidden.get(each.id, ()))) for each in self.generations
             ),
             order=BY_TIME if self.work.by_time else BY_OFFSET,
             hash_key=self.work.hash_key,
