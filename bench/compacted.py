@@ -22,8 +22,7 @@ from bench.partition_log import Figure
 from siltstone.base import files
 from siltstone.base.clock import SystemClock
 from siltstone.base.config import LogConfig
-from siltstone.compaction.ledger.compactor import TwoPhaseCompactor
-from siltstone.compaction.ledger.engine import CompactionEngine, CompactionResult
+from siltstone.compaction.ledger.compactor import CompactionEngine, CompactionResult, TwoPhaseCompactor
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.opening import open_partition
 from siltstone.log.partition import PartitionLog

@@ -17,8 +17,7 @@ from siltstone.base.codec_table import CODECS
 from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.base.errors import SiltstoneError
 from siltstone.compaction.engine import InProcessEngine
-from siltstone.compaction.ledger.compactor import TwoPhaseCompactor
-from siltstone.compaction.ledger.engine import InProcessCompactionEngine
+from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
 from siltstone.compaction.warm_up import clean_small_log, small_batches
 from siltstone.log.ledger.manifest import ORDERS
 from siltstone.log.ledger.reading import CompactedReader

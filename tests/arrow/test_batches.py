@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from siltstone.base.clock import ManualClock
 from siltstone.base.errors import CorruptRecordError, LedgerError, OffsetOutOfRangeError, UsageError
-from siltstone.compaction.ledger.compactor import TwoPhaseCompactor
-from siltstone.compaction.ledger.engine import InProcessCompactionEngine
+from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
 from siltstone.runtime.embedded import Log
 from siltstone.tables import arrow as latest_module
 from siltstone.tables.arrow import COLUMNS, bytes_array, schema, to_arrow, to_batches

@@ -10,7 +10,7 @@ import pytest
 from siltstone.commands.clean import CleanRequest, clean
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.log.names import TopicPartition
-from siltstone.runtime.compaction_status import claim_run
+from siltstone.runtime.compactions import claim_run
 from siltstone.runtime.manager import LogManager
 from tests.cleaner.logs import one, write_log
 from tests.cli.conftest import Command, tree

@@ -7,8 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from siltstone.base.clock import ManualClock
-from siltstone.compaction.ledger.compactor import CompactableLog, Settings, TwoPhaseCompactor
-from siltstone.compaction.ledger.engine import CompactionEngine, CompactionResult, InProcessCompactionEngine
+from siltstone.compaction.ledger.compactor import (
+    CompactableLog,
+    CompactionEngine,
+    CompactionResult,
+    InProcessCompactionEngine,
+    TwoPhaseCompactor,
+)
+from siltstone.compaction.ledger.work import Settings
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import COMPACTED
@@ -62,9 +68,9 @@ def compact_and_check(log: CompactableLog, model: Model, how: How | None = None)
         aborted = aborted_records(log.directory, start, end)
         found = result.removed
         assert result.changed and result.horizon == end
-        assert (found.superseded, found.deleted) == (removed.superseded, removed.deleted)
+        assert (found.superseded, found.tombstones) == (removed.superseded, removed.deleted)
         assert (found.keyless, found.aborted) == (removed.keyless, aborted)
-        assert result.read_records == len(records) + aborted == result.written + found.total
+        assert result.read_records == len(records) + aborted == result.written + found.total()
         assert result.entries == shown + result.written - result.hidden
     check(log, model)
     return result

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from siltstone.compaction.ledger.compactor import Settings
+from siltstone.compaction.ledger.work import Settings
 from tests.cleaner.lives import Life, Living, lives
 from tests.compacted.driving import How, compact_and_check, opened
 from tests.compacted.oracle import Model

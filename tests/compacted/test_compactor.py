@@ -22,9 +22,8 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.compaction.ledger import work as sources_module
-from siltstone.compaction.ledger.compactor import Settings, TwoPhaseCompactor
-from siltstone.compaction.ledger.engine import Compacted, InProcessCompactionEngine
-from siltstone.compaction.ledger.work import CompactionWork
+from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
+from siltstone.compaction.ledger.work import Compacted, CompactionWork, Settings
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import COMPACTED
 from siltstone.log.partition import PartitionLog
@@ -177,7 +176,7 @@ def test_a_tail_of_nothing_but_deletions_adds_no_generation(tmp_path: Path) -> N
     result = compact_and_check(log, model)
     ledger = LedgerStore(log.directory).current()
     assert ledger is not None and len(ledger.generations) == 1
-    assert (result.removed.deleted, result.hidden, result.entries) == (2, 2, 48)
+    assert (result.removed.tombstones, result.hidden, result.entries) == (2, 2, 48)
     assert ledger.generations[0].end_offset == ledger.horizon == 52
 
 

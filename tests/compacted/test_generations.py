@@ -7,7 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltstone.compaction.ledger.compactor import MOST_GENERATIONS, Weight, folds
+from siltstone.compaction.ledger.compactor import Weight, folds
+from siltstone.compaction.ledger.work import MOST_GENERATIONS
 
 
 def weights(*sizes: int) -> list[Weight]:

@@ -9,9 +9,8 @@ import pytest
 
 from siltstone.base.errors import CorruptFileError
 from siltstone.base.records.layout import Words
-from siltstone.compaction.ledger import key_index
-from siltstone.compaction.ledger.key_index import KeyIndex, KeysPart, assemble, write_part
-from siltstone.compaction.ledger.keys import PARTITIONS
+from siltstone.compaction.ledger import keys
+from siltstone.compaction.ledger.keys import PARTITIONS, KeysPart, assemble, read_keys, write_part
 from tests.compacted.test_keys import spread_entries
 
 HASH_KEY = (11, 12)
@@ -28,7 +27,7 @@ def parts_of(folder: Path, entries: Words, bounds: np.ndarray, buckets: int) -> 
     for bucket in range(buckets):
         mine = bounds[bucket * each : (bucket + 1) * each + 1]
         part = entries[mine[0] : mine[-1]]
-        parts.append(write_part(folder / f"{bucket}.keys", part, mine - mine[0], bucket * each))
+        parts.append(write_part(folder, part, mine - mine[0], bucket * each, "0"))
     return parts
 
 
@@ -41,26 +40,24 @@ def written(folder: Path, count: int = 5000, buckets: int = 4, words: int = 3) -
     return path, entries
 
 
-def everything(path: Path, first: int = 0, behind: int = PARTITIONS) -> Words:
-    with KeyIndex(path, HASH_KEY) as index:
-        parts = [entries for _, entries, _ in index.ranges(first, behind)]
-        return np.concatenate([np.empty((0, index.words), np.uint64), *parts])
+def everything(path: Path, words: int = 3, first: int = 0, behind: int = PARTITIONS) -> Words:
+    parts = [entries for _, entries, _ in read_keys(path, HASH_KEY, words, first, behind)]
+    return np.concatenate([np.empty((0, words), np.uint64), *parts])
 
 
 @pytest.mark.parametrize("buckets", [1, 2, 1024])
 @pytest.mark.parametrize("words", [3, 4])
 def test_what_was_written_in_parts_is_read_by_ranges(tmp_path: Path, buckets: int, words: int) -> None:
     path, entries = written(tmp_path, buckets=buckets, words=words)
-    assert np.array_equal(everything(path), entries)
+    assert np.array_equal(everything(path, words), entries)
     _, bounds = some_entries(5000, words)
-    assert np.array_equal(everything(path, 256, 512), entries[bounds[256] : bounds[512]])
+    assert np.array_equal(everything(path, words, 256, 512), entries[bounds[256] : bounds[512]])
 
 
 def test_large_ranges_come_some_partitions_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_index, "_READ_BYTES", 1000)
+    monkeypatch.setattr(keys, "_READ_BYTES", 1000)
     path, entries = written(tmp_path)
-    with KeyIndex(path, HASH_KEY) as index:
-        found = list(index.ranges(0, PARTITIONS))
+    found = list(read_keys(path, HASH_KEY, 3))
     assert len(found) > 50 and np.array_equal(np.concatenate([each for _, each, _ in found]), entries)
     for first, part, bounds in found:
         partitions = (part[:, 0] >> np.uint64(54)).astype(np.int64) - first
@@ -99,7 +96,13 @@ def test_a_cut_file_is_noticed(tmp_path: Path, size: int) -> None:
 def test_another_hash_key_is_noticed(tmp_path: Path) -> None:
     path, _ = written(tmp_path)
     with pytest.raises(CorruptFileError, match="another hash key"):
-        KeyIndex(path, (11, 13))
+        next(read_keys(path, (11, 13), 3))
+
+
+def test_another_number_of_words_is_noticed(tmp_path: Path) -> None:
+    path, _ = written(tmp_path)
+    with pytest.raises(CorruptFileError, match="another order"):
+        everything(path, 4)
 
 
 def test_a_part_that_changed_before_it_was_put_together_is_noticed(tmp_path: Path) -> None:

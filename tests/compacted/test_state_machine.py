@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import LogConfig
-from siltstone.compaction.ledger.compactor import Settings
+from siltstone.compaction.ledger.work import Settings
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.partition import PartitionLog

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from siltstone.base.clock import ManualClock
-from siltstone.compaction.ledger.compactor import Settings, TwoPhaseCompactor
-from siltstone.compaction.ledger.engine import InProcessCompactionEngine
+from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
+from siltstone.compaction.ledger.work import Settings
 from siltstone.log.names import TopicPartition
 from tests.cleaner.logs import NOW
 from tests.crash.disk import DROP, KEEP, Disk, Variant

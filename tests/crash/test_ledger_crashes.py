@@ -20,10 +20,9 @@ from siltstone.base import files
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import LogConfig
 from siltstone.log.fetch import LogView
-from siltstone.log.ledger.keeping import settle
 from siltstone.log.ledger.manifest import Cursor, encode_cursor
 from siltstone.log.ledger.reading import CompactedReader
-from siltstone.log.ledger.store import LedgerStore
+from siltstone.log.ledger.store import LedgerStore, settle
 from siltstone.log.names import segment_file
 from siltstone.log.opening import open_partition
 from siltstone.log.replacement import delete_oldest, finish_replacement

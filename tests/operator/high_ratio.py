@@ -21,8 +21,7 @@ from siltstone.base.clock import ManualClock
 from siltstone.base.records.codecs import compress
 from siltstone.commands import review
 from siltstone.compaction.inplace.facts import find_horizons
-from siltstone.compaction.ledger.compactor import TwoPhaseCompactor
-from siltstone.compaction.ledger.engine import InProcessCompactionEngine
+from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
 from siltstone.log.dump.files import dump_file, identify
 from siltstone.log.dump.rows import DumpOptions
 from siltstone.log.read_only import ReadOnlyLogs

@@ -19,8 +19,7 @@ from siltstone.base.errors import CompactionFailedError, CorruptRecordError
 from siltstone.commands import clean as app
 from siltstone.commands import review
 from siltstone.commands.places import Look, Place
-from siltstone.compaction.ledger.compactor import TwoPhaseCompactor
-from siltstone.compaction.ledger.engine import InProcessCompactionEngine
+from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
 from siltstone.compaction.report import LogResult
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.reading import LogReader

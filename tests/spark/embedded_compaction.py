@@ -15,8 +15,7 @@ import siltstone as st
 from siltstone.base.config import Config, parse_assignments
 from siltstone.compaction.report import CLEANED
 from siltstone.log.names import TopicPartition
-from siltstone.runtime.compaction_status import ERROR, SUCCESS, CompactionStatus
-from siltstone.runtime.compactions import Compactions
+from siltstone.runtime.compactions import ERROR, SUCCESS, Compactions, CompactionStatus
 from siltstone.spark.internals import running_session
 from tests.cleaner.service.serving import TOPIC, table, write
 from tests.compacted.service.serving import seen

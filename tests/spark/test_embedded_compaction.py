@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import siltstone as st
 from siltstone.base.config import Config, parse_assignments
-from siltstone.runtime.compaction_status import SUCCESS
+from siltstone.runtime.compactions import SUCCESS
 from siltstone.spark.internals import running_session
 from tests.cleaner.service.serving import TOPIC, write
 from tests.compacted.service.serving import seen

@@ -10,8 +10,8 @@ from siltstone.compaction.broadcast import GroupDone
 from siltstone.compaction.engine import LogDone, RetainedFile
 from siltstone.compaction.extraction import Extracted, LogFailure
 from siltstone.compaction.keys import EntryBlob
-from siltstone.compaction.ledger.key_index import KeysPart
-from siltstone.compaction.ledger.staging import FoldedKeys
+from siltstone.compaction.ledger.keys import KeysPart
+from siltstone.compaction.ledger.work import Compacted
 from siltstone.compaction.staging import Rewritten
 from siltstone.log.transactions import Carried
 from siltstone.spark import rows
@@ -55,7 +55,7 @@ def test_reports() -> None:
         LogDone(name="a-0", found=Extracted(records=3), retained={3: 4}, groups=[Rewritten(group=2)]),
         GroupDone(found=Extracted(), met=3, rewritten=Rewritten(group=1, failure=failure)),
         RetainedFile(group=3, carried=Carried(unended=(1, 2)), failure=failure),
-        FoldedKeys(bucket=1, keys=KeysPart(first=0, path="/k", counts=(1, 2), checksums=(3, 4))),
+        Compacted(retained={3: 4}, keys=[KeysPart(first=0, path="/k", counts=(1, 2), checksums=(3, 4))]),
     ):
         (row,) = rows.rows_of(rows.report_row(rows.FOUND, report, 7).batch())
         assert (row.target, row.kind, rows.report_of(row, type(report))) == (7, rows.FOUND, report)

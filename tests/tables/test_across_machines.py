@@ -14,8 +14,7 @@ from siltstone.base import files
 from siltstone.base.clock import ManualClock
 from siltstone.base.errors import SourceChangedError
 from siltstone.commands import clean as app
-from siltstone.compaction.ledger.compactor import TwoPhaseCompactor
-from siltstone.compaction.ledger.engine import InProcessCompactionEngine
+from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
 from siltstone.log import replacement
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.tables.options import ReadOptions

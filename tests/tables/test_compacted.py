@@ -8,8 +8,7 @@ import pytest
 
 from siltstone.base.clock import ManualClock
 from siltstone.base.errors import SourceChangedError
-from siltstone.compaction.ledger.compactor import TwoPhaseCompactor
-from siltstone.compaction.ledger.engine import InProcessCompactionEngine
+from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.read_only import ReadOnlyLogs

@@ -23,7 +23,7 @@ from siltstone.commands.compaction import EngineFor, PartitionCompaction, TopicC
 from siltstone.commands.compaction import compact_topic as compact
 from siltstone.commands.plots import size_text
 from siltstone.commands.policies import DEFAULT_MASTER, reads_to_the_end
-from siltstone.compaction.ledger.engine import CompactionEngine, CompactionResult
+from siltstone.compaction.ledger.compactor import CompactionEngine, CompactionResult
 
 SMALL_BYTES = 64 << 20
 """Up to this, one process is done before Spark has started."""
@@ -104,7 +104,7 @@ def show_compaction(found: TopicCompaction, *, dry_run: bool = False, as_json: b
 
 def _said(where: str, each: PartitionCompaction, *, dry_run: bool) -> str:
     if dry_run:
-        first = 0 if each.compacted is None else each.compacted.mark_delete_position + 1
+        first = 0 if each.compacted is None else each.compacted.horizon
         return f"{where}: would be compacted from offset {first} on: {size_text(each.backlog or 0)}"
     if each.result is None:
         return f"{where}: {each.status.status}"
@@ -123,7 +123,7 @@ def _went(result: CompactionResult) -> str:
     gone = result.removed
     counts = (
         (gone.superseded, "superseded"),
-        (gone.deleted, "deleted"),
+        (gone.tombstones, "deleted"),
         (gone.keyless, "without a key"),
         (gone.aborted, "aborted"),
         (result.hidden, "earlier entries replaced"),
@@ -149,7 +149,7 @@ def _ledger(each: PartitionCompaction) -> tuple[int | None, ...]:
     ledger = each.compacted
     if ledger is None:
         return None, None, None, None
-    return ledger.mark_delete_position, ledger.ledger_id, ledger.entries, ledger.size
+    return ledger.horizon - 1, ledger.id, ledger.entries, ledger.size
 
 
 def _notes(found: TopicCompaction) -> int:

@@ -21,6 +21,7 @@ from siltstone.cli.output import (
     write_line,
     write_table,
 )
+from siltstone.commands.compaction import compacted_json
 from siltstone.commands.places import Place, TopicFacts
 from siltstone.commands.topics import (
     PartitionFacts,
@@ -255,7 +256,7 @@ def _document(
 def _partition_document(partition: PartitionFacts) -> dict[str, object]:
     found = asdict(partition)
     del found["compacted"]
-    return {**found, **(partition.compacted.to_json() if partition.compacted else {})}
+    return {**found, **compacted_json(partition.compacted)}
 
 
 def _show_topic(topic: TopicFacts, own: Mapping[str, str], partitions: Sequence[PartitionFacts]) -> None:
@@ -271,8 +272,8 @@ def _show_topic(topic: TopicFacts, own: Mapping[str, str], partitions: Sequence[
         if each.compacted is not None:
             ledger = each.compacted
             write_line(
-                f"  {topic.name}-{each.partition}: compacted up to offset {ledger.mark_delete_position}: "
-                f"ledger {ledger.ledger_id}, {ledger.entries} entries, {ledger.size} bytes"
+                f"  {topic.name}-{each.partition}: compacted up to offset {ledger.horizon - 1}: "
+                f"ledger {ledger.id}, {ledger.entries} entries, {ledger.size} bytes"
             )
 
 

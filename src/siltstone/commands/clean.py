@@ -36,7 +36,7 @@ from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import CleanedCopy, Destination, DryRun, InPlace
 from siltstone.compaction.inplace.facts import LogState
 from siltstone.compaction.inplace.originals import Originals, read_run, refuse_other_file_system, undo_logs
-from siltstone.compaction.ledger.engine import CompactionEngine, InProcessCompactionEngine
+from siltstone.compaction.ledger.compactor import CompactionEngine, InProcessCompactionEngine
 from siltstone.compaction.report import FAILED, LogResult
 from siltstone.log.directory import (
     LogDirectory,

@@ -8,59 +8,46 @@ Looking takes no lock. Compacting takes the directories' locks as a broker does,
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
+
+import msgspec
 
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.config import Config
 from siltstone.base.errors import DirectoryRefusedError, SiltstoneError
 from siltstone.commands.places import Look, Place, refuse_unclean
-from siltstone.compaction.ledger.compactor import TwoPhaseCompactor
-from siltstone.compaction.ledger.engine import CompactionEngine, CompactionResult
+from siltstone.compaction.ledger.compactor import CompactionEngine, CompactionResult, TwoPhaseCompactor
 from siltstone.log.directory import open_directories, refuse_network_file_system
-from siltstone.log.ledger.manifest import LEDGER_PROPERTY, SUBSCRIPTION
+from siltstone.log.ledger.manifest import LEDGER_PROPERTY, SUBSCRIPTION, Ledger
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition_files import refuse_unsafe_files
 from siltstone.log.read_only import ReadOnlyLog
-from siltstone.runtime.compaction_status import ERROR, RUNNING, CompactionStatus, of_topic, status_of
-from siltstone.runtime.compactions import Attempt, Threshold, backlog_bytes, compact_log, compaction_threshold
-from siltstone.runtime.topic_names import find_topic, persistent_name
-
-# What lies beside a partition's originals, in the words that Pulsar shows it in.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactedFacts:
-    """A compacted ledger: ``mark_delete_position`` is the last offset that it covers, ``size`` in bytes."""
-
-    mark_delete_position: int
-    ledger_id: int
-    entries: int
-    size: int
-
-    def to_json(self) -> Mapping[str, object]:
-        """``cursors`` and ``compactedLedger``, as in Pulsar's internal statistics of a topic."""
-        cursor = {
-            "markDeletePosition": self.mark_delete_position,
-            "properties": {LEDGER_PROPERTY: self.ledger_id},
-        }
-        ledger = {"ledgerId": self.ledger_id, "entries": self.entries, "size": self.size}
-        return {"cursors": {SUBSCRIPTION: cursor}, "compactedLedger": ledger}
+from siltstone.runtime.compactions import (
+    ERROR,
+    RUNNING,
+    Attempt,
+    CompactionStatus,
+    Threshold,
+    asked_partitions,
+    backlog_bytes,
+    compact_log,
+    compaction_threshold,
+    of_topic,
+    status_of,
+)
+from siltstone.runtime.topic_names import persistent_name
 
 
-def compacted_facts(partition: Path) -> CompactedFacts | None:
-    """A partition's compacted ledger, None without one. Raises LedgerError, OSError."""
-    ledger = LedgerStore(partition).current()
+def compacted_json(ledger: Ledger | None) -> dict[str, object]:
+    """``cursors`` and ``compactedLedger`` of a partition, as in Pulsar's internal statistics of a topic;
+    empty without a ledger."""
     if ledger is None:
-        return None
-    return CompactedFacts(
-        mark_delete_position=ledger.horizon - 1,
-        ledger_id=ledger.id,
-        entries=ledger.entries,
-        size=ledger.size,
-    )
+        return {}
+    cursor = {"markDeletePosition": ledger.horizon - 1, "properties": {LEDGER_PROPERTY: ledger.id}}
+    facts = {"ledgerId": ledger.id, "entries": ledger.entries, "size": ledger.size}
+    return {"cursors": {SUBSCRIPTION: cursor}, "compactedLedger": facts}
 
 
 EngineFor = Callable[[int], CompactionEngine]
@@ -77,7 +64,7 @@ class PartitionCompaction:
     partition: int
     directory: str | None
     status: CompactionStatus
-    compacted: CompactedFacts | None = None
+    compacted: Ledger | None = None
     backlog: int | None = None
     result: CompactionResult | None = None
     failure: str | None = None
@@ -87,31 +74,33 @@ class PartitionCompaction:
         found: dict[str, object] = {
             "partition": self.partition,
             "directory": self.directory,
-            **self.status.to_json(),
+            **msgspec.to_builtins(self.status),
             "backlogSize": self.backlog,
             "cursors": {},
             "compactedLedger": None,
-            **(self.compacted.to_json() if self.compacted else {}),
+            **compacted_json(self.compacted),
         }
         if self.failure:
             found["failure"] = self.failure
-        return {**found, **_done(self.result)}
+        if self.result is not None:
+            found["compaction"] = _counts(self.result)
+        return found
 
 
-def _done(result: CompactionResult | None) -> Mapping[str, object]:
-    if result is None:
-        return {}
+def _counts(result: CompactionResult) -> dict[str, object]:
     removed = {
-        name: getattr(result.removed, name) for name in ("superseded", "deleted", "keyless", "aborted")
+        "superseded": result.removed.superseded,
+        "deleted": result.removed.tombstones,
+        "keyless": result.removed.keyless,
+        "aborted": result.removed.aborted,
     }
-    counts = {
+    return {
         "changed": result.changed,
         "readRecords": result.read_records,
         "written": result.written,
         "removed": removed,
         "replaced": result.hidden,
     }
-    return {"compaction": counts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,9 +153,8 @@ def compaction_of(place: Place, topic: str, *, to_the_end: bool | None = None) -
 
 
 def _asked(look: Look, text: str) -> list[TopicPartition]:
-    asked = find_topic(text, {name: look.topic(name).partitions for name in look.names()})
-    numbers = look.topic(asked.topic).partitions if asked.partition is None else [asked.partition]
-    return [TopicPartition(asked.topic, number) for number in numbers]
+    here = (TopicPartition(name, number) for name in look.names() for number in look.topic(name).partitions)
+    return asked_partitions(text, here)
 
 
 def _topic(look: Look, name: str, partitions: list[PartitionCompaction]) -> TopicCompaction:
@@ -189,8 +177,8 @@ def _partition(look: Look, where: TopicPartition, *, to_the_end: bool | None) ->
     status, compacted, backlog, damage = CompactionStatus(), None, None, look.damage_of(where)
     try:
         status = status_of(path)
-        compacted = compacted_facts(path)
-        horizon = None if compacted is None else compacted.mark_delete_position + 1
+        compacted = LedgerStore(path).current()
+        horizon = None if compacted is None else compacted.horizon
         log = (
             look.log(where) if to_the_end is None else look.committed_log(where, no_other_replica=to_the_end)
         )

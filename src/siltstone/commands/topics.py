@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from siltstone.base import files
 from siltstone.base.config import format_value, parse_topic_config
 from siltstone.base.errors import SiltstoneError, UnknownTopicError, UsageError
-from siltstone.commands.compaction import CompactedFacts, compacted_facts
 from siltstone.commands.places import Look, Place, TopicFacts
+from siltstone.log.ledger.manifest import Ledger
+from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.topic_names import is_deleted_directory
@@ -32,7 +33,7 @@ class PartitionFacts:
     size: int | None = None
     segments: int | None = None
     failure: str | None = None
-    compacted: CompactedFacts | None = None
+    compacted: Ledger | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,7 @@ def _partition(look: Look, where: TopicPartition) -> PartitionFacts:
     view = log.view
     damage, compacted = look.damage_of(where), None
     try:
-        compacted = compacted_facts(path)
+        compacted = LedgerStore(path).current()
     except (SiltstoneError, OSError) as error:
         damage = damage or str(error)
     return PartitionFacts(

@@ -37,7 +37,7 @@ from siltstone.compaction.inplace.facts import (
 )
 from siltstone.compaction.report import CLEANED, Cleaning, read_cleanings
 from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, refuse_strangers
-from siltstone.log.ledger.keeping import uncovered
+from siltstone.log.ledger.store import uncovered
 from siltstone.log.names import LOCK, STAGING, TopicPartition
 from siltstone.log.producers import ProducerState, load_producers, producer_state
 from siltstone.log.replacement import interrupted

@@ -57,7 +57,7 @@ class LogWork:
     ``message_sets``: a segment of it begins with v0 or v1. ``legacy_horizon_ms``: tombstones of those stay in
     segments that were modified later. ``map_end``: records from it on all stay; Kafka's map ends where it is
     full, ours does not, so only a comparison with Kafka sets it. ``tombstones_from``: tombstones from it on
-    stay at any age (``log.ledger.keeping``). ``above``: the segments from ``end`` on, where markers of
+    stay at any age (``log.ledger.store``). ``above``: the segments from ``end`` on, where markers of
     transactions may be that began below. ``may_cut``: tasks may extract parts of a segment.
     ``batch_limit``: what one batch may decompress to (``max.decompressed.message.bytes``).
     ``io_bytes_per_second``: what one task may read and write.

@@ -32,7 +32,7 @@ from siltstone.base.errors import OffsetOutOfRangeError, SourceChangedError, Sto
 from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes
 from siltstone.log.epochs import LeaderEpochs
 from siltstone.log.fetch import LogView
-from siltstone.log.ledger.keeping import forget_behind
+from siltstone.log.ledger.store import forget_behind
 from siltstone.log.names import SNAPSHOT, TopicPartition, parse_segment_file, segment_file
 from siltstone.log.producers import ProducerState, ProducerStates, load_producers
 from siltstone.log.recovery.partition import Recovered

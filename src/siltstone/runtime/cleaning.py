@@ -44,7 +44,7 @@ from siltstone.compaction.report import CLEANED, Cleaning, LogResult
 from siltstone.compaction.staging import Rewritten
 from siltstone.log.directory import Checkpoints
 from siltstone.log.fetch import LogView
-from siltstone.log.ledger.keeping import uncovered
+from siltstone.log.ledger.store import uncovered
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.replacement import adopt, drop_cleaned

@@ -18,38 +18,166 @@ are read anew for every run.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from siltstone.base import files
 from siltstone.base.config import Config, ConfigSource
 from siltstone.base.errors import CompactionInProgressError, EngineError, LedgerError, SiltstoneError
-from siltstone.compaction.ledger.compactor import CompactableLog, TwoPhaseCompactor
-from siltstone.compaction.ledger.engine import CompactionEngine, CompactionResult
-from siltstone.log import fetch
+from siltstone.compaction.ledger.compactor import (
+    CompactableLog,
+    CompactionEngine,
+    CompactionResult,
+    TwoPhaseCompactor,
+)
 from siltstone.log.fetch import LogView
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import CLUSTER_METADATA, COMPACTED, TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.runtime.cleaning_states import Claim
-from siltstone.runtime.compaction_status import (
-    INTERRUPTED,
-    NOT_RUN,
-    CompactionStatus,
-    claim_run,
-    of_topic,
-    status_of,
-    write_status,
-)
 from siltstone.runtime.engines import EngineUse, LogService
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.metrics import Sample
 from siltstone.runtime.topic_names import find_topic, namespace_of, persistent_name
+
+# What came of a log's compactions, kept beside its ledger (Pulsar's ``LongRunningProcessStatus``).
+#
+# ::
+#
+#     .compacted/status.json   {"version": 1, "status": "SUCCESS", "lastError": "", "beganMs": …, "endedMs": …,
+#                               "succeeded": 3, "failed": 0, "removed": 4711, "entries": 12, "size": 980,
+#                               "readBytes": 52428800, "writtenBytes": 980, "seconds": 0.41}
+#     .compacted/running       claimed by whoever compacts; the claim ends with its process
+#
+# Pulsar forgets all of it at a restart. Nothing is decided by the status: one that makes no sense is shown as
+# an error, and the next compaction replaces it. RUNNING without a claim is what a process left that died.
+
+Status = Literal["NOT_RUN", "RUNNING", "SUCCESS", "ERROR"]
+NOT_RUN: Status = "NOT_RUN"
+RUNNING: Status = "RUNNING"
+SUCCESS: Status = "SUCCESS"
+ERROR: Status = "ERROR"
+INTERRUPTED = "interrupted: the process that compacted it ended before it was done; nothing is lost"
+STATUS_FILE, CLAIM_FILE = "status.json", "running"
+_COUNTS = ("succeeded", "failed", "removed", "entries", "size", "read_bytes", "written_bytes", "seconds")
+
+
+class CompactionStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """``status`` and ``last_error`` as Pulsar has them; times by the clock, None: never.
+
+    ``succeeded``, ``failed``: runs. ``removed``: records that all of them left out or hid. Of the last
+    success: the ledger's ``entries`` and ``size``, bytes read and written, ``seconds``.
+    """
+
+    status: Status = NOT_RUN
+    last_error: str = ""
+    began_ms: int | None = None
+    ended_ms: int | None = None
+    succeeded: int = 0
+    failed: int = 0
+    removed: int = 0
+    entries: int = 0
+    size: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    seconds: float = 0.0
+
+    def begun(self, now_ms: int) -> CompactionStatus:
+        """A compaction runs."""
+        return replace(self, status=RUNNING, last_error="", began_ms=now_ms, ended_ms=None)
+
+    def done(self, now_ms: int, result: CompactionResult) -> CompactionStatus:
+        """It has succeeded. One that found nothing new leaves the figures of the last one that did."""
+        after = replace(self, status=SUCCESS, last_error="", ended_ms=now_ms, succeeded=self.succeeded + 1)
+        if not result.changed:
+            return after
+        return replace(
+            after,
+            removed=self.removed + result.removed.total() + result.hidden,
+            entries=result.entries,
+            size=result.size,
+            read_bytes=result.read_bytes,
+            written_bytes=result.written_bytes,
+            seconds=round(result.seconds, 3),
+        )
+
+    def failed_with(self, now_ms: int, reason: str) -> CompactionStatus:
+        """It came to nothing."""
+        return replace(self, status=ERROR, last_error=reason, ended_ms=now_ms, failed=self.failed + 1)
+
+
+class _StatusFile(CompactionStatus, frozen=True, kw_only=True):
+    version: Literal[1]
+    status: Status
+
+
+def status_of(partition: Path, *, running: bool | None = None) -> CompactionStatus:
+    """What came of a partition's compactions, or that one runs (None: find out). Raises OSError."""
+    path = partition / COMPACTED / STATUS_FILE
+    try:
+        kept = msgspec.to_builtins(msgspec.json.decode(files.read_bytes(path), type=_StatusFile))
+        found = msgspec.convert(kept, CompactionStatus)
+    except (FileNotFoundError, NotADirectoryError):
+        return CompactionStatus()
+    except msgspec.MsgspecError as error:
+        return CompactionStatus(status=ERROR, last_error=f"{path}: no status ({error})")
+    if found.status == RUNNING and not (is_running(partition) if running is None else running):
+        return replace(found, status=ERROR, last_error=INTERRUPTED, failed=found.failed + 1)
+    return found
+
+
+def write_status(partition: Path, status: CompactionStatus) -> None:
+    """Keep it, durably; the partition's directory must be there. Raises OSError."""
+    LedgerStore(partition).make_folder()
+    kept = msgspec.json.encode({"version": 1, **msgspec.to_builtins(status)})
+    files.replace(partition / COMPACTED / STATUS_FILE, kept + b"\n")
+
+
+def claim_run(partition: Path) -> files.Flock | None:
+    """The right to compact a partition, until it is released; None while somebody has it. Raises OSError."""
+    LedgerStore(partition).make_folder()
+    path = partition / COMPACTED / CLAIM_FILE
+    with contextlib.suppress(FileExistsError):
+        files.write_new(path, b"")
+        files.inherit_owner(path)
+    try:
+        return files.Flock(path, exclusive=True)
+    except BlockingIOError:
+        return None
+
+
+def is_running(partition: Path) -> bool:
+    """Does a process compact the partition right now? Asks only."""
+    try:
+        files.Flock(partition / COMPACTED / CLAIM_FILE).release()
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def of_topic(parts: list[CompactionStatus]) -> CompactionStatus:
+    """The status of a topic out of its partitions': one that runs first, then one that failed.
+
+    Runs are counted together, figures added up.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    order = (RUNNING, ERROR, SUCCESS, NOT_RUN)
+    worst = min(parts, key=lambda part: order.index(part.status), default=CompactionStatus())
+    return replace(worst, **{name: sum(getattr(part, name) for part in parts) for name in _COUNTS})
+
 
 # One compaction of one partition directory: nobody else's meanwhile, and what is written down of it.
 
@@ -161,14 +289,10 @@ def backlog_bytes(view: LogView, horizon: int | None) -> int:
 def _position(view: LogView, offset: int) -> int:
     """Where the batch that holds ``offset`` begins, counted over all segments."""
     sizes = [view.size_of(number) for number in range(len(view.segments))]
-    if offset >= view.log_end_offset:
-        return sum(sizes)
-    whole = view._replace(high_watermark=view.log_end_offset, last_stable_offset=view.log_end_offset)
-    found = fetch.read(whole, offset, 1, whole_first=False)
-    if found.slice is None or found.segment is None:
-        return sum(sizes)
-    before = [each.base_offset for each in view.segments].index(found.segment.base_offset)
-    return sum(sizes[:before]) + found.slice.position
+    bases = [segment.base_offset for segment in view.segments]
+    number = max(bisect.bisect_right(bases, offset) - 1, 0)
+    place = view.segments[number].place_of(offset, sizes[number])
+    return sum(sizes[:number]) + (sizes[number] if place is None else place.position)
 
 
 # From how many bytes on a log is compacted: the topic's word before the broker's before its namespace's.
@@ -212,18 +336,30 @@ def compaction_threshold(
 # All of them are gauges, as in Pulsar. Labels: ``namespace`` and ``topic`` as Pulsar writes them, and
 # ``partition``. Unlike Pulsar's, the numbers outlive a restart.
 
-_PREFIX = "pulsar_compaction_"
-_HELP = {
+_GAUGES: dict[str, tuple[str, Callable[[CompactionStatus], float]]] = {
     "removed_event_count": (
-        "Records that compactions left out or replaced: superseded, deleted, without a key, aborted."
+        "Records that compactions left out or replaced: superseded, deleted, without a key, aborted.",
+        lambda status: status.removed,
     ),
-    "succeed_count": "Compactions that succeeded, those that found nothing new too.",
-    "failed_count": "Compactions that failed or were interrupted.",
-    "duration_time_in_mills": "Milliseconds that the last successful compaction took.",
-    "read_throughput": "Bytes per second that the last successful compaction read of the log.",
-    "write_throughput": "Bytes per second that the last successful compaction wrote.",
-    "compacted_entries_count": "Records of the compacted ledger.",
-    "compacted_entries_size": "Bytes of the compacted ledger's segments.",
+    "succeed_count": (
+        "Compactions that succeeded, those that found nothing new too.",
+        lambda status: status.succeeded,
+    ),
+    "failed_count": ("Compactions that failed or were interrupted.", lambda status: status.failed),
+    "duration_time_in_mills": (
+        "Milliseconds that the last successful compaction took.",
+        lambda status: 1000 * status.seconds,
+    ),
+    "read_throughput": (
+        "Bytes per second that the last successful compaction read of the log.",
+        lambda status: status.read_bytes / max(status.seconds, 1e-3),
+    ),
+    "write_throughput": (
+        "Bytes per second that the last successful compaction wrote.",
+        lambda status: status.written_bytes / max(status.seconds, 1e-3),
+    ),
+    "compacted_entries_count": ("Records of the compacted ledger.", lambda status: status.entries),
+    "compacted_entries_size": ("Bytes of the compacted ledger's segments.", lambda status: status.size),
 }
 
 
@@ -239,22 +375,21 @@ def _samples(log: PartitionLog) -> Iterator[Sample]:
         "topic": persistent_name(log.where.topic),
         "partition": str(log.where.partition),
     }
-    for name, value in _values(status).items():
-        yield Sample(name=f"{_PREFIX}{name}", value=value, help=_HELP[name], labels=labels)
+    for name, (help_, value) in _GAUGES.items():
+        yield Sample(name=f"pulsar_compaction_{name}", value=value(status), help=help_, labels=labels)
 
 
-def _values(status: CompactionStatus) -> dict[str, float]:
-    seconds = max(status.seconds, 1e-3)
-    return {
-        "removed_event_count": status.removed,
-        "succeed_count": status.succeeded,
-        "failed_count": status.failed,
-        "duration_time_in_mills": 1000 * status.seconds,
-        "read_throughput": status.read_bytes / seconds,
-        "write_throughput": status.written_bytes / seconds,
-        "compacted_entries_count": status.entries,
-        "compacted_entries_size": status.size,
-    }
+def asked_partitions(text: str, here: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """The partitions that a topic's name stands for, of those that are ``here``.
+
+    Raises UnknownTopicError, UsageError.
+    """
+    numbers: dict[str, list[int]] = {}
+    for where in here:
+        numbers.setdefault(where.topic, []).append(where.partition)
+    asked = find_topic(text, numbers)
+    chosen = numbers[asked.topic] if asked.partition is None else [asked.partition]
+    return [TopicPartition(asked.topic, number) for number in chosen]
 
 
 CHECK = "compaction-check"
@@ -309,7 +444,7 @@ class Compactions(LogService[CompactionEngine]):
         Raises CompactionInProgressError when one of them is being compacted, and begins none then;
         UnknownTopicError, UsageError, StorageError, OSError.
         """
-        found = self._found(topic)
+        found = asked_partitions(topic, self._manager)
         with self._changed:
             busy = [where for where in found if where in self._held]
             if busy:
@@ -324,7 +459,12 @@ class Compactions(LogService[CompactionEngine]):
 
         Raises UnknownTopicError, UsageError, StorageError, OSError.
         """
-        return of_topic([status_of(self._manager.get(where).directory) for where in self._found(topic)])
+        return of_topic(
+            [
+                status_of(self._manager.get(where).directory)
+                for where in asked_partitions(topic, self._manager)
+            ]
+        )
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until no compaction runs or is about to; False when that took longer than ``timeout`` seconds."""
@@ -341,14 +481,6 @@ class Compactions(LogService[CompactionEngine]):
             if files.exists(log.directory / COMPACTED)
             for sample in _samples(log)
         ]
-
-    def _found(self, topic: str) -> list[TopicPartition]:
-        here: dict[str, list[int]] = {}
-        for where in self._manager:
-            here.setdefault(where.topic, []).append(where.partition)
-        asked = find_topic(topic, here)
-        numbers = here[asked.topic] if asked.partition is None else [asked.partition]
-        return [TopicPartition(asked.topic, number) for number in numbers]
 
     # Looking at the logs
 
@@ -375,11 +507,14 @@ class Compactions(LogService[CompactionEngine]):
         now_ms, thresholds = self._manager.clock.now_ms(), dict[str, Threshold]()
         begun = []
         for where in self._manager:
-            if where.topic == CLUSTER_METADATA or where in self._held or self._waits(where, now_ms):
+            waits_until_ms = self._failures.get(where, (0, 0))[1]
+            if where.topic == CLUSTER_METADATA or where in self._held or now_ms < waits_until_ms:
                 continue
             try:
                 if where.topic not in thresholds:
-                    thresholds[where.topic] = self._threshold(where.topic)
+                    topics = self._manager.topics
+                    settings = topics.settings(where.topic)
+                    thresholds[where.topic] = compaction_threshold(where.topic, settings, topics.namespaces)
                 log = self._manager.get(where)
                 if log.offline is None and _is_over(log, thresholds[where.topic]):
                     with self._changed:
@@ -390,13 +525,6 @@ class Compactions(LogService[CompactionEngine]):
             except (SiltstoneError, OSError) as error:
                 _logger.warning("%s: not looked at for compaction: %s", where, error)
         return begun
-
-    def _threshold(self, topic: str) -> Threshold:
-        topics = self._manager.topics
-        return compaction_threshold(topic, topics.settings(topic), topics.namespaces)
-
-    def _waits(self, where: TopicPartition, now_ms: int) -> bool:
-        return where in self._failures and now_ms < self._failures[where][1]
 
     # Doing it
 
@@ -471,6 +599,6 @@ def told(where: TopicPartition, result: CompactionResult) -> str:
     return (
         f"Compaction of {where} is done: {result.read_records} records in {result.seconds:,.2f} seconds, "
         f"up to offset {result.horizon - 1}; ledger {result.ledger_id} has {result.entries} entries, "
-        f"{result.size} bytes; removed: {gone.superseded} superseded, {gone.deleted} deleted, "
+        f"{result.size} bytes; removed: {gone.superseded} superseded, {gone.tombstones} deleted, "
         f"{gone.keyless} without a key, {gone.aborted} aborted; {result.hidden} of earlier entries replaced"
     )

@@ -31,7 +31,7 @@ from siltstone.compaction.engine import Engine
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.inplace.facts import find_horizons
 from siltstone.compaction.report import Cleaning, History, LogResult, read_cleanings
-from siltstone.log.ledger.keeping import uncovered
+from siltstone.log.ledger.store import uncovered
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.runtime.cleaning import (
     CLEANER,

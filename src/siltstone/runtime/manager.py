@@ -39,7 +39,7 @@ from siltstone.base.records.fetch_results import MessageSetSend, MultiMessageSet
 from siltstone.log import names
 from siltstone.log.directory import LogDirectory, refuse_strangers
 from siltstone.log.fetch import READ_UNCOMMITTED
-from siltstone.log.ledger.keeping import settle
+from siltstone.log.ledger.store import settle
 from siltstone.log.names import CLUSTER_METADATA, META_PROPERTIES, TopicPartition
 from siltstone.log.partition import Background, PartitionLog
 from siltstone.log.recovery.partition import recover_partition

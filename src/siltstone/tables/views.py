@@ -239,7 +239,7 @@ class CompactedLog(ReadOnlyLog):
                 wanted=wanted,
                 hidden=part.hidden,
             )
-            for part in self._held.parts()
+            for part in self._held.parts
         ]
         behind = max(horizon, self.view.log_start_offset)
         return [*found, view_range(self, OffsetRange(max(wanted.start, behind), wanted.end))]

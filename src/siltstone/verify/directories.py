@@ -20,7 +20,7 @@ from siltstone.base.errors import (
 )
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import LogDirectory
-from siltstone.log.ledger.keeping import uncovered
+from siltstone.log.ledger.store import uncovered
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import (
     LEADER_EPOCH_CHECKPOINT,

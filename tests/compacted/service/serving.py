@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from siltstone.base.clock import ManualClock
-from siltstone.compaction.ledger.engine import Compacted, CompactionEngine, InProcessCompactionEngine
-from siltstone.compaction.ledger.work import CompactionWork
+from siltstone.compaction.ledger.compactor import CompactionEngine, InProcessCompactionEngine
+from siltstone.compaction.ledger.work import Compacted, CompactionWork
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.reading import Record

@@ -17,13 +17,12 @@ from siltstone.base.clock import ManualClock
 from siltstone.commands import clean as cleaning
 from siltstone.commands import review
 from siltstone.compaction.engine import InProcessEngine
-from siltstone.compaction.ledger.engine import Compacted, InProcessCompactionEngine
-from siltstone.compaction.ledger.work import CompactionWork
+from siltstone.compaction.ledger.compactor import InProcessCompactionEngine
+from siltstone.compaction.ledger.work import Compacted, CompactionWork
 from siltstone.compaction.report import CLEANED
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.partition import PartitionLog
-from siltstone.runtime.compaction_status import ERROR, NOT_RUN, SUCCESS
-from siltstone.runtime.compactions import Compactions
+from siltstone.runtime.compactions import ERROR, NOT_RUN, SUCCESS, Compactions
 from siltstone.runtime.log_cleaner import LogCleaner
 from siltstone.runtime.manager import LogManager
 from tests.compacted.service.serving import SOON, USERS, Blocking, compacted, put, seen, serving

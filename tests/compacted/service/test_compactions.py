@@ -14,11 +14,10 @@ from siltstone.base.errors import (
     UnknownTopicError,
     UsageError,
 )
-from siltstone.compaction.ledger.engine import InProcessCompactionEngine
+from siltstone.compaction.ledger.compactor import InProcessCompactionEngine
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
-from siltstone.runtime.compaction_status import ERROR, NOT_RUN, RUNNING, SUCCESS
-from siltstone.runtime.compactions import Compactions
+from siltstone.runtime.compactions import ERROR, NOT_RUN, RUNNING, SUCCESS, Compactions
 from tests.compacted.service.serving import SOON, USERS, Blocking, compacted, put, seen, serving
 from tests.log.managed import NOW
 

@@ -13,7 +13,7 @@ from siltstone.base import files
 from siltstone.base.clock import ManualClock
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.partition import PartitionLog
-from siltstone.runtime.compaction_status import ERROR, SUCCESS
+from siltstone.runtime.compactions import ERROR, SUCCESS
 from siltstone.runtime.manager import LogManager
 from tests.compacted.service.serving import USERS, compacted, put, seen, serving
 from tests.log.managed import MINUTE, NOW

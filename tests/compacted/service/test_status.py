@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltstone.compaction.ledger.engine import CompactionResult, TailDiscarded
-from siltstone.runtime.compaction_status import (
+from siltstone.compaction.discards import Discarded
+from siltstone.compaction.ledger.compactor import CompactionResult
+from siltstone.runtime.compactions import (
     ERROR,
     NOT_RUN,
     RUNNING,
@@ -33,7 +34,7 @@ RESULT = CompactionResult(
     read_bytes=4000,
     written=5,
     written_bytes=300,
-    removed=TailDiscarded(superseded=80, deleted=5),
+    removed=Discarded(superseded=80, tombstones=5),
     hidden=2,
     seconds=0.5,
 )

@@ -7,19 +7,19 @@ can stand in the way of each.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from siltstone.base import files
 from siltstone.base.records.layout import Int64
 from siltstone.base.records.scan import scan_batches
 from siltstone.log.indexes import IndexBuilder
-from siltstone.log.ledger.manifest import Generation, Ledger
+from siltstone.log.ledger.manifest import Generation, Ledger, SegmentEntry
 from siltstone.log.ledger.reading import HasLedgers
-from siltstone.log.ledger.store import KEYS, LedgerStore, open_generation, segment_entry
+from siltstone.log.ledger.store import KEYS, LedgerStore, open_parts
 from siltstone.log.names import segment_file
 from siltstone.log.reading import LogReader, Polled, Record
 from tests.cleaner.logs import NOW, Rec, batch
@@ -45,6 +45,19 @@ def stage_segment(directory: Path, records: Sequence[Rec], per_batch: int, codec
     put(directory / segment_file(base, "log"), data)
     put(directory / segment_file(base, "index"), indexes.offset_index)
     put(directory / segment_file(base, "timeindex"), indexes.time_index)
+
+
+def segment_entry(directory: Path, base_offset: int) -> SegmentEntry:
+    """What a manifest says of a segment, from its files."""
+    kinds = ("log", "index", "timeindex")
+    log, index, times = (files.read_bytes(directory / segment_file(base_offset, kind)) for kind in kinds)
+    return SegmentEntry(
+        base_offset=base_offset,
+        size=len(log),
+        crc=crc32c(log),
+        index_crc=crc32c(index),
+        time_index_crc=crc32c(times),
+    )
 
 
 def stage(
@@ -157,9 +170,9 @@ def live(store: LedgerStore, ledger: Ledger | None) -> dict[int, list[Rec]]:
     with held:
         found = {}
         for generation in ledger.generations:
-            view = open_generation(store.folder, generation)
-            hidden = set(held.hidden.get(generation.id, np.empty(0, np.int64)).tolist())
-            records = recs_of(LogReader(FixedLog(view))) if view.segments else []
+            parts = list(open_parts(store.folder, generation, np.empty(0, np.int64)))
+            hidden = set(store.hidden(ledger).get(generation.id, np.empty(0, np.int64)).tolist())
+            records = [record for part in parts for record in recs_of(LogReader(FixedLog(part.view)))]
             found[generation.id] = [each for each in records if each.offset not in hidden]
         return found
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from siltstone.base.errors import CheckFailedError, LedgerError
 from siltstone.log.ledger.manifest import Cursor, Ledger, encode_cursor
-from siltstone.log.ledger.store import LedgerStore, open_generation
+from siltstone.log.ledger.store import LedgerStore, forget_behind
 from tests.cleaner.logs import Rec
 from tests.log.ledger import plainly
 
@@ -72,10 +72,10 @@ def test_what_was_committed_is_current(store: LedgerStore) -> None:
     held = store.open()
     assert held is not None
     with held:
-        (view,) = (open_generation(store.folder, each) for each in held.ledger.generations)
-        assert [segment.base_offset for segment in view.segments] == [0, 12]
-        assert (view.log_start_offset, view.log_end_offset, view.high_watermark) == (0, 20, 20)
-        assert [part.view.log_end_offset for part in held.parts()] == [12, 20]
+        views = [part.view for part in held.parts]
+        assert [view.segments[0].base_offset for view in views] == [0, 12]
+        assert [(view.log_start_offset, view.high_watermark) for view in views] == [(0, 12), (12, 20)]
+        assert [part.view.log_end_offset for part in held.parts] == [12, 20]
 
 
 def test_hidden_offsets_belong_to_their_ledger(store: LedgerStore) -> None:
@@ -190,7 +190,7 @@ def test_a_ledger_is_forgotten_when_the_log_ends_below_its_horizon(
     store: LedgerStore, end: int, goes: bool
 ) -> None:
     committed(store)
-    gone = store.forget_behind(end)
+    gone = forget_behind(store.folder.parent, end)
     assert gone == (Cursor(horizon=20, ledger_id=0) if goes else None)
     assert (store.cursor() is None) == goes
 
@@ -391,11 +391,11 @@ def test_empty_generations_and_ledgers_can_be_read(store: LedgerStore) -> None:
     store.commit(plainly.ledger_of(0, [new]), {}, {0: staged})
     held = store.open()
     assert held is not None
-    assert held.parts() == ()
+    assert held.parts == ()
     held.close()
     store.commit(plainly.ledger_of(1, [], horizon=10), {}, {})
     assert store.collect() == ["ledger-0.json", "generation-0", "run-aa"]
     held = store.open()
     assert held is not None
-    assert (held.parts(), held.ledger.horizon) == ((), 10)
+    assert (held.parts, held.ledger.horizon) == ((), 10)
     held.close()

@@ -28,7 +28,7 @@ from siltstone.compaction.report import LogResult
 from siltstone.compaction.work import LogWork
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import Checkpoints, LogDirectory
-from siltstone.log.ledger.keeping import uncovered
+from siltstone.log.ledger.store import uncovered
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import CLUSTER_METADATA, LOG_START_CHECKPOINT, STAGING, TopicPartition
 from siltstone.log.overflow import overflowed

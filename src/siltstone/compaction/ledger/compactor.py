@@ -11,57 +11,155 @@ are checked on the way, and any doubt ends the run with the ledger as it was.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from msgspec import structs
 
 from siltstone.base import files
 from siltstone.base.clock import Clock
 from siltstone.base.errors import CheckFailedError, CompactionFailedError, UsageError
-from siltstone.base.records.codecs import DEFAULT_LIMIT
 from siltstone.base.records.layout import Int64
-from siltstone.compaction.keys import PLAIN_WORDS, TIMED_WORDS
-from siltstone.compaction.ledger.engine import (
-    Compacted,
-    CompactionEngine,
-    CompactionResult,
-    Folded,
-    TailDiscarded,
-)
-from siltstone.compaction.ledger.key_index import KeysPart, assemble
-from siltstone.compaction.ledger.keys import PARTITIONS
-from siltstone.compaction.ledger.staging import KINDS, FoldWork, WrittenGroup
+from siltstone.compaction.discards import Discarded
+from siltstone.compaction.keys import EntryBlob
+from siltstone.compaction.ledger.keys import PARTITIONS, assemble
+from siltstone.compaction.ledger.staging import KINDS, fold_group, fold_keys, rewrite_group
 from siltstone.compaction.ledger.work import (
+    MOST_GENERATIONS,
+    NO_OFFSETS,
+    Compacted,
     CompactionWork,
-    OldKeys,
-    OutputSettings,
+    Settings,
     Source,
-    Tail,
+    bucket_count,
+    by_group,
     end_of,
-    fits_one_task,
+    extract,
     groups_of,
     hold_tail,
+    merge_bucket,
 )
-from siltstone.log.fetch import LogView
-from siltstone.log.ledger.manifest import BY_OFFSET, BY_TIME, ORDERS, Generation, Ledger, SegmentEntry
+from siltstone.log.ledger.manifest import BY_OFFSET, BY_TIME, ORDERS, Generation, Ledger
+from siltstone.log.ledger.reading import HasLedgers
 from siltstone.log.ledger.store import KEYS, LedgerStore, generation_name
 from siltstone.log.names import TopicPartition, segment_file
 from siltstone.log.transactions import carried_by_group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionResult:
+    """A compaction that succeeded; sizes in bytes, ``seconds`` of the whole call.
+
+    ``changed``: a new ledger was committed; False where there was nothing new, and the ledger is as it was
+    (``ledger_id`` None: there never was one). ``horizon``: the first offset that the ledger does not cover.
+    ``entries`` and ``size`` are the ledger's. ``read_records`` and ``read_bytes`` are the tail's, ``written``
+    its records that went into the ledger: ``read_records == written + removed.total()``; control records are
+    no records here, and tombstones those with a null or an empty value. ``written_bytes``: of the new
+    generation's logs. ``hidden``: records of the ledger before it that this one no longer shows. ``folded``:
+    generations that were put together anew.
+    """
+
+    ledger_id: int | None = None
+    horizon: int
+    entries: int = 0
+    size: int = 0
+    changed: bool = False
+    read_records: int = 0
+    read_bytes: int = 0
+    written: int = 0
+    written_bytes: int = 0
+    removed: Discarded = field(default_factory=Discarded)
+    hidden: int = 0
+    folded: tuple[int, ...] = ()
+    seconds: float = 0.0
+
+
+class CompactionEngine(Protocol):
+    """What the compactor asks of whoever spreads the work. Calls raise EngineError when it is lost."""
+
+    @property
+    def workers(self) -> int:
+        """How many tasks run at one time."""
+        ...
+
+    def compact_whole(self, work: CompactionWork) -> Compacted:
+        """A tail in one task."""
+        ...
+
+    def compact_spread(self, work: CompactionWork) -> Compacted:
+        """A tail over all workers."""
+        ...
+
+    def fold(self, work: CompactionWork) -> Compacted:
+        """Generations into one: its segments and its key index's parts."""
+        ...
+
+
+def compact_in_process(
+    work: CompactionWork, attempt: str, buckets: int = 1, parts: Iterable[Sequence[int]] | None = None
+) -> Compacted:
+    """Extract, merge and rewrite a whole tail in this process: the sources in ``parts`` (of their numbers, by
+    default one), the keys in so many buckets."""
+    done, retained = Compacted(), [NO_OFFSETS]
+    blobs: list[list[EntryBlob]] = [[] for _ in range(buckets)]
+    for part in [range(len(work.sources))] if parts is None else parts:
+        for found in extract(work, part, buckets, done.found):
+            if isinstance(found, EntryBlob):
+                blobs[found.bucket].append(found.kept())
+            else:
+                retained.append(found)
+    for bucket in range(buckets) if done.found.failure is None else ():
+        merged, offsets = merge_bucket(work, blobs[bucket], bucket, buckets, attempt)
+        blobs[bucket] = []
+        done.add(merged)
+        retained.append(offsets)
+    for group, offsets in by_group(work.groups, np.concatenate(retained)):
+        if done.first_failure() is None:
+            done.retained[group] = len(offsets)
+            done.groups.append(rewrite_group(work, work.groups[group], offsets, attempt))
+    return done
+
+
+class InProcessCompactionEngine:
+    """Everything here and now, one piece after another; both ways of spreading, without spreading."""
+
+    workers = 1
+
+    def __init__(self, buckets: int = 1) -> None:
+        self._buckets = buckets
+        self._attempts = map(str, itertools.count())
+
+    def compact_whole(self, work: CompactionWork) -> Compacted:
+        """In one go."""
+        return compact_in_process(work, next(self._attempts))
+
+    def compact_spread(self, work: CompactionWork) -> Compacted:
+        """Source by source, bucket by bucket, group by group, as a cluster would."""
+        parts = ([number] for number in range(len(work.sources)))
+        return compact_in_process(work, next(self._attempts), bucket_count(work, self._buckets), parts)
+
+    def fold(self, work: CompactionWork) -> Compacted:
+        """Bucket by bucket, group by group."""
+        done, attempt = Compacted(), next(self._attempts)
+        buckets = 1 << (self._buckets - 1).bit_length()
+        for bucket in range(buckets):
+            done.add(fold_keys(work, bucket, buckets, attempt))
+        done.groups = [fold_group(work, group, attempt) for group in work.groups]
+        return done
+
 
 # Which generations of a ledger are put together anew, so that there are few and little in them is hidden.
 #
 # Each run adds a generation of what was new. A generation is written again only when about as much as it
 # holds came after it, so that a record is written a few times in its life, whatever the ledger's size: the
 # cost of a run follows the new data. Pure: sizes in, ranges out.
-
-MOST_GENERATIONS = 8
-"""Each is one more key index to look in, and one more directory to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,23 +207,27 @@ def folds(weights: Sequence[Weight], most: int = MOST_GENERATIONS) -> list[tuple
 # What must add up before anything of a compaction is believed: nothing was lost on its way between tasks.
 
 
-def refuse_failure(name: str, done: Compacted | Folded) -> None:
-    """Raises CompactionFailedError with the first failure that a piece reported."""
-    failure = done.first_failure()
-    if failure is not None:
-        raise CompactionFailedError(f"{name}: {failure.reason}")
-
-
-def removed_of(work: CompactionWork, done: Compacted) -> TailDiscarded:
+def removed_of(work: CompactionWork, done: Compacted) -> Discarded:
     """Why the tail's records that were not written went."""
     keyless = 0 if work.retain_null_key else done.found.keyless
     keyed = sum(done.retained.values()) - (done.found.keyless - keyless)
-    return TailDiscarded(
+    return Discarded(
         superseded=done.found.keyed - keyed - done.deleted,
-        deleted=done.deleted,
+        tombstones=done.deleted,
         keyless=keyless,
         aborted=done.found.aborted,
     )
+
+
+def _refuse_differences(work: CompactionWork, done: Compacted, held: Iterable[tuple[Any, Any, str]]) -> None:
+    """Raises CompactionFailedError with the first failure that a piece reported; CheckFailedError where of
+    two counts, as (one, other, of what), which should be the same, one is another."""
+    if (failure := done.first_failure()) is not None:
+        raise CompactionFailedError(f"{work.name}: {failure.reason}")
+    indexed = (sum(len(part.counts) for part in done.keys), PARTITIONS, "partitions of the key index")
+    for one, other, what in (*held, indexed):
+        if one != other:
+            raise CheckFailedError(f"{work.name}: {what} do not add up: {one}, {other}; nothing has changed")
 
 
 def refuse_doubts(work: CompactionWork, done: Compacted) -> None:
@@ -134,8 +236,6 @@ def refuse_doubts(work: CompactionWork, done: Compacted) -> None:
     Raises CheckFailedError; CompactionFailedError for a failure that was reported; CorruptFileError for an
     aborted transaction that no index names.
     """
-    refuse_failure(work.name, done)
-    carried_by_group(done.found.summaries, [work.first], work.name)
     found, removed = done.found, removed_of(work, done)
     written = {group.group: group.kept for group in done.groups}
     kept = sum(done.retained.values())
@@ -144,155 +244,99 @@ def refuse_doubts(work: CompactionWork, done: Compacted) -> None:
     held = (
         (found.records, found.keyed + found.keyless + found.aborted, "records by kind"),
         (done.arrived, found.entries, "keys on their way"),
-        (found.records, kept + removed.total, "records that stay and go"),
+        (found.records, kept + removed.total(), "records that stay and go"),
         (written, done.retained, "records written"),
         (len(done.groups), len(written), "groups written"),
         (sum(part.entries for part in done.keys), entries, "keys of the new generation"),
-        (sum(len(part.counts) for part in done.keys), PARTITIONS, "partitions of its key index"),
     )
-    for one, other, what in held:
-        if one != other:
-            raise CheckFailedError(f"{work.name}: {what} do not add up: {one}, {other}; nothing has changed")
+    _refuse_differences(work, done, held)
+    carried_by_group(found.summaries, [work.first], work.name)
     if removed.superseded < done.beaten:
         raise CheckFailedError(f"{work.name}: more keys were beaten than records superseded")
 
 
-def refuse_doubtful_fold(name: str, done: Folded, live: int, *, keys: int | None) -> None:
-    """All ``live`` records of the folded generations are written; ``keys``: how many entries there must be,
-    None where deleted keys have some too. Raises CheckFailedError, CompactionFailedError."""
-    refuse_failure(name, done)
-    parts = [each.keys for each in done.keys if each.keys is not None]
-    entries = sum(part.entries for part in parts)
+def refuse_doubtful_fold(work: CompactionWork, done: Compacted, live: int) -> None:
+    """All ``live`` records of the folded generations are written, and as many entries where only records with
+    a key have one. Raises CheckFailedError, CompactionFailedError."""
+    entries = sum(part.entries for part in done.keys)
+    one_key_each = not work.by_time and not work.retain_null_key
     held = (
         (sum(group.kept for group in done.groups), live, "records of the folded generations"),
-        (sum(len(part.counts) for part in parts), PARTITIONS, "partitions of their key index"),
-        (entries, entries if keys is None else keys, "keys of the folded generations"),
+        (entries, live if one_key_each else entries, "keys of the folded generations"),
     )
-    for one, other, what in held:
-        if one != other:
-            raise CheckFailedError(f"{name}: {what} do not add up: {one}, {other}; nothing has changed")
+    _refuse_differences(work, done, held)
 
 
-# A ledger in the making: the one before it, what a run adds, what is put together anew, then the commit.
+# A ledger in the making: the one before it, what a compaction adds, what is put together anew, the commit.
 #
 # Generations that are not touched stay the directories that they are; only their hidden offsets grow. New
-# ones are put together in the run's folder, under the names that they will have.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Sizes of what is written and of what tasks take, in bytes; ``most_generations`` of a ledger.
-
-    ``batch_limit``: what one batch may decompress to; the log's own setting is put in its place.
-    """
-
-    segment_bytes: int = 1 << 30
-    index_interval: int = 4096
-    index_bytes: int = 10 << 20
-    window_size: int = 4 << 20
-    memory_bytes: int = 256 << 20
-    batch_limit: int = DEFAULT_LIMIT
-    most_generations: int = MOST_GENERATIONS
-
-    def output(self, run: Path) -> OutputSettings:
-        """The same for tasks that write into ``run``."""
-        return OutputSettings(
-            staging=str(run),
-            segment_bytes=self.segment_bytes,
-            index_interval=self.index_interval,
-            index_bytes=self.index_bytes,
-            window_size=self.window_size,
-            memory_bytes=self.memory_bytes,
-            batch_limit=self.batch_limit,
-        )
+# ones are put together in the compaction's folder, under the names that they will have.
 
 
 class LedgerDraft:
-    """The next ledger of a log. ``ledger``: the one before it; ``run``: the folder of this run.
+    """The next ledger of a log. ``ledger``: the one before it.
 
-    ``horizon``: where the tail begins, None without a ledger. ``newly_hidden``: records of the ledger before
-    that are hidden from now on. ``written_bytes``: of new segments' logs, folded ones included.
+    ``work``: what of it is the same for all pieces; its ``key_indexes`` are the older generations'.
+    ``newly_hidden``: records of the ledger before that are hidden from now on. ``written_bytes``: of new
+    segments' logs, folded ones included.
     """
 
-    def __init__(
-        self, store: LedgerStore, run: Path, ledger: Ledger | None, ways: tuple[str, bool], settings: Settings
-    ) -> None:
-        self.store, self.run, self.ledger = store, run, ledger
-        self.order, self.retain_null_key = ways
-        self.settings = settings
-        self.horizon = None if ledger is None else ledger.horizon
-        self.hash_key = (secrets.randbits(64), secrets.randbits(64)) if ledger is None else ledger.hash_key
+    def __init__(self, store: LedgerStore, ledger: Ledger | None, work: CompactionWork) -> None:
+        self.store, self.ledger = store, ledger
         self.generations: list[Generation] = [] if ledger is None else list(ledger.generations)
         self.hidden: dict[int, Int64] = {} if ledger is None else store.hidden(ledger)
         self.staged: dict[int, Path] = {}
         self._ledger_id, self._next_id = store.next_ids()
         self.newly_hidden = self.written_bytes = 0
-        self._end = 0
+        indexes = {each.id: str(self._keys_of(each)) for each in self.generations if each.keys_size}
+        self.work = replace(work, key_indexes=indexes)
 
-    def directory_of(self, generation: int) -> Path:
+    def _directory_of(self, generation: Generation) -> Path:
         """Where a generation lies now."""
-        return self.staged.get(generation, self.store.folder / generation_name(generation))
+        return self.staged.get(generation.id, self.store.folder / generation_name(generation.id))
 
-    def keys_of(self, generation: int) -> Path:
-        """Its key index."""
-        return self.directory_of(generation) / KEYS
+    def _keys_of(self, generation: Generation) -> Path:
+        return self._directory_of(generation) / KEYS
 
     def extend(self, work: CompactionWork, done: Compacted) -> None:
         """Add what a tail has become. Raises CorruptFileError, OSError."""
-        self._end = work.end
         for generation, parts in done.hidden.items():
-            before = self.hidden.get(generation, np.empty(0, np.int64))
+            before = self.hidden.get(generation, NO_OFFSETS)
             self.hidden[generation] = np.unique(np.concatenate([before, *parts]))
             self.newly_hidden += len(self.hidden[generation]) - len(before)
-        base = work.first if self.horizon is None else self.horizon
+        base = work.first if self.ledger is None else self.ledger.horizon
         if self.generations and not done.groups and not any(part.entries for part in done.keys):
-            self.generations[-1] = replace(self.generations[-1], end_offset=work.end)
-            return
-        self.generations.append(self._stage(base, work.end, done.groups, done.keys))
+            self.generations[-1] = structs.replace(self.generations[-1], end_offset=work.end)
+        else:
+            self.generations.append(self._stage(base, work.end, done))
 
-    def _stage(
-        self, base: int, end: int, groups: Iterable[WrittenGroup], keys: Sequence[KeysPart]
-    ) -> Generation:
+    def _stage(self, base: int, end: int, done: Compacted) -> Generation:
         """Put a new generation's directory together, durably."""
         number, self._next_id = self._next_id, self._next_id + 1
-        directory = self.run / generation_name(number)
+        directory = Path(self.work.settings.staging) / generation_name(number)
         files.make_directory(directory)
-        segments, records = [], 0
-        for group in sorted(groups, key=lambda group: group.group):
-            records += group.kept
-            for segment in group.segments:
-                for kind in KINDS:
-                    files.rename(
-                        f"{segment.stem}.{kind}", directory / segment_file(segment.base_offset, kind)
-                    )
-                segments.append(
-                    SegmentEntry(
-                        base_offset=segment.base_offset,
-                        size=segment.size,
-                        crc=segment.crc,
-                        index_crc=segment.index_crc,
-                        time_index_crc=segment.time_index_crc,
-                    )
-                )
-        words = TIMED_WORDS if self.order == BY_TIME else PLAIN_WORDS
-        keys_size, keys_crc = assemble(directory / KEYS, keys, words, self.hash_key)
+        staged = {stem: entry for group in done.groups for stem, entry in group.segments.items()}
+        for stem, entry in staged.items():
+            for kind in KINDS:
+                files.rename(f"{stem}.{kind}", directory / segment_file(entry.base_offset, kind))
+        keys_size, keys_crc = assemble(directory / KEYS, done.keys, self.work.words, self.work.hash_key)
         files.sync_directory(directory)
         self.staged[number] = directory
-        size = sum(segment.size for segment in segments)
+        size = sum(entry.size for entry in staged.values())
         self.written_bytes += size
         return Generation(
             id=number,
             base_offset=base,
             end_offset=end,
-            records=records,
+            records=sum(group.kept for group in done.groups),
             size=size,
-            segments=tuple(segments),
+            segments=tuple(sorted(staged.values(), key=lambda entry: entry.base_offset)),
             keys_size=keys_size,
             keys_crc=keys_crc,
             hidden=0,
         )
 
-    def fold(self, engine: CompactionEngine, name: str) -> tuple[int, ...]:
+    def fold(self, engine: CompactionEngine) -> tuple[int, ...]:
         """Put generations together where it is worth it; the ids of those of the ledger before that went.
 
         Raises CompactionFailedError, CheckFailedError, EngineError, OSError.
@@ -302,83 +346,70 @@ class LedgerDraft:
             for each in self.generations
         ]
         gone: list[int] = []
-        for first, last in reversed(folds(weights, self.settings.most_generations)):
+        for first, last in reversed(folds(weights, self.work.settings.most_generations)):
             old = self.generations[first:last]
-            self.generations[first:last] = [self._folded(engine, name, old)]
+            self.generations[first:last] = [self._folded(engine, old)]
             for each in old:
                 self.hidden.pop(each.id, None)
                 if self.staged.pop(each.id, None) is None:
                     gone.append(each.id)
         return tuple(sorted(gone))
 
-    def _folded(self, engine: CompactionEngine, name: str, old: Sequence[Generation]) -> Generation:
+    def _folded(self, engine: CompactionEngine, old: Sequence[Generation]) -> Generation:
         sources = tuple(source for each in old for source in self._sources(each))
-        work = FoldWork(
-            name=name,
+        base, end = old[0].base_offset, old[-1].end_offset
+        work = replace(
+            self.work,
             sources=sources,
-            groups=groups_of(sources, old[-1].end_offset, engine.workers),
+            groups=groups_of(sources, end, engine.workers),
             hidden={each.id: self.hidden[each.id] for each in old if each.id in self.hidden},
-            keys=tuple(OldKeys(generation=each.id, path=str(self.keys_of(each.id))) for each in old),
-            hash_key=self.hash_key,
-            output=self.settings.output(self.run),
+            key_indexes={each.id: str(self._keys_of(each)) for each in old},
         )
         done = engine.fold(work)
-        live = sum(each.records - len(self.hidden.get(each.id, ())) for each in old)
-        one_key_each = self.order != BY_TIME and not self.retain_null_key
-        refuse_doubtful_fold(name, done, live, keys=live if one_key_each else None)
-        parts = [each.keys for each in done.keys if each.keys is not None]
-        return self._stage(old[0].base_offset, old[-1].end_offset, done.groups, parts)
+        refuse_doubtful_fold(
+            work, done, sum(each.records for each in old) - sum(map(len, work.hidden.values()))
+        )
+        return self._stage(base, end, done)
 
     def _sources(self, generation: Generation) -> Iterable[Source]:
         """A generation's segments as sources."""
         ends = [segment.base_offset for segment in generation.segments[1:]] + [generation.end_offset]
         for segment, end in zip(generation.segments, ends, strict=False):
-            path = self.directory_of(generation.id) / segment_file(segment.base_offset, "log")
-            facts = files.stat(path)
+            path = self._directory_of(generation) / segment_file(segment.base_offset, "log")
             yield Source(
                 path=str(path),
                 base_offset=segment.base_offset,
                 end_offset=end,
-                start=0,
                 size=segment.size,
-                inode=facts.inode,
+                inode=files.stat(path).inode,
                 generation=generation.id,
             )
 
     def commit(self, now_ms: int) -> Ledger:
         """Make it the log's ledger. Raises CheckFailedError, OSError."""
-        generations = tuple(
-            replace(each, hidden=len(self.hidden.get(each.id, ()))) for each in self.generations
-        )
         ledger = Ledger(
             id=self._ledger_id,
-            horizon=self._end,
-            generations=generations,
-            order=self.order,
-            hash_key=self.hash_key,
-            retain_null_key=self.retain_null_key,
+            horizon=self.generations[-1].end_offset,
+            generations=tuple(
+                structs.replace(each, hidden=len(self.hidden.get(each.id, ()))) for each in self.generations
+            ),
+            order=BY_TIME if self.work.by_time else BY_OFFSET,
+            hash_key=self.work.hash_key,
+            retain_null_key=self.work.retain_null_key,
             created_ms=now_ms,
             hidden_crc=None,
         )
         return self.store.commit(ledger, self.hidden, self.staged)
 
 
-__all__ = ["BY_OFFSET", "BY_TIME", "CompactableLog", "TwoPhaseCompactor"]
-
 ONE_TASK_BYTES = 64 << 20
 """Tails up to this go through one task: to spread them takes longer."""
 
 
-class CompactableLog(Protocol):
+class CompactableLog(HasLedgers, Protocol):
     """A log that can be compacted: ``PartitionLog``, or one that is open for reading only."""
 
     where: TopicPartition
-    directory: Path
-
-    @property
-    def view(self) -> LogView:
-        """What may be read now."""
-        ...
 
 
 class TwoPhaseCompactor:
@@ -429,14 +460,21 @@ class TwoPhaseCompactor:
                 f"{view.log_end_offset}; compact anew from what is left: siltstone compact-topic --reset"
             )
         if end_of(view) <= horizon:
-            return _unchanged(ledger, horizon, time.perf_counter() - began)
+            return _result(ledger, horizon, seconds=time.perf_counter() - began)
         with committing():
             store.collect()
         run = store.make_run(secrets.token_hex(8))
         try:
-            settings = replace(self._settings, batch_limit=view.batch_limit)
-            draft = LedgerDraft(store, run, ledger, (order, retain_null_key), settings)
-            result = self._run(log, draft, committing)
+            hash_key = (secrets.randbits(64), secrets.randbits(64)) if ledger is None else ledger.hash_key
+            work = CompactionWork(
+                name=str(log.where),
+                hash_key=hash_key,
+                by_time=order == BY_TIME,
+                retain_null_key=retain_null_key,
+                settings=replace(self._settings, staging=str(run), batch_limit=view.batch_limit),
+                key_indexes={},
+            )
+            result = self._run(log, LedgerDraft(store, ledger, work), committing)
         finally:
             with contextlib.suppress(OSError):
                 files.remove_tree(run)
@@ -448,23 +486,20 @@ class TwoPhaseCompactor:
         draft: LedgerDraft,
         committing: Callable[[], AbstractContextManager[None]],
     ) -> CompactionResult:
-        name = str(log.where)
-        tail = hold_tail(log, draft.horizon, draft.run)
-        work = self._work(name, draft, tail)
-        whole = fits_one_task(work, self._one_task_bytes)
+        horizon = 0 if draft.ledger is None else draft.ledger.horizon
+        work = hold_tail(log, draft.work, horizon, self._engine.workers)
+        whole = work.size <= self._one_task_bytes and bucket_count(work) == 1
         done = self._engine.compact_whole(work) if whole else self._engine.compact_spread(work)
         refuse_doubts(work, done)
         draft.extend(work, done)
-        folded = draft.fold(self._engine, name)
+        folded = draft.fold(self._engine)
         with committing():
             ledger = draft.commit(self._clock.now_ms())
             with contextlib.suppress(OSError):
                 draft.store.collect()
-        return CompactionResult(
-            ledger_id=ledger.id,
-            horizon=ledger.horizon,
-            entries=ledger.entries,
-            size=ledger.size,
+        return _result(
+            ledger,
+            ledger.horizon,
             changed=True,
             read_records=done.found.records,
             read_bytes=done.found.size,
@@ -475,25 +510,12 @@ class TwoPhaseCompactor:
             folded=folded,
         )
 
-    def _work(self, name: str, draft: LedgerDraft, tail: Tail) -> CompactionWork:
-        older = () if draft.ledger is None else draft.ledger.generations
-        return CompactionWork(
-            name=name,
-            sources=tail.sources,
-            groups=groups_of(tail.sources, tail.end, self._engine.workers),
-            first=tail.first,
-            end=tail.end,
-            aborted=tail.aborted,
-            hash_key=draft.hash_key,
-            by_time=draft.order == BY_TIME,
-            retain_null_key=draft.retain_null_key,
-            older=tuple(
-                OldKeys(generation=each.id, path=str(draft.keys_of(each.id)))
-                for each in older
-                if each.keys_size
-            ),
-            output=draft.settings.output(draft.run),
-        )
+
+def _result(ledger: Ledger | None, horizon: int, **figures: Any) -> CompactionResult:
+    """The result of a compaction that left ``ledger`` behind."""
+    if ledger is not None:
+        figures |= {"ledger_id": ledger.id, "entries": ledger.entries, "size": ledger.size}
+    return CompactionResult(horizon=horizon, **figures)
 
 
 def _refuse_other_ways(log: CompactableLog, ledger: Ledger | None, order: str, retain_null_key: bool) -> None:
@@ -511,15 +533,3 @@ def _refuse_other_ways(log: CompactableLog, ledger: Ledger | None, order: str, r
                 f"{log.where}: its ledger was made with {what} {str(was).lower()}, not {str(is_).lower()}; "
                 "keep to that, or compact anew from what is left: siltstone compact-topic --reset"
             )
-
-
-def _unchanged(ledger: Ledger | None, horizon: int, seconds: float) -> CompactionResult:
-    if ledger is None:
-        return CompactionResult(ledger_id=None, horizon=horizon, seconds=seconds)
-    return CompactionResult(
-        ledger_id=ledger.id,
-        horizon=ledger.horizon,
-        entries=ledger.entries,
-        size=ledger.size,
-        seconds=seconds,
-    )

@@ -1,4 +1,4 @@
-"""Entries of keys in a compaction beside the originals, and how they meet those of older generations.
+"""Keys of a side-by-side compaction: entries, how they meet those of older generations, and key indexes.
 
 Entries are plain (``compaction.keys``), of three words or, where the latest event time wins, four, under the
 ledger's own hash key. They lie in ``PARTITIONS`` partitions, in a task as in a key index file; a bucket is a
@@ -8,12 +8,20 @@ empty.
 
 from __future__ import annotations
 
+import itertools
 import math
+import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+from crc32c import crc32c
 
+from siltstone.base import files
+from siltstone.base.errors import CorruptFileError
 from siltstone.base.records.columns import KeyColumns, RecordColumns
+from siltstone.base.records.hashing import siphash128
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import Bytes, Flags, Int32, Int64, Words
 from siltstone.base.records.varint import next_varint
@@ -172,3 +180,176 @@ class EntryCollector:
     def _hand_on(self, bounds: Int64) -> Iterator[EntryBlob]:
         self.handed_on += int(bounds[-1])
         yield from blobs_of(self._kept, bounds, self._buckets)
+
+
+# The key index of a generation: the file that later compactions look their keys up in.
+#
+# ::
+#
+#      0  magic "SILTKEYS"             8
+#      8  version 1                    4      12  words of an entry, 3 or 4   4
+#     16  partitions                   4      20  0                           4
+#     24  check of the hash key        8      a hash of no bytes, so that another key is noticed
+#     32  bounds of the partitions     8 each, one more than partitions, in entries
+#     …   CRC32C of each partition     4 each
+#     …   CRC32C of all before         4, then 4 bytes of 0
+#     …   entries, partition by partition, each ``words`` uint64
+#
+# Little-endian. A bucket is a run of partitions, so it is one range of the file; each partition is checked
+# when it is read. Where the order is by offset, deleted keys have no entry; by time they have one for ever,
+# so that an older event that arrives late does not bring them back.
+
+MAGIC, VERSION = b"SILTKEYS", 1
+_HEAD = struct.Struct("<8sIIIIQ")
+_HEADER_BYTES = _HEAD.size + 8 * (PARTITIONS + 1) + 4 * PARTITIONS + 8
+_READ_BYTES = 16 << 20
+
+
+def check_of(hash_key: tuple[int, int]) -> int:
+    """By what a file knows the hash key that its entries were made with; it does not give the key away."""
+    low, _ = siphash128(np.zeros(1, np.uint8), 0, 0, np.uint64(hash_key[0]), np.uint64(hash_key[1]))
+    return int(low)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeysPart:
+    """Entries of a run of partitions, written to a file of their own until the index is put together.
+
+    ``counts``: entries of each partition from ``first`` on; ``checksums``: their CRC32C. ``path`` is "" where
+    there are none.
+    """
+
+    first: int
+    path: str
+    counts: tuple[int, ...]
+    checksums: tuple[int, ...]
+
+    @property
+    def entries(self) -> int:
+        """Entries in all of them."""
+        return sum(self.counts)
+
+
+def write_part(folder: Path, entries: Words, bounds: Int64, first: int, attempt: str) -> KeysPart:
+    """Write entries in order of partition; ``bounds`` are those of the partitions from ``first`` on.
+
+    All attempts write the same, so the last one to be done takes the place of the others: what a task says
+    does not depend on its attempt, or Spark would not take it from another one. The file is not made durable:
+    what it becomes is. Raises OSError.
+    """
+    plain = np.ascontiguousarray(entries).astype("<u8", copy=False)
+    edges = itertools.pairwise(bounds.tolist())
+    checksums = tuple(crc32c(plain[start:end].reshape(-1).view(np.uint8).data) for start, end in edges)
+    path = folder / f"{first:04d}.keys"
+    if len(plain):
+        own = folder / f"{first:04d}.{attempt}.keys"
+        with files.Writer(own) as writer:
+            writer.write(plain.reshape(-1).view(np.uint8).data)
+            files.inherit_owner(own)
+        files.rename(own, path)
+    counts = tuple(np.diff(bounds).tolist())
+    return KeysPart(first=first, path=str(path) if len(plain) else "", counts=counts, checksums=checksums)
+
+
+def assemble(path: Path, parts: Sequence[KeysPart], words: int, hash_key: tuple[int, int]) -> tuple[int, int]:
+    """Make the index ``path`` of parts that cover all partitions, durably; (its size, its CRC32C).
+
+    Raises CorruptFileError when a part is not what was written, OSError.
+    """
+    ordered = sorted(parts, key=lambda part: part.first)
+    counts = [count for part in ordered for count in part.counts]
+    firsts = itertools.accumulate((len(part.counts) for part in ordered), initial=0)
+    assert [*(part.first for part in ordered), PARTITIONS] == list(firsts), "a part is missing or there twice"
+    head = _HEAD.pack(MAGIC, VERSION, words, PARTITIONS, 0, check_of(hash_key))
+    head += np.concatenate(([0], np.cumsum(counts))).astype("<u8").tobytes()
+    head += np.array([each for part in ordered for each in part.checksums], "<u4").tobytes()
+    head += struct.pack("<II", crc32c(head), 0)
+    checksum = crc32c(head)
+    with files.Writer(path) as writer:
+        writer.write(head)
+        for part in ordered:
+            for chunk in _chunks(part, 8 * words):
+                checksum = crc32c(chunk.data, checksum)
+                writer.write(chunk.data)
+        files.inherit_owner(path)
+        writer.sync()
+        return writer.size, checksum
+
+
+def _chunks(part: KeysPart, width: int) -> Iterator[Bytes]:
+    """A part's bytes, checked partition by partition."""
+    if not part.path:
+        return
+    bounds = np.concatenate(([0], np.cumsum(part.counts))).astype(np.int64)
+    with files.Reader(part.path) as reader:
+        if reader.stat.size != part.entries * width:
+            raise CorruptFileError(part.path, reader.stat.size, "not as many keys as were written")
+        for _, _, chunk in _checked(reader, bounds, part.checksums, width):
+            yield chunk
+
+
+def _checked(
+    reader: files.Reader,
+    bounds: Int64,
+    checksums: Sequence[int],
+    width: int,
+    *,
+    origin: int = 0,
+    first: int = 0,
+    behind: int | None = None,
+) -> Iterator[tuple[int, int, Bytes]]:
+    """Partitions ``first`` up to ``behind``, about ``_READ_BYTES`` at a time, at least one: (the first of
+    them, the one behind the last, their bytes). Entries have ``width`` bytes and begin at ``origin``."""
+    behind = len(bounds) - 1 if behind is None else behind
+    while first < behind:
+        most = bounds[first] + max(1, _READ_BYTES // width)
+        until = min(behind, max(first + 1, int(np.searchsorted(bounds, most, side="right")) - 1))
+        edges = ((bounds[first : until + 1] - bounds[first]) * width).tolist()
+        start, chunk = origin + int(bounds[first]) * width, np.empty(edges[-1], np.uint8)
+        reader.read_into(chunk, start)
+        for partition, (low, high) in enumerate(itertools.pairwise(edges), first):
+            if crc32c(chunk[low:high].data) != checksums[partition]:
+                reason = f"the keys of partition {partition} are damaged"
+                raise CorruptFileError(reader.path, start + low, reason)
+        yield first, until, chunk
+        first = until
+
+
+def read_keys(
+    path: str | Path, hash_key: tuple[int, int], words: int, first: int = 0, behind: int = PARTITIONS
+) -> Iterator[tuple[int, Words, Int64]]:
+    """Partitions ``first`` up to ``behind`` of a key index, some at a time: (the first of them, entries,
+    bounds from 0 on).
+
+    Raises CorruptFileError for damage, and for a file made with another hash key or number of ``words``;
+    OSError.
+    """
+    with files.Reader(path) as reader:
+        bounds, checksums = _read_header(reader, hash_key, words)
+        places = (reader, bounds, checksums, 8 * words)
+        for start, until, chunk in _checked(*places, origin=_HEADER_BYTES, first=first, behind=behind):
+            entries = chunk.view("<u8").astype(np.uint64, copy=False).reshape(-1, words)
+            yield start, entries, bounds[start : until + 1] - bounds[start]
+
+
+def _read_header(
+    reader: files.Reader, hash_key: tuple[int, int], expected_words: int
+) -> tuple[Int64, list[int]]:
+    """The partitions' bounds and checksums. Raises CorruptFileError, OSError."""
+    path, head = reader.path, reader.read(0, _HEADER_BYTES)
+    if len(head) < _HEADER_BYTES or crc32c(head[:-8]) != struct.unpack_from("<I", head, _HEADER_BYTES - 8)[0]:
+        raise CorruptFileError(path, 0, "the key index's header is damaged")
+    magic, version, words, partitions, _, check = _HEAD.unpack_from(head)
+    if magic != MAGIC or version != VERSION or partitions != PARTITIONS:
+        raise CorruptFileError(path, 0, f"no key index of version {VERSION}")
+    if words != expected_words:
+        raise CorruptFileError(path, 12, f"entries of {words} words, not {expected_words}: another order")
+    if check != check_of(hash_key):
+        raise CorruptFileError(path, 24, "made with another hash key than its ledger's")
+    bounds = np.frombuffer(head, "<u8", PARTITIONS + 1, _HEAD.size).astype(np.int64)
+    checksums = np.frombuffer(head, "<u4", PARTITIONS, _HEAD.size + 8 * (PARTITIONS + 1))
+    if bounds[0] or (np.diff(bounds) < 0).any():
+        raise CorruptFileError(path, _HEAD.size, "the partitions do not ascend")
+    if reader.stat.size != _HEADER_BYTES + int(bounds[-1]) * 8 * words:
+        raise CorruptFileError(path, reader.stat.size, "not as many keys as its header says")
+    return bounds, checksums.tolist()

@@ -1,4 +1,4 @@
-"""Phase two, and the folding of generations: new segments, written, read back and checked.
+"""Phase two of a side-by-side compaction, and the folding of generations: new segments, written and verified.
 
 ::
 
@@ -6,15 +6,14 @@
     fold_group      sources of generations + hidden offsets → segments that hold all others
     fold_keys       their key indexes, a bucket of them     → a part of the new key index
 
-A task writes only files that carry its attempt's name, made with O_EXCL, in the run's folder, and makes
-segments durable itself. The owner of the log renames what it accepts.
+A task writes only files that carry its attempt's name, made with O_EXCL, in the compaction's folder, and
+makes segments durable itself. The owner of the log renames what it accepts.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,32 +23,33 @@ from crc32c import crc32c
 from siltstone.base import files
 from siltstone.base.config import INT_MAX
 from siltstone.base.errors import CheckFailedError, CorruptRecordError
-from siltstone.base.records.build import compress_batches, copy_bytes, write_int
-from siltstone.base.records.checksum import patch_checksums, refuse_bad_checksum
+from siltstone.base.records.build import copy_bytes, write_int
+from siltstone.base.records.checksum import refuse_bad_checksum
 from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.base.records.columns import DECODE_REASON, record_head
 from siltstone.base.records.convert import NO_HORIZON, convert_entries
 from siltstone.base.records.decode import decode_record_keys, decode_records
 from siltstone.base.records.inflate import inflate
 from siltstone.base.records.kernel import inlined, kernel
-from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Directory, Int64, codec_of
+from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Directory, Flags, Int64, codec_of
 from siltstone.base.records.pieces import pieces
 from siltstone.base.records.scan import scan_batches
 from siltstone.base.records.varint import next_varint, varint_size, write_varint
-from siltstone.compaction.extraction import Group, LogFailure, decoded, failure_of, refuse_disorder
+from siltstone.compaction.extraction import Group, decoded, failure_of, refuse_disorder
 from siltstone.compaction.keys import EntryBlob, offsets_of
-from siltstone.compaction.ledger.key_index import KeyIndex, KeysPart
-from siltstone.compaction.ledger.keys import PARTITIONS, best_of_each_key
+from siltstone.compaction.ledger.keys import PARTITIONS, best_of_each_key, read_keys, write_part
 from siltstone.compaction.ledger.work import (
+    NO_OFFSETS,
+    Compacted,
     CompactionWork,
-    OldKeys,
-    OutputSettings,
+    Settings,
     Source,
-    keep_part,
+    WrittenGroup,
     opened,
-    source_windows,
 )
+from siltstone.compaction.rewrite import CleanedBatches, PendingBatches
 from siltstone.log.indexes import IndexBuilder
+from siltstone.log.ledger.manifest import SegmentEntry
 from siltstone.log.segments import windows
 
 # Survivors of many batches become few large ones: the second phase's writer.
@@ -77,8 +77,8 @@ _MISSED = -1
 
 @kernel
 def _close(out: Bytes, open_: Int64, rows: Int64) -> None:
-    """Write the open batch's header; its row is (start, size, base offset, last offset, largest timestamp,
-    codec, 1: the checksum is to come)."""
+    """Write the open batch's header; its row is (start, size, last offset, largest timestamp, codec, 1: the
+    checksum is to come)."""
     start = open_[START]
     size = open_[END] - start
     write_int(out, start, open_[BASE], 8)
@@ -95,8 +95,8 @@ def _close(out: Bytes, open_: Int64, rows: Int64) -> None:
     write_int(out, start + 53, -1, 4)
     write_int(out, start + 57, open_[COUNT], 4)
     row = rows[open_[ROWS]]
-    row[0], row[1], row[2], row[3] = start, size, open_[BASE], open_[LAST]
-    row[4], row[5], row[6] = open_[MAX_TIME], open_[KIND] & 7, 1
+    row[0], row[1], row[2], row[3] = start, size, open_[LAST], open_[MAX_TIME]
+    row[4], row[5] = open_[KIND] & 7, 1
     open_[ROWS] += 1
     open_[START] = open_[END]
     open_[COUNT] = 0
@@ -106,8 +106,8 @@ def _close(out: Bytes, open_: Int64, rows: Int64) -> None:
 def _copy_batch(window: Bytes, header: Any, out: Bytes, open_: Int64, rows: Int64) -> None:
     """A whole batch as it is, behind what was closed."""
     row = rows[open_[ROWS]]
-    row[0], row[1], row[2], row[3] = open_[END], header.size, header.base_offset, header.last_offset
-    row[4], row[5], row[6] = header.max_timestamp, 0, 0
+    row[0], row[1], row[2], row[3] = open_[END], header.size, header.last_offset, header.max_timestamp
+    row[4], row[5] = 0, 0
     open_[END] = copy_bytes(window, header.position, header.size, out, open_[END])
     open_[START] = open_[END]
     open_[ROWS] += 1
@@ -237,18 +237,6 @@ def _coalesce(
     return kept, 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coalesced:
-    """Finished batches: the bytes, which hold until the next call, and a row a batch (int64)."""
-
-    data: Bytes
-    base_offset: Int64
-    last_offset: Int64
-    max_timestamp: Int64
-    size: Int64
-    codec: int
-
-
 class Coalescer:
     """Takes windows in log order and gives batches out. One for each group.
 
@@ -269,12 +257,8 @@ class Coalescer:
         self._limit, self._batch_limit = limit, batch_limit
         self._open: Int64 = np.zeros(11, np.int64)
         self._out, self._packed, self._plain = Scratch(), Scratch(), Scratch()
+        self._room = self._out.reserve(0)
         self.offsets: list[Int64] = []
-
-    @property
-    def kept(self) -> int:
-        """How many records stayed."""
-        return sum(map(len, self.offsets))
 
     @property
     def met(self) -> int:
@@ -286,11 +270,12 @@ class Coalescer:
         low = np.searchsorted(self._listed, batches["base_offset"])
         high = np.searchsorted(self._listed, batches["last_offset"], side="right")
         if self._keep_listed:
-            modern: Directory = batches[(high > low) | (batches["magic"] < 2)]
-            return modern
+            batches = batches[(high > low) | (batches["magic"] < 2)]
         return batches
 
-    def take(self, window: Bytes, batches: Directory, *, path: str = "", origin: int = 0) -> Coalesced | None:
+    def take(
+        self, window: Bytes, batches: Directory, *, path: str = "", origin: int = 0
+    ) -> CleanedBatches | None:
         """What the next batches finish; all of magic 2, or all older. None where nothing of them stays.
 
         Raises CheckFailedError for a listed offset that is not there, CorruptRecordError.
@@ -307,7 +292,7 @@ class Coalescer:
         room = int((ends - starts).sum()) + int(batches["size"].sum()) + GROWTH * counts
         most = 2 * len(batches) + 2 * room // self._limit + 4
         self._make_room(room + BATCH_OVERHEAD * most)
-        rows = np.empty((most, 7), np.int64)
+        rows = np.empty((most, 6), np.int64)
         offsets = np.empty(counts, np.int64)
         until = np.searchsorted(self._listed, batches["last_offset"], side="right")
         action = self._copied(batches, until)
@@ -339,14 +324,10 @@ class Coalescer:
         assert self._keep_listed, "a generation has no message sets"
         limit = self._batch_limit
         columns = decode_records(window, entries, Scratch(), limit=limit, path=path, origin=origin)
-        where = np.searchsorted(self._listed, columns.offset).clip(max=max(len(self._listed) - 1, 0))
-        keep = (
-            self._listed[where] == columns.offset if len(self._listed) else np.zeros(len(columns), np.bool_)
-        )
         done = convert_entries(
             entries,
             columns,
-            keep=keep,
+            keep=_are_listed(columns.offset, self._listed),
             horizon_ms=np.full(len(entries), NO_HORIZON, np.int64),
             keep_empty=np.zeros(len(entries), np.bool_),
             path=path,
@@ -358,41 +339,29 @@ class Coalescer:
         """The open batch comes to the start of the output, with ``size`` bytes free behind it."""
         start, end = int(self._open[START]), int(self._open[END]) if self._open[COUNT] else 0
         carried = self._room[start:end].copy() if end else np.empty(0, np.uint8)
-        self._out.clear()
-        room = self._out.reserve(len(carried) + size)
-        room[: len(carried)] = carried
+        self._room = self._out.reserve(len(carried) + size)
+        self._room[: len(carried)] = carried
         self._open[START], self._open[END] = 0, len(carried)
 
-    @property
-    def _room(self) -> Bytes:
-        self._out.clear()
-        return self._out.reserve(0)
+    def _finished(self, rows: Int64) -> CleanedBatches:
+        starts, sizes, last_offset, max_timestamp, codecs, new = rows[: self._open[ROWS]].T.copy()
+        return PendingBatches(
+            data=self._room[: int(self._open[START])],
+            starts=starts,
+            sizes=sizes,
+            codecs=codecs.astype(np.int16),
+            new=new != 0,
+            last_offset=last_offset,
+            max_timestamp=max_timestamp,
+        ).finished(self._packed)
 
-    def _finished(self, rows: Int64) -> Coalesced:
-        rows = rows[: self._open[ROWS]]
-        starts, sizes = rows[:, 0].copy(), rows[:, 1].copy()
-        data = self._room[: int(self._open[START])]
-        codecs = rows[:, 5].astype(np.int16)
-        if codecs.any():
-            data, starts, sizes = compress_batches(data, starts, sizes, codecs, self._packed)
-        new = rows[:, 6] != 0
-        patch_checksums(data, starts[new], sizes[new])
-        return Coalesced(
-            data=data,
-            base_offset=rows[:, 2].copy(),
-            last_offset=rows[:, 3].copy(),
-            max_timestamp=rows[:, 4].copy(),
-            size=sizes,
-            codec=int(codecs.max(initial=0)),
-        )
-
-    def finish(self) -> Coalesced:
+    def finish(self) -> CleanedBatches:
         """The batch that is still open. Raises CheckFailedError when not every listed offset was met."""
         if self.met != len(self._listed):
             raise CheckFailedError(
                 f"{len(self._listed)} offsets were listed, but {self.met} of them were met"
             )
-        rows = np.empty((1, 7), np.int64)
+        rows = np.empty((1, 6), np.int64)
         self._open[ROWS] = 0
         if self._open[COUNT]:
             self._make_room(0)
@@ -402,98 +371,59 @@ class Coalescer:
         return self._finished(rows)
 
 
+def _are_listed(offsets: Int64, listed: Int64) -> Flags:
+    """Which offsets are among the listed ones, which ascend: bool."""
+    if not len(listed):
+        return np.zeros(len(offsets), np.bool_)
+    return np.asarray(listed[np.searchsorted(listed, offsets).clip(max=len(listed) - 1)] == offsets)
+
+
 KINDS = ("log", "index", "timeindex")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedSegment:
-    """A finished segment: ``stem`` is its path without the kinds; sizes in bytes, checksums CRC32C."""
-
-    base_offset: int
-    stem: str
-    size: int
-    crc: int
-    index_crc: int
-    time_index_crc: int
-
-
-@dataclass(slots=True, kw_only=True)
-class WrittenGroup:
-    """What became of a group: its segments, the records in them, and the first failure."""
-
-    group: int
-    kept: int = 0
-    segments: list[StagedSegment] = field(default_factory=list)
-    failure: LogFailure | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class FoldedKeys:
-    """What became of a bucket of folded key indexes."""
-
-    bucket: int
-    keys: KeysPart | None = None
-    failure: LogFailure | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoldWork:
-    """Generations that become one: their segments, what is hidden in each (int64, ascending), their keys."""
-
-    name: str
-    sources: tuple[Source, ...]
-    groups: tuple[Group, ...]
-    hidden: dict[int, Int64]
-    keys: tuple[OldKeys, ...]
-    hash_key: tuple[int, int]
-    output: OutputSettings
 
 
 class _Sink:
     """Segments as they are written: a new one where the one before is full or too wide."""
 
-    def __init__(self, output: OutputSettings, attempt: str, report: WrittenGroup) -> None:
-        self._output, self._attempt, self._report = output, attempt, report
+    def __init__(self, settings: Settings, attempt: str, report: WrittenGroup) -> None:
+        self._settings, self._attempt, self._report = settings, attempt, report
         self._writer: files.Writer | None = None
+        self._base = self._crc = 0
         self._room = contextlib.ExitStack()
 
-    def put(self, found: Coalesced) -> None:
+    def put(self, found: CleanedBatches) -> None:
         """Write finished batches, in order."""
         start, place = 0, 0
         while start < len(found.size):
-            behind = self._fitting(found, start)
+            behind = self._fitting(found, start, place)
             size = int(found.size[start:behind].sum())
-            self._write(found, start, behind, place, size)
+            self._write(found, slice(start, behind), found.data[place : place + size])
             start, place = behind, place + size
 
-    def _fitting(self, found: Coalesced, start: int) -> int:
+    def _fitting(self, found: CleanedBatches, start: int, place: int) -> int:
         """How many batches from ``start`` on go into the segment that is open, or into a new one."""
         if self._writer is not None:
             behind = start + self._room_for(found, start, self._base, self._writer.size)
             if behind > start:
                 return behind
             self.close()
-        base = int(found.base_offset[start])
-        self._open(base)
-        return start + max(1, self._room_for(found, start, base, 0))
+        # A batch begins with its base offset.
+        self._base, self._crc = int.from_bytes(found.data[place : place + 8].tobytes(), "big"), 0
+        self._stem = str(Path(self._settings.staging) / f"{self._base:020d}.{self._attempt}")
+        self._writer = self._room.enter_context(files.Writer(f"{self._stem}.log"))
+        self._indexes = _index_builder(self._base, self._settings)
+        return start + max(1, self._room_for(found, start, self._base, 0))
 
-    def _room_for(self, found: Coalesced, start: int, base: int, used: int) -> int:
-        full = np.searchsorted(np.cumsum(found.size[start:]), self._output.segment_bytes - used, side="right")
+    def _room_for(self, found: CleanedBatches, start: int, base: int, used: int) -> int:
+        full = np.searchsorted(
+            np.cumsum(found.size[start:]), self._settings.segment_bytes - used, side="right"
+        )
         wide = np.searchsorted(found.last_offset[start:], base + INT_MAX, side="right")
         return int(min(full, wide))
 
-    def _open(self, base: int) -> None:
-        self._base, self._crc = base, 0
-        self._stem = str(Path(self._output.staging) / f"{base:020d}.{self._attempt}")
-        self._writer = self._room.enter_context(files.Writer(f"{self._stem}.log"))
-        self._indexes = IndexBuilder(base, self._output.index_interval, self._output.index_bytes)
-
-    def _write(self, found: Coalesced, start: int, behind: int, place: int, size: int) -> None:
+    def _write(self, found: CleanedBatches, rows: slice, data: Bytes) -> None:
         assert self._writer is not None
-        data = found.data[place : place + size]
         self._crc = crc32c(data.data, self._crc)
         self._writer.write(data.data)
-        rows = slice(start, behind)
         self._indexes.add(found.last_offset[rows], found.max_timestamp[rows], found.size[rows])
 
     def close(self) -> None:
@@ -502,34 +432,32 @@ class _Sink:
             return
         writer, self._writer = self._writer, None
         indexes = self._indexes.finish()
-        made = {"index": indexes.offset_index, "timeindex": indexes.time_index}
-        for kind, data in made.items():
-            files.write_new(f"{self._stem}.{kind}", data)
+        files.write_new(f"{self._stem}.index", indexes.offset_index)
+        files.write_new(f"{self._stem}.timeindex", indexes.time_index)
         for kind in KINDS:
             files.inherit_owner(f"{self._stem}.{kind}")
         writer.sync()
         self._room.close()
-        self._report.segments.append(
-            StagedSegment(
-                base_offset=self._base,
-                stem=self._stem,
-                size=writer.size,
-                crc=self._crc,
-                index_crc=crc32c(made["index"]),
-                time_index_crc=crc32c(made["timeindex"]),
-            )
+        self._report.segments[self._stem] = SegmentEntry(
+            base_offset=self._base,
+            size=writer.size,
+            crc=self._crc,
+            index_crc=crc32c(indexes.offset_index),
+            time_index_crc=crc32c(indexes.time_index),
         )
 
     def drop(self) -> None:
         """Remove everything of this attempt."""
         self._room.close()
-        stems = [each.stem for each in self._report.segments]
-        stems += [] if self._writer is None else [self._stem]
-        for stem in stems:
+        for stem in [*self._report.segments, *([] if self._writer is None else [self._stem])]:
             for kind in KINDS:
                 with contextlib.suppress(OSError):
                     files.unlink(f"{stem}.{kind}")
         self._report.segments.clear()
+
+
+def _index_builder(base_offset: int, settings: Settings) -> IndexBuilder:
+    return IndexBuilder(base_offset, settings.index_interval, settings.index_bytes)
 
 
 def rewrite_group(work: CompactionWork, group: Group, retained: Int64, attempt: str) -> WrittenGroup:
@@ -538,108 +466,92 @@ def rewrite_group(work: CompactionWork, group: Group, retained: Int64, attempt: 
     Never raises for what is wrong with the log, the disk or the counts: the report says so, and the files of
     this attempt are gone then.
     """
-    coalescer = Coalescer(np.sort(retained), batch_limit=work.output.batch_limit)
-    return _written(work.name, work.sources, group, coalescer, work.output, attempt, len(retained))
+    coalescer = Coalescer(np.sort(retained), batch_limit=work.settings.batch_limit)
+    return _written(work, group, coalescer, attempt)
 
 
-def fold_group(work: FoldWork, group: Group, attempt: str) -> WrittenGroup:
+def fold_group(work: CompactionWork, group: Group, attempt: str) -> WrittenGroup:
     """Write what is not hidden of a group of generations' segments into new ones. Never raises, as above."""
     mine = {source.generation for source in work.sources[group.first : group.last]}
-    parts = [offsets for each, offsets in sorted(work.hidden.items()) if each in mine]
-    hidden = np.sort(np.concatenate([np.empty(0, np.int64), *parts]))
+    parts = [offsets for generation, offsets in work.hidden.items() if generation in mine]
+    hidden = np.sort(np.concatenate([NO_OFFSETS, *parts]))
     low, high = np.searchsorted(hidden, [group.base_offset, group.end_offset])
-    coalescer = Coalescer(hidden[low:high], keep_listed=False, batch_limit=work.output.batch_limit)
-    return _written(work.name, work.sources, group, coalescer, work.output, attempt, None)
+    limit = work.settings.batch_limit
+    return _written(work, group, Coalescer(hidden[low:high], keep_listed=False, batch_limit=limit), attempt)
 
 
-def _written(
-    name: str,
-    sources: tuple[Source, ...],
-    group: Group,
-    coalescer: Coalescer,
-    output: OutputSettings,
-    attempt: str,
-    expected: int | None,
-) -> WrittenGroup:
+def _written(work: CompactionWork, group: Group, coalescer: Coalescer, attempt: str) -> WrittenGroup:
     report = WrittenGroup(group=group.index)
-    sink = _Sink(output, f"{group.index}.{attempt}", report)
+    sink = _Sink(work.settings, f"{group.index}.{attempt}", report)
     try:
-        for source in sources[group.first : group.last]:
-            for found in _coalesced(source, coalescer, output):
+        for source in work.sources[group.first : group.last]:
+            for found in _coalesced(source, coalescer, work.settings.window_size):
                 sink.put(found)
         sink.put(coalescer.finish())
         sink.close()
-        report.kept = coalescer.kept
-        if expected is not None and report.kept != expected:
-            counts = f"{expected} retained offsets, but {report.kept} records were written"
-            raise CheckFailedError(f"{name}: {counts}")
-        _read_back(report, group, np.concatenate([np.empty(0, np.int64), *coalescer.offsets]), output)
+        offsets = np.concatenate([NO_OFFSETS, *coalescer.offsets])
+        _verify(report, group, offsets, work.settings)
+        report.kept = len(offsets)
     except Exception as error:
         report.failure = failure_of(error)
         sink.drop()
     return report
 
 
-def _coalesced(source: Source, coalescer: Coalescer, output: OutputSettings) -> Iterator[Coalesced]:
+def _coalesced(source: Source, coalescer: Coalescer, window_size: int) -> Iterator[CleanedBatches]:
     """What a source adds; only batches that have something that stays are looked at."""
     following = source.base_offset
     with opened(source) as reader:
-        for window in source_windows(reader, source, output.window_size, verify=False):
+        span = {"start": source.start, "size": source.size, "window_size": window_size}
+        for window in windows(reader, **span, verify=False):
             following = refuse_disorder(source.path, window, following, source.end_offset)
             chosen = coalescer.chosen(window.batches)
             refuse_bad_checksum(window.data, chosen, path=source.path, origin=window.origin)
             for part in pieces(window.data, chosen):
                 found = coalescer.take(window.data, chosen[part], path=source.path, origin=window.origin)
-                if found is not None and len(found.size):
+                if found is not None:
                     yield found
 
 
-def _read_back(report: WrittenGroup, group: Group, offsets: Int64, output: OutputSettings) -> None:
+def _verify(report: WrittenGroup, group: Group, offsets: Int64, settings: Settings) -> None:
     """Scan the new segments from disk: checksums, order, exactly these offsets, the indexes built again.
 
     Raises CheckFailedError, CorruptFileError, OSError.
     """
-    following, seen, scratch, limit = group.base_offset, 0, Scratch(), output.batch_limit
-    for segment in report.segments:
-        path = f"{segment.stem}.log"
-        again = IndexBuilder(segment.base_offset, output.index_interval, output.index_bytes)
+    following, seen, scratch = group.base_offset, 0, Scratch()
+    for stem, segment in report.segments.items():
+        path, again = f"{stem}.log", _index_builder(segment.base_offset, settings)
         with files.Reader(path) as reader:
             if reader.stat.size != segment.size:
                 raise CheckFailedError(f"{path}: {reader.stat.size} bytes, but {segment.size} were written")
-            found, range_ = windows(reader, window_size=output.window_size), (following, group.end_offset)
-            for some in decoded(path, found, range_, decode_record_keys, scratch=scratch, limit=limit):
+            read, span = windows(reader, window_size=settings.window_size), (following, group.end_offset)
+            limit = settings.batch_limit
+            for some in decoded(path, read, span, decode_record_keys, scratch=scratch, limit=limit):
                 again.add_directory(some.batches)
-                mine = offsets[seen : seen + len(some.columns)]
-                if not np.array_equal(mine, some.columns.offset):
+                if not np.array_equal(offsets[seen : seen + len(some.columns)], some.columns.offset):
                     raise CheckFailedError(f"{path}: holds other records than were written")
                 seen += len(some.columns)
                 following = int(some.batches["last_offset"][-1]) + 1
         built = again.finish()
         for kind, data in (("index", built.offset_index), ("timeindex", built.time_index)):
-            if files.read_bytes(f"{segment.stem}.{kind}") != data:
-                raise CheckFailedError(f"{segment.stem}.{kind}: is not the index of what was written")
+            if files.read_bytes(f"{stem}.{kind}") != data:
+                raise CheckFailedError(f"{stem}.{kind}: is not the index of what was written")
     if seen != len(offsets):
         raise CheckFailedError(f"{seen} records on disk, but {len(offsets)} were written")
 
 
-def fold_keys(work: FoldWork, bucket: int, buckets: int, attempt: str) -> FoldedKeys:
+def fold_keys(work: CompactionWork, bucket: int, buckets: int, attempt: str) -> Compacted:
     """One bucket of the generations' key indexes as a part of a new one; hidden entries go. Never raises."""
-    report = FoldedKeys(bucket=bucket)
-    each = PARTITIONS // buckets
-    first = bucket * each
-    parts = []
+    done, partitions = Compacted(), PARTITIONS // buckets
+    first, parts = bucket * partitions, []
     try:
-        for keys in work.keys:
-            hidden = work.hidden.get(keys.generation, np.empty(0, np.int64))
-            with KeyIndex(keys.path, work.hash_key) as index:
-                words = index.words
-                for _, entries, _ in index.ranges(first, first + each):
-                    offsets = offsets_of(entries)
-                    where = np.searchsorted(hidden, offsets).clip(max=max(len(hidden) - 1, 0))
-                    kept = entries[hidden[where] != offsets] if len(hidden) else entries
-                    parts.append(EntryBlob(bucket=bucket, entries=kept))
-        best, bounds = best_of_each_key(parts, words, first, each)
-        report.keys = keep_part(work.output, best, bounds, np.ones(len(best), np.bool_), first, attempt)
+        for generation, path in work.key_indexes.items():
+            hidden, span = work.hidden.get(generation, NO_OFFSETS), (first, first + partitions)
+            for _, entries, _ in read_keys(path, work.hash_key, work.words, *span):
+                kept = ~_are_listed(offsets_of(entries), hidden) if len(hidden) else slice(None)
+                parts.append(EntryBlob(bucket=bucket, entries=entries[kept]))
+        best, bounds = best_of_each_key(parts, work.words, first, partitions)
+        done.keys = [write_part(Path(work.settings.staging), best, bounds, first, attempt)]
     except Exception as error:
-        report.failure = failure_of(error)
-    return report
+        done.failure = failure_of(error)
+    return done

@@ -1,11 +1,13 @@
-"""The pieces of phase one that an engine spreads: plain data in, plain data out.
+"""The pieces of a side-by-side compaction that an engine spreads: plain data in, plain data out.
 
 ::
 
-    extract        sources        → entries by bucket, keyless records that stay, and what was seen
-    merge_bucket   one bucket     → retained offsets, the new key index's part, what older generations lose
+    hold_tail      a log           → its tail as sources that cannot go away while they are read
+    extract        sources         → entries by bucket, keyless records that stay, and what was seen
+    merge_bucket   one bucket      → retained offsets, the new key index's part, what older generations lose
 
-A piece never raises for what is wrong with a log or a file: it reports ``LogFailure``.
+``staging`` has the second phase. A piece never raises for what is wrong with a log or a file: it reports
+``LogFailure``.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from pathlib import Path
 import numpy as np
 
 from siltstone.base import files
-from siltstone.base.errors import CorruptFileError, SourceChangedError
+from siltstone.base.errors import SourceChangedError
 from siltstone.base.records.codecs import DEFAULT_LIMIT
 from siltstone.base.records.columns import KeyColumns
 from siltstone.base.records.decode import decode_record_keys, decode_records
-from siltstone.base.records.layout import CONTROL_BIT, Flags, Int64, Words
+from siltstone.base.records.layout import CONTROL_BIT, Flags, Int64
 from siltstone.compaction.extraction import (
     Decoded,
     Extracted,
@@ -33,20 +35,51 @@ from siltstone.compaction.extraction import (
     aborted_of,
     decoded,
     failure_of,
+    first_failure,
 )
 from siltstone.compaction.keys import PLAIN_WORDS, TIMED_WORDS, EntryBlob, deleted_of, offsets_of
-from siltstone.compaction.ledger.key_index import KeyIndex, KeysPart, write_part
-from siltstone.compaction.ledger.keys import PARTITIONS, EntryCollector, NewEntries, best_of_each_key
+from siltstone.compaction.ledger.keys import (
+    PARTITIONS,
+    EntryCollector,
+    KeysPart,
+    NewEntries,
+    best_of_each_key,
+    read_keys,
+    write_part,
+)
 from siltstone.log.fetch import LogView
 from siltstone.log.indexes import TRANSACTION_ENTRY
+from siltstone.log.ledger.manifest import SegmentEntry
 from siltstone.log.names import segment_file
 from siltstone.log.reading import HasView
 from siltstone.log.segment import LiveSegment
-from siltstone.log.segments import Window, windows
+from siltstone.log.segments import windows
 from siltstone.log.transactions import TransactionScan
 
 MERGE_BYTES = 80
 """What a merge takes for an entry at its peak."""
+MOST_GENERATIONS = 8
+"""Each is one more key index to look in, and one more directory to read."""
+NO_OFFSETS: Int64 = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Sizes of what is written and of what tasks take, in bytes; ``most_generations`` of a ledger.
+
+    ``staging``: the folder that tasks write into. ``segment_bytes``: a segment that has so much ends.
+    ``memory_bytes``: what a task may take for keys. ``batch_limit``: what one batch may decompress to
+    (``max.decompressed.message.bytes``); a compaction puts the log's own in its place.
+    """
+
+    staging: str = ""
+    segment_bytes: int = 1 << 30
+    index_interval: int = 4096
+    index_bytes: int = 10 << 20
+    window_size: int = 4 << 20
+    memory_bytes: int = 256 << 20
+    batch_limit: int = DEFAULT_LIMIT
+    most_generations: int = MOST_GENERATIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,99 +94,100 @@ class Source:
     path: str
     base_offset: int
     end_offset: int
-    start: int
+    start: int = 0
     size: int
     inode: int
     generation: int | None = None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OldKeys:
-    """An older generation's key index."""
-
-    generation: int
-    path: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputSettings:
-    """How new files are written: ``staging`` is the run's folder, sizes are in bytes.
-
-    ``segment_bytes``: a segment that has so much ends. ``memory_bytes``: what a task may take for keys.
-    ``batch_limit``: what one batch may decompress to (``max.decompressed.message.bytes``).
-    """
-
-    staging: str
-    segment_bytes: int
-    index_interval: int
-    index_bytes: int
-    window_size: int
-    memory_bytes: int
-    batch_limit: int = DEFAULT_LIMIT
+    @property
+    def length(self) -> int:
+        """Bytes that are read."""
+        return self.size - self.start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionWork:
-    """The tail of one log, offsets [first, end): what a task has to know of it.
+    """What a task has to know: of the tail of one log, offsets [first, end), or of generations to be merged.
 
     ``aborted``: the entries of the log's ``.txnindex`` files, those above ``end`` too. ``by_time``: the
-    largest timestamp wins. ``older``: the generations that there are.
+    largest timestamp wins. ``key_indexes``: by generation, of the older ones or of those that are merged.
+    ``hidden``: of generations that are merged, the offsets that are left out (int64, ascending).
     """
 
     name: str
-    sources: tuple[Source, ...]
-    groups: tuple[Group, ...]
-    first: int
-    end: int
-    aborted: bytes
     hash_key: tuple[int, int]
     by_time: bool
     retain_null_key: bool
-    older: tuple[OldKeys, ...]
-    output: OutputSettings
+    settings: Settings
+    key_indexes: dict[int, str]
+    sources: tuple[Source, ...] = ()
+    groups: tuple[Group, ...] = ()
+    first: int = 0
+    end: int = 0
+    aborted: bytes = b""
+    hidden: dict[int, Int64] = field(default_factory=dict)
 
     @property
     def words(self) -> int:
         """Words of an entry."""
         return TIMED_WORDS if self.by_time else PLAIN_WORDS
 
+    @property
+    def size(self) -> int:
+        """Bytes that are read."""
+        return sum(source.length for source in self.sources)
+
 
 @dataclass(slots=True, kw_only=True)
-class Merged:
-    """What became of a bucket: counts of keys, ``arrived`` entries, and the new key index's part.
+class WrittenGroup:
+    """What became of a group: the records in its segments, these by the stems of their paths (a path without
+    ``.log``), and the first failure."""
 
-    ``retained``: offsets that are written (int64, ascending). ``deleted``: keys that are deleted.
-    ``beaten``: keys for which an older event came late. ``hidden``: generation → offsets that it loses
-    (int64, ascending).
+    group: int
+    kept: int = 0
+    segments: dict[str, SegmentEntry] = field(default_factory=dict)
+    failure: LogFailure | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Compacted:
+    """What one piece of the work has done, or all of them together.
+
+    ``arrived``: entries that were merged; of keys: ``deleted``, and ``beaten`` by an older event.
+    ``retained``: records that were to be written, by group, keyless ones too. ``hidden``: generation →
+    offsets that it loses (int64). ``keys``: parts of the new key index.
     """
 
-    bucket: int
+    found: Extracted = field(default_factory=Extracted)
     arrived: int = 0
     deleted: int = 0
     beaten: int = 0
-    keys: KeysPart | None = None
+    retained: dict[int, int] = field(default_factory=dict)
+    hidden: dict[int, list[Int64]] = field(default_factory=dict, repr=False)
+    keys: list[KeysPart] = field(default_factory=list)
+    groups: list[WrittenGroup] = field(default_factory=list)
     failure: LogFailure | None = None
-    retained: Int64 = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
-    hidden: dict[int, Int64] = field(default_factory=dict, repr=False)
+
+    def add(self, other: Compacted) -> None:
+        """Sum up; the first failure stays."""
+        self.found.add(other.found)
+        for name in ("arrived", "deleted", "beaten", "keys", "groups"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for group, count in other.retained.items():
+            self.retained[group] = self.retained.get(group, 0) + count
+        for generation, offsets in other.hidden.items():
+            self.hidden.setdefault(generation, []).extend(offsets)
+        self.failure = self.failure or other.failure
+
+    def first_failure(self) -> LogFailure | None:
+        """The first failure that anything had."""
+        return first_failure((self.found, self, *self.groups))
 
 
 def bucket_count(work: CompactionWork, at_least: int = 1) -> int:
     """Buckets, a power of two, so that the merge of one stays within a task's memory for keys."""
-    wanted = max(at_least, -(-(work.end - work.first) * MERGE_BYTES // work.output.memory_bytes))
+    wanted = max(at_least, -(-(work.end - work.first) * MERGE_BYTES // work.settings.memory_bytes))
     return min(PARTITIONS, 1 << (wanted - 1).bit_length())
-
-
-def entry_capacity(work: CompactionWork, numbers: Sequence[int]) -> int:
-    """Entries that an extracting task may keep: what fits its memory, no more than its sources can have."""
-    offsets = sum(work.sources[number].end_offset - work.sources[number].base_offset for number in numbers)
-    return max(1024, min(work.output.memory_bytes // (8 * work.words), offsets))
-
-
-def fits_one_task(work: CompactionWork, byte_limit: int) -> bool:
-    """Is the tail small enough for one task, by its bytes and by the memory for its keys?"""
-    return (
-        sum(source.size - source.start for source in work.sources) <= byte_limit and bucket_count(work) == 1
-    )
 
 
 def opened(source: Source) -> files.Reader:
@@ -166,47 +200,47 @@ def opened(source: Source) -> files.Reader:
     return reader
 
 
-def source_windows(
-    reader: files.Reader, source: Source, window_size: int, *, verify: bool = True
-) -> Iterator[Window]:
-    """A source's batches, window by window, as ``windows`` gives them."""
-    return windows(reader, start=source.start, size=source.size, window_size=window_size, verify=verify)
-
-
 def extract(
     work: CompactionWork, numbers: Sequence[int], buckets: int, found: Extracted
 ) -> Iterator[EntryBlob | Int64]:
     """The keys of some sources (numbers into ``work.sources``, ascending) as blobs of entries; the offsets of
     keyless records that stay as arrays.
 
-    ``found`` is filled on the way; when it has a failure in the end, the blobs are not to be used.
+    ``found`` is added to on the way; when it has a failure in the end, the blobs are not to be used.
     """
-    collector = EntryCollector(
-        hash_key=work.hash_key,
-        by_time=work.by_time,
-        buckets=buckets,
-        capacity=entry_capacity(work, numbers),
-    )
+    # Entries that fit the task's memory, no more than the sources can have.
+    offsets = sum(work.sources[number].end_offset - work.sources[number].base_offset for number in numbers)
+    capacity = max(1024, min(work.settings.memory_bytes // (8 * work.words), offsets))
+    key, by_time = work.hash_key, work.by_time
+    collector = EntryCollector(hash_key=key, by_time=by_time, buckets=buckets, capacity=capacity)
     try:
         for number in numbers:
-            yield from _extract_source(work, number, collector, found)
+            yield from _extract_source(work, work.sources[number], collector, found)
         yield from collector.finish()
-        found.entries = collector.handed_on
+        found.entries += collector.handed_on
     except Exception as error:
         found.failure = failure_of(error)
 
 
 def _extract_source(
-    work: CompactionWork, number: int, collector: EntryCollector, found: Extracted
+    work: CompactionWork, source: Source, collector: EntryCollector, found: Extracted
 ) -> Iterator[EntryBlob | Int64]:
-    source, scan = work.sources[number], TransactionScan(aborted_of(work.aborted))
+    scan, how = TransactionScan(aborted_of(work.aborted)), work.settings
     decode: Callable[..., KeyColumns] = decode_records if work.by_time else decode_record_keys
-    offsets, limit = (source.base_offset, source.end_offset), work.output.batch_limit
+    offsets, limit = (source.base_offset, source.end_offset), how.batch_limit
     with opened(source) as reader:
-        windows = source_windows(reader, source, work.output.window_size)
-        for each in decoded(source.path, windows, offsets, decode, limit=limit):
-            wanted = _wanted(work, scan, each, source.path, found)
-            yield from _collect(work, each.columns, wanted, collector, found)
+        read = windows(reader, start=source.start, size=source.size, window_size=how.window_size)
+        for some in decoded(source.path, read, offsets, decode, limit=limit):
+            columns = some.columns
+            wanted = _wanted(work, scan, some, source.path, found)
+            keyed, keyless = columns.key_size >= 0, columns.key_size < 0
+            if wanted is not None:
+                keyed, keyless = keyed & wanted, keyless & wanted
+            found.keyed += int(np.count_nonzero(keyed))
+            found.keyless += int(np.count_nonzero(keyless))
+            yield from collector.add(columns, keyed)
+            if work.retain_null_key and keyless.any():
+                yield columns.offset[keyless]
     scan.refuse_unmarked(max(work.first, source.base_offset), min(work.end, source.end_offset), source.path)
     summary = scan.summary(source.base_offset)
     if len(summary):
@@ -239,99 +273,46 @@ def _wanted(
     return np.asarray(data & ~aborted)
 
 
-def _collect(
-    work: CompactionWork,
-    columns: KeyColumns,
-    wanted: Flags | None,
-    collector: EntryCollector,
-    found: Extracted,
-) -> Iterator[EntryBlob | Int64]:
-    has_key = columns.key_size >= 0
-    keyed = has_key if wanted is None else has_key & wanted
-    keyless = ~has_key if wanted is None else wanted & ~has_key
-    count = int(np.count_nonzero(keyless))
-    found.keyed += int(np.count_nonzero(keyed))
-    found.keyless += count
-    yield from collector.add(columns, keyed)
-    if count and work.retain_null_key:
-        yield columns.offset[keyless]
-
-
 def merge_bucket(
     work: CompactionWork, blobs: Sequence[EntryBlob], bucket: int, buckets: int, attempt: str
-) -> Merged:
-    """Merge one bucket's entries and let the older generations' meet them; all the same in whatever order the
-    blobs come.
-
-    Writes the new key index's part by way of a file of this ``attempt``. Never raises: the report says it.
+) -> tuple[Compacted, Int64]:
+    """Merge one bucket's entries and let the older generations' meet them: counts and the new key index's
+    part, and the offsets that are written (int64, in any order). In whatever order the blobs come, it is the
+    same. Writes the part by way of a file of this ``attempt``. Never raises: the report says it.
     """
-    merged = Merged(bucket=bucket)
+    partitions = PARTITIONS // buckets
+    first = bucket * partitions
+    done = Compacted(arrived=sum(len(blob.entries) for blob in blobs))
     try:
-        merged.arrived = sum(len(blob.entries) for blob in blobs)
-        _merge(work, blobs, buckets, attempt, merged)
+        entries, bounds = best_of_each_key(blobs, work.words, first, partitions)
+        beaten: Flags = np.zeros(len(entries), np.bool_)
+        if len(entries) and work.key_indexes:
+            new, span = NewEntries(entries, bounds), (first, first + partitions)
+            for generation, path in work.key_indexes.items():
+                older = read_keys(path, work.hash_key, work.words, *span)
+                done.hidden[generation] = [new.meet(some, at, start - first) for start, some, at in older]
+            beaten = new.beaten
+        deleted = deleted_of(entries) & ~beaten
+        stays = ~deleted & ~beaten
+        done.deleted, done.beaten = int(np.count_nonzero(deleted)), int(np.count_nonzero(beaten))
+        # By time, deleted keys stay in the index, so that an older event that comes late stays deleted.
+        indexed = ~beaten if work.by_time else stays
+        counts: Int64 = np.concatenate((np.zeros(1, np.int64), np.cumsum(indexed, dtype=np.int64)))
+        own = entries if indexed.all() else entries[indexed]
+        done.keys = [write_part(Path(work.settings.staging), own, counts[bounds], first, attempt)]
+        return done, offsets_of(entries[stays])
     except Exception as error:
-        merged.failure = failure_of(error)
-    return merged
-
-
-def _merge(
-    work: CompactionWork, blobs: Sequence[EntryBlob], buckets: int, attempt: str, merged: Merged
-) -> None:
-    each = PARTITIONS // buckets
-    first = merged.bucket * each
-    entries, bounds = best_of_each_key(blobs, work.words, first, each)
-    beaten: Flags = np.zeros(len(entries), np.bool_)
-    if len(entries) and work.older:
-        new = NewEntries(entries, bounds)
-        for old in work.older:
-            hidden = _meet(work, new, old, first, each)
-            if len(hidden):
-                merged.hidden[old.generation] = hidden
-        beaten = new.beaten
-    stays = ~deleted_of(entries) & ~beaten
-    merged.deleted = int(np.count_nonzero(~stays & ~beaten))
-    merged.beaten = int(np.count_nonzero(beaten))
-    merged.retained = np.sort(offsets_of(entries[stays]))
-    merged.keys = keep_part(work.output, entries, bounds, ~beaten if work.by_time else stays, first, attempt)
-
-
-def _meet(work: CompactionWork, new: NewEntries, old: OldKeys, first: int, each: int) -> Int64:
-    """What an older generation loses to this bucket: offsets, ascending."""
-    lost = []
-    with KeyIndex(old.path, work.hash_key) as index:
-        if index.words != work.words:
-            raise CorruptFileError(index.path, 12, "keys of another order than its ledger's")
-        for start, entries, bounds in index.ranges(first, first + each):
-            lost.append(new.meet(entries, bounds, start - first))
-    return np.sort(np.concatenate([np.empty(0, np.int64), *lost]))
-
-
-def keep_part(
-    output: OutputSettings, entries: Words, bounds: Int64, kept: Flags, first: int, attempt: str
-) -> KeysPart:
-    """Write those entries of a run of partitions that are ``kept`` as a part of a key index.
-
-    All attempts write the same, so the last one to be done takes the place of the others: what a task says
-    does not depend on its attempt, or Spark would not take it from another one.
-    """
-    counts: Int64 = np.concatenate((np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)))
-    own = Path(output.staging) / f"{first:04d}.{attempt}.keys"
-    part = write_part(own, entries if kept.all() else entries[kept], counts[bounds], first)
-    if not part.path:
-        return part
-    path = own.with_name(f"{first:04d}.keys")
-    files.rename(own, path)
-    return replace(part, path=str(path))
+        done.failure = failure_of(error)
+        return done, NO_OFFSETS
 
 
 def by_group(groups: Sequence[Group], offsets: Int64) -> Iterator[tuple[int, Int64]]:
-    """Ascending offsets as (group's index, those in it); a group without any is left out."""
+    """Offsets, in any order, as (group's index, those in it, ascending); a group without any is left out."""
+    offsets = np.sort(offsets)
     ends = np.searchsorted(offsets, np.array([group.end_offset for group in groups], np.int64))
-    start = 0
-    for group, end in zip(groups, ends.tolist(), strict=True):
+    for group, start, end in zip(groups, [0, *ends[:-1].tolist()], ends.tolist(), strict=True):
         if end > start:
             yield group.index, offsets[start:end]
-        start = end
 
 
 # The tail of a log as files that nobody can take away while it is compacted.
@@ -346,16 +327,6 @@ _TRIES = 20
 LEAST_GROUP_BYTES, MOST_GROUP_BYTES = 32 << 20, 1 << 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tail:
-    """What is to be compacted: offsets [first, end) in ``sources``; ``aborted``: entries of ``.txnindex``."""
-
-    first: int
-    end: int
-    sources: tuple[Source, ...]
-    aborted: bytes
-
-
 def end_of(view: LogView) -> int:
     """Up to where a log may be compacted: what is replicated, and no transaction is open in.
 
@@ -364,25 +335,27 @@ def end_of(view: LogView) -> int:
     return max(min(view.high_watermark, view.last_stable_offset), view.log_start_offset)
 
 
-def hold_tail(log: HasView, horizon: int | None, folder: Path) -> Tail:
-    """Links to the segments that hold what is at or above ``horizon`` (None: the log's start).
+def hold_tail(log: HasView, work: CompactionWork, horizon: int, workers: int) -> CompactionWork:
+    """The work with links to the segments that hold what is at or above ``horizon`` as its sources, in groups
+    for so many ``workers``.
 
     Raises SourceChangedError when segments went again and again while they were being linked, OSError.
     """
     for attempt in range(_TRIES):
         view = log.view
-        first = max(view.log_start_offset, horizon or 0)
+        first = max(view.log_start_offset, horizon)
         end = max(end_of(view), first)
-        place = folder / f"sources-{attempt}"
-        files.make_directory(place)
+        folder = Path(work.settings.staging) / f"sources-{attempt}"
+        files.make_directory(folder)
         try:
-            sources = _link_all(view, first, end, place)
+            sources = _link_all(view, first, end, folder)
             aborted = _aborted(view, first)
         except FileNotFoundError:
             continue
         if sources is not None:
-            return Tail(first=first, end=end, sources=sources, aborted=aborted)
-    raise SourceChangedError(f"{folder}: segments were replaced while they were being held; run again")
+            groups = groups_of(sources, end, workers)
+            return replace(work, sources=sources, groups=groups, first=first, end=end, aborted=aborted)
+    raise SourceChangedError(f"{work.name}: segments were replaced while they were being held; run again")
 
 
 def _link_all(view: LogView, first: int, end: int, folder: Path) -> tuple[Source, ...] | None:
@@ -434,14 +407,14 @@ def _aborted(view: LogView, first: int) -> bytes:
 
 def groups_of(sources: Sequence[Source], end: int, workers: int) -> tuple[Group, ...]:
     """Runs of neighbouring sources of about the same size, a few for each worker; ``end`` is the last's."""
-    total = sum(source.size - source.start for source in sources)
+    total = sum(source.length for source in sources)
     target = min(max(total // (4 * workers), LEAST_GROUP_BYTES), MOST_GROUP_BYTES)
     firsts, size = [0] if sources else [], 0
     for number, source in enumerate(sources):
-        if size and size + (source.size - source.start) // 2 > target:
+        if size and size + source.length // 2 > target:
             firsts.append(number)
             size = 0
-        size += source.size - source.start
+        size += source.length
     bounds = itertools.pairwise([*firsts, len(sources)])
     return tuple(
         Group(

@@ -10,11 +10,11 @@ import hashlib
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from crc32c import crc32c
 
@@ -32,7 +32,7 @@ VERSION = 1
 def seal(fields: Mapping[str, Any]) -> bytes:
     """The file's bytes: ``version``, the fields in their order, ``sha256`` of both."""
     body = {"version": VERSION, **fields}
-    return _text({**body, "sha256": _digest(body)})
+    return _text({**body, "sha256": hashlib.sha256(_text(body)).hexdigest()})
 
 
 def unseal(path: Path, data: bytes) -> dict[str, Any]:
@@ -41,24 +41,20 @@ def unseal(path: Path, data: bytes) -> dict[str, Any]:
     Raises LedgerError for bytes that ``seal`` did not make, or whose version is a later one.
     """
     try:
-        found = json.loads(data)
+        fields = json.loads(data)
     except (ValueError, RecursionError):
         raise LedgerError(str(path), "damaged: no JSON") from None
-    if not isinstance(found, dict) or not isinstance(found.get("version"), int):
+    version = fields.pop("version", None) if isinstance(fields, dict) else None
+    if not isinstance(version, int):
         raise LedgerError(str(path), "damaged: no version")
-    if found["version"] != VERSION:
+    if version != VERSION:
         raise LedgerError(
-            str(path), f"version {found['version']}; only {VERSION} is known, a newer Siltstone wrote it"
+            str(path), f"version {version}; only {VERSION} is known, a newer Siltstone wrote it"
         )
-    digest = found.pop("sha256", None)
-    if digest != _digest(found) or data != _text({**found, "sha256": digest}):
+    fields.pop("sha256", None)
+    if data != seal(fields):
         raise LedgerError(str(path), "damaged: the checksum does not match")
-    del found["version"]
-    return found
-
-
-def _digest(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(_text(body)).hexdigest()
+    return dict(fields)
 
 
 def _text(body: Mapping[str, Any]) -> bytes:
@@ -70,8 +66,7 @@ ORDERS = (BY_OFFSET, BY_TIME)
 """What makes a record the last one of its key: its offset, or its timestamp."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentEntry:
+class SegmentEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One segment of a generation: ``size`` of its ``.log`` in bytes, CRC32C of its three files."""
 
     base_offset: int
@@ -81,8 +76,7 @@ class SegmentEntry:
     time_index_crc: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """Segments that one run wrote: ``base.records`` in them, ``size`` in bytes of their logs.
 
     ``keys_size`` and ``keys_crc`` are those of the key index; ``hidden``: records that later generations have
@@ -100,8 +94,7 @@ class Generation:
     hidden: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ledger:
+class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """A compacted view of a log below ``horizon``, the first offset that it does not cover.
 
     ``order`` is one of ``ORDERS``; ``hash_key``: the two words that keys are hashed with;
@@ -155,48 +148,32 @@ def what_is_wrong(ledger: Ledger) -> str:
         return "a generation's size is not that of its segments"
     if any(each.hidden for each in ledger.generations) != (ledger.hidden_crc is not None):
         return "hidden records without their file, or the other way round"
-    return _wrong_segments(ledger)
-
-
-def _wrong_segments(ledger: Ledger) -> str:
     for each in ledger.generations:
         bases = [part.base_offset for part in each.segments]
-        if (
-            bases != sorted(set(bases))
-            or (bases and bases[-1] >= each.end_offset)
-            or min(bases, default=0) < 0
-        ):
+        bounds_hold = not bases or (min(bases) >= 0 and bases[-1] < each.end_offset)
+        if bases != sorted(set(bases)) or not bounds_hold:
             return f"generation {each.id}: segments {bases}"
     return ""
 
 
 def encode_manifest(ledger: Ledger) -> bytes:
     """The manifest's bytes."""
-    fields = asdict(ledger)
-    fields["hash_key"] = [f"{word:016x}" for word in ledger.hash_key]
-    return seal(fields)
+    words = [f"{word:016x}" for word in ledger.hash_key]
+    return seal({**msgspec.to_builtins(ledger), "hash_key": words})
 
 
 def decode_manifest(path: Path, data: bytes) -> Ledger:
     """The ledger of a manifest's bytes. Raises LedgerError."""
     fields = unseal(path, data)
     try:
-        ledger = _ledger(fields)
-    except (AttributeError, KeyError, TypeError, ValueError):
+        words = [int(word, 16) for word in fields["hash_key"]]
+        ledger = msgspec.convert({**fields, "hash_key": words}, Ledger)
+    except (KeyError, TypeError, ValueError):
         raise LedgerError(str(path), "not a ledger's manifest") from None
     wrong = what_is_wrong(ledger)
     if wrong or path.name != manifest_name(ledger.id):
         raise LedgerError(str(path), wrong or f"holds the manifest of ledger {ledger.id}")
     return ledger
-
-
-def _ledger(fields: dict[str, Any]) -> Ledger:
-    high, low = fields.pop("hash_key")
-    generations = tuple(
-        Generation(**{**each, "segments": tuple(SegmentEntry(**part) for part in each["segments"])})
-        for each in fields.pop("generations")
-    )
-    return Ledger(**fields, hash_key=(int(high, 16), int(low, 16)), generations=generations)
 
 
 # The ``__compaction`` subscription's cursor: up to where the log is compacted, and into which ledger.
@@ -207,17 +184,11 @@ SUBSCRIPTION = "__compaction"
 LEDGER_PROPERTY = "CompactedTopicLedger"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cursor:
+class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     """``horizon``: the first offset that ledger ``ledger_id`` does not cover."""
 
     horizon: int
     ledger_id: int
-
-    @property
-    def mark_delete_position(self) -> int:
-        """The last offset that is covered, as Pulsar counts."""
-        return self.horizon - 1
 
 
 def encode_cursor(cursor: Cursor) -> bytes:
@@ -225,7 +196,7 @@ def encode_cursor(cursor: Cursor) -> bytes:
     return seal(
         {
             "subscription": SUBSCRIPTION,
-            "markDeletePosition": cursor.mark_delete_position,
+            "markDeletePosition": cursor.horizon - 1,  # the last offset that is covered, as Pulsar counts
             "properties": {LEDGER_PROPERTY: cursor.ledger_id},
         }
     )
@@ -283,25 +254,16 @@ def decode_hidden(path: Path, data: bytes, ledger: Ledger) -> dict[int, Int64]:
     """Generation id → hidden offsets (int64, ascending), for those that have any. Raises LedgerError."""
     if crc32c(data) != ledger.hidden_crc:
         raise LedgerError(str(path), "damaged: the checksum does not match")
-    bases = {each.id: each.base_offset for each in ledger.generations}
+    bases, found = {each.id: each.base_offset for each in ledger.generations}, dict[int, Int64]()
     try:
-        return dict(_sections(data, ledger.id, bases))
+        magic, of_ledger, count = _HEADER.unpack_from(data)
+        position = _HEADER.size + count * _SECTION.size
+        if magic != MAGIC or of_ledger != ledger.id:
+            raise ValueError
+        for generation, offsets, width in _SECTION.iter_unpack(data[_HEADER.size : position]):
+            relative = np.frombuffer(data, {4: "<u4", 8: "<u8"}[width], offsets, position)
+            found[generation] = relative.astype(np.int64) + bases[generation]
+            position += offsets * width
     except (KeyError, ValueError, struct.error):
         raise LedgerError(str(path), f"not the hidden offsets of ledger {ledger.id}") from None
-
-
-def _sections(data: bytes, ledger_id: int, bases: Mapping[int, int]) -> list[tuple[int, Int64]]:
-    magic, of_ledger, count = _HEADER.unpack_from(data)
-    if magic != MAGIC or of_ledger != ledger_id:
-        raise ValueError
-    position = _HEADER.size + count * _SECTION.size
-    found = []
-    for number in range(count):
-        head = _SECTION.unpack_from(data, _HEADER.size + number * _SECTION.size)
-        generation, offsets, width = head
-        if width not in (4, 8):
-            raise ValueError
-        relative = np.frombuffer(data, f"<u{width}", offsets, position)
-        found.append((generation, relative.astype(np.int64) + bases[generation]))
-        position += offsets * width
     return found

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, Unpack
 
 import numpy as np
@@ -33,6 +32,7 @@ from siltstone.log.ledger.store import HeldLedger, LedgerStore, Part
 from siltstone.log.reading import (
     EARLIEST,
     AtTime,
+    HasView,
     LogReader,
     Polled,
     ReaderSettings,
@@ -83,17 +83,12 @@ def without(polled: Polled, hidden: Int64, path: str) -> Polled:
     return replace(polled, columns=select(columns, slice(0, kept)))
 
 
-class HasLedgers(Protocol):
+class HasLedgers(HasView, Protocol):
     """A log in a directory of its own, such as ``PartitionLog``."""
 
     @property
     def directory(self) -> Path:
         """The partition's directory."""
-        ...
-
-    @property
-    def view(self) -> LogView:
-        """What may be read now."""
         ...
 
 
@@ -131,7 +126,6 @@ class CompactedReader(RecordReader):
         without_reset: ReaderSettings = {**how, "reset": "none"}
         self._tail = LogReader(log, 0, **without_reset)
         self._held: HeldLedger | None = None
-        self._parts: tuple[Part, ...] = ()
         self._reading: tuple[Part, LogReader] | None = None
         self._tail_from = 0
         self._closed = False
@@ -148,31 +142,25 @@ class CompactedReader(RecordReader):
         """Go on somewhere else, in the ledger that is current now. Raises as the constructor does."""
         self._let_go()
         self._closed = False
-        held = LedgerStore(self._log.directory).open()
-        view = self._log.view
+        store, view = LedgerStore(self._log.directory), self._log.view
+        held = store.open()
         if held is None:
             self.offset = self._offset_in(view, start)
             return
-        self._held, self._parts = held, held.parts()
-        self._tail_from = max(held.ledger.horizon, view.log_start_offset)
+        self._held, ledger = held, held.ledger
+        self._tail_from = max(ledger.horizon, view.log_start_offset)
         try:
-            self._refuse_cut_off(view)
+            if view.log_end_offset < ledger.horizon:
+                raise LedgerError(
+                    str(store.folder / manifest_name(ledger.id)),
+                    f"covers offsets below {ledger.horizon}, but the log ends at {view.log_end_offset}",
+                )
             self.offset = self._place_of(start, view)
         except BaseException:
             self._let_go()
             raise
-        if self.offset >= held.ledger.horizon:
+        if self.offset >= ledger.horizon:
             self._let_go()
-
-    def _refuse_cut_off(self, view: LogView) -> None:
-        assert self._held is not None
-        ledger = self._held.ledger
-        if view.log_end_offset < ledger.horizon:
-            path = LedgerStore(self._log.directory).folder / manifest_name(ledger.id)
-            raise LedgerError(
-                str(path),
-                f"covers offsets below {ledger.horizon}, but the log ends at {view.log_end_offset}",
-            )
 
     def _offset_in(self, view: LogView, start: Start) -> int:
         return LogReader(_Fixed(view), start, isolation=self._how.get("isolation", READ_UNCOMMITTED)).offset
@@ -183,7 +171,7 @@ class CompactedReader(RecordReader):
             return self._held.ledger.base_offset
         if not isinstance(start, AtTime):
             return self._offset_in(view, start)
-        for part in self._parts:
+        for part in self._held.parts:
             offset = self._first_since(part, start.timestamp_ms)
             if offset is not None:
                 return offset
@@ -222,7 +210,7 @@ class CompactedReader(RecordReader):
             if self._end is not None and self.offset >= self._end:
                 self._let_go()
                 return None
-            part = next((each for each in self._parts if each.view.log_end_offset > self.offset), None)
+            part = next((each for each in self._held.parts if each.view.log_end_offset > self.offset), None)
             if part is None:
                 break
             polled = self._poll_part(part, max_bytes)
@@ -253,10 +241,8 @@ class CompactedReader(RecordReader):
         assert self._held is not None
         if self._how.get("verify", True):
             self._held.sum_up(part)
-            following = next(
-                (each for each in self._parts if each.entry.base_offset > part.entry.base_offset), None
-            )
-            if following is not None:
+            base = part.entry.base_offset
+            for following in [each for each in self._held.parts if each.entry.base_offset > base][:1]:
                 self._held.sum_ahead(following)
         self.offset = max(self.offset, part.view.log_start_offset)
         how: ReaderSettings = {
@@ -297,7 +283,7 @@ class CompactedReader(RecordReader):
         self._let_go()
 
     def _let_go(self) -> None:
-        self._parts, self._reading = (), None
+        self._reading = None
         if self._held is not None:
             self._held.close()
             self._held = None
@@ -305,7 +291,5 @@ class CompactedReader(RecordReader):
     def __enter__(self) -> CompactedReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

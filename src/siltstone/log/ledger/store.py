@@ -14,24 +14,26 @@ directory's lock, and one run at a time. Readers need neither.
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from typing import NamedTuple
 
 import numpy as np
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from siltstone.base import files
-from siltstone.base.config import LogConfig
+from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.base.errors import CheckFailedError, LedgerError
 from siltstone.base.records.layout import Int64
 from siltstone.log.fetch import LogView
 from siltstone.log.ledger.manifest import (
+    BY_TIME,
     Cursor,
     Generation,
     Ledger,
@@ -60,6 +62,7 @@ from siltstone.log.segments import find_segment
 NONE_HIDDEN: Int64 = np.empty(0, np.int64)
 INDEXES = ("index", "timeindex")
 _SUMMED_AT_ONCE = 256 << 10
+_logger = logging.getLogger("siltstone")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +78,8 @@ class Part:
 
 
 class HeldLedger:
-    """A ledger under a shared claim on its manifest: ``ledger``; ``hidden``: generation id → offsets.
+    """A ledger under a shared claim on its manifest: ``ledger``; ``parts``: the segments of all generations,
+    in order. Together they reach over all that has records.
 
     Its logs are open, so that reading goes on even when the partition is deleted; an index is opened by who
     looks something up in it.
@@ -86,20 +90,15 @@ class HeldLedger:
     ) -> None:
         """Raises LedgerError, OSError."""
         self.ledger = ledger
-        self.hidden = hidden
         self._claim = claim
         self._sound: set[str] = set()
         self._ahead: dict[str, Future[int]] = {}
         self._thread: ThreadPoolExecutor | None = None
         self._over = threading.Event()
-        self._views = tuple(open_generation(folder, each) for each in ledger.generations)
-
-    def parts(self) -> tuple[Part, ...]:
-        """The segments of all generations, in order. Together they reach over all that has records."""
-        return tuple(
+        self.parts = tuple(
             part
-            for generation, view in zip(self.ledger.generations, self._views, strict=True)
-            for part in _parts_of(generation, view, self.hidden.get(generation.id, NONE_HIDDEN))
+            for each in ledger.generations
+            for part in open_parts(folder, each, hidden.get(each.id, NONE_HIDDEN))
         )
 
     def sum_up(self, part: Part) -> None:
@@ -125,7 +124,7 @@ class HeldLedger:
             self._over.set()
             self._thread.shutdown(cancel_futures=True)
             self._thread = None
-        self._views = ()
+        self.parts = ()
         if self._claim is not None:
             self._claim.release()
             self._claim = None
@@ -133,20 +132,8 @@ class HeldLedger:
     def __enter__(self) -> HeldLedger:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _parts_of(generation: Generation, view: LogView, hidden: Int64) -> list[Part]:
-    bases = [each.base_offset for each in generation.segments]
-    bounds = pairwise([generation.base_offset, *bases[1:], generation.end_offset])
-    rows = zip(bounds, generation.segments, view.segments, strict=False)  # no segments: one bound, no row
-    return [
-        Part(view=LogView((live,), start, end, end, end, live.size), hidden=hidden, entry=entry)
-        for (start, end), entry, live in rows
-    ]
 
 
 def generation_name(generation_id: int) -> str:
@@ -154,20 +141,18 @@ def generation_name(generation_id: int) -> str:
     return f"generation-{generation_id}"
 
 
-def open_generation(folder: Path, generation: Generation) -> LogView:
-    """A view of all that a generation holds, its files open. Raises LedgerError, OSError."""
+def open_parts(folder: Path, generation: Generation, hidden: Int64) -> Iterator[Part]:
+    """The segments of a generation, their files open. Raises LedgerError, OSError."""
     directory = folder / generation_name(generation.id)
-    segments = []
-    for entry in generation.segments:
+    bounds = [generation.base_offset, *(entry.base_offset for entry in generation.segments[1:])]
+    ends = [*bounds[1:], generation.end_offset]
+    for entry, start, end in zip(generation.segments, bounds, ends, strict=False):
         check_files(directory, entry)
         found = find_segment(directory, entry.base_offset)
         live = LiveSegment(found, LogConfig(), created_ms=found.modified_ms)
         _ = live.reader
-        segments.append(live)
-    end = generation.end_offset
-    return LogView(
-        tuple(segments), generation.base_offset, end, end, end, segments[-1].size if segments else 0
-    )
+        view = LogView((live,), start, end, end, end, live.size)
+        yield Part(view=view, hidden=hidden, entry=entry)
 
 
 def check_files(directory: Path, entry: SegmentEntry) -> None:
@@ -176,21 +161,21 @@ def check_files(directory: Path, entry: SegmentEntry) -> None:
     Raises LedgerError, OSError.
     """
     log = directory / segment_file(entry.base_offset, "log")
-    size = size_of(log)
-    if size != entry.size:
-        raise LedgerError(str(log), f"has {size} bytes and should have {entry.size}")
+    check_size(log, entry.size)
     for kind, crc in zip(INDEXES, (entry.index_crc, entry.time_index_crc), strict=True):
         path = directory / segment_file(entry.base_offset, kind)
         if crc32c(_read(path)) != crc:
             raise LedgerError(str(path), "damaged: the checksum does not match")
 
 
-def size_of(path: Path) -> int:
-    """A file's size in bytes. Raises LedgerError when it is missing, OSError."""
+def check_size(path: Path, expected: int) -> None:
+    """Raises LedgerError for a file that is missing or has another size, OSError."""
     try:
-        return files.stat(path).size
+        size = files.stat(path).size
     except (FileNotFoundError, NotADirectoryError):
         raise LedgerError(str(path), "missing") from None
+    if size != expected:
+        raise LedgerError(str(path), f"has {size} bytes and should have {expected}")
 
 
 def _read(path: Path) -> bytes:
@@ -210,25 +195,10 @@ def sum_of(reader: files.Reader, over: threading.Event | None = None) -> int:
     return crc
 
 
-def segment_entry(directory: Path, base_offset: int) -> SegmentEntry:
-    """What a manifest says of a segment, from its files. Raises OSError."""
-    with files.Reader(directory / segment_file(base_offset, "log")) as reader:
-        size, crc = reader.stat.size, sum_of(reader)
-    index, times = (crc32c(files.read_bytes(directory / segment_file(base_offset, kind))) for kind in INDEXES)
-    return SegmentEntry(base_offset=base_offset, size=size, crc=crc, index_crc=index, time_index_crc=times)
-
-
 # What a run offers as the next ledger, checked before anything of it is moved.
 
 KEYS = "keys"
 """The key index of a generation."""
-
-
-def refuse_foreign(ledger: Ledger, hidden: Mapping[int, Int64], staged: Mapping[int, Path]) -> None:
-    """Hidden offsets and directories are of the ledger's generations. Raises CheckFailedError."""
-    strange = (set(hidden) | set(staged)) - {each.id for each in ledger.generations}
-    if strange:
-        raise CheckFailedError(f"ledger {ledger.id} has no generations {sorted(strange)}")
 
 
 def refuse_unsound(
@@ -237,8 +207,7 @@ def refuse_unsound(
     """Bounds and counts fit, staged files are what the manifest says. Raises CheckFailedError, OSError."""
     wrong = what_is_wrong(ledger)
     for each in () if wrong else ledger.generations:
-        why = _wrong_hidden(each, hidden)
-        wrong = wrong or (f"generation {each.id}: {why}" if why else "")
+        wrong = wrong or _wrong_hidden(each, hidden.get(each.id, NONE_HIDDEN))
     if wrong:
         raise CheckFailedError(f"{folder}: ledger {ledger.id}: {wrong}; the cursor has not moved")
     for each in ledger.generations:
@@ -246,16 +215,13 @@ def refuse_unsound(
             _refuse_others(staged[each.id], each)
 
 
-def _wrong_hidden(generation: Generation, hidden: Mapping[int, Int64]) -> str:
-    offsets = hidden.get(generation.id, np.empty(0, np.int64))
+def _wrong_hidden(generation: Generation, offsets: Int64) -> str:
     if len(offsets) != generation.hidden:
-        return f"{len(offsets)} offsets are hidden, {generation.hidden} were counted"
-    if len(offsets) and (
-        (np.diff(offsets) <= 0).any()
-        or offsets[0] < generation.base_offset
-        or offsets[-1] >= generation.end_offset
-    ):
-        return "hidden offsets do not ascend within its bounds"
+        counts = f"{len(offsets)} offsets are hidden, {generation.hidden} were counted"
+        return f"generation {generation.id}: {counts}"
+    bounded = np.concatenate(([generation.base_offset - 1], offsets, [generation.end_offset]))
+    if (np.diff(bounded) <= 0).any():
+        return f"generation {generation.id}: hidden offsets do not ascend within its bounds"
     return ""
 
 
@@ -276,8 +242,6 @@ def _refuse_others(directory: Path, generation: Generation) -> None:
     except (LedgerError, FileNotFoundError) as error:
         raise CheckFailedError(f"generation {generation.id}: {error}; the cursor has not moved") from error
 
-
-__all__ = ["CURSOR", "KEYS", "LedgerStore", "segment_entry"]
 
 CURSOR = "cursor.json"
 _LEDGER_FILE = re.compile(r"ledger-(\d+)\.(json|hidden)\Z", re.ASCII)
@@ -309,7 +273,14 @@ class LedgerStore:
         """The ledger that the cursor names, all of its files there. Raises LedgerError, OSError."""
         while (cursor := self.cursor()) is not None:
             try:
-                return self._named_by(cursor)
+                ledger = self._named_by(cursor)
+                for each in ledger.generations:
+                    directory = self.folder / generation_name(each.id)
+                    for segment in each.segments:
+                        check_size(directory / segment_file(segment.base_offset, "log"), segment.size)
+                    if each.keys_size:
+                        check_size(directory / KEYS, each.keys_size)
+                return ledger
             except LedgerError:
                 if self.cursor() == cursor:  # else a new one took its place while it was looked at
                     raise
@@ -323,22 +294,11 @@ class LedgerStore:
                 f"says that ledger {ledger.id} covers offsets below {cursor.horizon}, "
                 f"which covers those below {ledger.horizon}",
             )
-        for each in ledger.generations:
-            for path, size in self._files_of(each):
-                if (found := size_of(path)) != size:
-                    raise LedgerError(str(path), f"has {found} bytes and should have {size}")
         return ledger
 
     def _load(self, ledger_id: int) -> Ledger:
         path = self.folder / manifest_name(ledger_id)
         return decode_manifest(path, _read(path))
-
-    def _files_of(self, generation: Generation) -> Iterator[tuple[Path, int]]:
-        directory = self.folder / generation_name(generation.id)
-        for segment in generation.segments:
-            yield directory / segment_file(segment.base_offset, "log"), segment.size
-        if generation.keys_size:
-            yield directory / KEYS, generation.keys_size
 
     def hidden(self, ledger: Ledger) -> dict[int, Int64]:
         """Generation id → the offsets that later generations superseded: int64, ascending.
@@ -366,22 +326,17 @@ class LedgerStore:
             try:
                 claim = files.Flock(self.folder / manifest_name(cursor.ledger_id))
             except (FileNotFoundError, BlockingIOError):
-                claim = None
-            if claim is not None and self.cursor() == cursor:
-                return self._held(cursor, claim)
-            if claim is not None:
-                claim.release()
-            elif self.cursor() == cursor:
-                self.current()  # says what is missing
+                if self.cursor() == cursor:
+                    self.current()  # says what is missing
+                continue
+            with contextlib.ExitStack() as stack:
+                stack.callback(claim.release)
+                if self.cursor() == cursor:
+                    ledger = self._named_by(cursor)
+                    held = HeldLedger(self.folder, ledger, self.hidden(ledger), claim)
+                    stack.pop_all()
+                    return held
         raise LedgerError(str(self.folder / CURSOR), "a ledger was there each time and gone the next")
-
-    def _held(self, cursor: Cursor, claim: files.Flock) -> HeldLedger:
-        try:
-            ledger = self._named_by(cursor)
-            return HeldLedger(self.folder, ledger, self.hidden(ledger), claim)
-        except BaseException:
-            claim.release()
-            raise
 
     def held_horizon(self) -> int | None:
         """The offset from which on originals are needed: by the next compaction, or by somebody who reads.
@@ -394,26 +349,25 @@ class LedgerStore:
         ledger = self.current()
         horizons = [] if ledger is None else [ledger.horizon]
         for number in self._ledgers():
-            if (ledger is None or number != ledger.id) and self._is_held(number):
-                horizons += self._horizon_of(number)
+            if ledger is not None and number == ledger.id:
+                continue
+            claim = self._claim_alone(number)
+            if claim is not None:
+                claim.release()
+                continue
+            try:
+                horizons.append(self._load(number).horizon)
+            except LedgerError:
+                if files.exists(self.folder / manifest_name(number)):
+                    raise
         return min(horizons, default=None)
 
-    def _horizon_of(self, ledger_id: int) -> list[int]:
+    def _claim_alone(self, ledger_id: int) -> files.Flock | None:
+        """A claim on a ledger that nobody reads; None for one that is read, or is no longer there."""
         try:
-            return [self._load(ledger_id).horizon]
-        except LedgerError:
-            if files.exists(self.folder / manifest_name(ledger_id)):
-                raise
-            return []  # it was let go and collected meanwhile
-
-    def _is_held(self, ledger_id: int) -> bool:
-        try:
-            files.Flock(self.folder / manifest_name(ledger_id), exclusive=True).release()
-        except BlockingIOError:
-            return True
-        except FileNotFoundError:
-            return False
-        return False
+            return files.Flock(self.folder / manifest_name(ledger_id), exclusive=True)
+        except (BlockingIOError, FileNotFoundError):
+            return None
 
     def _ledgers(self) -> list[int]:
         return sorted({int(name[1]) for name in self._named(_LEDGER_FILE) if name[2] == "json"})
@@ -434,12 +388,15 @@ class LedgerStore:
         generations = [int(name[1]) for name in self._named(_GENERATION)]
         return max(ledgers, default=-1) + 1, max(generations, default=-1) + 1
 
-    def make_run(self, name: str) -> Path:
-        """A new folder for a run to stage in. Raises FileExistsError, OSError, DirectoryRefusedError where
-        something else has our folder's name."""
+    def make_folder(self) -> None:
+        """Raises OSError, DirectoryRefusedError where something else has our folder's name."""
         if not has_own_folder(self._partition, COMPACTED):
             files.make_directory(self.folder)
             files.sync_directory(self._partition)
+
+    def make_run(self, name: str) -> Path:
+        """A new folder for a run to stage in. Raises FileExistsError, and as ``make_folder`` does."""
+        self.make_folder()
         path = self.folder / f"run-{name}"
         if files.exists(path):
             raise FileExistsError(17, "a run of this name is there", str(path))
@@ -456,7 +413,8 @@ class LedgerStore:
         """
         bases = {each.id: each.base_offset for each in ledger.generations}
         shown = {number: offsets for number, offsets in hidden.items() if len(offsets)}
-        refuse_foreign(ledger, shown, staged)
+        if strange := (set(shown) | set(staged)) - set(bases):
+            raise CheckFailedError(f"ledger {ledger.id} has no generations {sorted(strange)}")
         packed = encode_hidden(ledger.id, bases, shown)
         ledger = replace(ledger, hidden_crc=crc32c(packed) if shown else None)
         refuse_unsound(self.folder, ledger, shown, staged)
@@ -466,7 +424,7 @@ class LedgerStore:
             files.write_new(self.folder / hidden_name(ledger.id), packed)
         files.write_new(self.folder / manifest_name(ledger.id), encode_manifest(ledger))
         files.sync_directory(self.folder)
-        self._check_written(ledger, shown)
+        self._check_written(ledger)
         cursor = Cursor(horizon=ledger.horizon, ledger_id=ledger.id)
         files.replace(self.folder / CURSOR, encode_cursor(cursor))
         return ledger
@@ -482,20 +440,17 @@ class LedgerStore:
     def _move_in(self, staged: Mapping[int, Path]) -> None:
         for number, path in sorted(staged.items()):
             files.rename(path, self.folder / generation_name(number))
-        for parent in {path.parent for path in staged.values()}:
-            files.sync_directory(parent)
-        files.sync_directory(self.folder)
+        for folder in (*{path.parent for path in staged.values()}, self.folder):
+            files.sync_directory(folder)
 
-    def _check_written(self, ledger: Ledger, hidden: Mapping[int, Int64]) -> None:
+    def _check_written(self, ledger: Ledger) -> None:
         """The cursor moves only to what can be read back. Raises CheckFailedError."""
         try:
-            read = self._load(ledger.id)
-            with HeldLedger(self.folder, read, self.hidden(read), None) as held:
-                same = read == ledger and held.hidden.keys() == hidden.keys()
-                same = same and all(np.array_equal(held.hidden[each], hidden[each]) for each in hidden)
+            written = self._load(ledger.id)  # with the checksum of the hidden offsets
+            HeldLedger(self.folder, written, self.hidden(written), None).close()
         except LedgerError as error:
             raise CheckFailedError(f"{error.path}: {error.reason}; the cursor has not moved") from error
-        if not same:
+        if written != ledger:
             raise CheckFailedError(
                 f"{self.folder}: ledger {ledger.id} does not read back as it was written; "
                 "the cursor has not moved"
@@ -508,17 +463,6 @@ class LedgerStore:
             files.unlink(self.folder / CURSOR)
             files.sync_directory(self.folder)
 
-    def forget_behind(self, end_offset: int) -> Cursor | None:
-        """``forget`` a ledger that covers offsets at or above ``end_offset``; the cursor that went, or None.
-
-        Raises LedgerError for a damaged cursor, OSError.
-        """
-        cursor = self.cursor()
-        if cursor is None or cursor.horizon <= end_offset:
-            return None
-        self.forget()
-        return cursor
-
     def collect(self, keep: Collection[str] = ()) -> list[str]:
         """Delete what neither the cursor names nor anybody reads; the names of what went.
 
@@ -530,8 +474,10 @@ class LedgerStore:
         cursor = self.cursor()
         gone = []
         for number in self._ledgers():
-            if cursor is None or number != cursor.ledger_id:
-                gone += self._collect_ledger(number)
+            claim = None if cursor is not None and number == cursor.ledger_id else self._claim_alone(number)
+            if claim is not None:
+                with claim:
+                    gone += self._remove(manifest_name(number))
         left = self._ledgers()
         for found in self._named(_LEDGER_FILE):
             if found[2] == "hidden" and int(found[1]) not in left:
@@ -543,15 +489,6 @@ class LedgerStore:
         if gone:
             files.sync_directory(self.folder)
         return gone
-
-    def _collect_ledger(self, number: int) -> list[str]:
-        """A manifest that nobody holds, and what it hides."""
-        try:
-            claim = files.Flock(self.folder / manifest_name(number), exclusive=True)
-        except (BlockingIOError, FileNotFoundError):
-            return []
-        with claim:
-            return self._remove(manifest_name(number))
 
     def _collect_generations(self, ledgers: list[int]) -> list[str]:
         named: set[int] = set()
@@ -572,3 +509,75 @@ class LedgerStore:
         else:
             files.unlink(path)
         return [name]
+
+
+# What a log does with its ledgers as it is opened, cut off and cleaned. A damaged one never stops it.
+#
+# A ledger that covers what the log has no more is forgotten: the same offsets are about to be given to other
+# records. It goes before the log is cut, so that a crash never leaves the two side by side; a log that a
+# crash has cut is looked at when it is opened, before anything is appended.
+
+
+def forget_behind(directory: Path, end_offset: int) -> Cursor | None:
+    """Forget a partition's ledger when the log ends, or is about to, below its horizon: the cursor that went,
+    or None. Raises OSError."""
+    store = LedgerStore(directory)
+    try:
+        cursor = store.cursor()
+    except LedgerError as error:
+        _logger.warning("%s", error)
+        return None
+    if cursor is None or cursor.horizon <= end_offset:
+        return None
+    store.forget()
+    _logger.warning(
+        "%s: the log is cut off at offset %d: ledger %d, which covers those below %d, is forgotten; "
+        "compact the log anew",
+        directory,
+        end_offset,
+        cursor.ledger_id,
+        cursor.horizon,
+    )
+    return cursor
+
+
+def settle(directory: Path, end_offset: int) -> None:
+    """At the opening of a log for writing: forget what it has no more, sweep what is left over.
+
+    Raises OSError.
+    """
+    store = LedgerStore(directory)
+    if not files.exists(store.folder):
+        return
+    forget_behind(directory, end_offset)
+    try:
+        store.collect()
+    except LedgerError as error:
+        _logger.warning("%s", error)
+
+
+class Uncovered(NamedTuple):
+    """What cleaning in place leaves for the next compaction, so that both come to the same: tombstones from
+    offset ``tombstones_from`` on stay, nothing from ``clean_below`` on is cleaned.
+
+    A tombstone above the horizon of a ledger that may have its key stays until the ledger has met it. Where
+    the ledger goes by time, nothing above its horizon is cleaned: cleaning goes by offsets, and would take a
+    later event that an older one has overtaken.
+    """
+
+    tombstones_from: int = LONG_MAX
+    clean_below: int = LONG_MAX
+
+
+def uncovered(partition: Path) -> Uncovered:
+    """What a partition's ledger needs. One that is damaged keeps all tombstones. Raises OSError."""
+    store = LedgerStore(partition)
+    if not files.exists(store.folder):
+        return Uncovered()
+    try:
+        ledger = store.current()
+    except LedgerError:
+        return Uncovered(tombstones_from=0)
+    if ledger is None:
+        return Uncovered()
+    return Uncovered(ledger.horizon, ledger.horizon if ledger.order == BY_TIME else LONG_MAX)
