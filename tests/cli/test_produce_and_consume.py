@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.base.errors import UsageError
-from siltstone.base.records.partitioner import partition_for_key
+from siltstone.base.records.hashing import partition_for_key
 from siltstone.commands.places import Place
 from siltstone.commands.records import Consuming, Range, parse_range
 from siltstone.runtime.embedded import NewRecord, append

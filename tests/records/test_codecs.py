@@ -15,12 +15,12 @@ import zstandard
 
 from siltstone.base.codec_table import CODEC_NAMES
 from siltstone.base.records.codecs import (
+    XERIAL_BLOCK_SIZE,
     DecompressionError,
     Scratch,
     compress,
     compress_all,
     decompress,
-    snappy,
 )
 from tests.records import twin
 from tests.records.arrays import array
@@ -90,7 +90,7 @@ def test_xerial_frames_are_kafkas() -> None:
     data = texts()["over a block"]
     packed = bytes(compress(twin.SNAPPY, array(data)))
     assert packed == twin.compress(twin.SNAPPY, data)
-    assert len(data) > 2 * snappy.XERIAL_BLOCK_SIZE
+    assert len(data) > 2 * XERIAL_BLOCK_SIZE
 
 
 def test_raw_snappy_without_a_frame() -> None:

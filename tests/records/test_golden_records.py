@@ -14,7 +14,6 @@ from siltstone.base.records.checksum import first_bad_checksum
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import Bytes, Directory
-from siltstone.base.records.legacy import decode_legacy
 from siltstone.base.records.scan import ScanEnd, scan_batches
 from tests.golden_sets import read_records
 from tests.records import twin
@@ -108,7 +107,7 @@ def check_records(path: Path, segment: Segment, data: Bytes, batches: Directory,
         (segment.rows[at][1], segment.rows[at][2], True) for at in kept
     ], path
     old = batches[batches["magic"] < 2]
-    messages = decode_legacy(data, old, scratch)
+    messages = decode_records(data, old, scratch)
     assert inner_checksums_hold(messages)
     assert len(messages) == complete["count"][batches["magic"] < 2].sum()
     return len(records)

@@ -11,8 +11,8 @@ import pytest
 import zstandard
 
 from siltstone.base.errors import CorruptRecordError
+from siltstone.base.records import codecs as codecs_module
 from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
-from siltstone.base.records.codecs import zstd as libzstd
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.inflate import inflate, records_max, refuse_impossible_counts
 from siltstone.base.records.layout import BATCH, BATCH_OVERHEAD, Bytes, Directory
@@ -29,6 +29,7 @@ def laid_out(bodies: Bodies) -> tuple[Bytes, Directory]:
     batches["size"] = [BATCH_OVERHEAD + len(body) for _, body in bodies]
     batches["position"] = np.cumsum(batches["size"]) - batches["size"]
     batches["attributes"] = [codec for codec, _ in bodies]
+    batches["magic"] = 2
     batches["count"] = [len(body) > 0 for _, body in bodies]
     return array(b"".join(bytes(BATCH_OVERHEAD) + body for _, body in bodies)), batches
 
@@ -50,7 +51,7 @@ def outcome(bodies: Bodies, limit: int = DEFAULT_LIMIT) -> list[bytes] | str:
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Everything that follows holds with and without it."""
     if request.param == "without":
-        monkeypatch.setattr(libzstd, "_library", None)
+        monkeypatch.setattr(codecs_module, "_libzstd", None)
     yield request.param
 
 
@@ -125,7 +126,7 @@ def test_what_is_damaged_is_read_or_refused_as_without_libzstd(monkeypatch: pyte
                     (text, frame) for frame in (bytes(damaged), packed[:place], packed + packed[: place + 1])
                 ]
     found = [outcome([(twin.ZSTD, frame)], 20_000) for _, frame in frames]
-    monkeypatch.setattr(libzstd, "_library", None)
+    monkeypatch.setattr(codecs_module, "_libzstd", None)
     refused = 0
     for (text, frame), mine in zip(frames, found, strict=True):
         theirs = outcome([(twin.ZSTD, frame)], 20_000)
@@ -172,7 +173,7 @@ def test_a_frame_that_promises_more_than_it_has_is_refused(library: str) -> None
 def test_counts_are_bound_by_the_bytes_and_by_the_limit() -> None:
     """Before a row of the columns is allocated."""
     window, batches = laid_out([(twin.ZSTD, twin.compress(twin.ZSTD, bytes(70_000)))])
-    batches["magic"], batches["last_offset"] = 2, 1 << 30
+    batches["last_offset"] = 1 << 30
     for count, reason in ((10_001, "more records than its bytes can hold"), (10_000, "a record's")):
         batches["count"] = count
         with pytest.raises(CorruptRecordError, match=reason):

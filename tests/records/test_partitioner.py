@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from siltstone.base.records.partitioner import murmur2, partition_for_key
+from siltstone.base.records.hashing import murmur2, partition_for_key
 
 
 @pytest.mark.parametrize(

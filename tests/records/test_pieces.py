@@ -7,9 +7,8 @@ import pytest
 
 from siltstone.base.records.codecs import DEFAULT_LIMIT
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.inflate import RECORD_BYTES
+from siltstone.base.records.inflate import PIECE_BYTES, RECORD_BYTES, pieces, plain_sizes
 from siltstone.base.records.layout import BATCH
-from siltstone.base.records.pieces import PIECE_BYTES, pieces, plain_sizes
 from siltstone.base.records.scan import scan_batches
 from tests.records import twin
 from tests.records.arrays import array

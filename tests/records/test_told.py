@@ -12,8 +12,14 @@ import numpy as np
 import pytest
 import zstandard
 
-from siltstone.base.records.codecs import DecompressionError, Scratch, compress, decompress, told_sizes
-from siltstone.base.records.codecs.told import UNTOLD
+from siltstone.base.records.codecs import (
+    UNTOLD,
+    DecompressionError,
+    Scratch,
+    compress,
+    decompress,
+    told_sizes,
+)
 from tests.records import twin
 from tests.records.arrays import array
 

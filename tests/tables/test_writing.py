@@ -20,7 +20,7 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.base.records.build import Spans, encode_headers
-from siltstone.base.records.partitioner import partition_for_key, partitions_for_keys
+from siltstone.base.records.hashing import partition_for_key, partitions_for_keys
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.runtime.manager import LogManager

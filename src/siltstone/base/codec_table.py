@@ -1,9 +1,10 @@
 """The compression codecs of Kafka's format: the one list of them (Kafka's ``CompressionType``).
 
 A row is a codec: its number in the attributes, its name, the first magic that may use it, and the range of
-its levels. Names of settings and flags, checks and dumps come from here; ``codecs.compress`` and
-``decompress`` find a codec's module by its name. So a new codec is a row, the module ``codecs/NAME.py`` and,
-where it has levels, ``LogConfig.compression_NAME_level``; ``codecs/told.py`` may learn to tell its sizes.
+its levels. Names of settings and flags, checks and dumps come from here; ``records.codecs`` finds a codec's
+functions by its number. So a new codec is a row here, two functions in ``records/codecs.py``, where it has
+levels ``LogConfig.compression_NAME_level``, and, so that batches are sized before they are read, a kernel for
+``codecs.told_sizes``.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.codec_table import CODEC_NAMES
 from siltstone.base.errors import DirectoryRefusedError, OffsetOutOfRangeError, UnknownTopicError, UsageError
 from siltstone.base.records.build import RECORD_ROOM
+from siltstone.base.records.hashing import partition_for_key
 from siltstone.base.records.layout import BATCH_OVERHEAD
-from siltstone.base.records.partitioner import partition_for_key
 from siltstone.commands.places import Look, Place
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, LogView
 from siltstone.log.ledger.reading import open_reader

@@ -16,8 +16,8 @@ import numpy as np
 from siltstone.base.errors import CorruptFileError, SiltstoneError
 from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.base.records.columns import KeyColumns, RecordColumns
+from siltstone.base.records.inflate import pieces
 from siltstone.base.records.layout import Directory, Int64
-from siltstone.base.records.pieces import pieces
 from siltstone.log.segments import Window
 from siltstone.log.transactions import Aborted
 
@@ -121,7 +121,7 @@ def decoded(
     scratch: Scratch | None = None,
     limit: int = DEFAULT_LIMIT,
 ) -> Iterator[Decoded[Columns]]:
-    """All records of a segment's ``windows``, in slices of about 8 MiB decompressed (``records.pieces``).
+    """All records of a segment's ``windows``, in slices of about 8 MiB decompressed (``inflate.pieces``).
 
     ``offsets``: what the segment may hold, [base, end). ``decode`` is ``decode_records`` or
     ``decode_record_keys``; ``limit``: what one batch may decompress to. Raises CorruptFileError for offsets

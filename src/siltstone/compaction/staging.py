@@ -23,8 +23,8 @@ from siltstone.base.config import INT_MAX
 from siltstone.base.errors import CheckFailedError, SourceChangedError
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.decode import decode_record_keys
+from siltstone.base.records.inflate import pieces
 from siltstone.base.records.layout import CONTROL_BIT
-from siltstone.base.records.pieces import pieces
 from siltstone.compaction.discards import Discarded
 from siltstone.compaction.extraction import Group, LogFailure, decoded, failure_of, refuse_disorder
 from siltstone.compaction.input_splits import Pacer, paced_windows

@@ -25,8 +25,8 @@ from siltstone.base.errors import CorruptRecordError, MessageTooLargeError, Offs
 from siltstone.base.records.checksum import first_bad_checksum
 from siltstone.base.records.columns import RecordColumns, select
 from siltstone.base.records.decode import decode_records
+from siltstone.base.records.inflate import PIECE_BYTES, pieces
 from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory
-from siltstone.base.records.pieces import PIECE_BYTES, pieces
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd
 from siltstone.log import fetch
 from siltstone.log.fetch import (

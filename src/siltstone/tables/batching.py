@@ -21,9 +21,9 @@ import pyarrow as pa
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import UsageError
 from siltstone.base.records.build import RECORD_ROOM, BatchShape, Spans, assemble, encode_records, put_span
+from siltstone.base.records.hashing import partitions_for_keys
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import Bytes, Int32, Int64
-from siltstone.base.records.partitioner import partitions_for_keys
 from siltstone.base.records.varint import write_varint
 
 # From Arrow's buffers to spans: the other way round of ``buffers``, for who writes records.

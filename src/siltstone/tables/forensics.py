@@ -31,6 +31,7 @@ from siltstone.base.records.checksum import batch_checksums, checksums_hold
 from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.base.records.columns import RecordColumns, select
 from siltstone.base.records.decode import decode_records
+from siltstone.base.records.inflate import pieces
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import (
     BATCH,
@@ -45,7 +46,6 @@ from siltstone.base.records.layout import (
     Int32,
     Int64,
 )
-from siltstone.base.records.pieces import pieces
 from siltstone.base.records.scan import scan_batches
 from siltstone.log.dump.batches import BAD_CHECKSUM
 from siltstone.log.fetch import READ_COMMITTED, AbortedTransaction

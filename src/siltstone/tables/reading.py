@@ -32,8 +32,8 @@ from siltstone.base.records.decode import (
     decode_record_times,
     decode_records,
 )
+from siltstone.base.records.inflate import pieces
 from siltstone.base.records.layout import CONTROL_BIT, Directory, Flags, Int64
-from siltstone.base.records.pieces import pieces
 from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.names import segment_file
 from siltstone.log.reading import in_aborted

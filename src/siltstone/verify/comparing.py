@@ -18,6 +18,7 @@ from siltstone.base.errors import CorruptFileError
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
+from siltstone.base.records.inflate import pieces
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import (
     BATCH_OVERHEAD,
@@ -34,7 +35,6 @@ from siltstone.base.records.layout import (
     Words,
     delete_horizons,
 )
-from siltstone.base.records.pieces import pieces
 from siltstone.log.segments import Segment, Window, unchanged, windows
 from siltstone.verify import keys
 from siltstone.verify.findings import Findings

@@ -8,13 +8,14 @@ message sets, and the two are put together where a window holds both.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from siltstone.base.errors import CheckFailedError, CorruptRecordError
+from siltstone.base.errors import CheckFailedError
 from siltstone.base.records.codecs import DEFAULT_LIMIT, SPANS_END, Scratch
 from siltstone.base.records.columns import (
     DECODE_REASON,
@@ -29,10 +30,10 @@ from siltstone.base.records.columns import (
     record_head,
     select,
 )
-from siltstone.base.records.inflate import inflate, refuse_impossible_counts
+from siltstone.base.records.inflate import corrupt, inflate, refuse_impossible_counts
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import TIMESTAMP_TYPE_BIT, Bytes, Directory, Int32, Int64
-from siltstone.base.records.legacy import decode_legacy
+from siltstone.base.records.legacy import LEGACY_REASON, count_messages, decode_messages
 from siltstone.base.records.varint import next_varint
 
 _DISORDER, _LEFT_OVER = 5, 6
@@ -40,7 +41,6 @@ _DISORDER, _LEFT_OVER = 5, 6
 _PASSED = len(DECODE_REASON)
 """The kernel's reason where a chosen offset was passed that no record has."""
 _NOT_THERE = "a chosen offset is not among the records"
-_POSITIONS = ("start", "key_start", "value_start", "headers_start")
 _NONE_LEFT = (1 << 63) - 1
 """Behind every offset: what follows the last chosen one."""
 
@@ -66,6 +66,16 @@ class ChosenRecords:
     met: int
     left_out: int
     keyless: int
+
+
+class DecodeOptions(TypedDict, total=False):
+    """What every decoder takes. ``limit`` bounds what one batch may decompress to, in bytes, and how many
+    records it may have (``inflate.records_max``). ``path`` and ``origin`` (the file position of the window's
+    first byte) are for messages."""
+
+    limit: int
+    path: str
+    origin: int
 
 
 class _KeySpans(NamedTuple):
@@ -157,13 +167,7 @@ def _decode_batches(
 
 
 def decode_records(
-    window: Bytes,
-    batches: Directory,
-    scratch: Scratch | None = None,
-    *,
-    limit: int = DEFAULT_LIMIT,
-    path: str = "",
-    origin: int = 0,
+    window: Bytes, batches: Directory, scratch: Scratch | None = None, **options: Unpack[DecodeOptions]
 ) -> RecordColumns:
     """Decode every record of ``batches`` (rows of a scan over ``window``, any magic) in log order.
 
@@ -173,52 +177,46 @@ def decode_records(
     ``origin`` (the file position of ``window[0]``) are for messages. Control batches are decoded like
     others. Raises CorruptRecordError with the position of a batch that makes no sense.
     """
-    modern = batches["magic"] == 2
-    if not modern.all():
-        if not modern.any():
-            return decode_legacy(window, batches, scratch, limit=limit, path=path, origin=origin)
-        return _decode_mixed(window, batches, modern, scratch, limit, path, origin)
-    source = _Source.of(window, batches, None, scratch, limit, path, origin)
+    source = _Source.of(window, batches, None, scratch, **options)
     columns = empty_columns(source.plain.data, source.records)
-    source.decode(columns)
+    modern = batches["magic"] == 2
+    if modern.all():
+        source.decode(columns)
+        return columns
+    # Message sets, and at a log's upgrade both kinds: stretches of one kind, each into its rows.
+    edges, behind = np.flatnonzero(np.diff(modern)) + 1, np.append(0, np.cumsum(source.counts))
+    for start, end in itertools.pairwise([0, *edges.tolist(), len(batches)]):
+        part, its_columns = source.part(start, end), select(columns, slice(behind[start], behind[end]))
+        if modern[start]:
+            part.decode(its_columns)
+        else:
+            part.decode_messages(its_columns)
     return columns
 
 
 def decode_record_keys(
-    window: Bytes,
-    batches: Directory,
-    scratch: Scratch | None = None,
-    *,
-    limit: int = DEFAULT_LIMIT,
-    path: str = "",
-    origin: int = 0,
+    window: Bytes, batches: Directory, scratch: Scratch | None = None, **options: Unpack[DecodeOptions]
 ) -> KeyColumns:
     """``decode_records``, with all its checks, for somebody who wants no more than keys and offsets."""
     if not (batches["magic"] == 2).all():
-        return decode_records(window, batches, scratch, limit=limit, path=path, origin=origin)
-    source = _Source.of(window, batches, None, scratch, limit, path, origin)
+        return decode_records(window, batches, scratch, **options)
+    source = _Source.of(window, batches, None, scratch, **options)
     columns = KeyColumns(data=source.plain.data, **empty_arrays(KEY_COLUMNS, source.records))
     source.decode(columns)
     return columns
 
 
 def decode_record_times(
-    window: Bytes,
-    batches: Directory,
-    scratch: Scratch | None = None,
-    *,
-    limit: int = DEFAULT_LIMIT,
-    path: str = "",
-    origin: int = 0,
+    window: Bytes, batches: Directory, scratch: Scratch | None = None, **options: Unpack[DecodeOptions]
 ) -> TimeColumns:
     """Offsets and timestamps; of v2 records nothing else is looked at. Raises CorruptRecordError."""
     if not (batches["magic"] == 2).all():
-        found = decode_records(window, batches, scratch, limit=limit, path=path, origin=origin)
-        return TimeColumns(batch=found.batch, offset=found.offset, timestamp=found.timestamp)
-    source = _Source.of(window, batches, None, scratch, limit, path, origin)
-    columns = TimeColumns(**empty_arrays(("batch", "offset", "timestamp"), source.records))
-    source.decode(columns)
-    return columns
+        columns = decode_records(window, batches, scratch, **options)
+        return TimeColumns(batch=columns.batch, offset=columns.offset, timestamp=columns.timestamp)
+    source = _Source.of(window, batches, None, scratch, **options)
+    times = TimeColumns(**empty_arrays(("batch", "offset", "timestamp"), source.records))
+    source.decode(times)
+    return times
 
 
 def decode_chosen_records(
@@ -227,10 +225,7 @@ def decode_chosen_records(
     rows: Int64,
     chosen: ChosenOffsets,
     scratch: Scratch | None = None,
-    *,
-    limit: int = DEFAULT_LIMIT,
-    path: str = "",
-    origin: int = 0,
+    **options: Unpack[DecodeOptions],
 ) -> ChosenRecords:
     """Decode the chosen records of the batches ``rows`` (of ``batches``, ascending; all of magic 2, or none).
 
@@ -239,9 +234,9 @@ def decode_chosen_records(
     CheckFailedError where a chosen offset is passed that no record has.
     """
     if len(rows) and batches["magic"][rows[0]] != 2:
-        columns = decode_legacy(window, batches[rows], scratch, limit=limit, path=path, origin=origin)
-        return _chosen_of(columns, rows, chosen, path)
-    source = _Source.of(window, batches, rows, scratch, limit, path, origin)
+        all_columns = decode_records(window, batches[rows], scratch, **options)
+        return _chosen_of(all_columns, rows, chosen, options.get("path", ""))
+    source = _Source.of(window, batches, rows, scratch, **options)
     columns = empty_columns(source.plain.data, source.most_chosen(chosen))
     count, met, left_out, keyless = source.decode(columns, chosen)
     return ChosenRecords(
@@ -251,7 +246,7 @@ def decode_chosen_records(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """Some v2 batches with ``records`` in plain form, ready for the kernel."""
+    """Some batches with their records in plain form, ready for the kernels; ``counts`` says how many."""
 
     plain: _PlainBatches
     counts: Int64
@@ -265,9 +260,10 @@ class _Source:
         batches: Directory,
         rows: Int64 | None,
         scratch: Scratch | None,
-        limit: int,
-        path: str,
-        origin: int,
+        *,
+        limit: int = DEFAULT_LIMIT,
+        path: str = "",
+        origin: int = 0,
     ) -> _Source:
         mine = batches if rows is None else batches[rows]
         data, starts, ends = inflate(
@@ -275,6 +271,9 @@ class _Source:
         )
         assert len(data) <= SPANS_END, "spans are int32"
         counts = mine["count"].astype(np.int64)
+        bad, reason = count_messages(data, mine, starts, ends, counts)
+        if reason:
+            raise corrupt(mine, bad, LEGACY_REASON[reason], path, origin)
         refuse_impossible_counts(mine, counts, ends - starts, path, origin, limit)
         rows = np.arange(len(batches)) if rows is None else rows
         plain = _PlainBatches(data, starts, ends, rows, batches)
@@ -283,6 +282,19 @@ class _Source:
     @property
     def records(self) -> int:
         return int(self.counts.sum())
+
+    def part(self, start: int, end: int) -> _Source:
+        """The batches from ``start`` up to ``end``."""
+        data, starts, ends, rows, batches = self.plain
+        plain = _PlainBatches(data, starts[start:end], ends[start:end], rows[start:end], batches)
+        return replace(self, plain=plain, counts=self.counts[start:end])
+
+    def decode_messages(self, columns: RecordColumns) -> None:
+        """Fill the columns with message sets' records."""
+        data, starts, _, rows, batches = self.plain
+        bad, reason = decode_messages(data, starts, self.counts, rows, batches, columns.arrays)
+        if reason:
+            raise corrupt(batches, rows[bad], LEGACY_REASON[reason], self.path, self.origin)
 
     def most_chosen(self, chosen: ChosenOffsets) -> int:
         """How many of the records can be wanted at most."""
@@ -303,8 +315,8 @@ class _Source:
         if bad >= 0 and reason == _PASSED:
             raise CheckFailedError(f"{self.path}: {_NOT_THERE}")
         if bad >= 0:
-            position = int(self.plain.batches["position"][self.plain.rows[bad]])
-            raise CorruptRecordError(self.path, self.origin + position, DECODE_REASON[reason])
+            row = self.plain.rows[bad]
+            raise corrupt(self.plain.batches, row, DECODE_REASON[reason], self.path, self.origin)
         count, met, left_out, keyless = counts
         return count, met, left_out, keyless
 
@@ -327,37 +339,3 @@ def _chosen_of(columns: RecordColumns, rows: Int64, chosen: ChosenOffsets, path:
         left_out=int(np.count_nonzero(~wanted)),
         keyless=int(np.count_nonzero(~wanted & (columns.key_size < 0))),
     )
-
-
-def _decode_mixed(
-    window: Bytes,
-    batches: Directory,
-    modern: npt.NDArray[np.bool_],
-    scratch: Scratch | None,
-    limit: int,
-    path: str,
-    origin: int,
-) -> RecordColumns:
-    """Both kinds in one window. Happens once a log, at its upgrade: clarity before speed."""
-    old_rows, new_rows = np.flatnonzero(~modern), np.flatnonzero(modern)
-    old = decode_legacy(window, batches[old_rows], scratch, limit=limit, path=path, origin=origin)
-    new = decode_records(window, batches[new_rows], Scratch(), limit=limit, path=path, origin=origin)
-    shift = 0 if new.data is old.data else len(old.data)
-    data = new.data if shift == 0 else np.concatenate((old.data, new.data))
-    if len(data) > SPANS_END:
-        position = origin + int(batches["position"][0])
-        raise CorruptRecordError(path, position, "more than 2 GiB of records at a time")
-    return _interleave(data, old, new, old_rows, new_rows, shift)
-
-
-def _interleave(
-    data: Bytes, old: RecordColumns, new: RecordColumns, old_rows: Int64, new_rows: Int64, shift: int
-) -> RecordColumns:
-    """The records of both in the order of their batches; ``new``'s spans lie ``shift`` further on."""
-    batch = np.concatenate((old_rows[old.batch], new_rows[new.batch]))
-    order = np.argsort(batch, kind="stable")
-    arrays: dict[str, Any] = {"batch": batch[order].astype(np.int32)}
-    for name in ColumnArrays._fields[1:]:
-        behind = getattr(new, name) + np.int32(shift) if name in _POSITIONS else getattr(new, name)
-        arrays[name] = np.concatenate((getattr(old, name), behind))[order]
-    return RecordColumns(data=data, **arrays)

@@ -1,7 +1,8 @@
-"""SipHash-2-4 with 128 bits of output (Aumasson and Bernstein): a keyed hash that nobody can aim at.
+"""Hashes of keys: SipHash, by which compaction compares them, and murmur2, which picks a partition.
 
-``siphash128`` takes one key; ``siphash128_each`` many, ``LANES`` of them side by side: written so that LLVM
-keeps each step of the rounds in vector registers, which halves the time of a key.
+SipHash-2-4 with 128 bits of output (Aumasson and Bernstein) is a keyed hash: without its secret no one can
+make keys that collide. ``siphash128`` takes one key; ``siphash128_each`` many, ``LANES`` of them side by
+side: written so that LLVM keeps each step of the rounds in vector registers, which halves the time of a key.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone.base.records.kernel import kernel
-from siltstone.base.records.layout import Bytes, Int32, Words
+from siltstone.base.records.layout import Bytes, Int32, Int64, Words
 from siltstone.base.records.varint import byte_of_word, load_word
 
 LANES = 64
@@ -153,3 +154,52 @@ def siphash128_each(
         _finish_lanes(state, low[first:behind], high[first:behind])
     for i in range(whole, len(starts)):
         low[i], high[i] = siphash128(data, starts[i], sizes[i], k0, k1)
+
+
+# The partition of a key (Kafka's ``BuiltInPartitioner`` and ``Utils.murmur2``).
+
+_SEED, _MULTIPLIER, _SHIFT = 0x9747B28C, 0x5BD1E995, 24
+_MASK32 = 0xFFFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """The 32-bit hash of ``data``, from 0 to 2³² − 1: what a Java client has, read as unsigned."""
+    whole = len(data) & ~3
+    mixed = (_SEED ^ len(data)) & _MASK32
+    for start in range(0, whole, 4):
+        word = int.from_bytes(data[start : start + 4], "little") * _MULTIPLIER & _MASK32
+        word = (word ^ word >> _SHIFT) * _MULTIPLIER & _MASK32
+        mixed = (mixed * _MULTIPLIER & _MASK32) ^ word
+    if whole < len(data):
+        mixed = (mixed ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK32
+    mixed = (mixed ^ mixed >> 13) * _MULTIPLIER & _MASK32
+    return mixed ^ mixed >> 15
+
+
+def partition_for_key(key: bytes, partitions: int) -> int:
+    """The partition, of so many, that Kafka's default partitioner gives a key."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+@kernel
+def partitions_for_keys(data: Bytes, start: Int64 | Int32, size: Int32, partitions: int, out: Int32) -> None:
+    """``partition_for_key`` of each span into ``out``; -1 where there is no key (size -1)."""
+    for row in range(len(start)):
+        out[row] = -1
+        if size[row] < 0:
+            continue
+        mixed = np.uint32(np.uint32(_SEED) ^ np.uint32(size[row]))
+        whole = start[row] + (size[row] & ~3)
+        for at in range(start[row], whole, 4):
+            word = np.uint32(data[at]) | np.uint32(data[at + 1]) << np.uint32(8)
+            word |= np.uint32(data[at + 2]) << np.uint32(16) | np.uint32(data[at + 3]) << np.uint32(24)
+            word = np.uint32(word * np.uint32(_MULTIPLIER))
+            word = np.uint32((word ^ (word >> np.uint32(_SHIFT))) * np.uint32(_MULTIPLIER))
+            mixed = np.uint32(np.uint32(mixed * np.uint32(_MULTIPLIER)) ^ word)
+        for at in range(start[row] + size[row] - 1, whole - 1, -1):
+            mixed = np.uint32(mixed ^ np.uint32(data[at]) << np.uint32(8 * (at - whole)))
+        if size[row] & 3:
+            mixed = np.uint32(mixed * np.uint32(_MULTIPLIER))
+        mixed = np.uint32((mixed ^ (mixed >> np.uint32(13))) * np.uint32(_MULTIPLIER))
+        mixed = np.uint32(mixed ^ (mixed >> np.uint32(15)))
+        out[row] = (mixed & np.uint32(0x7FFFFFFF)) % np.uint32(partitions)

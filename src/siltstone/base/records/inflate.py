@@ -1,14 +1,23 @@
-"""Batches' records in plain form, one behind the other: what decoders walk through.
+"""Batches' records in plain form, one behind the other: what decoders walk through, and how much at a time.
 
-``limit`` bounds what a batch may decompress to. What it says of that is read first (``codecs.told``): one
-that says more is refused before anything is allocated, and the others get their room in one go. How many
-batches are taken at a time is the caller's to say: see ``pieces``.
+Stored bytes say little: 84 KB of zstd may be 2.4 GB of zeros. So a window's batches are cut into slices by
+what they say of themselves (``codecs.told_sizes``) and by their records' columns, and each slice is
+inflated::
+
+    window ─ plain_sizes ─► bytes of each batch's records ─ pieces ─► slices of about ``PIECE_BYTES``
+    slice  ─ inflate ─► data, and where in it each batch's records start and end
+
+A slice has at least one batch. Memory is bounded by a slice's bytes and the largest batch: ``limit``
+(``max.decompressed.message.bytes``) bounds what a batch may decompress to. A batch that says that it holds
+more is refused before anything is allocated, and the others get their room in one go.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 import numpy as np
-import numpy.typing as npt
 
 from siltstone.base.codec_table import ZSTD, codec_name
 from siltstone.base.errors import CorruptRecordError
@@ -20,15 +29,54 @@ from siltstone.base.records.codecs import (
     DecompressionError,
     Scratch,
     decompress,
+    decompress_run,
     told_sizes,
-    zstd,
 )
-from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Directory, Int64, codec_of
+from siltstone.base.records.layout import ENTRY_MIN, Bytes, Directory, Int64, codec_of
+from siltstone.base.records.legacy import LEGACY_REASON, record_spans
 
+PIECE_BYTES = 8 << 20
 RECORD_BYTES = 64
 """What a record takes in memory beside its own bytes: its row in the columns, and a hash."""
 _ROOM_FOR_BOUNDS = 16 << 20
 """Room that is made for batches that do not tell their size exactly; it grows where that is too little."""
+
+
+def plain_sizes(window: Bytes, batches: Directory) -> Int64:
+    """Bytes that each batch's records take at most once they are plain: int64; any magic.
+
+    Exact where the batch tells it. Where nothing is told, as for damage, so many that nothing else is decoded
+    with it. Raises nothing.
+    """
+    sizes = batches["size"].astype(np.int64)
+    rows = np.flatnonzero((codec_of(batches) > 0) & (batches["count"] != 0))
+    if not len(rows):
+        return sizes
+    packed = batches[rows] if len(rows) < len(batches) else batches
+    spans = np.empty((3, len(rows)), np.int64)
+    record_spans(window, packed, *spans)
+    told, _ = told_sizes(window, *spans)
+    sizes[rows] = np.where(told < 0, DEFAULT_LIMIT, told)
+    return sizes
+
+
+def pieces(window: Bytes, batches: Directory, budget: int = PIECE_BYTES) -> Iterator[slice]:
+    """Slices of a directory whose records take about ``budget`` bytes of memory at most a slice.
+
+    Message sets (v0, v1) and v2 batches are never in the same one. ``batches`` are rows of a scan over
+    ``window``.
+    """
+    if not len(batches):
+        return
+    sizes, old = plain_sizes(window, batches), batches["magic"] < 2
+    records = np.where(old & (codec_of(batches) > 0), sizes // ENTRY_MIN, np.maximum(batches["count"], 1))
+    behind = np.cumsum(sizes + RECORD_BYTES * records)
+    if behind[-1] <= budget and not old.any():
+        yield slice(0, len(batches))
+        return
+    edges = np.flatnonzero((np.diff((behind - 1) // budget) != 0) | np.diff(old)) + 1
+    for start, end in itertools.pairwise([0, *edges.tolist(), len(batches)]):
+        yield slice(start, end)
 
 
 def inflate(
@@ -40,80 +88,71 @@ def inflate(
     path: str = "",
     origin: int = 0,
 ) -> tuple[Bytes, Int64, Int64]:
-    """The records of v2 ``batches`` in plain form: (data, starts, ends), int64, one a batch.
+    """The records of ``batches`` in plain form: (data, starts, ends), int64, one a batch.
 
-    ``data`` is ``window`` itself when no batch with records is compressed, else ``scratch``'s bytes.
+    ``data`` is ``window`` itself when no batch with records is compressed, else ``scratch``'s bytes. The
+    records of a message set entry are messages: those inside of it where it is compressed, else itself.
     Raises CorruptRecordError for a compressed batch that cannot be read or passes ``limit`` bytes.
     """
-    starts, ends = batches["position"] + BATCH_OVERHEAD, batches["position"] + batches["size"]
-    codecs = np.where(batches["count"] > 0, codec_of(batches), 0).astype(np.int64)
+    starts, ends, codecs = np.empty((3, len(batches)), np.int64)
+    bad, reason = record_spans(window, batches, starts, ends, codecs)
+    if reason:
+        raise corrupt(batches, bad, LEGACY_REASON[reason].format(codec=codecs[bad]), path, origin)
     if not codecs.any():
         return window, starts, ends
     scratch.clear()
-    sizes, number = np.empty(len(batches), np.int64), 0
-    spans = list(zip(starts.tolist(), ends.tolist(), codecs.tolist(), strict=True))
-    try:
-        _make_room(window, starts, ends, codecs, scratch, limit)
-        while number < len(spans):
-            number = zstd.decompress_run(window, starts, ends, codecs, number, scratch, limit, sizes)
-            number = _up_to_zstd(window.data, spans, number, scratch, limit, sizes)
-    except _Trouble as failure:
-        position = int(batches["position"][failure.number])
-        raise CorruptRecordError(path, origin + position, failure.reason) from None
+    _make_room(window, batches, (starts, ends, codecs), scratch, limit, path, origin)
+    view, sizes, done = window.data, np.empty(len(batches), np.int64), 0
+    columns = (starts, ends, codecs, batches["magic"])
+    for row, (start, end, codec, magic) in enumerate(zip(*map(np.ndarray.tolist, columns), strict=True)):
+        if row < done:
+            continue
+        if codec == ZSTD or row == 0:
+            done = decompress_run(window, starts, ends, codecs, row, scratch, limit, sizes)
+            if row < done:
+                continue
+        try:
+            body = view[start:end]
+            sizes[row] = decompress(codec, body, scratch, limit, magic) if codec else scratch.append(body)
+        except DecompressionError as error:
+            raise corrupt(batches, row, _advised(error), path, origin) from None
+        if scratch.used > SPANS_END:
+            raise corrupt(batches, row, "more than 2 GiB of records at a time", path, origin)
     filled = np.cumsum(sizes)
     return scratch.array(), filled - sizes, filled
 
 
-class _Trouble(Exception):
-    """What is wrong with batch ``number``."""
-
-    def __init__(self, number: int, reason: str) -> None:
-        super().__init__(reason)
-        self.number, self.reason = number, reason
-
-
 def _make_room(
-    window: Bytes, starts: Int64, ends: Int64, codecs: Int64, scratch: Scratch, limit: int
+    window: Bytes,
+    batches: Directory,
+    spans: tuple[Int64, Int64, Int64],
+    scratch: Scratch,
+    limit: int,
+    path: str,
+    origin: int,
 ) -> None:
-    """Room for all that is told. Raises _Trouble for the first batch that says that it is too large."""
-    told, exact = told_sizes(window, starts, ends, codecs)
-    bad = np.flatnonzero(exact & (told > limit) & (codecs > 0))
-    if len(bad):
-        error = DecompressedTooLargeError(codec_name(codecs[bad[0]]), limit)
-        raise _Trouble(int(bad[0]), oversized(error))
+    """Room for what the ``spans`` (starts, ends, codecs) say that they hold.
+
+    Raises CorruptRecordError for a batch that says that it is too large.
+    """
+    told, exact = told_sizes(window, *spans)
+    codecs = spans[2]
+    for row in np.flatnonzero(exact & (told > limit) & (codecs > 0))[:1].tolist():
+        error = DecompressedTooLargeError(codec_name(codecs[row]), limit)
+        raise corrupt(batches, row, _advised(error), path, origin)
     bounds = int(told[~exact].clip(min=0, max=limit).sum())
     scratch.make_room(min(int(told[exact].sum()) + min(bounds, _ROOM_FOR_BOUNDS), SPANS_END))
 
 
-def oversized(error: DecompressedTooLargeError) -> str:
-    """Why a batch over the limit is not read, and what to do where it shall be."""
-    return f"{error}; where the batch is sound, raise {LIMIT_SETTING}"
+def corrupt(batches: Directory, row: int, reason: str, path: str, origin: int) -> CorruptRecordError:
+    """The error for the batch ``row``, whose window begins at ``origin`` in the file ``path``."""
+    return CorruptRecordError(path, origin + int(batches["position"][row]), reason)
 
 
-def _up_to_zstd(
-    data: memoryview,
-    spans: list[tuple[int, int, int]],
-    first: int,
-    scratch: Scratch,
-    limit: int,
-    sizes: Int64,
-) -> int:
-    """The ``spans`` (start, end, codec) of ``data`` from number ``first`` on, batch by batch, up to the first
-    one in zstd and with it; returns the number of the next one."""
-    for number in range(first, len(spans)):
-        start, end, codec = spans[number]
-        try:
-            body = data[start:end]
-            sizes[number] = decompress(codec, body, scratch, limit) if codec else scratch.append(body)
-        except DecompressedTooLargeError as error:
-            raise _Trouble(number, oversized(error)) from None
-        except DecompressionError as error:
-            raise _Trouble(number, str(error)) from None
-        if scratch.used > SPANS_END:
-            raise _Trouble(number, "more than 2 GiB of records at a time")
-        if codec == ZSTD:
-            return number + 1
-    return len(spans)
+def _advised(error: DecompressionError) -> str:
+    """What is wrong, and what to do where a batch over the limit is sound."""
+    too_large = isinstance(error, DecompressedTooLargeError)
+    return f"{error}; where the batch is sound, raise {LIMIT_SETTING}" if too_large else str(error)
 
 
 def refuse_impossible_counts(
@@ -124,18 +163,19 @@ def refuse_impossible_counts(
 
     ``sizes``: the bytes of each batch's records, once they are plain.
     """
-    _refuse(batches, counts * 7 > sizes, "more records than its bytes can hold", path, origin)
     most = records_max(limit)
-    reason = f"more than {most} records; where the batch is sound, raise {LIMIT_SETTING}: it bounds these too"
-    _refuse(batches, counts > most, reason, path, origin)
+    for bad, reason in (
+        (counts * 7 > sizes, "more records than its bytes can hold"),
+        (
+            counts > most,
+            f"more than {most} records; where the batch is sound, raise {LIMIT_SETTING}: it bounds these too",
+        ),
+    ):
+        if bad.any():
+            raise corrupt(batches, int(bad.argmax()), reason, path, origin)
 
 
 def records_max(limit: int) -> int:
     """How many records one batch may have, which may decompress to ``limit`` bytes: so many as take as much
     memory beside their bytes. A limit below the default bounds bytes only."""
     return max(limit, DEFAULT_LIMIT) // RECORD_BYTES
-
-
-def _refuse(batches: Directory, bad: npt.NDArray[np.bool_], reason: str, path: str, origin: int) -> None:
-    if bad.any():
-        raise CorruptRecordError(path, origin + int(batches["position"][int(bad.argmax())]), reason)

@@ -13,32 +13,23 @@ What a wrapper says of its inner messages:
   (absolute = wrapper offset - last relative offset + relative offset; cleaning leaves gaps in them);
 * under log-append time (attribute bit 3, magic 1) its timestamp is every message's.
 
-Plain entries and wrappers take one kernel each, so a segment of a million one-record entries makes no
-Python object an entry; only the decompression calls are one a wrapper. Where Kafka stops in silence at
-a cut inner message, and reads on behind a message's last field, this decoder refuses the entry.
+A plain entry is a set of one message, so one kernel decodes both, and a segment of a million one-record
+entries makes no Python object an entry; only the decompression calls are one a wrapper. Where Kafka stops in
+silence at a cut inner message, and reads on behind a message's last field, this decoder refuses the entry.
+The CRC32 of a message inside a wrapper is not looked at, as by Kafka: the wrapper's own covers it.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from siltstone.base.codec_table import is_allowed
-from siltstone.base.errors import CorruptRecordError
-from siltstone.base.records.codecs import (
-    DEFAULT_LIMIT,
-    SPANS_END,
-    DecompressedTooLargeError,
-    DecompressionError,
-    Scratch,
-    decompress,
-)
-from siltstone.base.records.columns import ColumnArrays, RecordColumns, empty_columns
-from siltstone.base.records.inflate import oversized, refuse_impossible_counts
+from siltstone.base.codec_table import CODECS
+from siltstone.base.records.columns import ColumnArrays
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import (
+    BATCH_OVERHEAD,
     CODEC_MASK,
     ENTRY_MIN,
     LOG_OVERHEAD,
@@ -53,9 +44,7 @@ from siltstone.base.records.layout import (
     TIMESTAMP_TYPE_BIT,
     Bytes,
     Directory,
-    Int32,
     Int64,
-    codec_of,
 )
 from siltstone.base.records.varint import read_int32, read_int64
 
@@ -68,20 +57,13 @@ LEGACY_REASON = (
     "a compressed message inside a compressed message",
     "a compressed message set without messages",
     "inner offsets do not ascend, or do not end at the wrapper's",
+    "a compressed message set that is null",
+    "no message set codec has the number {codec}",
 )
-_FIELDS, _NEGATIVE, _INNER_SIZE, _INNER_MAGIC, _NESTED, _NO_MESSAGES, _INNER_OFFSETS = range(1, 8)
+_FIELDS, _NEGATIVE, _INNER_SIZE, _INNER_MAGIC, _NESTED = range(1, 6)
+_NO_MESSAGES, _INNER_OFFSETS, _NULL_SET, _CODEC = range(6, 10)
 """Reasons, by their places in ``LEGACY_REASON``."""
-NULL_SET = "a compressed message set that is null"
-Mask = npt.NDArray[np.bool_]
-
-
-class _Spans(NamedTuple):
-    """Key and value of each entry itself: positions in the window, int64, and sizes, int32."""
-
-    key_start: Int64
-    key_size: Int32
-    value_start: Int64
-    value_size: Int32
+_LAST_CODEC = max(codec.id for codec in CODECS if codec.first_magic < 2)
 
 
 @kernel
@@ -113,24 +95,52 @@ def _message(data: Bytes, position: int, end: int) -> tuple[int, int, int, int, 
 
 
 @kernel
-def _decode_entries(window: Bytes, batches: Directory, spans: _Spans) -> tuple[int, int]:
-    """Spans of every entry itself; (-1, 0) or the bad entry's row and the reason."""
+def record_spans(
+    data: Bytes, batches: Directory, starts: Int64, ends: Int64, codecs: Int64
+) -> tuple[int, int]:
+    """Where each batch's records are as they are stored, and their codec, 0 for none; returns (-1, 0), or the
+    first bad wrapper's row and the reason.
+
+    A record batch's are behind its header, a wrapper's messages in its value, which is none where it is bad;
+    a plain message is a set of one.
+    """
+    bad, bad_reason = -1, 0
     for i in range(len(batches)):
-        position = batches[i].position
-        key, key_bytes, value, value_bytes, reason = _message(window, position, position + batches[i].size)
-        if reason != 0:
-            return i, reason
-        spans.key_start[i], spans.key_size[i] = key, key_bytes
-        spans.value_start[i], spans.value_size[i] = value, value_bytes
-    return -1, 0
+        row = batches[i]
+        start, end, codec = row.position, row.position + row.size, row.attributes & CODEC_MASK
+        if row.magic == 2:
+            start += BATCH_OVERHEAD
+            codec = codec if row.count > 0 else 0
+        elif codec > 0:
+            _, _, start, size, reason = _message(data, start, end)
+            if reason == 0 and size < 0:
+                reason = _NULL_SET
+            elif reason == 0 and codec > _LAST_CODEC:
+                reason = _CODEC
+            if reason != 0:
+                start = end
+                if bad < 0:
+                    bad, bad_reason = i, reason
+        starts[i], ends[i], codecs[i] = start, end, codec
+    return bad, bad_reason
 
 
 @kernel
-def _count_inner(data: Bytes, starts: Int64, ends: Int64, counts: Int64) -> tuple[int, int]:
-    """How many messages each set ``data[starts[i]:ends[i]]`` holds, and that each may be parsed."""
-    for i in range(len(starts)):
-        position = starts[i]
-        end = ends[i]
+def count_messages(
+    data: Bytes, batches: Directory, starts: Int64, ends: Int64, counts: Int64
+) -> tuple[int, int]:
+    """Fill in negative ``counts``: how many messages the set of each entry, ``data[starts[i]:ends[i]]``,
+    holds.
+
+    (-1, 0), or the row of a wrapper whose set cannot be parsed and the reason.
+    """
+    for i in range(len(batches)):
+        if counts[i] >= 0:
+            continue
+        if batches[i].attributes & CODEC_MASK == 0:
+            counts[i] = 1
+            continue
+        position, end = starts[i], ends[i]
         counts[i] = 0
         while position < end:
             if end - position < ENTRY_MIN:
@@ -173,189 +183,43 @@ def _settle_offsets(wrapper: Any, offset: Int64, first: int, count: int) -> bool
 
 
 @kernel
-def _decode_inner(
-    data: Bytes,
-    starts: Int64,
-    rows: Int64,
-    batches: Directory,
-    counts: Int64,
-    first: Int64,
-    columns: ColumnArrays,
+def decode_messages(
+    data: Bytes, starts: Int64, counts: Int64, rows: Int64, batches: Directory, columns: ColumnArrays
 ) -> tuple[int, int]:
-    """Decode the counted sets of the wrappers ``rows``; (-1, 0) or the bad one's index and the reason."""
-    batch, offset, key_start, key_size, timestamp, start, size, value_start, value_size, _, _ = columns
+    """Decode the counted sets of the entries ``rows``; (-1, 0), or the index of a bad one and the reason.
+
+    ``start`` and ``size`` span a message's own entry with its offset and size fields; there are no headers; a
+    message of magic 0 has the timestamp -1.
+    """
+    batch, offset, key_start, key_size, timestamp = columns[:5]
+    start, size, value_start, value_size, headers_start, header_count = columns[5:]
+    record = 0
     for i in range(len(rows)):
-        wrapper = batches[rows[i]]
-        log_append = wrapper.magic == 1 and (wrapper.attributes & TIMESTAMP_TYPE_BIT) != 0
-        position = starts[i]
-        for record in range(first[i], first[i] + counts[i]):
-            end = position + LOG_OVERHEAD + read_int32(data, position + SIZE_POSITION)
+        entry = batches[rows[i]]
+        is_wrapper = entry.attributes & CODEC_MASK != 0
+        log_append = entry.magic == 1 and (entry.attributes & TIMESTAMP_TYPE_BIT) != 0
+        position, first = starts[i], record
+        for _ in range(counts[i]):
+            end = position + entry.size
+            here, time = entry.base_offset, entry.base_timestamp
+            if is_wrapper:
+                end = position + LOG_OVERHEAD + read_int32(data, position + SIZE_POSITION)
+                here = read_int64(data, position)
+                if data[position + MAGIC_POSITION] == 0:
+                    time = -1
+                elif not log_append:
+                    time = read_int64(data, position + MESSAGE_TIMESTAMP_POSITION)
             key, key_bytes, value, value_bytes, reason = _message(data, position, end)
             if reason != 0:
                 return i, reason
-            batch[record] = rows[i]
-            offset[record] = read_int64(data, position)
-            if data[position + MAGIC_POSITION] == 0:
-                timestamp[record] = -1
-            elif log_append:
-                timestamp[record] = wrapper.base_timestamp
-            else:
-                timestamp[record] = read_int64(data, position + MESSAGE_TIMESTAMP_POSITION)
-            start[record] = position
-            size[record] = end - position
-            key_start[record] = key
-            key_size[record] = key_bytes
-            value_start[record] = value
-            value_size[record] = value_bytes
+            row = np.uint64(record)
+            batch[row], offset[row], timestamp[row] = rows[i], here, time
+            start[row], size[row] = position, end - position
+            key_start[row], key_size[row] = key, key_bytes
+            value_start[row], value_size[row] = value, value_bytes
+            headers_start[row] = header_count[row] = 0
             position = end
-        if not _settle_offsets(wrapper, offset, first[i], counts[i]):
+            record += 1
+        if is_wrapper and not _settle_offsets(entry, offset, first, counts[i]):
             return i, _INNER_OFFSETS
     return -1, 0
-
-
-def decode_legacy(
-    window: Bytes,
-    batches: Directory,
-    scratch: Scratch | None = None,
-    *,
-    limit: int = DEFAULT_LIMIT,
-    path: str = "",
-    origin: int = 0,
-) -> RecordColumns:
-    """Decode every message of ``batches`` (rows of a scan over ``window``, magic 0 and 1) into columns.
-
-    Arguments and result are ``decode_records``'s. ``start`` and ``size`` span a message's own entry with
-    its offset and size fields, in the window or in the decompressed set; there are no headers; a message
-    of magic 0 has the timestamp -1. ``limit`` bounds each set's decompressed bytes. The CRC32 of a message
-    inside a wrapper is not looked at, as by Kafka: the wrapper's own covers it. Raises CorruptRecordError
-    with the position of an entry that makes no sense.
-    """
-    entries = _entry_spans(window, batches, path, origin)
-    wrapped = codec_of(batches) != 0
-    if not wrapped.any():
-        return _plain_columns(window, batches, entries)
-    scratch = scratch or Scratch()
-    shift = _copy_plain(window, batches, wrapped, scratch)
-    rows = np.flatnonzero(wrapped)
-    starts, ends = _inflate_sets(window, batches, rows, entries, scratch, limit, path, origin)
-    counts = np.empty(len(rows), np.int64)
-    data = scratch.array()
-    _refuse(_count_inner(data, starts, ends, counts), batches, rows, path, origin)
-    refuse_impossible_counts(batches[rows], counts, ends - starts, path, origin, limit)
-    columns = _place(data, batches, entries, wrapped, counts, shift)
-    first = np.searchsorted(columns.batch, rows)
-    outcome = _decode_inner(data, starts, rows, batches, counts, first, columns.arrays)
-    _refuse(outcome, batches, rows, path, origin)
-    return columns
-
-
-def _refuse(outcome: tuple[int, int], batches: Directory, rows: Int64 | None, path: str, origin: int) -> None:
-    bad, reason = outcome
-    if bad >= 0:
-        row = bad if rows is None else int(rows[bad])
-        raise CorruptRecordError(path, origin + int(batches["position"][row]), LEGACY_REASON[reason])
-
-
-def _entry_spans(window: Bytes, batches: Directory, path: str, origin: int) -> _Spans:
-    """Key and value of each entry itself."""
-    starts, sizes = np.empty((2, len(batches)), np.int64), np.empty((2, len(batches)), np.int32)
-    spans = _Spans(starts[0], sizes[0], starts[1], sizes[1])
-    _refuse(_decode_entries(window, batches, spans), batches, None, path, origin)
-    return spans
-
-
-def _plain_columns(window: Bytes, batches: Directory, entries: _Spans) -> RecordColumns:
-    """Columns over the window itself: one row an entry."""
-    assert len(window) <= SPANS_END, "spans are int32"
-    columns = empty_columns(window, len(batches))
-    columns.batch[:] = np.arange(len(batches))
-    _fill_plain(columns, slice(None), batches, entries, 0)
-    return columns
-
-
-def _fill_plain(
-    columns: RecordColumns, rows: slice | Int64, batches: Directory, entries: _Spans, shift: int
-) -> None:
-    """Put plain entries into ``rows``; ``shift`` is what their positions in the window lack in ``data``."""
-    columns.offset[rows] = batches["base_offset"]
-    columns.timestamp[rows] = batches["base_timestamp"]
-    columns.start[rows] = batches["position"] + shift
-    columns.size[rows] = batches["size"]
-    columns.key_start[rows] = entries.key_start + shift
-    columns.key_size[rows] = entries.key_size
-    columns.value_start[rows] = entries.value_start + shift
-    columns.value_size[rows] = entries.value_size
-    columns.headers_start[:] = 0
-    columns.header_count[:] = 0
-
-
-def _copy_plain(window: Bytes, batches: Directory, wrapped: Mask, scratch: Scratch) -> int:
-    """Start ``scratch`` with the stretch of the window that holds plain entries; returns their shift."""
-    scratch.clear()
-    plain = np.flatnonzero(~wrapped)
-    if not len(plain):
-        return 0
-    first, last = batches[plain[0]], batches[plain[-1]]
-    start = int(first["position"])
-    scratch.append(window[start : int(last["position"]) + int(last["size"])].data)
-    return -start
-
-
-def _inflate_sets(
-    window: Bytes,
-    batches: Directory,
-    rows: Int64,
-    entries: _Spans,
-    scratch: Scratch,
-    limit: int,
-    path: str,
-    origin: int,
-) -> tuple[Int64, Int64]:
-    """Decompress the wrappers ``rows`` behind what ``scratch`` holds: (starts, ends), int64."""
-    bounds = np.empty(len(rows) + 1, np.int64)
-    bounds[0] = scratch.used
-    wrappers = batches[rows]
-    columns = (
-        wrappers["position"],
-        codec_of(wrappers),
-        wrappers["magic"],
-        entries.value_start[rows],
-        entries.value_size[rows],
-    )
-    for i, (position, codec, magic, start, size) in enumerate(
-        zip(*(column.tolist() for column in columns), strict=True)
-    ):
-        try:
-            if size < 0:
-                raise DecompressionError(NULL_SET)
-            if not is_allowed(codec, magic):
-                raise DecompressionError(f"no message set codec has the number {codec}")
-            decompress(codec, window[start : start + size], scratch, limit, magic)
-        except DecompressedTooLargeError as error:
-            raise CorruptRecordError(path, origin + position, oversized(error)) from None
-        except DecompressionError as error:
-            raise CorruptRecordError(path, origin + position, str(error)) from None
-        if scratch.used > SPANS_END:
-            raise CorruptRecordError(path, origin + position, "more than 2 GiB of records at a time")
-        bounds[i + 1] = scratch.used
-    return bounds[:-1], bounds[1:]
-
-
-def _place(
-    data: Bytes, batches: Directory, entries: _Spans, wrapped: Mask, counts: Int64, shift: int
-) -> RecordColumns:
-    """Columns for all messages, in log order, plain entries filled in and ``batch`` set everywhere."""
-    each = np.ones(len(batches), np.int64)
-    each[wrapped] = counts
-    columns = empty_columns(data, int(each.sum()))
-    columns.batch[:] = np.repeat(np.arange(len(batches)), each)
-    plain = ~wrapped
-    rows = (np.cumsum(each) - each)[plain]
-    mine = _Spans(
-        key_start=entries.key_start[plain],
-        key_size=entries.key_size[plain],
-        value_start=entries.value_start[plain],
-        value_size=entries.value_size[plain],
-    )
-    _fill_plain(columns, rows, batches[plain], mine, shift)
-    return columns

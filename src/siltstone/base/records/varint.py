@@ -110,27 +110,31 @@ def write_varint(out: Bytes, position: int, value: int) -> int:
 
 
 @kernel
+def _big_endian(data: Bytes, position: int, size: int) -> int:
+    """``size`` bytes as an unsigned number; unsigned indexes let LLVM make one load of them."""
+    value, at = 0, np.uint64(position)
+    for i in range(size):
+        value = (value << 8) | int(data[at + np.uint64(i)])
+    return value
+
+
+@kernel
 def read_int64(data: Bytes, position: int) -> int:
     """The int64 at ``position``."""
-    value = 0
-    for i in range(8):
-        value = (value << 8) | int(data[position + i])
-    return value
+    return _big_endian(data, position, 8)
 
 
 @kernel
 def read_int32(data: Bytes, position: int) -> int:
     """The int32 at ``position``."""
-    value = 0
-    for i in range(4):
-        value = (value << 8) | int(data[position + i])
+    value = _big_endian(data, position, 4)
     return value - ((value & 0x80000000) << 1)
 
 
 @kernel
 def read_int16(data: Bytes, position: int) -> int:
     """The int16 at ``position``."""
-    value = (int(data[position]) << 8) | int(data[position + 1])
+    value = _big_endian(data, position, 2)
     return value - ((value & 0x8000) << 1)
 
 

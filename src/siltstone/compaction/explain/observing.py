@@ -19,9 +19,9 @@ from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.hashing import siphash128_each
+from siltstone.base.records.inflate import pieces
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import CONTROL_BIT, Bytes, Directory, Flags, Int64, Words, delete_horizons
-from siltstone.base.records.pieces import pieces
 from siltstone.compaction.work import LogWork
 from siltstone.log.segments import unchanged, windows
 from siltstone.log.transactions import TransactionScan

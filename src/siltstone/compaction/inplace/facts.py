@@ -18,8 +18,8 @@ from siltstone.base.config import LONG_MAX, Config
 from siltstone.base.errors import CorruptFileError, UnsafeFileError
 from siltstone.base.records.codecs import DEFAULT_LIMIT, LIMIT_SETTING, Scratch
 from siltstone.base.records.decode import decode_records
+from siltstone.base.records.inflate import pieces
 from siltstone.base.records.layout import CONTROL_BIT, Directory, delete_horizons
-from siltstone.base.records.pieces import pieces
 from siltstone.compaction import report
 from siltstone.compaction.extraction import Group
 from siltstone.compaction.inplace import plan
