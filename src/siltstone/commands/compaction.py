@@ -18,11 +18,10 @@ from siltstone.base.errors import DirectoryRefusedError, SiltstoneError
 from siltstone.commands.places import Look, Place, refuse_unclean
 from siltstone.compaction.ledger.compactor import TwoPhaseCompactor
 from siltstone.compaction.ledger.engine import CompactionEngine, CompactionResult
-from siltstone.log.directory import open_directories, refuse_network_file_system
+from siltstone.log.directory import open_directories, refuse_network_file_system, refuse_unsafe_files
 from siltstone.log.ledger.manifest import LEDGER_PROPERTY, SUBSCRIPTION
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
-from siltstone.log.partition_files import refuse_unsafe_files
 from siltstone.log.read_only import ReadOnlyLog
 from siltstone.runtime.compaction_status import ERROR, RUNNING, CompactionStatus, of_topic, status_of
 from siltstone.runtime.compactions import Attempt, Threshold, backlog_bytes, compact_log, compaction_threshold

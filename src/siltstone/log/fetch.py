@@ -27,6 +27,7 @@ from siltstone.base.records.codecs import DEFAULT_LIMIT
 from siltstone.base.records.fetch_results import MessageSetSend
 from siltstone.base.records.layout import LOG_OVERHEAD, Bytes, Directory
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches
+from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.lookup import RecordPlace
 from siltstone.log.segment import LiveSegment
 
@@ -55,14 +56,6 @@ class LogView(NamedTuple):
     def size_of(self, number: int) -> int:
         """Bytes of segment ``number`` that belong to this view."""
         return self.active_size if number + 1 == len(self.segments) else self.segments[number].size
-
-
-class AbortedTransaction(NamedTuple):
-    """A producer's records from ``first_offset`` to its abort marker at ``last_offset`` do not count."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
 
 
 class FetchPosition(NamedTuple):
@@ -255,11 +248,11 @@ def _aborted(
         upper = view.segments[number + 1].base_offset if number + 1 < len(view.segments) else limit
     upper = min(upper, limit)
     found: list[AbortedTransaction] = []
-    for each in view.segments[number:]:
-        for producer_id, first, last, stable in each.aborted():
-            if last >= offset and first < upper:
-                found.append(AbortedTransaction(producer_id, first, last))
-            if stable >= upper:
+    for later in view.segments[number:]:
+        for transaction in later.aborted():
+            if transaction.last_offset >= offset and transaction.first_offset < upper:
+                found.append(transaction)
+            if transaction.last_stable_offset >= upper:
                 return tuple(found)
     return tuple(found)
 

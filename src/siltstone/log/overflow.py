@@ -21,10 +21,10 @@ from siltstone.base import files
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.layout import Directory
+from siltstone.log.directory import has_own_folder
 from siltstone.log.indexes import LARGEST_RELATIVE_OFFSET, IndexBuilder, read_entries
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import STAGING, segment_file
-from siltstone.log.partition_files import has_own_folder
 from siltstone.log.replacement import adopt, replace_segments
 from siltstone.log.segments import Segment, Window, windows
 

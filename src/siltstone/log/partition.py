@@ -26,21 +26,27 @@ from typing import NamedTuple
 import numpy as np
 
 from siltstone.base import files
-from siltstone.base.clock import Clock
+from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.config import LogConfig
-from siltstone.base.errors import OffsetOutOfRangeError, SourceChangedError, StorageError, UnsafeFileError
+from siltstone.base.errors import (
+    DirectoryRefusedError,
+    OffsetOutOfRangeError,
+    SourceChangedError,
+    StorageError,
+    UnsafeFileError,
+)
 from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes
-from siltstone.log.epochs import LeaderEpochs
+from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.fetch import LogView
 from siltstone.log.ledger.keeping import forget_behind
-from siltstone.log.names import SNAPSHOT, TopicPartition, parse_segment_file, segment_file
-from siltstone.log.producers import ProducerState, ProducerStates, load_producers
-from siltstone.log.recovery.partition import Recovered
+from siltstone.log.names import SNAPSHOT, TopicPartition, parse_partition, parse_segment_file, segment_file
+from siltstone.log.producers import ProducerStates, load_producers
+from siltstone.log.read_only import ViewedLog
+from siltstone.log.recovery.partition import Recovered, recover_partition
 from siltstone.log.replacement import NOTHING_KNOWN, Known, swap_in
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import Segment, find_segment, list_segments
 from siltstone.log.validation import Origin, Validated, validate_and_assign
-from siltstone.log.viewed import ViewedLog
 
 # The segments of an open log, in order: rolled, dropped, cut off, swapped (Kafka's ``LocalLog``).
 #
@@ -526,11 +532,11 @@ class PartitionLog(ViewedLog):
                 self._publish()
             return retired
 
-    def at_one_moment(self) -> tuple[LogView, ProducerState]:
+    def at_one_moment(self) -> tuple[LogView, ProducerStates]:
         """The view and the producers that belong to it, up to the log's end."""
         with self._lock:
-            entries = {entry.producer_id: entry for entry in self._producers.entries()}
-            return self.view, ProducerState(producers=entries, end_offset=self._log_end)
+            view, entries = self.view, self._producers.entries()
+        return view, ProducerStates.load(entries, view.log_end_offset)
 
     def update_config(self, config: LogConfig) -> None:
         """Settings that hold from now on: sizes at the next roll, policies at once."""
@@ -562,3 +568,40 @@ def _writable(data: Bytes | bytes | bytearray | memoryview) -> Bytes:
     """A writable array over the buffer, or a copy where it is not writable."""
     array: Bytes = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     return array if array.flags.writeable else array.copy()
+
+
+def partition_of(directory: Path) -> TopicPartition:
+    """Which partition a directory is, by its name. Raises DirectoryRefusedError for no ``topic-N``."""
+    where = parse_partition(directory.absolute().name)
+    if where is None:
+        raise DirectoryRefusedError(
+            f"{directory}: a partition's directory is named TOPIC-N, such as events-0"
+        )
+    return where
+
+
+def open_partition(
+    directory: Path,
+    config: LogConfig | None = None,
+    clock: Clock | None = None,
+    *,
+    clean: bool = False,
+    recovery_point: int = 0,
+    log_start: int = 0,
+) -> PartitionLog:
+    """Open one partition directory, made if it is not there, without a lock and without checkpoints.
+
+    For tools and tests: a program opens logs through a ``LogManager``. ``clean`` says that it was closed in
+    order; else everything from ``recovery_point`` on is checked. Raises CorruptRecordError, OSError.
+    """
+    config, clock = config or LogConfig(), clock or SystemClock()
+    files.make_directory(directory, parents=True)
+    recovered = recover_partition(
+        directory,
+        clean=clean,
+        recovery_point=recovery_point,
+        log_start=log_start,
+        config=config,
+        now_ms=clock.now_ms(),
+    )
+    return PartitionLog(partition_of(directory), recovered, config, clock)

@@ -1,6 +1,7 @@
-"""Reading log directories without a lock and without changing a byte: a backup, or beside a live broker.
+"""Logs that are read: ``ViewedLog``, the reading half of every log, and ``ReadOnlyLogs``.
 
-``ReadOnlyLogs`` finds the partitions; a log is looked at when it is first asked for. What a crash left is
+``ReadOnlyLogs`` opens log directories without a lock and without changing a byte: a backup, or beside a live
+broker. It finds the partitions; a log is looked at when it is first asked for. What a crash left is
 read as the next start would leave it: a torn tail is not seen, an index that does not fit is not used. What
 would have to be put right before it can be read at all is refused, with the advice to do that.
 """
@@ -11,18 +12,84 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Unpack
 
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import DirectoryRefusedError, UnknownTopicError
+from siltstone.base.records.fetch_results import MessageSetSend
+from siltstone.log import fetch
 from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, refuse_strangers
-from siltstone.log.fetch import LogView
+from siltstone.log.fetch import Fetched, FetchPosition, LogView
+from siltstone.log.ledger.reading import CompactedReader, open_reader
+from siltstone.log.lookup import RecordPlace
 from siltstone.log.names import TopicPartition, segment_file
 from siltstone.log.producers import ProducerStates
+from siltstone.log.reading import EARLIEST, LogReader, ReaderSettings, Start
 from siltstone.log.recovery.partition import Recovered, recover_partition
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import Segment, list_segments
-from siltstone.log.viewed import ViewedLog
+
+
+class ViewedLog:
+    """The reading half of ``PartitionLog`` and of ``ReadOnlyLog``; no lock is taken for it."""
+
+    where: TopicPartition
+    directory: Path
+    view: LogView
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that may be read."""
+        return self.view.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset behind the last record."""
+        return self.view.log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Up to where records may be read: the end, unless somebody who replicates says otherwise."""
+        return self.view.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Up to where every transaction is over."""
+        return self.view.last_stable_offset
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int = 1 << 20,
+        *,
+        isolation: str = fetch.READ_UNCOMMITTED,
+        whole_first: bool = True,
+        place: FetchPosition | None = None,
+    ) -> Fetched:
+        """Batches from the one that holds ``offset`` on; see ``fetch.read``."""
+        return fetch.read(
+            self.view, offset, max_bytes, isolation=isolation, whole_first=whole_first, place=place
+        )
+
+    def fetch(
+        self, offset: int, max_bytes: int = 1 << 20, *, isolation: str = fetch.READ_UNCOMMITTED
+    ) -> MessageSetSend:
+        """The answer to one fetch, as ``base.records.fetch_results`` encodes it; see ``fetch.answer``."""
+        return fetch.answer(self.view, offset, max_bytes, isolation=isolation)
+
+    def reader(
+        self, start: Start = EARLIEST, *, read_compacted: bool = False, **how: Unpack[ReaderSettings]
+    ) -> LogReader | CompactedReader:
+        """A cursor from ``start`` on; ``read_compacted``: over the log's compacted view, where it has one.
+
+        ``how`` as ``LogReader`` takes it. Raises UsageError, LedgerError, OSError.
+        """
+        return open_reader(self, start, read_compacted=read_compacted, **how)
+
+    def offset_for_time(self, timestamp: int) -> RecordPlace | None:
+        """The first record at or after a time in ms; see ``fetch.offset_for_time``."""
+        return fetch.offset_for_time(self.view, timestamp)
 
 
 class ReadOnlyLog(ViewedLog):

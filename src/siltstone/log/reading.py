@@ -32,11 +32,11 @@ from siltstone.log import fetch
 from siltstone.log.fetch import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
-    AbortedTransaction,
     Fetched,
     FetchPosition,
     LogView,
 )
+from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import LARGEST_BATCH
 from siltstone.log.transactions import Aborted, Carried, TransactionScan
@@ -294,7 +294,7 @@ def in_aborted(batches: Directory, aborted: tuple[AbortedTransaction, ...]) -> n
     """Which batches belong to aborted transactions: bool, one a batch."""
     found = np.zeros(len(batches), np.bool_)
     transactional = (batches["attributes"] & TRANSACTIONAL_BIT) != 0
-    for producer_id, first, last in aborted:
+    for producer_id, first, last, _ in aborted:
         found |= (
             (batches["producer_id"] == producer_id)
             & (batches["last_offset"] >= first)

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from siltstone.base import files
 from siltstone.base.errors import CorruptRecordError
+from siltstone.log.directory import refuse_unsafe_files
 from siltstone.log.names import (
     CLEANED,
     DELETED,
@@ -36,7 +37,6 @@ from siltstone.log.names import (
     parse_segment_file,
     segment_file,
 )
-from siltstone.log.partition_files import refuse_unsafe_files
 from siltstone.log.segments import windows
 
 Known = Mapping[int, Sequence[int]]

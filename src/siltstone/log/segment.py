@@ -18,7 +18,13 @@ from siltstone.base import files
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.layout import MAGIC_POSITION
-from siltstone.log.indexes import ENTRY_STRUCTS, LARGEST_RELATIVE_OFFSET, TRANSACTION_ENTRY, read_entries
+from siltstone.log.indexes import (
+    ENTRY_STRUCTS,
+    LARGEST_RELATIVE_OFFSET,
+    TRANSACTION_ENTRY,
+    AbortedTransaction,
+    read_entries,
+)
 from siltstone.log.lookup import (
     BatchPlace,
     RecordPlace,
@@ -218,7 +224,7 @@ class LiveSegment:
         self._appender: files.Appender | None = None
         self._reader: files.Reader | None = None
         self._opening = threading.Lock()
-        self._aborted: list[tuple[int, int, int, int]] | None = None
+        self._aborted: list[AbortedTransaction] | None = None
         self._since_entry = 0
         self._largest: tuple[int, int] | None = None
         self._first_time: int | None = None
@@ -294,8 +300,8 @@ class LiveSegment:
         if timestamp > (newest[0] if newest else NO_TIMESTAMP):
             self.time_index.add(timestamp, offset - self.base_offset)
 
-    def add_aborted(self, entries: Sequence[tuple[int, int, int, int]]) -> None:
-        """Entries of aborted transactions: (producer id, first offset, last offset, last stable offset)."""
+    def add_aborted(self, entries: Sequence[AbortedTransaction]) -> None:
+        """Add entries of aborted transactions to the transaction index."""
         rows = np.array([(0, *entry) for entry in entries], TRANSACTION_ENTRY)
         appender = files.Appender(self.path("txnindex"))
         try:
@@ -414,8 +420,8 @@ class LiveSegment:
             self.reader, timestamp, end=end, from_offset=from_offset, limit=batch_limit
         )
 
-    def aborted(self) -> list[tuple[int, int, int, int]]:
-        """Aborted transactions that ended here: (producer id, first, last, last stable offset)."""
+    def aborted(self) -> list[AbortedTransaction]:
+        """The aborted transactions whose markers are in this segment."""
         if not self.transaction_index_size:
             return []
         with self._opening:
@@ -423,7 +429,7 @@ class LiveSegment:
                 return self._aborted
             path = self.path("txnindex")
             rows = read_entries(files.read_bytes(path), "txnindex", str(path))
-            return [tuple(row.tolist())[1:] for row in rows]
+            return [AbortedTransaction(*row[1:]) for row in rows.tolist()]
 
     # Durability and going away
 
@@ -481,7 +487,7 @@ class LiveSegment:
         self.offset_index.cut(below=self.size, column=1)
         self.time_index.cut(below=offset - self.base_offset, column=1)
         if self.transaction_index_size:
-            kept = [entry for entry in self.aborted() if entry[2] < offset]
+            kept = [entry for entry in self.aborted() if entry.last_offset < offset]
             rows = np.array([(0, *entry) for entry in kept], TRANSACTION_ENTRY)
             files.replace(self.path("txnindex"), rows.tobytes())
             self.transaction_index_size = rows.nbytes

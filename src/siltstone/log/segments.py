@@ -23,10 +23,10 @@ from siltstone.base.errors import CorruptFileError, CorruptRecordError, SourceCh
 from siltstone.base.records.checksum import refuse_bad_checksum
 from siltstone.base.records.layout import MAGIC_POSITION, Bytes, Directory
 from siltstone.base.records.scan import SCAN_REASON, Scan, ScanEnd, scan_batches
+from siltstone.log.directory import partition_files, refuse_kind
 from siltstone.log.indexes import read_entries
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import SEGMENT_KINDS, parse_segment_file, segment_file
-from siltstone.log.partition_files import partition_files, refuse_kind
 
 DEFAULT_WINDOW_SIZE = 4 << 20
 LARGEST_BATCH = (1 << 31) - 1

@@ -36,7 +36,6 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone.base import files
-from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptFileError
 from siltstone.base.records.checksum import refuse_bad_checksum
 from siltstone.base.records.control import marker_of
@@ -52,13 +51,12 @@ from siltstone.base.records.layout import (
     Int64,
 )
 from siltstone.base.records.varint import read_int16
-from siltstone.log.indexes import TRANSACTION_ENTRY, read_entries
+from siltstone.log.indexes import TRANSACTION_ENTRY, AbortedTransaction, Entries, read_entries
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import segment_file
 from siltstone.log.segments import Segment
 
 Kinds = npt.NDArray[np.int8]
-Entries = np.ndarray[tuple[int], np.dtype[np.void]]
 DATA, COMMIT, ABORT, OTHER, EMPTY, SENSELESS = range(6)
 """What a batch is to a transaction; EMPTY: a control batch that an earlier cleaning has emptied."""
 CLOSED, OPEN, OBSERVED, UNLISTED, LISTED = range(5)
@@ -107,10 +105,9 @@ class Aborted:
         return cls._of(np.frombuffer(data, TRANSACTION_ENTRY), path)
 
     @classmethod
-    def among(cls, transactions: Iterable[tuple[int, int, int]], path: str = "") -> Aborted:
-        """From (producer id, first offset, last offset) each, in any order. Raises CorruptFileError."""
-        rows = [(0, *each, min(each[2] + 1, LONG_MAX)) for each in transactions]
-        return cls._of(np.array(rows, TRANSACTION_ENTRY), path)
+    def among(cls, transactions: Iterable[AbortedTransaction], path: str = "") -> Aborted:
+        """From transactions in any order. Raises CorruptFileError."""
+        return cls._of(np.array([(0, *each) for each in transactions], TRANSACTION_ENTRY), path)
 
     @classmethod
     def _of(cls, entries: Entries, path: str) -> Aborted:

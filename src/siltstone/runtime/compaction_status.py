@@ -21,8 +21,8 @@ from typing import Any
 
 from siltstone.base import files
 from siltstone.compaction.ledger.engine import CompactionResult
+from siltstone.log.directory import has_own_folder
 from siltstone.log.names import COMPACTED
-from siltstone.log.partition_files import has_own_folder
 
 NOT_RUN, RUNNING, SUCCESS, ERROR = "NOT_RUN", "RUNNING", "SUCCESS", "ERROR"
 STATUSES = (NOT_RUN, RUNNING, SUCCESS, ERROR)
