@@ -355,8 +355,8 @@ class PartitionLog(ViewedLog):
         self._publish()
 
     def _segment_for(self, validated: Validated, now_ms: int) -> LiveSegment:
-        active, size, last = self._list.active, len(validated.data), validated.last_offset
-        if active.must_roll(self.config, size, last, validated.max_timestamp, now_ms):
+        active = self._list.active
+        if active.must_roll(self.config, validated, now_ms):
             active = self._roll(validated.first_offset)
         epoch = validated.batches["leader_epoch"].item(-1)
         if epoch >= 0 and epoch != self._epochs.latest_epoch:
