@@ -37,7 +37,7 @@ def append(states: ProducerStates, data: Bytes, origin: Origin, next_offset: int
     validated = validate_and_assign(
         data, config=CONFIG, next_offset=next_offset, now_ms=1 << 50, leader_epoch=0, origin=origin
     )
-    assert states.check(validated.batches, validated.data, origin=origin, now_ms=1 << 50) is None
+    assert states.check(validated.batches, validated.data, origin=origin) is None
     aborted = states.update(validated.batches, validated.data)
     return validated, np.array([(0, *each) for each in aborted], TRANSACTION_ENTRY).tobytes()
 

@@ -48,7 +48,7 @@ def update(states: ProducerStates, *parts: Bytes) -> list[AbortedTransaction]:
 def test_batches_without_a_producer_only_move_the_end() -> None:
     states, one = ProducerStates(), at(sent(3), 10)
     batches = scan_batches(one).batches
-    assert states.check(batches, one, origin=Origin.CLIENT, now_ms=0) is None
+    assert states.check(batches, one, origin=Origin.CLIENT) is None
     assert states.update(batches, one) == []
     assert (states.end_offset, len(states)) == (13, 0)
     assert read_snapshot(states.snapshot()) == []

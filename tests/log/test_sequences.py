@@ -52,7 +52,7 @@ class Log:
         """Kafka's error code, the duplicate, or None. Nothing changes."""
         data, before = bytes_of(batch, self.end), self.states.snapshot()
         try:
-            return self.states.check(scan_batches(data).batches, data, origin=origin, now_ms=0)
+            return self.states.check(scan_batches(data).batches, data, origin=origin)
         except LogError as error:
             return error.code
         finally:

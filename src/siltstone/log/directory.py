@@ -30,7 +30,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX
@@ -264,9 +263,7 @@ class LogDirectory:
     def __enter__(self) -> LogDirectory:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -397,31 +394,27 @@ def partition_files(directory: Path, *, owned: bool = False) -> dict[str, files.
     ``owned``: those of Kafka's and Siltstone's must be the directory owner's, too. Raises UnsafeFileError,
     OSError.
     """
-    found = files.list_all(directory, may_go=(names.TEMPORARY, names.DELETED))
+    listed = files.list_all(directory, may_go=(names.TEMPORARY, names.DELETED))
     owner = files.stat(directory).owner if owned else None
-    for name, facts in sorted(found.items()):
-        if facts.kind != files.FILE or owner not in (None, facts.owner) or name in _FOLDERS:
-            _refuse_unsafe(directory / name, facts, owner)
-    return {name: facts for name, facts in found.items() if facts.kind == files.FILE}
+    for name, facts in sorted(listed.items()):
+        is_owned = owner in (None, facts.owner)
+        if facts.kind == files.FILE and is_owned and name not in _FOLDERS:
+            continue
+        if not names.is_kafkas_file(name) and name not in _FOLDERS:
+            continue
+        path = directory / name
+        refuse_kind(path, facts, files.DIRECTORY if name in _FOLDERS else files.FILE)
+        if not is_owned:
+            raise UnsafeFileError(
+                f"{path}: belongs to user {facts.owner}, but its partition directory to user {owner}; the "
+                f"log is left alone. Find out who put it there; if it is the log's own, chown {owner} {path}"
+            )
+    return {name: facts for name, facts in listed.items() if facts.kind == files.FILE}
 
 
 def refuse_unsafe_files(directory: Path, *, owned: bool = True) -> None:
     """Raises UnsafeFileError for the first file or folder that is not what it has to be, OSError."""
     partition_files(directory, owned=owned)
-
-
-def _refuse_unsafe(path: Path, facts: files.FileStat, owner: int | None) -> None:
-    if names.is_kafkas_file(path.name):
-        refuse_kind(path, facts, files.FILE)
-    elif path.name in _FOLDERS:
-        refuse_kind(path, facts, files.DIRECTORY)
-    else:
-        return
-    if owner not in (None, facts.owner):
-        raise UnsafeFileError(
-            f"{path}: belongs to user {facts.owner}, but its partition directory to user {owner}; the log is "
-            f"left alone. Find out who put it there; if it is the log's own, chown {owner} {path}"
-        )
 
 
 def refuse_kind(path: Path, facts: files.FileStat, wanted: str) -> None:

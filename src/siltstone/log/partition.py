@@ -71,8 +71,8 @@ class SegmentList:
         """The segment that is appended to."""
         return self.segments[-1]
 
-    def _live(self, found: Segment) -> LiveSegment:
-        return LiveSegment(found, self.config, created_ms=self._clock.now_ms(), jitter_ms=self._jitter())
+    def _live(self, segment: Segment) -> LiveSegment:
+        return LiveSegment(segment, self.config, created_ms=self._clock.now_ms(), jitter_ms=self._jitter())
 
     def _create(self, base_offset: int) -> LiveSegment:
         now_ms, jitter_ms = self._clock.now_ms(), self._jitter()
@@ -135,8 +135,8 @@ class SegmentList:
         """
         if self.segments[0].base_offset <= offset:
             self.truncate(offset)()
-        found = [segment for segment in self.segments if segment.base_offset == offset]
-        left = found[0] if found else self._create(offset)
+        there = (segment for segment in self.segments if segment.base_offset == offset)
+        left = next(there, None) or self._create(offset)
         self._remove([segment for segment in self.segments if segment is not left])
         self.segments = (left,)
 
@@ -148,13 +148,13 @@ class SegmentList:
 
     def closed(self, bases: Sequence[int]) -> tuple[LiveSegment, ...]:
         """The closed segments with these bases. Raises SourceChangedError when one is not there any more."""
-        found = tuple(segment for segment in self.segments[:-1] if segment.base_offset in bases)
-        if len(found) != len(bases):
+        closed = tuple(segment for segment in self.segments[:-1] if segment.base_offset in bases)
+        if len(closed) != len(bases):
             raise SourceChangedError(
                 f"{self.directory}: not all of the closed segments {sorted(bases)} are there any more; "
                 "nothing was swapped"
             )
-        return found
+        return closed
 
     def swap_files(
         self, new: Sequence[int], going: Sequence[LiveSegment], known: Known
@@ -311,8 +311,10 @@ class PartitionLog(ViewedLog):
             finally:
                 if appended is None or appended.duplicate:
                     buffer[:BATCH_OVERHEAD] = header
-            due = self._flush_is_due(now_ms)
-        if sync or due:
+            unflushed = self._log_end - self.recovery_point
+            is_due = unflushed >= self.config.flush_messages
+            is_due |= now_ms - self.flushed_ms >= self.config.flush_ms
+        if sync or is_due:
             self.flush()
         return appended
 
@@ -325,11 +327,10 @@ class PartitionLog(ViewedLog):
             leader_epoch=(self._epochs.latest_epoch or 0) if leader_epoch is None else leader_epoch,
             origin=origin,
         )
-        batches = validated.batches
-        again = self._producers.check(batches, validated.data, origin=origin, now_ms=now_ms)
-        if again is not None:
+        stored = self._producers.check(validated.batches, validated.data, origin=origin)
+        if stored is not None:
             return Appended(
-                again.first_offset, again.last_offset, again.timestamp_ms, True, validated.left_out
+                stored.first_offset, stored.last_offset, stored.timestamp_ms, True, validated.left_out
             )
         try:
             self._write(validated, now_ms)
@@ -340,7 +341,12 @@ class PartitionLog(ViewedLog):
 
     def _write(self, validated: Validated, now_ms: int) -> None:
         try:
-            active = self._segment_for(validated, now_ms)
+            active = self._list.active
+            if active.must_roll(self.config, validated, now_ms):
+                active = self._roll(validated.first_offset)
+            epoch = validated.batches["leader_epoch"].item(-1)
+            if epoch >= 0 and epoch != self._epochs.latest_epoch:
+                self._epochs.assign(epoch, validated.first_offset)
             active.append(validated)
         except OSError as error:
             if error.errno not in _FULL:
@@ -353,19 +359,6 @@ class PartitionLog(ViewedLog):
             active.add_aborted(aborted)
         self._log_end = validated.last_offset + 1
         self._publish()
-
-    def _segment_for(self, validated: Validated, now_ms: int) -> LiveSegment:
-        active = self._list.active
-        if active.must_roll(self.config, validated, now_ms):
-            active = self._roll(validated.first_offset)
-        epoch = validated.batches["leader_epoch"].item(-1)
-        if epoch >= 0 and epoch != self._epochs.latest_epoch:
-            self._epochs.assign(epoch, validated.first_offset)
-        return active
-
-    def _flush_is_due(self, now_ms: int) -> bool:
-        unflushed = self._log_end - self.recovery_point
-        return unflushed >= self.config.flush_messages or now_ms - self.flushed_ms >= self.config.flush_ms
 
     def roll(self, base_offset: int | None = None) -> None:
         """Begin a new active segment, at the end unless told."""
@@ -387,15 +380,12 @@ class PartitionLog(ViewedLog):
         if not files.exists(path):
             files.replace(path, self._producers.snapshot())
 
-    def flush(self) -> None:
-        """Make everything that was appended before this call durable. Raises StorageError."""
-        self._flush(including_active=True)
-
     def flush_closed(self) -> None:
-        """The same for the segments that are not appended to any more."""
-        self._flush(including_active=False)
+        """Make the segments that are not appended to any more durable. Raises StorageError."""
+        self.flush(including_active=False)
 
-    def _flush(self, *, including_active: bool) -> None:
+    def flush(self, *, including_active: bool = True) -> None:
+        """Make everything that was appended before this call durable. Raises StorageError."""
         with self._lock:
             if self._closed or self.offline is not None:
                 return

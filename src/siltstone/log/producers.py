@@ -233,7 +233,7 @@ def refuse(
     """Raise what Kafka raises for a batch that does not follow on the producer's state.
 
     A replica takes its leader's batches as they are, but a batch outside of an open transaction. Coordinators
-    write without sequences. Without the ``marker`` of a control batch its coordinator epoch is not checked.
+    write without sequences. ``marker`` is that of a control batch.
     """
     who = f"producer {batch.producer_id}"
     replicated = origin is Origin.REPLICATION
@@ -241,8 +241,8 @@ def refuse(
         raise InvalidProducerEpochError(
             f"{who}: epoch {batch.epoch} is over, {producer.epoch} has been seen: begin with a new producer"
         )
-    if batch.control:
-        if marker is not None and marker.coordinator_epoch < producer.coordinator_epoch and not replicated:
+    if marker is not None:
+        if marker.coordinator_epoch < producer.coordinator_epoch and not replicated:
             raise TransactionCoordinatorFencedError(
                 f"{who}: a marker of coordinator epoch {marker.coordinator_epoch}, after one of "
                 f"{producer.coordinator_epoch}: another coordinator has taken over"
@@ -307,14 +307,11 @@ class ProducerStates:
         """The bytes of a ``.snapshot`` at ``end_offset``: Kafka's, its producers by id."""
         return write_snapshot(self.entries())
 
-    def check(
-        self, batches: Directory, data: Bytes | None = None, *, origin: Origin, now_ms: int = 0
-    ) -> ProducerBatch | None:
-        """May ``batches`` be appended? Changes nothing.
+    def check(self, batches: Directory, data: Bytes, *, origin: Origin) -> ProducerBatch | None:
+        """May ``batches`` of ``data`` be appended? Changes nothing.
 
-        ``data`` is what they are rows of: without it a marker's coordinator epoch is not checked. Returns the
-        stored batch when a client sends one of its last five again. ``now_ms`` plays no part: a producer is
-        known until ``expire`` says otherwise. Raises OutOfOrderSequenceError, InvalidProducerEpochError,
+        Returns the stored batch when a client sends one of its last five again. A producer is known until
+        ``expire`` forgets it. Raises OutOfOrderSequenceError, InvalidProducerEpochError,
         InvalidTransactionStateError, TransactionCoordinatorFencedError; and InvalidRecordError for a marker
         that makes no sense.
         """
@@ -337,7 +334,7 @@ class ProducerStates:
             copy = after[who] = replace(producer, batches=producer.batches.copy())
             if marker is not None:
                 copy.add_marker(batch, marker)
-            elif not batch.control:
+            else:
                 copy.add_data(batch)
         return None
 
@@ -409,9 +406,7 @@ def _producer_rows(batches: Directory) -> list[int]:
     return rows
 
 
-def _marker_to_append(data: Bytes | None, batches: Directory, row: int) -> EndTransactionMarker | None:
-    if data is None:
-        return None
+def _marker_to_append(data: Bytes, batches: Directory, row: int) -> EndTransactionMarker:
     try:
         marker = marker_of(data, batches, row)
     except CorruptRecordError as error:

@@ -9,9 +9,8 @@ would have to be put right before it can be read at all is refused, with the adv
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Unpack
 
 from siltstone.base.clock import Clock, SystemClock
@@ -92,6 +91,7 @@ class ViewedLog:
         return fetch.offset_for_time(self.view, timestamp)
 
 
+@dataclass(eq=False)
 class ReadOnlyLog(ViewedLog):
     """One partition as it was when it was opened: ``view``; ``where``, ``directory``.
 
@@ -99,19 +99,11 @@ class ReadOnlyLog(ViewedLog):
     ``first_dirty_offset``: below it the log was cleaned, 0 where it never was.
     """
 
-    def __init__(
-        self,
-        where: TopicPartition,
-        directory: Path,
-        view: LogView,
-        not_shown: tuple[str, ...] = (),
-        first_dirty_offset: int = 0,
-    ) -> None:
-        self.where = where
-        self.directory = directory
-        self.view = view
-        self.not_shown = not_shown
-        self.first_dirty_offset = first_dirty_offset
+    where: TopicPartition
+    directory: Path
+    view: LogView
+    not_shown: tuple[str, ...] = ()
+    first_dirty_offset: int = 0
 
 
 class ReadOnlyLogs:
@@ -122,38 +114,35 @@ class ReadOnlyLogs:
         opened = open_directories([Path(each) for each in directories], lock=False)
         refuse_strangers(opened)
         self._clock = clock or SystemClock()
-        self._checkpoints = [(each, each.checkpoints()) for each in opened]
+        self._places: dict[TopicPartition, tuple[LogDirectory, Checkpoints]] = {}
+        for directory in opened:
+            self._places |= dict.fromkeys(directory.partitions, (directory, directory.checkpoints()))
         self._opened: dict[TopicPartition, ReadOnlyLog] = {}
 
     def __iter__(self) -> Iterator[TopicPartition]:
-        return iter(sorted(where for each, _ in self._checkpoints for where in each.partitions))
+        return iter(sorted(self._places))
 
     def __len__(self) -> int:
-        return sum(len(each.partitions) for each, _ in self._checkpoints)
+        return len(self._places)
 
     def __contains__(self, where: object) -> bool:
-        return any(where in each.partitions for each, _ in self._checkpoints)
+        return where in self._places
 
     def directory_of(self, where: TopicPartition) -> Path:
-        """A partition's directory, without a look at its log. Raises UnknownTopicError."""
-        for directory, _ in self._checkpoints:
-            if where in directory.partitions:
-                return directory.partitions[where]
-        raise UnknownTopicError(f"{where}: there is no such partition here")
+        """A partition's directory; its log is not read. Raises UnknownTopicError."""
+        if where not in self._places:
+            raise UnknownTopicError(f"{where}: there is no such partition here")
+        return self._places[where][0].partitions[where]
 
     def __getitem__(self, where: TopicPartition | tuple[str, int]) -> ReadOnlyLog:
         where = where if isinstance(where, TopicPartition) else TopicPartition(*where)
         if where not in self._opened:
-            for directory, checkpoints in self._checkpoints:
-                if where in directory.partitions:
-                    self._opened[where] = self._open(where, directory, checkpoints)
-                    break
-            else:
-                raise UnknownTopicError(f"{where}: there is no such partition here")
+            self._opened[where] = self._open(where, self.directory_of(where), *self._places[where])
         return self._opened[where]
 
-    def _open(self, where: TopicPartition, directory: LogDirectory, checkpoints: Checkpoints) -> ReadOnlyLog:
-        path = directory.partitions[where]
+    def _open(
+        self, where: TopicPartition, path: Path, directory: LogDirectory, checkpoints: Checkpoints
+    ) -> ReadOnlyLog:
         recovered = recover_partition(
             path,
             clean=directory.was_stopped_cleanly,
@@ -176,9 +165,7 @@ class ReadOnlyLogs:
     def __enter__(self) -> ReadOnlyLogs:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -204,12 +191,11 @@ def _view(recovered: Recovered, high_watermark: int) -> LogView:
 def _live(segment: Segment, recovered: Recovered) -> LiveSegment:
     """Without the indexes that would be built again."""
 
-    def size(kind: str, known: int) -> int:
-        return 0 if segment_file(segment.base_offset, kind) in recovered.rebuilt_indexes else known
-
+    names = (segment_file(segment.base_offset, kind) for kind in ("index", "timeindex"))
+    offset_index, time_index = (name not in recovered.rebuilt_indexes for name in names)
     fit = replace(
         segment,
-        offset_index_size=size("index", segment.offset_index_size),
-        time_index_size=size("timeindex", segment.time_index_size),
+        offset_index_size=segment.offset_index_size if offset_index else 0,
+        time_index_size=segment.time_index_size if time_index else 0,
     )
     return LiveSegment(fit, LogConfig(), created_ms=segment.modified_ms)
