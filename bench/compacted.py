@@ -24,8 +24,7 @@ from siltstone.base.clock import SystemClock
 from siltstone.base.config import LogConfig
 from siltstone.compaction.ledger.compactor import CompactionEngine, CompactionResult, TwoPhaseCompactor
 from siltstone.log.ledger.reading import CompactedReader
-from siltstone.log.opening import open_partition
-from siltstone.log.partition import PartitionLog
+from siltstone.log.partition import PartitionLog, open_partition
 from siltstone.log.reading import LogReader, Polled
 from siltstone.log.segments import list_segments, windows
 

@@ -28,7 +28,7 @@ from siltstone.base.records.scan import scan_batches
 from siltstone.log.checkpoints import write_checkpoint
 from siltstone.log.indexes import IndexBuilder
 from siltstone.log.names import TopicPartition, segment_file
-from siltstone.log.snapshots import write_snapshot
+from siltstone.log.producers import write_snapshot
 
 WHERE = TopicPartition("bench", 0)
 SEGMENT_BYTES = 128 << 20

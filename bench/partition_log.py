@@ -20,8 +20,7 @@ import numpy as np
 
 from siltstone.base.config import LogConfig
 from siltstone.base.records.build import BatchShape, Spans, build_batch
-from siltstone.log.opening import open_partition
-from siltstone.log.partition import PartitionLog
+from siltstone.log.partition import PartitionLog, open_partition
 from siltstone.runtime.manager import LogManager
 
 RECORD_VALUE = bytes(range(100))

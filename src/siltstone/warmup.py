@@ -21,7 +21,7 @@ from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, Two
 from siltstone.compaction.warm_up import clean_small_log, small_batches
 from siltstone.log.ledger.manifest import ORDERS
 from siltstone.log.ledger.reading import CompactedReader
-from siltstone.log.opening import open_partition
+from siltstone.log.partition import open_partition
 from siltstone.log.reading import LogReader
 from siltstone.log.validation import Origin
 

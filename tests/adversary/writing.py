@@ -68,7 +68,7 @@ def write_meta(data: Path, ends: Mapping[tuple[str, int], int]) -> None:
 
 
 def snapshot(entries: Iterable[tuple[int, ...]]) -> bytes:
-    """A producer snapshot with the right checksum; entries as in the drawing of ``log/snapshots.py``."""
+    """A producer snapshot with the right checksum; entries as in the drawing of ``log/producers.py``."""
     rows = [SNAPSHOT.pack(*entry) for entry in entries]
     body = struct.pack(">I", len(rows)) + b"".join(rows)
     return struct.pack(">hI", 1, crc32c(body)) + body

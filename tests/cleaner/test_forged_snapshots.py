@@ -10,7 +10,7 @@ from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, UNCLEANABLE, LogResult
 from siltstone.log.names import segment_file
-from siltstone.log.snapshots import ProducerEntry, write_snapshot
+from siltstone.log.producers import ProducerEntry, write_snapshot
 from tests.cleaner import logs
 from tests.cleaner.logs import one
 from tests.cleaner.transactional import data, marker, write_index

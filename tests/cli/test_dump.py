@@ -20,7 +20,7 @@ from siltstone.cli.main import run
 from siltstone.log.dump.batches import decode_record
 from siltstone.log.dump.files import MOST_FINDINGS, DumpOptions, dump_file, identify
 from siltstone.log.dump.rows import printable
-from siltstone.log.index_checks import Finding
+from siltstone.log.indexes import Finding
 from tests.golden_sets import case_names, legacy_names, read_records
 
 Line = dict[str, Any]

@@ -24,7 +24,7 @@ from siltstone.log.ledger.manifest import Cursor, encode_cursor
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.ledger.store import LedgerStore, settle
 from siltstone.log.names import segment_file
-from siltstone.log.opening import open_partition
+from siltstone.log.partition import open_partition
 from siltstone.log.replacement import delete_oldest, finish_replacement
 from siltstone.log.segments import list_segments
 from tests.cleaner import logs

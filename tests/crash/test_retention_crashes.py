@@ -23,8 +23,8 @@ from siltstone.compaction.report import CLEANED, NOTHING_TO_DO
 from siltstone.log import replacement
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import CLEANER_CHECKPOINT, SNAPSHOT, segment_file
+from siltstone.log.producers import write_snapshot
 from siltstone.log.replacement import finish_replacement, interrupted
-from siltstone.log.snapshots import write_snapshot
 from tests.cleaner import logs
 from tests.cleaner.logs import DAY, NOW, Rec
 from tests.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded

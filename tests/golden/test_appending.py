@@ -37,7 +37,7 @@ def append(states: ProducerStates, data: Bytes, origin: Origin, next_offset: int
     validated = validate_and_assign(
         data, config=CONFIG, next_offset=next_offset, now_ms=1 << 50, leader_epoch=0, origin=origin
     )
-    assert states.check(validated.batches, validated.data, origin=origin, now_ms=1 << 50) is None
+    assert states.check(validated.batches, validated.data, origin=origin) is None
     aborted = states.update(validated.batches, validated.data)
     return validated, np.array([(0, *each) for each in aborted], TRANSACTION_ENTRY).tobytes()
 
@@ -49,19 +49,19 @@ def test_snapshots_and_transaction_indexes(golden: Path, name: str, origin: Orig
     for segment in list_segments(directory):
         if segment.base_offset:
             assert states.snapshot() == bytes_of(directory, segment.base_offset, "snapshot")
-            assert states.map_end_offset == segment.base_offset
+            assert states.end_offset == segment.base_offset
         entries = b""
         for stored in stored_batches(Path(segment.path)):
             data, who = stored.copy(), origin
             if origin is Origin.CLIENT:
                 who = Origin.COORDINATOR if stored[22] & CONTROL_BIT else Origin.CLIENT
                 data[:8] = 0
-            validated, indexed = append(states, data, who, states.map_end_offset)
+            validated, indexed = append(states, data, who, states.end_offset)
             assert validated.data.tobytes() == stored.tobytes()
             entries += indexed
             appended += 1
         assert entries == bytes_of(directory, segment.base_offset, "txnindex")
-    end = states.map_end_offset
+    end = states.end_offset
     assert states.snapshot() == bytes_of(directory, end, "snapshot")
     assert appended > 50
 
@@ -71,7 +71,7 @@ def test_every_batch_again_is_a_duplicate(golden: Path) -> None:
     for segment in list_segments(golden / "idempotent" / "before"):
         for stored in stored_batches(Path(segment.path)):
             data = stored.copy()
-            validated, _ = append(states, data, Origin.REPLICATION, states.map_end_offset)
+            validated, _ = append(states, data, Origin.REPLICATION, states.end_offset)
             before = states.snapshot()
             again = states.check(validated.batches, data, origin=Origin.CLIENT)
             if validated.batches["producer_id"][0] >= 0:

@@ -16,8 +16,7 @@ from siltstone.base import files
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import Config, LogConfig, parse_topic_config
 from siltstone.log.names import SEGMENT_KINDS, SNAPSHOT, segment_file
-from siltstone.log.opening import open_partition
-from siltstone.log.partition import PartitionLog
+from siltstone.log.partition import PartitionLog, open_partition
 from siltstone.log.segments import Segment, list_segments, windows
 from siltstone.log.validation import Origin
 from tests.golden_sets import DATA, Case, load_case

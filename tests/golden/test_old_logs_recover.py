@@ -11,7 +11,7 @@ from siltstone.base import files
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import LogConfig
 from siltstone.base.records.decode import decode_records
-from siltstone.log.opening import open_partition
+from siltstone.log.partition import open_partition
 from siltstone.log.reading import LogReader
 from siltstone.log.recovery.partition import recover_partition
 from siltstone.log.segments import list_segments, windows

@@ -15,7 +15,7 @@ import pytest
 
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import CorruptRecordError
-from siltstone.log.epochs import LeaderEpochs
+from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.recovery.partition import Recovered, recover_partition
 from tests import golden_sets
 from tests.cleaner.logs import tree

@@ -24,9 +24,9 @@ from siltstone.base.records.scan import scan_batches
 from siltstone.log.fetch import MAX_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
+from siltstone.log.producers import read_snapshot
 from siltstone.log.reading import HasView, LogReader
 from siltstone.log.recovery import partition as recovery
-from siltstone.log.snapshots import read_snapshot
 from siltstone.log.validation import Origin
 
 from . import clients, real_clients, siltstone_command, tools

@@ -21,8 +21,7 @@ from siltstone.compaction.inplace.facts import Choices, LogState, Planned, plan_
 from siltstone.log.directory import Checkpoints, LogDirectory
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, Fetched
 from siltstone.log.names import STAGING
-from siltstone.log.opening import partition_of
-from siltstone.log.partition import Background, PartitionLog, run_now
+from siltstone.log.partition import Background, PartitionLog, partition_of, run_now
 from siltstone.log.recovery.partition import Recovered, recover_partition
 from siltstone.log.replacement import adopt
 from tests.cleaner.logs import WHERE, settings

@@ -16,8 +16,7 @@ from siltstone.base.errors import (
     UnreadableBatchError,
 )
 from siltstone.base.records.layout import Bytes
-from siltstone.log.opening import open_partition
-from siltstone.log.partition import PartitionLog
+from siltstone.log.partition import PartitionLog, open_partition
 from siltstone.log.validation import Origin
 from tests.log.batches import TIME, array, edited, sent
 

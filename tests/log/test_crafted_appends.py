@@ -17,8 +17,7 @@ from siltstone.base.records.layout import DELETE_HORIZON_BIT
 from siltstone.base.records.scan import scan_batches
 from siltstone.commands import clean as app
 from siltstone.compaction.engine import InProcessEngine
-from siltstone.log.opening import open_partition
-from siltstone.log.partition import PartitionLog
+from siltstone.log.partition import PartitionLog, open_partition
 from siltstone.log.recovery.partition import recover_partition
 from tests.golden_sets import write_checkpoint
 from tests.in_memory import FOLDER

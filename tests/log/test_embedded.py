@@ -21,8 +21,7 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.log import names
-from siltstone.log.checkpoints import read_checkpoint
-from siltstone.log.epochs import LeaderEpochs
+from siltstone.log.checkpoints import LeaderEpochs, read_checkpoint
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.reading import LogReader

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from siltstone.base.errors import CorruptFileError
-from siltstone.log.epochs import LeaderEpochs
+from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.names import LEADER_EPOCH_CHECKPOINT
 
 FIVE = [(2, 0), (3, 10), (5, 20), (6, 35), (9, 40)]

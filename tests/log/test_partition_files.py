@@ -12,8 +12,7 @@ import pytest
 from siltstone.base import files
 from siltstone.base.errors import CorruptFileError, NotALogDirectoryError, UnsafeFileError
 from siltstone.log.checkpoints import read_topic_id
-from siltstone.log.directory import LogDirectory
-from siltstone.log.partition_files import partition_files, refuse_unsafe_files
+from siltstone.log.directory import LogDirectory, partition_files, refuse_unsafe_files
 from siltstone.log.replacement import finish_replacement
 from siltstone.log.segments import find_segment, list_segments
 from tests.cleaner import logs

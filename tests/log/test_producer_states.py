@@ -9,8 +9,8 @@ from siltstone.base.errors import CorruptRecordError, InvalidRecordError, OutOfO
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.base.records.layout import BATCH, Bytes
 from siltstone.base.records.scan import scan_batches
-from siltstone.log.producers import AbortedTxn, ProducerBatch, ProducerStates
-from siltstone.log.snapshots import ProducerEntry, read_snapshot
+from siltstone.log.indexes import AbortedTransaction
+from siltstone.log.producers import ProducerBatch, ProducerEntry, ProducerStates, read_snapshot
 from siltstone.log.validation import Origin
 from tests.cleaner.logs import Rec
 from tests.log.batches import TIME, edited, of_records, sent
@@ -40,7 +40,7 @@ def marker(offset: int, producer: int = 1, *, commit: bool = True, coordinator: 
     return at(made, offset)
 
 
-def update(states: ProducerStates, *parts: Bytes) -> list[AbortedTxn]:
+def update(states: ProducerStates, *parts: Bytes) -> list[AbortedTransaction]:
     whole = np.concatenate(parts)
     return states.update(scan_batches(whole).batches, whole)
 
@@ -48,9 +48,9 @@ def update(states: ProducerStates, *parts: Bytes) -> list[AbortedTxn]:
 def test_batches_without_a_producer_only_move_the_end() -> None:
     states, one = ProducerStates(), at(sent(3), 10)
     batches = scan_batches(one).batches
-    assert states.check(batches, one, origin=Origin.CLIENT, now_ms=0) is None
+    assert states.check(batches, one, origin=Origin.CLIENT) is None
     assert states.update(batches, one) == []
-    assert (states.map_end_offset, len(states)) == (13, 0)
+    assert (states.end_offset, len(states)) == (13, 0)
     assert read_snapshot(states.snapshot()) == []
 
 
@@ -60,7 +60,7 @@ def test_transactions_hold_the_stable_offset_back() -> None:
     update(states, data(0), data(1, 2, transactional=True), data(2, 3, transactional=True))
     assert states.last_stable_offset(3) == states.first_unstable_offset == 1
     assert states.last_stable_offset(1) == 1 and states.last_stable_offset(0) == 0
-    assert update(states, marker(3, 2, commit=False)) == [AbortedTxn(2, 1, 3, 2)]
+    assert update(states, marker(3, 2, commit=False)) == [AbortedTransaction(2, 1, 3, 2)]
     assert states.last_stable_offset(3) == 1, "the marker may still be lost"
     assert states.last_stable_offset(4) == 2
     assert update(states, marker(4, 3)) == []
@@ -84,7 +84,7 @@ def test_an_emptied_marker_is_passed_over() -> None:
     batches = scan_batches(empty).batches
     assert states.check(batches, empty, origin=Origin.COORDINATOR) is None
     assert states.update(batches, empty) == []
-    assert len(states) == 0 and states.map_end_offset == 1
+    assert len(states) == 0 and states.end_offset == 1
 
 
 def test_a_control_record_that_is_no_marker() -> None:
@@ -121,7 +121,7 @@ def test_a_snapshot_has_the_last_batch_only() -> None:
         )
     ]
     again = ProducerStates.load(states.entries(), 5)
-    assert (again.entries(), again.map_end_offset) == (states.entries(), 5)
+    assert (again.entries(), again.end_offset) == (states.entries(), 5)
     for known, found in ((states, True), (again, False)):
         first = data(9, count=2)
         batches = scan_batches(first).batches
@@ -138,7 +138,7 @@ def test_open_transactions_survive_a_snapshot() -> None:
     update(states, data(4, 8, transactional=True))
     again = ProducerStates.load(read_snapshot(states.snapshot()), 5)
     assert again.last_stable_offset(100) == 4
-    assert update(again, marker(5, 8, commit=False)) == [AbortedTxn(8, 4, 5, 6)]
+    assert update(again, marker(5, 8, commit=False)) == [AbortedTransaction(8, 4, 5, 6)]
     assert again.last_stable_offset(100) == 100
 
 

@@ -6,9 +6,14 @@ from pathlib import Path
 
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.log.names import segment_file
-from siltstone.log.producers import ProducerState, producer_state
+from siltstone.log.producers import (
+    ProducerEntry,
+    ProducerStates,
+    load_producers,
+    read_snapshot,
+    write_snapshot,
+)
 from siltstone.log.segments import list_segments
-from siltstone.log.snapshots import ProducerEntry, read_snapshot, write_snapshot
 from tests import golden_sets
 from tests.cleaner import logs
 from tests.cleaner.logs import Rec, batch, one
@@ -31,17 +36,21 @@ def of(offset: int, producer: int, sequence: int = 0, count: int = 1, **shape: o
     return batch(rows, producer_id=producer, producer_epoch=0, base_sequence=sequence, **shape)
 
 
-def state_of(partition: Path) -> ProducerState:
-    return producer_state(partition, list_segments(partition))
+def state_of(partition: Path) -> ProducerStates:
+    return load_producers(partition, list_segments(partition))
+
+
+def known(state: ProducerStates) -> dict[int, ProducerEntry]:
+    return {entry.producer_id: entry for entry in state.entries()}
 
 
 def test_without_a_snapshot_the_whole_log_counts(tmp_path: Path) -> None:
     log = {0: [of(0, 1), of(1, 2, count=3)], 4: [one(4, "x"), of(5, 1, 7)]}
     state = state_of(logs.write_log(tmp_path / "log", log))
     assert state.end_offset == 6
-    assert {who: e.last_offset for who, e in state.producers.items()} == {1: 5, 2: 3}
-    assert state.producers[2].last_sequence == 2 and state.producers[2].offset_delta == 2
-    assert state.producers[1].last_sequence == 7
+    assert {who: e.last_offset for who, e in known(state).items()} == {1: 5, 2: 3}
+    assert known(state)[2].last_sequence == 2 and known(state)[2].offset_delta == 2
+    assert known(state)[1].last_sequence == 7
 
 
 def test_the_tail_after_an_old_snapshot(tmp_path: Path) -> None:
@@ -49,15 +58,15 @@ def test_the_tail_after_an_old_snapshot(tmp_path: Path) -> None:
     partition = logs.write_log(tmp_path / "log", log)
     (partition / segment_file(1, "snapshot")).write_bytes(write_snapshot([entry(1, 0), entry(9, 0)]))
     state = state_of(partition)
-    assert {who: e.last_offset for who, e in state.producers.items()} == {1: 0, 2: 3, 3: 2, 9: 0}
+    assert {who: e.last_offset for who, e in known(state).items()} == {1: 0, 2: 3, 3: 2, 9: 0}
 
 
 def test_a_snapshot_in_mid_segment_is_gone_on_from(tmp_path: Path) -> None:
     partition = logs.write_log(tmp_path / "log", {0: [of(0, 1), of(1, 1, 1), of(2, 2)]})
     (partition / segment_file(2, "snapshot")).write_bytes(write_snapshot([entry(1, 1, timestamp_ms=77)]))
     state = state_of(partition)
-    assert state.producers[1].timestamp_ms == 77
-    assert state.producers[2].last_offset == 2
+    assert known(state)[1].timestamp_ms == 77
+    assert known(state)[2].last_offset == 2
 
 
 def test_the_newest_sound_snapshot_wins(tmp_path: Path) -> None:
@@ -66,24 +75,24 @@ def test_the_newest_sound_snapshot_wins(tmp_path: Path) -> None:
     (partition / segment_file(8, "snapshot")).write_bytes(b"garbage that is long enough")
     (partition / segment_file(9, "snapshot", ".deleted")).write_bytes(write_snapshot([]))
     state = state_of(partition)
-    assert state.producers[1].timestamp_ms == 5
-    assert set(state.producers) == {1, 2}
+    assert known(state)[1].timestamp_ms == 5
+    assert set(known(state)) == {1, 2}
     assert state.end_offset == 8
 
 
 def test_who_is_alive(tmp_path: Path) -> None:
     producers = {1: entry(1, 0, timestamp_ms=100), 2: entry(2, 1, timestamp_ms=101)}
     producers[3] = entry(3, 2, timestamp_ms=0, open_transaction_offset=2)
-    state = ProducerState(producers=producers, end_offset=3)
+    state = ProducerStates.load(producers.values(), 3)
     assert [e.producer_id for e in state.alive(200, 100)] == [2, 3]
     assert state.first_open_transaction() == 2
-    assert ProducerState(producers={}, end_offset=0).first_open_transaction() is None
+    assert ProducerStates().first_open_transaction() is None
 
 
 def test_sequences_wrap_around(tmp_path: Path) -> None:
     biggest = (1 << 31) - 1
     state = state_of(logs.write_log(tmp_path / "log", {0: [of(0, 1, biggest - 1, count=4)]}))
-    assert state.producers[1].last_sequence == 1
+    assert known(state)[1].last_sequence == 1
 
 
 def test_an_open_transaction_and_its_marker(tmp_path: Path) -> None:
@@ -96,8 +105,8 @@ def test_an_open_transaction_and_its_marker(tmp_path: Path) -> None:
     marker = (3).to_bytes(8, "big") + made.tobytes()[8:]
     ended = state_of(logs.write_log(tmp_path / "ended", {0: [*began, marker]}))
     assert ended.first_open_transaction() is None
-    assert ended.producers[7].last_offset == 2
-    assert ended.producers[7].coordinator_epoch == 4
+    assert known(ended)[7].last_offset == 2
+    assert known(ended)[7].coordinator_epoch == 4
 
 
 def test_the_state_at_each_of_kafkas_snapshots(golden: Path, tmp_path: Path) -> None:
@@ -114,7 +123,7 @@ def test_the_state_at_each_of_kafkas_snapshots(golden: Path, tmp_path: Path) -> 
         state = state_of(partition)
         assert state.end_offset == int(newest.stem)
         for who, wanted in kafkas.items():
-            mine = state.producers[who]
+            mine = known(state)[who]
             fields = (
                 "producer_epoch",
                 "last_sequence",
@@ -137,9 +146,9 @@ def test_a_snapshot_beyond_the_logs_end_is_none_of_its(tmp_path: Path) -> None:
         (partition / segment_file(offset, "snapshot")).write_bytes(write_snapshot([entry(3, 2)]))
         state = state_of(partition)
         assert (state.first_open_transaction(), state.end_offset) == (2, 3)
-        assert sorted(state.producers) == [1, 2, 3]
+        assert sorted(known(state)) == [1, 2, 3]
     (partition / segment_file(3, "snapshot")).write_bytes(write_snapshot([entry(3, 2)]))
-    assert list(state_of(partition).producers) == [3]  # at the end itself it may be one
+    assert list(known(state_of(partition))) == [3]  # at the end itself it may be one
 
 
 def test_a_snapshot_below_the_first_segment_is_of_a_log_that_is_gone(tmp_path: Path) -> None:
@@ -147,7 +156,7 @@ def test_a_snapshot_below_the_first_segment_is_of_a_log_that_is_gone(tmp_path: P
     stale = entry(9, 3, open_transaction_offset=3)
     (partition / segment_file(4, "snapshot")).write_bytes(write_snapshot([stale]))
     state = state_of(partition)
-    assert state.first_open_transaction() is None and sorted(state.producers) == [1, 2]
+    assert state.first_open_transaction() is None and sorted(known(state)) == [1, 2]
 
 
 def test_a_snapshot_that_knows_of_later_offsets_is_not_used(tmp_path: Path) -> None:

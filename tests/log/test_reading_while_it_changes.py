@@ -20,8 +20,7 @@ from siltstone.base.config import LogConfig
 from siltstone.base.errors import CorruptRecordError, OffsetOutOfRangeError
 from siltstone.base.records.build import BatchShape, Spans, build_batch
 from siltstone.log.names import CLEANED, SEGMENT_KINDS, segment_file
-from siltstone.log.opening import open_partition
-from siltstone.log.partition import PartitionLog
+from siltstone.log.partition import PartitionLog, open_partition
 from siltstone.log.reading import LogReader
 from tests.cleaner.logs import Rec, batch, write_segment
 from tests.log.views import FixedLog

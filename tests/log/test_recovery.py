@@ -16,12 +16,11 @@ from siltstone.base.records.control import end_transaction_marker
 from siltstone.base.records.layout import HEADER
 from siltstone.base.records.scan import scan_batches
 from siltstone.compaction.report import CLEANED, UNCLEANABLE
-from siltstone.log.epochs import LeaderEpochs
+from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.indexes import TRANSACTION_ENTRY
-from siltstone.log.producers import ProducerStates
+from siltstone.log.producers import ProducerStates, read_snapshot, write_snapshot
 from siltstone.log.recovery.partition import Recovered, fold, recover_partition, rows_that_matter
 from siltstone.log.segments import list_segments
-from siltstone.log.snapshots import read_snapshot, write_snapshot
 from tests.cleaner.logs import Rec, batch, logs_of, one, run, tree, write_log
 from tests.cleaner.transactional import a_log, write_index
 

@@ -16,8 +16,7 @@ from siltstone.base.config import Config, LogConfig, parse_assignments
 from siltstone.base.errors import InvalidConfigError, PolicyViolationError
 from siltstone.log import retention
 from siltstone.log.names import TopicPartition
-from siltstone.log.opening import open_partition
-from siltstone.log.partition import PartitionLog, run_now
+from siltstone.log.partition import PartitionLog, open_partition, run_now
 from siltstone.log.retention import Decision, SegmentFacts, by_age, by_size, decide, segment_facts
 from siltstone.runtime.manager import LogManager
 from tests import golden_sets

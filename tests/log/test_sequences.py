@@ -10,8 +10,7 @@ from siltstone.base.errors import LogError
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.base.records.layout import Bytes
 from siltstone.base.records.scan import scan_batches
-from siltstone.log.producers import Duplicate, ProducerStates
-from siltstone.log.snapshots import read_snapshot
+from siltstone.log.producers import ProducerBatch, ProducerStates, read_snapshot
 from siltstone.log.validation import Origin
 from tests.log import sequence_twin as twin
 from tests.log.batches import edited, sent
@@ -49,11 +48,11 @@ class Log:
         self.aborted: list[tuple[int, ...]] = []
         self.end = 0
 
-    def ask(self, batch: Sent, origin: Origin) -> int | Duplicate | None:
+    def ask(self, batch: Sent, origin: Origin) -> int | ProducerBatch | None:
         """Kafka's error code, the duplicate, or None. Nothing changes."""
         data, before = bytes_of(batch, self.end), self.states.snapshot()
         try:
-            return self.states.check(scan_batches(data).batches, data, origin=origin, now_ms=0)
+            return self.states.check(scan_batches(data).batches, data, origin=origin)
         except LogError as error:
             return error.code
         finally:
@@ -73,7 +72,7 @@ class Log:
         wanted = twin.answer(self.stored, batch, client=client)
         got = self.ask(batch, Origin.CLIENT if client else Origin.COORDINATOR)
         if isinstance(wanted, Stored):
-            assert isinstance(got, Duplicate)
+            assert isinstance(got, ProducerBatch)
             assert (got.first_offset, got.last_offset) == (wanted.first, wanted.last)
             return None
         assert got == wanted, (batch, self.stored)
@@ -133,7 +132,7 @@ def test_any_history_gets_kafkas_answers(draw: st.DataObject) -> None:
     assert log.aborted == twin.aborted(log.stored)
     for mark in range(0, log.end + 1):
         assert log.states.last_stable_offset(mark) == twin.unstable_from(log.stored, mark)
-    again = ProducerStates.load(read_snapshot(log.states.snapshot()), log.states.map_end_offset)
+    again = ProducerStates.load(read_snapshot(log.states.snapshot()), log.states.end_offset)
     assert again.snapshot() == log.states.snapshot()
     assert again.first_open_transaction() == log.states.first_open_transaction()
 
@@ -180,7 +179,7 @@ def test_the_sixth_last_batch_is_out_of_order() -> None:
     log = Log()
     for sequence in range(6):
         log.offer(Sent(producer=1, epoch=0, sequence=sequence))
-    assert isinstance(log.ask(Sent(producer=1, epoch=0, sequence=1), Origin.CLIENT), Duplicate)
+    assert isinstance(log.ask(Sent(producer=1, epoch=0, sequence=1), Origin.CLIENT), ProducerBatch)
     assert log.ask(Sent(producer=1, epoch=0, sequence=0), Origin.CLIENT) == 45
     assert log.ask(Sent(producer=1, epoch=0, sequence=4, count=2), Origin.CLIENT) == 45
 

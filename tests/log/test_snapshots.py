@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siltstone.base.errors import CorruptFileError
-from siltstone.log.snapshots import ProducerEntry, read_snapshot, write_snapshot
+from siltstone.log.producers import ProducerEntry, read_snapshot, write_snapshot
 
 longs, ints = st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-(1 << 31), (1 << 31) - 1)
 entries = st.lists(

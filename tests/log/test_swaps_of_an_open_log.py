@@ -12,8 +12,7 @@ from siltstone.base import files
 from siltstone.base.errors import CorruptRecordError, SourceChangedError, StorageError
 from siltstone.log import replacement
 from siltstone.log.names import CLEANED, segment_file
-from siltstone.log.opening import open_partition
-from siltstone.log.partition import PartitionLog
+from siltstone.log.partition import PartitionLog, open_partition
 from siltstone.log.replacement import interrupted
 from tests.log import test_reading_while_it_changes as changing
 from tests.log.driving import read_all

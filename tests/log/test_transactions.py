@@ -14,7 +14,7 @@ from siltstone.base.errors import CorruptFileError
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.base.records.layout import HEADER
 from siltstone.base.records.scan import scan_batches
-from siltstone.log.indexes import TRANSACTION_ENTRY
+from siltstone.log.indexes import TRANSACTION_ENTRY, AbortedTransaction
 from siltstone.log.segments import list_segments
 from siltstone.log.transactions import (
     NOTHING,
@@ -267,5 +267,5 @@ def test_a_control_record_without_a_key_is_damage() -> None:
 
 def test_an_end_at_the_largest_offset_is_no_bug() -> None:
     """A forged entry; who reads it compares it with the markers."""
-    found = Aborted.among([(7, 0, 2**63 - 1)])
+    found = Aborted.among([AbortedTransaction(7, 0, 2**63 - 1, 2**63 - 1)])
     assert (found.first_offset.tolist(), found.last_offset.tolist()) == ([0], [2**63 - 1])

@@ -13,7 +13,7 @@ from siltstone.base.errors import CorruptFileError
 from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.indexes import read_entries
 from siltstone.log.names import REPLICATION_CHECKPOINT
-from siltstone.log.snapshots import read_snapshot
+from siltstone.log.producers import read_snapshot
 from tests.cleaner.logs import Rec, batch, one, write_log
 from tests.golden_sets import unpack_brokers
 from tests.tables.test_forensics import table_of

@@ -15,7 +15,7 @@ from siltstone.base.records.codecs import DEFAULT_LIMIT
 from siltstone.cli.output import note, write_line
 from siltstone.log.dump.files import DumpFile, dump_file, identify
 from siltstone.log.dump.rows import Decoder, DumpOptions, Row, printable, render
-from siltstone.log.index_checks import Finding
+from siltstone.log.indexes import Finding
 
 _LIMIT = Parameter(help="Show no records of a batch that decompresses to more bytes.")
 _JSON = Parameter(name="--json", help="Print one JSON object a line; keys and values are base64.")

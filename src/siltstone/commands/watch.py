@@ -39,7 +39,7 @@ from siltstone.compaction.report import CLEANED, Cleaning, read_cleanings
 from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, refuse_strangers
 from siltstone.log.ledger.store import uncovered
 from siltstone.log.names import LOCK, STAGING, TopicPartition
-from siltstone.log.producers import ProducerState, load_producers, producer_state
+from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.replacement import interrupted
 from siltstone.log.segments import Segment, list_segments
 from siltstone.runtime.metrics import Sample
@@ -134,7 +134,9 @@ class Outlooks:
             horizons=None if is_due else self._horizons(state.path, clean, found.clean_end, now_ms, limit),
         )
 
-    def _producers(self, state: LogState, segments: list[Segment], checkpoints: Checkpoints) -> ProducerState:
+    def _producers(
+        self, state: LogState, segments: list[Segment], checkpoints: Checkpoints
+    ) -> ProducerStates:
         """The log's end and open transactions, as far as these bound what may be cleaned.
 
         Only transactions that were open when the active segment was begun do; once these have ended, the
@@ -142,14 +144,14 @@ class Outlooks:
         """
         active, path = segments[-1], state.path
         base, identity = active.base_offset, (active.base_offset, active.inode)
-        at_base = ProducerState(producers={}, end_offset=base)
+        at_base = ProducerStates(base)
         if checkpoints.cleaner.get(state.where, 0) <= base:
             if self._settled.get(path) == identity:
                 return at_base
             if load_producers(path, segments, base).first_open_transaction() is None:
                 self._settled[path] = identity
                 return at_base
-        found = producer_state(path, segments)
+        found = load_producers(path, segments)
         first = found.first_open_transaction()
         if first is None or first >= base:
             self._settled[path] = identity

@@ -1,7 +1,8 @@
-"""Batch, segment, log: everything that Kafka keeps in a log directory.
+"""The files of a log directory, and one open log.
 
-``names`` tells which files are what, ``checkpoints`` and ``metadata`` read and write the small text
-files, ``indexes`` and ``snapshots`` the binary ones, ``segments`` lists and reads a partition's
-segments, ``replacement`` swaps new segments for old ones and finishes what a crash interrupted,
-``directory`` holds a log directory's lock and finds its partitions.
+``names`` has the names of all files, ``checkpoints`` reads and writes the text files, ``indexes`` the indexes
+and ``producers`` the snapshots. ``directory`` holds a log directory's lock and finds its partitions,
+``segments`` lists and reads a partition's segments, ``replacement`` swaps new segments in for old ones and
+finishes what a crash interrupted. ``partition`` is a log that is open for appends, ``read_only`` one that is
+only read.
 """

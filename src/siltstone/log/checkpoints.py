@@ -1,25 +1,29 @@
-"""Kafka's small text files: offset checkpoints, ``partition.metadata``, ``meta.properties``.
+"""Kafka's small text files: checkpoints, ``partition.metadata``, ``meta.properties``.
 
-An offset checkpoint (``OffsetCheckpointFile``) is a version line ``0``, a line with the number of
-entries, then ``topic partition offset`` a line. Writing goes through ``files.replace``: an old or a new
-file is there at any moment, never half of one.
+A checkpoint (``CheckpointFile``) is a version line ``0``, a line with the number of entries, then an entry a
+line: ``topic partition offset`` in the offset checkpoints (``OffsetCheckpointFile``), ``epoch start_offset``
+in ``leader-epoch-checkpoint`` (``LeaderEpochCheckpointFile``). Writing goes through ``files.replace``: at any
+moment there is an old or a new file, never half of one.
 """
 
 from __future__ import annotations
 
+import bisect
 import errno
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from siltstone.base import files
+from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptFileError
-from siltstone.log.names import PARTITION_METADATA, TopicPartition
+from siltstone.log.names import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, TopicPartition
 
+NO_EPOCH, NO_OFFSET = -1, -1
 _TOPIC_ID_LENGTH = 22
 _NO_FILE = (errno.EISDIR, errno.EINVAL, errno.ENXIO)
-_ENTRY_FIELDS = 3
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
+_LARGEST_EPOCH = (1 << 31) - 1
 
 
 def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
@@ -28,30 +32,32 @@ def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
         raw = files.read_bytes(path)
     except FileNotFoundError:
         return {}
-    lines = _decode(path, raw).splitlines()
-    if not lines:
-        return {}
-    if lines[0].strip() != "0":
-        raise CorruptFileError(str(path), 0, f"checkpoint version {lines[0]!r}; only 0 is known")
-    rows = [line for line in lines[2:] if line.strip()]
-    if len(lines) < 2 or lines[1].strip() != str(len(rows)):
-        raise CorruptFileError(
-            str(path), min(len(lines[0]) + 1, len(raw)), f"the entry count does not match {len(rows)} entries"
-        )
-    return dict(_entry(path, row) for row in rows)
+    rows = _rows(path, raw, "topic partition offset") if raw else []
+    return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
 
 
-def _entry(path: Path, row: str) -> tuple[TopicPartition, int]:
-    fields = row.split()
-    try:
-        if len(fields) != _ENTRY_FIELDS or not all(map(_NUMBER.fullmatch, fields[1:])):
-            raise ValueError
-        offset = int(fields[2])
-        if not -(1 << 63) <= offset < 1 << 63:
-            raise ValueError
-        return TopicPartition(fields[0], int(fields[1])), offset
-    except ValueError:
-        raise CorruptFileError(str(path), 0, f"no 'topic partition offset': {row!r}") from None
+def _rows(path: Path, raw: bytes, fields: str) -> list[list[str]]:
+    """A checkpoint's rows of these fields, the last two of which are int64 numbers.
+
+    Raises CorruptFileError.
+    """
+    version, *lines = _decode(path, raw).splitlines() or [""]
+    if version.strip() != "0":
+        raise CorruptFileError(str(path), 0, f"checkpoint version {version!r}; only 0 is known")
+    rows = [line.split() for line in lines[1:] if line.strip()]
+    if not lines or lines[0].strip() != str(len(rows)):
+        position = min(len(version) + 1, len(raw))
+        raise CorruptFileError(str(path), position, f"the entry count does not match {len(rows)} entries")
+    for row in rows:
+        numbers = [int(field) for field in row[-2:] if _NUMBER.fullmatch(field)]
+        if len(row) != len(fields.split()) or len(numbers) != 2 or max(map(abs, numbers)) > LONG_MAX:
+            raise CorruptFileError(str(path), 0, f"no {fields!r}: {' '.join(row)!r}")
+    return rows
+
+
+def _write_rows(path: Path, rows: Iterable[str]) -> None:
+    lines = list(rows)
+    files.replace(path, "\n".join(["0", str(len(lines)), *lines, ""]).encode())
 
 
 def _decode(path: Path, raw: bytes) -> str:
@@ -63,8 +69,8 @@ def _decode(path: Path, raw: bytes) -> str:
 
 def write_checkpoint(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
     """Replace the checkpoint, durably. Raises OSError."""
-    rows = [f"{where.topic} {where.partition} {offset}" for where, offset in sorted(offsets.items())]
-    files.replace(path, "\n".join(["0", str(len(rows)), *rows, ""]).encode())
+    entries = sorted(offsets.items())
+    _write_rows(path, (f"{where.topic} {where.partition} {offset}" for where, offset in entries))
 
 
 def read_properties(path: Path) -> dict[str, str]:
@@ -96,3 +102,86 @@ def read_topic_id(partition: Path) -> str | None:
     if version != "0" or len(topic_id) != _TOPIC_ID_LENGTH:
         raise CorruptFileError(str(path), 0, "no version 0 with a topic id")
     return topic_id
+
+
+class LeaderEpochs:
+    """The leader epochs of one partition, by ascending start (Kafka's ``LeaderEpochFileCache``, KIP-101).
+
+    Epochs and start offsets both ascend strictly; an epoch lasts to the next one's start, the latest one to
+    the log's end. Every change replaces the file before it returns: memory and disk agree.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """From the partition's file; without one there are no epochs. Raises CorruptFileError, OSError."""
+        self._path = directory / LEADER_EPOCH_CHECKPOINT
+        try:
+            rows = _rows(self._path, files.read_bytes(self._path), "epoch start_offset")
+        except FileNotFoundError:
+            rows = []
+        self._entries = [(int(epoch), int(start_offset)) for epoch, start_offset in rows]
+        before = (-1, -1)
+        for entry in self._entries:
+            if entry[0] <= before[0] or entry[1] <= before[1] or entry[0] > _LARGEST_EPOCH:
+                reason = f"epoch {entry[0]} from offset {entry[1]} on: epochs do not ascend from 0 on"
+                raise CorruptFileError(str(self._path), 0, reason)
+            before = entry
+
+    @property
+    def entries(self) -> tuple[tuple[int, int], ...]:
+        """(epoch, start offset), ascending."""
+        return tuple(self._entries)
+
+    @property
+    def latest_epoch(self) -> int | None:
+        """The newest epoch, None where there is none."""
+        return self._entries[-1][0] if self._entries else None
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Epoch ``epoch`` starts at ``start_offset``; returns whether that is news.
+
+        Entries that could not be followed by this one go. Neither number is negative. Raises OSError.
+        """
+        assert epoch >= 0 and start_offset >= 0, (epoch, start_offset)
+        if self._entries and self._entries[-1][0] == epoch and self._entries[-1][1] <= start_offset:
+            return False
+        kept = [entry for entry in self._entries if entry[0] < epoch and entry[1] < start_offset]
+        self._replace([*kept, (epoch, start_offset)])
+        return True
+
+    def epoch_at(self, offset: int) -> int | None:
+        """The epoch that ``offset`` was written in, None for one before the first known start."""
+        row = bisect.bisect_right(self._entries, offset, key=lambda entry: entry[1]) - 1
+        return self._entries[row][0] if row >= 0 else None
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """The largest known epoch at or below ``epoch``, and the offset at which it ended.
+
+        The latest epoch ends at ``log_end_offset``. (-1, -1) for -1 and for one that is above all that are
+        known; one that is below them all ended where the first of them starts.
+        """
+        if epoch == NO_EPOCH or not self._entries or epoch > self._entries[-1][0]:
+            return NO_EPOCH, NO_OFFSET
+        if epoch == self._entries[-1][0]:
+            return epoch, log_end_offset
+        higher = bisect.bisect_right(self._entries, epoch, key=lambda entry: entry[0])
+        end = self._entries[higher][1]
+        return (epoch, end) if higher == 0 else (self._entries[higher - 1][0], end)
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget epochs that start at or above ``end_offset``, the log's new end. Raises OSError."""
+        self._replace([entry for entry in self._entries if entry[1] < end_offset])
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget epochs that ended at or below ``start_offset``, the log's new start.
+
+        The one that covers it stays, and starts there from now on. Raises OSError.
+        """
+        passed = [entry for entry in self._entries if entry[1] <= start_offset]
+        covering = [(passed[-1][0], start_offset)] if passed else []
+        self._replace(covering + self._entries[len(passed) :])
+
+    def _replace(self, entries: list[tuple[int, int]]) -> None:
+        if entries == self._entries:
+            return
+        _write_rows(self._path, (f"{epoch} {start_offset}" for epoch, start_offset in entries))
+        self._entries = entries

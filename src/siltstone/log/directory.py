@@ -8,6 +8,19 @@ Everything that is no legal ``topic-N`` directory, and every symbolic link, is p
 directory is known by device and inode, whatever path leads to it: a path is resolved before anything is
 looked for beside it, and who names several (``open_directories``) gets one object, with one lock and one
 cache of checkpoints, for each directory.
+
+In a partition directory (``partition_files``) a name that is one of Kafka's, a segment's file with any
+suffix, a snapshot, the leader epochs or the topic id, must be a regular file; hard links are regular files. A
+name of one of Siltstone's folders must be a directory. Anything else under such a name (a symbolic link, a
+FIFO, a socket, a device) is refused, and with it the log: a segment that is passed over would have its
+neighbours merged across it, and a link that is followed would lead a cleaning as root out of the directory. A
+caller that changes or copies a log also requires that each of these files belongs to the owner of the
+partition directory, as a broker's do. (A broker checks neither: it follows links, and cannot open what it may
+not read.)
+
+The directory's owner can put anything under the names of Siltstone's folders; Kafka's loader passes folders
+over. So before such a folder is used or removed, ``has_own_folder`` checks that its owner, root or the user
+of this process made it.
 """
 
 from __future__ import annotations
@@ -17,11 +30,15 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX
-from siltstone.base.errors import DirectoryLockedError, DirectoryRefusedError, NotALogDirectoryError
+from siltstone.base.errors import (
+    DirectoryLockedError,
+    DirectoryRefusedError,
+    NotALogDirectoryError,
+    UnsafeFileError,
+)
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, read_properties, write_checkpoint
 from siltstone.log.names import TopicPartition, parse_partition, parse_segment_file, why_not_a_partition
@@ -33,6 +50,7 @@ _CHECKPOINTS = (
     names.REPLICATION_CHECKPOINT,
 )
 _EMPTY = (names.LOCK, f"{names.META_PROPERTIES}.tmp", "lost+found")
+_FOLDERS = (names.STAGING, names.COMPACTED, names.STAGED_WRITES)
 _MARKS_OF_A_LOG_DIRECTORY = (names.META_PROPERTIES, names.CLEAN_SHUTDOWN, *_CHECKPOINTS)
 
 
@@ -245,9 +263,7 @@ class LogDirectory:
     def __enter__(self) -> LogDirectory:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -370,3 +386,57 @@ def _find_partitions(directory: Path) -> tuple[dict[TopicPartition, Path], list[
             else:
                 found[where] = path
     return found, passed_over
+
+
+def partition_files(directory: Path, *, owned: bool = False) -> dict[str, files.FileStat]:
+    """Every regular file of a partition directory by name.
+
+    ``owned``: those of Kafka's and Siltstone's must be the directory owner's, too. Raises UnsafeFileError,
+    OSError.
+    """
+    listed = files.list_all(directory, may_go=(names.TEMPORARY, names.DELETED))
+    owner = files.stat(directory).owner if owned else None
+    for name, facts in sorted(listed.items()):
+        is_owned = owner in (None, facts.owner)
+        if facts.kind == files.FILE and is_owned and name not in _FOLDERS:
+            continue
+        if not names.is_kafkas_file(name) and name not in _FOLDERS:
+            continue
+        path = directory / name
+        refuse_kind(path, facts, files.DIRECTORY if name in _FOLDERS else files.FILE)
+        if not is_owned:
+            raise UnsafeFileError(
+                f"{path}: belongs to user {facts.owner}, but its partition directory to user {owner}; the "
+                f"log is left alone. Find out who put it there; if it is the log's own, chown {owner} {path}"
+            )
+    return {name: facts for name, facts in listed.items() if facts.kind == files.FILE}
+
+
+def refuse_unsafe_files(directory: Path, *, owned: bool = True) -> None:
+    """Raises UnsafeFileError for the first file or folder that is not what it has to be, OSError."""
+    partition_files(directory, owned=owned)
+
+
+def refuse_kind(path: Path, facts: files.FileStat, wanted: str) -> None:
+    """Raises UnsafeFileError unless the file at ``path`` is of the ``wanted`` kind."""
+    if facts.kind == wanted:
+        return
+    advice = "put the file itself in its place" if facts.kind == files.LINK else "find out who put it there"
+    if wanted == files.DIRECTORY:
+        advice = "look at what it is, and remove it"
+    raise UnsafeFileError(
+        f"{path}: a {facts.kind}, but a {wanted} is wanted here; the log is left alone. {advice.capitalize()}"
+    )
+
+
+def has_own_folder(partition: Path, name: str = names.STAGING) -> bool:
+    """Is our folder ``name`` in the partition's directory? Raises DirectoryRefusedError, with the log's name,
+    when something else has its name: nothing was changed then; OSError."""
+    path = partition / name
+    reason = files.why_not_our_folder(path)
+    if reason is not None:
+        raise DirectoryRefusedError(
+            f"{partition.name}: {path} {reason}, so nothing is written to it or removed; "
+            "look at what it is, remove it, and run the command again"
+        )
+    return files.exists(path)

@@ -17,6 +17,7 @@ import bisect
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -27,6 +28,7 @@ from siltstone.base.records.codecs import DEFAULT_LIMIT
 from siltstone.base.records.fetch_results import MessageSetSend
 from siltstone.base.records.layout import LOG_OVERHEAD, Bytes, Directory
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches
+from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.lookup import RecordPlace
 from siltstone.log.segment import LiveSegment
 
@@ -55,14 +57,6 @@ class LogView(NamedTuple):
     def size_of(self, number: int) -> int:
         """Bytes of segment ``number`` that belong to this view."""
         return self.active_size if number + 1 == len(self.segments) else self.segments[number].size
-
-
-class AbortedTransaction(NamedTuple):
-    """A producer's records from ``first_offset`` to its abort marker at ``last_offset`` do not count."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
 
 
 class FetchPosition(NamedTuple):
@@ -186,63 +180,53 @@ def _read(
     view: LogView, offset: int, max_bytes: int, isolation: str, whole_first: bool, known: FetchPosition | None
 ) -> Fetched:
     limit = view.last_stable_offset if isolation == READ_COMMITTED else view.high_watermark
-    number = max(bisect.bisect_right(view.segments, offset, key=_base) - 1, 0)
-    found = None
-    while offset < limit and found is None and number < len(view.segments):
-        found = _place_in(view, number, offset, limit, known)
-        number += 1
-    if found is None:
-        return Fetched(view=view, first_offset=min(offset, limit), end_offset=limit)
-    segment, position, end, base, first_size = found
-    wanted = max(max_bytes, first_size) if whole_first else max_bytes
-    part = FileSlice(segment.reader, position, min(wanted, end - position))
-    aborted = _aborted(view, number - 1, offset, part, limit) if isolation == READ_COMMITTED else ()
-    return Fetched(
-        view=view,
-        slice=part,
-        segment=segment,
-        first_offset=base,
-        first_batch_size=first_size,
-        end_offset=limit,
-        aborted=aborted,
-    )
+    holding = max(bisect.bisect_right(view.segments, offset, key=attrgetter("base_offset")) - 1, 0)
+    for number in range(holding, len(view.segments) if offset < limit else 0):
+        segment, end = view.segments[number], _readable_end(view, number, limit)
+        first = None
+        if known is not None and known.segment is segment:
+            if known.position == end:
+                continue
+            first = _first_at(known, end)
+        if first is None:
+            place = segment.place_of(offset, end)
+            if place is None:
+                continue
+            first = place.position, place.base_offset, place.size
+        position, base_offset, size = first
+        wanted = max(max_bytes, size) if whole_first else max_bytes
+        part = FileSlice(segment.reader, position, min(wanted, end - position))
+        return Fetched(
+            view=view,
+            slice=part,
+            segment=segment,
+            first_offset=base_offset,
+            first_batch_size=size,
+            end_offset=limit,
+            aborted=_aborted(view, number, offset, part, limit) if isolation == READ_COMMITTED else (),
+        )
+    return Fetched(view=view, first_offset=min(offset, limit), end_offset=limit)
 
 
-def _base(segment: LiveSegment) -> int:
-    return segment.base_offset
-
-
-def _place_in(
-    view: LogView, number: int, offset: int, limit: int, known: FetchPosition | None
-) -> tuple[LiveSegment, int, int, int, int] | None:
-    """(segment, first batch's position, end of what may be read, first batch's base offset and size).
-
-    None when the segment has nothing from ``offset`` on.
-    """
+def _readable_end(view: LogView, number: int, limit: int) -> int:
+    """The end, in bytes, of what of a segment lies below offset ``limit``."""
     segment, end = view.segments[number], view.size_of(number)
     is_below = number + 1 < len(view.segments) and view.segments[number + 1].base_offset <= limit
-    if limit < view.log_end_offset and end and not is_below:
-        above = segment.place_of(limit, end)
-        end = above.position if above is not None else end
-    if known is not None and known.segment is segment:
-        if known.position == end:
-            return None
-        head = _head_at(known, end)
-        if head is not None:
-            return segment, known.position, end, *head
-    place = segment.place_of(offset, end)
-    return None if place is None else (segment, place.position, end, place.base_offset, place.size)
+    if limit >= view.log_end_offset or not end or is_below:
+        return end
+    above = segment.place_of(limit, end)
+    return end if above is None else above.position
 
 
-def _head_at(place: FetchPosition, end: int) -> tuple[int, int] | None:
-    """Offset and size of the batch at a place, None when no batch with its offset or more can be there."""
+def _first_at(place: FetchPosition, end: int) -> tuple[int, int, int] | None:
+    """(position, offset, size) of the batch at a place; None when no batch of its offset or more can be."""
     head = place.segment.reader.read(place.position, _HEAD.size)
     if len(head) < _HEAD.size:
         return None
     offset, size, magic = _HEAD.unpack(head)
     size += LOG_OVERHEAD
-    possible = offset >= place.offset and magic <= 2 and _HEAD.size <= size <= end - place.position
-    return (offset, size) if possible else None
+    is_possible = offset >= place.offset and magic <= 2 and _HEAD.size <= size <= end - place.position
+    return (place.position, offset, size) if is_possible else None
 
 
 def _aborted(
@@ -250,16 +234,16 @@ def _aborted(
 ) -> tuple[AbortedTransaction, ...]:
     """Aborted transactions with records in what was read (``LocalLog.collectAbortedTransactions``)."""
     segment = view.segments[number]
-    upper = segment.offset_behind(part.position + part.size)
-    if upper is None:
-        upper = view.segments[number + 1].base_offset if number + 1 < len(view.segments) else limit
-    upper = min(upper, limit)
+    behind = segment.offset_behind(part.position + part.size)
+    if behind is None and number + 1 < len(view.segments):
+        behind = view.segments[number + 1].base_offset
+    upper = limit if behind is None else min(behind, limit)
     found: list[AbortedTransaction] = []
-    for each in view.segments[number:]:
-        for producer_id, first, last, stable in each.aborted():
-            if last >= offset and first < upper:
-                found.append(AbortedTransaction(producer_id, first, last))
-            if stable >= upper:
+    for later in view.segments[number:]:
+        for transaction in later.aborted():
+            if transaction.last_offset >= offset and transaction.first_offset < upper:
+                found.append(transaction)
+            if transaction.last_stable_offset >= upper:
                 return tuple(found)
     return tuple(found)
 

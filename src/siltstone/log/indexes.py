@@ -1,4 +1,4 @@
-"""A segment's indexes: offset, time and aborted transactions.
+"""A segment's indexes: their formats, building them, and checking them against the log.
 
 Kafka's ``OffsetIndex``, ``TimeIndex`` and ``TransactionIndex``.
 
@@ -13,18 +13,37 @@ or before": the batch that holds the offset starts at the position, no later bat
 can be built again from the ``.log`` alone, and ``IndexBuilder`` builds what Kafka would have built:
 before a batch, when more than ``index.interval.bytes`` went by since the last entry, one offset entry,
 and one time entry if a larger timestamp has been seen; one more time entry at the end.
+
+Recovery builds an index again that its log contradicts; ``dump`` shows what is wrong with it. Brokers differ
+in what they write, so an entry is compared with what every one of them keeps:
+
+* offset entry: a batch starts at its position, and its offset ends that batch, or a later one that starts
+  before the next entry's position (one entry for a whole append: message sets, and followers of Kafka 3);
+* time entry: the batch that holds its offset has its timestamp as the largest (Kafka 4 writes the batch's
+  last offset, Kafka 2 that of the record).
+
+The transaction index is checked in itself here, against the markers by ``transactions``.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from siltstone.base.errors import CorruptFileError
+from siltstone.base import files
+from siltstone.base.config import LONG_MAX
+from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import Directory, Int32, Int64
+from siltstone.log.lookup import batch_headers
+from siltstone.log.names import CLEANED, DELETED, SWAP
+
+Entries = np.ndarray[tuple[int], np.dtype[np.void]]
 
 OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
@@ -45,8 +64,17 @@ ENTRY_OF_KIND = {"index": OFFSET_ENTRY, "timeindex": TIME_ENTRY, "txnindex": TRA
 _SINCE, _LARGEST, _LARGEST_OFFSET, _LAST_TIME, _POSITION, _LAST_OFFSET, _OFFSETS, _TIMES = range(8)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Indexes:
+class AbortedTransaction(NamedTuple):
+    """An entry of a ``.txnindex``: a producer's records from ``first_offset`` to its abort marker at
+    ``last_offset`` do not count (Kafka's ``AbortedTxn``)."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class Indexes(NamedTuple):
     """A segment's finished indexes as bytes."""
 
     offset_index: bytes
@@ -149,7 +177,7 @@ class IndexBuilder:
         return Indexes(offset_index=offsets.astype(">i4").tobytes(), time_index=entries.tobytes())
 
 
-def read_entries(data: bytes, kind: str, path: str = "") -> np.ndarray[tuple[int], np.dtype[np.void]]:
+def read_entries(data: bytes, kind: str, path: str = "") -> Entries:
     """An index file's entries (see the drawing), preallocated zeros at the end cut off.
 
     ``kind`` is "index", "timeindex" or "txnindex". Raises CorruptFileError when the size is not a whole
@@ -175,3 +203,153 @@ def read_entries(data: bytes, kind: str, path: str = "") -> np.ndarray[tuple[int
             where = (int(back[0]) + 1 if len(back) else 0) * dtype.itemsize
             raise CorruptFileError(path, where, f"{name} does not ascend")
     return entries
+
+
+_LOGS_OF = {
+    "": ("", SWAP, DELETED),
+    CLEANED: (CLEANED, SWAP, ""),
+    SWAP: (SWAP, CLEANED, ""),
+    DELETED: (DELETED, ""),
+}
+"""By an index's suffix: those of its log, the likeliest first, since a swap renames file by file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something wrong in ``path`` at byte ``position``; ``reason`` says what."""
+
+    path: str
+    position: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: byte {self.position}: {self.reason}"
+
+
+def finding_of(error: CorruptFileError) -> Finding:
+    """The finding that an error stands for."""
+    return Finding(path=error.path, position=error.position, reason=error.reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedIndex:
+    """An index file by its name: its kind, the base offset in its name, and the swap suffix or ""."""
+
+    path: str
+    kind: str
+    base_offset: int
+    suffix: str
+
+    def log_path(self) -> str | None:
+        """The log that it belongs to, in the nearest state of a swap; None without any."""
+        stem = self.path.removesuffix(self.suffix).removesuffix(self.kind)
+        candidates = [f"{stem}log{suffix}" for suffix in _LOGS_OF[self.suffix]]
+        return next((path for path in candidates if files.exists(path)), None)
+
+
+def differs_from_log(index: NamedIndex, log: str) -> bool:
+    """Does an offset or time index make no sense, or disagree with its ``log``? Raises OSError."""
+    entries, damage = entries_until_damage(files.read_bytes(index.path), index)
+    if damage or any(entries_before_base(index, entries)):
+        return True
+    return any(finding.path == index.path for finding in against_log(index, entries, log))
+
+
+def entries_until_damage(data: bytes, index: NamedIndex) -> tuple[Entries, list[Finding]]:
+    """The entries that come before what makes no sense, and the latter."""
+    width = ENTRY_OF_KIND[index.kind].itemsize
+    found: list[Finding] = []
+    while True:
+        try:
+            return read_entries(data, index.kind, index.path), found[-1:]
+        except CorruptFileError as error:
+            found.append(finding_of(error))
+            data = data[: min(error.position, len(data) - 1) // width * width]
+
+
+def entries_before_base(index: NamedIndex, entries: Entries) -> Iterator[Finding]:
+    """Kafka's sanity check: no entry lies before the segment."""
+    if index.kind == "txnindex":
+        bad = np.flatnonzero(
+            (entries["last_offset"] < index.base_offset) | (entries["first_offset"] > entries["last_offset"])
+        )
+    else:
+        bad = np.flatnonzero(entries["relative_offset"] < 0)
+    if len(bad):
+        position = int(bad[0]) * entries.dtype.itemsize
+        yield Finding(path=index.path, position=position, reason="an entry's offsets lie before the segment")
+
+
+_COLUMNS = ["position", "base_offset", "last_offset", "max_timestamp"]
+_CHECKED = np.dtype([(name, np.int64) for name in _COLUMNS])
+"""What entries are compared with: one row a batch of the log."""
+
+
+def _read_batches(log: str) -> tuple[Entries, Finding | None]:
+    """A log's batches, and its damage, before which they end; None for a sound log. Raises OSError."""
+    parts, damage = [np.empty(0, _CHECKED)], None
+    try:
+        with files.Reader(log) as reader:
+            for batches in batch_headers(reader):
+                parts.append(batches[_COLUMNS].astype(_CHECKED))
+    except CorruptRecordError as error:
+        damage = finding_of(error)
+    return np.concatenate(parts), damage
+
+
+def against_log(index: NamedIndex, entries: Entries, log: str) -> Iterator[Finding]:
+    """What its ``log`` does not bear out of an offset or time index, and the log's damage. Raises OSError."""
+    batches, damage = _read_batches(log)
+    if damage is not None:
+        yield damage
+    offsets = entries["relative_offset"].astype(np.int64) + index.base_offset
+    if index.kind == "index":
+        reasons = _check_offsets(offsets, entries["position"].astype(np.int64), batches, damage)
+    else:
+        reasons = _check_times(offsets, entries["timestamp"].astype(np.int64), batches, damage)
+    for number, reason in reasons:
+        yield Finding(path=index.path, position=number * entries.dtype.itemsize, reason=reason)
+
+
+def _picked(values: Int64, rows: npt.NDArray[np.intp]) -> Int64:
+    """``values[rows]``, -2, which no entry says, for a row behind the last."""
+    padded = np.append(values, np.int64(-2))
+    return padded[np.minimum(rows, len(values))]
+
+
+def _check_offsets(
+    offsets: Int64, positions: Int64, batches: Entries, damage: Finding | None
+) -> Iterator[tuple[int, str]]:
+    """(entry, reason) of each offset entry that its log does not bear out; what is behind damage passes."""
+    rows = np.searchsorted(batches["position"], positions)
+    starts, ends = _picked(batches["position"], rows), _picked(batches["last_offset"], rows)
+    later = np.searchsorted(batches["last_offset"], offsets)
+    following = np.append(positions[1:], LONG_MAX)
+    ends_later = (
+        (_picked(batches["last_offset"], later) == offsets)
+        & (later >= rows)
+        & (_picked(batches["position"], later) < following)
+    )
+    readable = positions < (damage.position if damage else LONG_MAX)
+    for number in np.flatnonzero(readable & ((starts != positions) | ~ends_later)).tolist():
+        entry = f"offset {offsets[number]} position {positions[number]}"
+        if starts[number] != positions[number]:
+            yield number, f"{entry}: no batch starts there in the log"
+        else:
+            yield number, f"{entry}: the batch there ends at offset {ends[number]}"
+
+
+def _check_times(
+    offsets: Int64, times: Int64, batches: Entries, damage: Finding | None
+) -> Iterator[tuple[int, str]]:
+    """(entry, reason) of each time entry that its log does not bear out."""
+    rows = np.searchsorted(batches["last_offset"], offsets)
+    inside = (rows < len(batches)) & (_picked(batches["base_offset"], rows) <= offsets)
+    largest = _picked(batches["max_timestamp"], rows)
+    readable = (rows < len(batches)) | (damage is None)
+    for number in np.flatnonzero(readable & (~inside | (largest != times))).tolist():
+        entry = f"timestamp {times[number]} offset {offsets[number]}"
+        if inside[number]:
+            yield number, f"{entry}: that batch's largest timestamp is {largest[number]}"
+        else:
+            yield number, f"{entry}: no batch of the log holds that offset"

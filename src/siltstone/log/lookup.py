@@ -21,10 +21,10 @@ import numpy as np
 
 from siltstone.base import files
 from siltstone.base.errors import CorruptRecordError
-from siltstone.base.records.checksum import first_bad_checksum
+from siltstone.base.records.checksum import refuse_bad_checksum
 from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.layout import Directory
+from siltstone.base.records.layout import Bytes, Directory
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_headers
 
 FIRST_READ = 16 << 10
@@ -73,18 +73,28 @@ def batch_headers(
         if len(scan.batches):
             scan.batches["position"] += position
             yield scan.batches
-        whole = scan.outcome in (ScanEnd.CLEAN, ScanEnd.TRUNCATED) and scan.end > 0
-        if not whole or len(data) < len(buffer):
-            _refuse(reader.path, position + scan.end, scan.outcome)
+        is_whole = scan.outcome in (ScanEnd.CLEAN, ScanEnd.TRUNCATED) and scan.end > 0
+        if not is_whole or len(data) < len(buffer):
+            # A clean end means a file that is shorter than it was said to be.
+            reason = SCAN_REASON.get(scan.outcome, SCAN_REASON[ScanEnd.TRUNCATED])
+            raise CorruptRecordError(reader.path, position + scan.end, reason)
         if len(scan.batches) > 1:
             room = max(room, min(4 * room, LARGEST_READ))
         position += scan.end
 
 
-def _refuse(path: str, position: int, outcome: ScanEnd) -> None:
-    """Damage, or a file that is shorter than it was said to be."""
-    reason = SCAN_REASON.get(outcome, SCAN_REASON[ScanEnd.TRUNCATED])
-    raise CorruptRecordError(path, position, reason)
+def read_batch(reader: files.Reader, batch: Directory) -> tuple[Bytes, Directory]:
+    """The bytes of one batch and its row for them, at position 0; ``batch`` has its position in the file.
+
+    Raises CorruptRecordError where the file ends within it, or its checksum does not match.
+    """
+    origin, inside = batch["position"].item(), batch.copy()
+    inside["position"] = 0
+    data = np.empty(batch["size"].item(), np.uint8)
+    if reader.read_into(data, origin) < len(data):
+        raise CorruptRecordError(reader.path, origin, SCAN_REASON[ScanEnd.TRUNCATED])
+    refuse_bad_checksum(data, inside, path=reader.path, origin=origin)
+    return data, inside
 
 
 def position_of_offset(
@@ -103,13 +113,8 @@ def position_of_offset(
         reached = batches["last_offset"] >= offset
         row = int(reached.argmax())
         if reached[row]:
-            found = batches[row]
-            return BatchPlace(
-                position=int(found["position"]),
-                size=int(found["size"]),
-                base_offset=int(found["base_offset"]),
-                last_offset=int(found["last_offset"]),
-            )
+            names = ("position", "size", "base_offset", "last_offset")
+            return BatchPlace(**{name: batches[name].item(row) for name in names})
     return None
 
 
@@ -133,31 +138,14 @@ def first_offset_at_or_after(
     for batches in batch_headers(reader, start=start, end=end, first_read=first_read):
         possible = (batches["max_timestamp"] >= wanted) & (batches["last_offset"] >= from_offset)
         for row in np.flatnonzero(possible).tolist():
-            batch = batches[row : row + 1]
-            found = _first_in_batch(reader, batch, wanted, from_offset, scratch, limit)
-            if found is not None:
-                return found
+            data, batch = read_batch(reader, batches[row : row + 1])
+            origin = batches["position"].item(row)
+            columns = decode_records(data, batch, scratch, limit=limit, path=reader.path, origin=origin)
+            rows = np.flatnonzero((columns.timestamp >= wanted) & (columns.offset >= from_offset))
+            if len(rows):
+                return RecordPlace(
+                    offset=int(columns.offset[rows[0]]),
+                    timestamp=int(columns.timestamp[rows[0]]),
+                    leader_epoch=batch["leader_epoch"].item(),
+                )
     return None
-
-
-def _first_in_batch(
-    reader: files.Reader, batch: Directory, wanted: int, from_offset: int, scratch: Scratch, limit: int
-) -> RecordPlace | None:
-    """The first record of one batch (a directory of one row, at its file position) that will do."""
-    origin = int(batch["position"][0])
-    window = np.empty(int(batch["size"][0]), np.uint8)
-    if reader.read_into(window, origin) < len(window):
-        _refuse(reader.path, origin, ScanEnd.TRUNCATED)
-    inside = batch.copy()
-    inside["position"] = 0
-    if first_bad_checksum(window, inside) is not None:
-        raise CorruptRecordError(reader.path, origin, "checksum does not match")
-    columns = decode_records(window, inside, scratch, limit=limit, path=reader.path, origin=origin)
-    rows = np.flatnonzero((columns.timestamp >= wanted) & (columns.offset >= from_offset))
-    if not len(rows):
-        return None
-    return RecordPlace(
-        offset=int(columns.offset[rows[0]]),
-        timestamp=int(columns.timestamp[rows[0]]),
-        leader_epoch=int(batch["leader_epoch"][0]),
-    )

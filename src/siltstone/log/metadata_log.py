@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from siltstone.base import files
 from siltstone.base.config import Config, ConfigSource, Layer, Setting, parse_stored_config
@@ -55,83 +55,68 @@ ALL_BROKERS = ""
 """The name under which a broker's settings hold for all brokers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ClusterImage:
-    """Topics (name → id) and settings ((resource type, name) → key → text) below ``end_offset``."""
+    """Topics (name → id) and settings ((resource type, name) → key → text) below ``end_offset``.
 
-    topics: Mapping[str, str] = field(default_factory=dict)
-    settings: Mapping[tuple[int, str], Mapping[str, str]] = field(default_factory=dict)
+    ``apply`` is called with the records in the order of the log; the records of an open transaction wait in
+    ``_pending``.
+    """
+
+    topics: dict[str, str] = field(default_factory=dict)
+    settings: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
     end_offset: int = 0
+    _names: dict[str, str] = field(default_factory=dict)
+    _pending: list[MetadataRecord] | None = field(default=None, compare=False)
 
     def settings_of(self, resource_type: int, name: str) -> Mapping[str, str]:
         """A resource's own settings as texts, empty where it has none."""
         return self.settings.get((resource_type, name), {})
 
-
-class Replay:
-    """Applies records in the order of the log. ``image`` is what counts so far."""
-
-    def __init__(self) -> None:
-        self._names: dict[str, str] = {}
-        self._settings: dict[tuple[int, str], dict[str, str]] = {}
-        self._held: list[MetadataRecord] | None = None
-
     def apply(self, record: MetadataRecord) -> None:
-        """One record more. Raises ValueError for one that cannot follow what came before."""
+        """Apply one more record. Raises ValueError for one that cannot follow what came before."""
         match record:
             case BeginTransactionRecord():
-                if self._held is not None:
+                if self._pending is not None:
                     raise ValueError("a transaction begins inside another one")
-                self._held = []
+                self._pending = []
             case EndTransactionRecord() | AbortTransactionRecord():
-                self._end(commit=isinstance(record, EndTransactionRecord))
-            case _ if self._held is not None:
-                self._held.append(record)
-            case _:
-                self._change(record)
-
-    def _end(self, *, commit: bool) -> None:
-        if self._held is None:
-            raise ValueError("a transaction ends that never began")
-        held, self._held = self._held, None
-        for record in held if commit else ():
-            self._change(record)
-
-    def _change(self, record: MetadataRecord) -> None:
-        match record:
+                if self._pending is None:
+                    raise ValueError("a transaction ends that never began")
+                pending, self._pending = self._pending, None
+                for waiting in pending if isinstance(record, EndTransactionRecord) else ():
+                    self.apply(waiting)
+            case _ if self._pending is not None:
+                self._pending.append(record)
             case TopicRecord(name, topic_id):
-                self._names[topic_id] = name
+                self._names[topic_id], self.topics[name] = name, topic_id
             case RemoveTopicRecord(topic_id):
                 if topic_id not in self._names:
-                    raise ValueError(f"the topic with id {topic_id} goes, but there is none")
-                self._settings.pop((TOPIC, self._names.pop(topic_id)), None)
+                    raise ValueError(f"the topic with id {topic_id} is removed, but there is none")
+                name = self._names.pop(topic_id)
+                self.topics.pop(name, None)
+                self.settings.pop((TOPIC, name), None)
             case ConfigRecord(resource_type, resource_name, name, None):
-                self._settings.get((resource_type, resource_name), {}).pop(name, None)
+                self.settings.get((resource_type, resource_name), {}).pop(name, None)
             case ConfigRecord(resource_type, resource_name, name, str(value)):
                 if resource_type in (TOPIC, BROKER):
-                    self._settings.setdefault((resource_type, resource_name), {})[name] = value
-
-    def image(self, end_offset: int) -> ClusterImage:
-        """What counts, an open transaction left out. Nothing is applied to this afterwards."""
-        topics = {name: topic_id for topic_id, name in self._names.items()}
-        return ClusterImage(topics=topics, settings=self._settings, end_offset=end_offset)
+                    self.settings.setdefault((resource_type, resource_name), {})[name] = value
 
 
 SNAPSHOT_HEADER, SNAPSHOT_FOOTER = 3, 4
 _SNAPSHOT = re.compile(r"^(\d{20})-(\d{10})\.checkpoint\Z", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataBatch:
+class MetadataBatch(NamedTuple):
     """A batch's records that concern topics or settings, each with its offset and its position in the file.
 
-    ``control``: the types of the control records where it is a control batch, else None.
+    ``control``: the types of the records of a control batch.
     """
 
     base_offset: int
     last_offset: int
     records: list[tuple[int, int, MetadataRecord]]
-    control: list[int] | None = None
+    control: list[int]
 
 
 def read_cluster_metadata(
@@ -143,17 +128,17 @@ def read_cluster_metadata(
     next start would have it. Raises CorruptFileError with path and position, OSError.
     """
     segments = list_segments(partition)
-    found = snapshots(partition)
+    snapshots = _snapshots(partition)
     failure: CorruptFileError | None = None
-    for offset, path in [*reversed(found), (0, None)]:
-        replay = Replay()
+    for offset, path in [*reversed(snapshots), (0, None)]:
+        image = ClusterImage()
         try:
             if path is not None:
-                _apply_snapshot(replay, path)
+                _apply_snapshot(image, str(path))
         except CorruptFileError as error:
             failure = failure or error
             continue
-        if offset == 0 and path is None and not segments and not found:
+        if path is None and not segments and not snapshots:
             raise CorruptFileError(str(partition), 0, "holds neither a segment nor a snapshot")
         if segments and segments[0].base_offset > offset:
             raise failure or CorruptFileError(
@@ -161,33 +146,33 @@ def read_cluster_metadata(
             )
         if not segments and failure is not None:
             raise failure
-        return replay.image(_apply_log(replay, segments, offset, high_watermark, torn_tail))
+        _apply_log(image, segments, offset, high_watermark, torn_tail)
+        return image
     raise AssertionError("the empty beginning is always complete")
 
 
-def snapshots(partition: Path) -> list[tuple[int, Path]]:
+def _snapshots(partition: Path) -> list[tuple[int, Path]]:
     """Snapshots by the offset that they reach, the newest last; unfinished and deleted ones are none."""
     named = ((_SNAPSHOT.match(entry.name), entry) for entry in files.entries(partition) if entry.is_file)
     found = sorted((int(name[1]), int(name[2]), entry.name) for name, entry in named if name)
     return [(offset, partition / name) for offset, _, name in found]
 
 
-def _apply_snapshot(replay: Replay, path: Path) -> None:
-    kinds: list[list[int] | None] = []
-    for batch in _batches(str(path)):
-        kinds.append(batch.control)
-        _apply(replay, str(path), batch.records)
-    first, last = (kinds[0] or [-1], kinds[-1] or [-1]) if kinds else ([-1], [-1])
-    if first[:1] != [SNAPSHOT_HEADER] or last[-1:] != [SNAPSHOT_FOOTER]:
-        raise CorruptFileError(str(path), 0, "the snapshot is not complete: no header, or no footer")
+def _apply_snapshot(image: ClusterImage, path: str) -> None:
+    control: list[list[int]] = []
+    for batch in _batches(path):
+        control.append(batch.control)
+        _apply(image, path, batch.records)
+    if not control or control[0][:1] != [SNAPSHOT_HEADER] or control[-1][-1:] != [SNAPSHOT_FOOTER]:
+        raise CorruptFileError(path, 0, "the snapshot is not complete: no header, or no footer")
 
 
 def _apply_log(
-    replay: Replay, segments: list[Segment], start: int, high_watermark: int | None, torn_tail: bool
-) -> int:
-    """Apply the records from ``start`` on; the offset behind the last one."""
+    image: ClusterImage, segments: list[Segment], start: int, high_watermark: int | None, torn_tail: bool
+) -> None:
+    """Apply the records from offset ``start`` on; ``end_offset`` is behind the last one."""
     expected = segments[0].base_offset if segments else start
-    end = start
+    image.end_offset = start
     for segment in segments:
         try:
             for batch in _batches(segment.path):
@@ -198,20 +183,19 @@ def _apply_log(
                     raise CorruptFileError(segment.path, 0, reason)
                 expected = batch.last_offset + 1
                 if high_watermark is not None and batch.last_offset >= high_watermark:
-                    return end
-                _apply(replay, segment.path, [each for each in batch.records if each[0] >= start])
-                end = max(end, expected)
+                    return
+                _apply(image, segment.path, [each for each in batch.records if each[0] >= start])
+                image.end_offset = max(image.end_offset, expected)
         except CorruptRecordError:
             if torn_tail and segment is segments[-1]:
-                break
+                return
             raise
-    return end
 
 
-def _apply(replay: Replay, path: str, records: list[tuple[int, int, MetadataRecord]]) -> None:
+def _apply(image: ClusterImage, path: str, records: list[tuple[int, int, MetadataRecord]]) -> None:
     for _, position, record in records:
         try:
-            replay.apply(record)
+            image.apply(record)
         except ValueError as error:
             raise CorruptFileError(path, position, str(error)) from None
 
@@ -219,44 +203,35 @@ def _apply(replay: Replay, path: str, records: list[tuple[int, int, MetadataReco
 def _batches(path: str) -> Iterator[MetadataBatch]:
     """The batches of a segment or a snapshot. Raises CorruptRecordError for bytes that are no batches,
     CorruptFileError for a record that makes no sense."""
-    with ExitStack() as stack:
-        reader = stack.enter_context(files.Reader(path))
+    with files.Reader(path) as reader:
         for window in windows(reader):
-            yield from _decoded(path, window)
+            for row in range(len(window.batches)):
+                yield _decode(path, window, row)
 
 
-def _decoded(path: str, window: Window) -> Iterator[MetadataBatch]:
-    for row in range(len(window.batches)):
-        batch = window.batches[row : row + 1]
-        header = batch[0]
-        columns = decode_records(window.data, batch, path=path, origin=window.origin)
-        here, last = window.origin + int(header["position"]), int(header["last_offset"])
-        base = int(header["base_offset"])
+def _decode(path: str, window: Window, row: int) -> MetadataBatch:
+    header = window.batches[row]
+    batch = MetadataBatch(int(header["base_offset"]), int(header["last_offset"]), [], [])
+    start = window.origin + int(header["position"])
+    is_plain = not header["attributes"] & CODEC_MASK
+    columns = decode_records(window.data, window.batches[row : row + 1], path=path, origin=window.origin)
+    for record in range(len(columns)):
         if header["attributes"] & CONTROL_BIT:
-            kinds = [_control_type(columns.key(record), path, here) for record in range(len(columns))]
-            yield MetadataBatch(base_offset=base, last_offset=last, records=[], control=kinds)
+            key = columns.key(record)
+            if key is None or len(key) < 4:
+                raise CorruptFileError(path, start, "a control record's key is too short")
+            batch.control.append(int.from_bytes(key[2:4], "big", signed=True))
             continue
-        plain = not header["attributes"] & CODEC_MASK
-        records = []
-        for record in range(len(columns)):
-            position = window.origin + int(columns.value_start[record]) if plain else here
-            found = _decode(columns.value(record), path, position, exact=plain)
-            if found is not None:
-                records.append((int(columns.offset[record]), position, found))
-        yield MetadataBatch(base_offset=base, last_offset=last, records=records)
-
-
-def _decode(value: bytes | None, path: str, position: int, *, exact: bool) -> MetadataRecord | None:
-    try:
-        return decode_metadata(value or b"")
-    except DamagedMetadataError as error:
-        raise CorruptFileError(path, position + (error.position if exact else 0), str(error)) from None
-
-
-def _control_type(key: bytes | None, path: str, position: int) -> int:
-    if key is None or len(key) < 4:
-        raise CorruptFileError(path, position, "a control record's key is too short")
-    return int.from_bytes(key[2:4], "big", signed=True)
+        # Of a compressed batch the file has no position of a record.
+        position = window.origin + int(columns.value_start[record]) if is_plain else start
+        try:
+            decoded = decode_metadata(columns.value(record) or b"")
+        except DamagedMetadataError as error:
+            position += error.position if is_plain else 0
+            raise CorruptFileError(path, position, str(error)) from None
+        if decoded is not None:
+            batch.records.append((int(columns.offset[record]), position, decoded))
+    return batch
 
 
 # What holds for each topic of a KRaft broker: its own settings, over this broker's, over all brokers'.
@@ -278,25 +253,7 @@ class ClusterSettings:
 
     path: Path
     image: ClusterImage
-    broker: Config = field(default_factory=Config)
-
-    @classmethod
-    def of(
-        cls, path: Path, image: ClusterImage, *, node_id: str | None, static: Layer | None = None
-    ) -> ClusterSettings:
-        """Settings as broker ``node_id`` sees them. Raises UsageError for a bad value of a broker's."""
-
-        def broker(name: str, origin: ConfigSource) -> dict[str, Setting]:
-            given = image.settings_of(BROKER, name)
-            return _in_kafkas_words(parse_stored_config(given, f"{path}: broker {name!r}", origin))
-
-        config = Config(
-            broker={} if node_id is None else broker(node_id, ConfigSource.DYNAMIC_BROKER_CONFIG),
-            broker_default=broker(ALL_BROKERS, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
-            static=_in_kafkas_words(static or {}),
-            default_source=ConfigSource.DEFAULT_CONFIG.value,
-        )
-        return cls(path=path, image=image, broker=config)
+    broker: Config
 
     def topic_id(self, topic: str) -> str | None:
         """The id of the topic that has this name now, None where there is no such topic."""
@@ -310,12 +267,12 @@ class ClusterSettings:
         known = self.topic_id(topic)
         if known is None:
             return f"{self.path} knows no topic of this name: it was deleted"
-        found = read_topic_id(directory)
-        if found is None:
+        own = read_topic_id(directory)
+        if own is None:
             return f"it has no partition.metadata that would tell whether it is of the topic with id {known}"
-        if found != known:
+        if own != known:
             return (
-                f"its topic id is {found}, but {self.path} has {known}: left over from a deleted topic "
+                f"its topic id is {own}, but {self.path} has {known}: left over from a deleted topic "
                 "of the same name"
             )
         return None
@@ -350,12 +307,8 @@ def _in_kafkas_words(given: Layer) -> dict[str, Setting]:
 
 def node_id_of(directories: Iterable[LogDirectory]) -> str | None:
     """The number of the broker that the directories belong to, by ``meta.properties``."""
-    for directory in directories:
-        found = directory.properties()
-        number = found.get("node.id") or found.get("broker.id")
-        if number:
-            return number
-    return None
+    properties = [directory.properties() for directory in directories]
+    return next(filter(None, (each.get("node.id") or each.get("broker.id") for each in properties)), None)
 
 
 def metadata_directory(directories: Iterable[LogDirectory]) -> LogDirectory | None:
@@ -363,24 +316,38 @@ def metadata_directory(directories: Iterable[LogDirectory]) -> LogDirectory | No
 
     Raises DirectoryRefusedError where it lies in two.
     """
-    found = {
+    holders = {
         each.path: each for each in directories if files.is_directory(each.path / str(METADATA_PARTITION))
     }
-    if len(found) > 1:
+    if len(holders) > 1:
         raise DirectoryRefusedError(
-            f"{METADATA_PARTITION} is in {' and in '.join(map(str, found))}; remove the stray one"
+            f"{METADATA_PARTITION} is in {' and in '.join(map(str, holders))}; remove the stray one"
         )
-    return next(iter(found.values()), None)
+    return next(iter(holders.values()), None)
 
 
 def read_cluster_settings(
     directory: LogDirectory, *, node_id: str | None, static: Layer | None = None
 ) -> ClusterSettings:
-    """The settings out of the metadata log in ``directory``. Raises CorruptFileError, UsageError, OSError."""
+    """The settings of the metadata log in ``directory`` as broker ``node_id`` sees them.
+
+    Raises CorruptFileError, UsageError for a bad value of a broker's, OSError.
+    """
     path = directory.path / str(METADATA_PARTITION)
     image = read_cluster_metadata(
         path,
         high_watermark=directory.checkpoints().high_watermark.get(METADATA_PARTITION),
         torn_tail=directory.is_marked and not directory.was_stopped_cleanly,
     )
-    return ClusterSettings.of(path, image, node_id=node_id, static=static)
+
+    def broker(name: str, origin: ConfigSource) -> dict[str, Setting]:
+        texts = image.settings_of(BROKER, name)
+        return _in_kafkas_words(parse_stored_config(texts, f"{path}: broker {name!r}", origin))
+
+    config = Config(
+        broker={} if node_id is None else broker(node_id, ConfigSource.DYNAMIC_BROKER_CONFIG),
+        broker_default=broker(ALL_BROKERS, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+        static=_in_kafkas_words(static or {}),
+        default_source=ConfigSource.DEFAULT_CONFIG.value,
+    )
+    return ClusterSettings(path=path, image=image, broker=config)

@@ -10,10 +10,10 @@ by the swap of ``replacement``: until the last of the new ones is swapped in, a 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,58 +21,51 @@ from siltstone.base import files
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.layout import Directory
+from siltstone.log.directory import has_own_folder
 from siltstone.log.indexes import LARGEST_RELATIVE_OFFSET, IndexBuilder, read_entries
-from siltstone.log.lookup import batch_headers
-from siltstone.log.names import STAGING, segment_file
-from siltstone.log.partition_files import has_own_folder
+from siltstone.log.lookup import batch_headers, read_batch
+from siltstone.log.names import SEGMENT_KINDS, STAGING, segment_file
 from siltstone.log.replacement import adopt, replace_segments
-from siltstone.log.segments import Segment, Window, windows
+from siltstone.log.segments import Segment, windows
 
 FOLDER = "split"
+
+
+class _Part(NamedTuple):
+    """A new segment: its base offset, and its bytes [``start``, ``end``) in the old one's file."""
+
+    base_offset: int
+    start: int
+    end: int
 
 
 def overflowed(segments: Sequence[Segment]) -> list[Segment]:
     """The closed segments (all but the last) with offsets more than 2³¹-1 above their base.
 
-    Only those are read, their headers, that could be. Raises CorruptRecordError where bytes make no sense or
+    Only the headers of those are read that could be. Raises CorruptRecordError where bytes make no sense or
     offsets reach into the next segment, OSError.
     """
-    return [each for each, following in itertools.pairwise(segments) if _reaches_too_far(each, following)]
+    wide = []
+    for segment, following in itertools.pairwise(segments):
+        if not could_overflow(segment, following):
+            continue
+        last, position = segment.base_offset, 0
+        with files.Reader(segment.path) as reader:
+            for batches in batch_headers(reader):
+                last, position = int(batches["last_offset"][-1]), int(batches["position"][-1])
+        if last >= following.base_offset:
+            reason = (
+                f"offset {last} cannot be in this segment: the next one begins at {following.base_offset}"
+            )
+            raise CorruptRecordError(segment.path, position, reason)
+        if last - segment.base_offset > LARGEST_RELATIVE_OFFSET:
+            wide.append(segment)
+    return wide
 
 
 def could_overflow(segment: Segment, following: Segment) -> bool:
     """Is the next segment so far above that this one's offsets could be too far apart?"""
     return following.base_offset - segment.base_offset > LARGEST_RELATIVE_OFFSET + 1
-
-
-def _reaches_too_far(segment: Segment, following: Segment) -> bool:
-    if not could_overflow(segment, following):
-        return False
-    last, position = segment.base_offset, 0
-    with files.Reader(segment.path) as reader:
-        for batches in batch_headers(reader):
-            last, position = int(batches["last_offset"][-1]), int(batches["position"][-1])
-    if last >= following.base_offset:
-        reason = f"offset {last} cannot be in this segment: the next one begins at {following.base_offset}"
-        raise CorruptRecordError(segment.path, position, reason)
-    return last - segment.base_offset > LARGEST_RELATIVE_OFFSET
-
-
-class _Part:
-    """One new segment while it is written, and its indexes."""
-
-    def __init__(self, folder: Path, base_offset: int, interval: int, index_bytes: int) -> None:
-        self.base_offset = base_offset
-        self.end = base_offset
-        self.indexes = IndexBuilder(base_offset, interval, index_bytes)
-        self.writer = files.Writer(folder / segment_file(base_offset, "log"))
-
-    def put(self, data: np.ndarray[tuple[int], np.dtype[np.uint8]], batches: Directory) -> None:
-        """Batches that lie one behind the other in ``data``."""
-        first, last = batches[0], batches[-1]
-        self.writer.write(data[int(first["position"]) : int(last["position"]) + int(last["size"])])
-        self.indexes.add_directory(batches)
-        self.end = int(last["last_offset"]) + 1
 
 
 def split_overflowed(directory: Path, segment: Segment, *, interval: int, index_bytes: int) -> list[int]:
@@ -87,14 +80,18 @@ def split_overflowed(directory: Path, segment: Segment, *, interval: int, index_
         files.remove_tree(folder)
     files.make_directory(folder, parents=True)
     try:
-        bases = [part.base_offset for part in _write_parts(folder, segment, interval, index_bytes)]
+        parts = _parts(segment)
+        for part in parts:
+            _write_part(folder, segment, part, interval, index_bytes)
     except CorruptRecordError:
         _clear_away(folder)
         raise
     files.sync_directory(folder)
-    kinds = ("log", "index", "timeindex", "txnindex")
+    bases = [part.base_offset for part in parts]
     staged = {
-        base: {kind: path for kind in kinds if files.exists(path := folder / segment_file(base, kind))}
+        base: {
+            kind: path for kind in SEGMENT_KINDS if files.exists(path := folder / segment_file(base, kind))
+        }
         for base in bases
     }
     adopt(directory, staged)
@@ -109,74 +106,71 @@ def _clear_away(folder: Path) -> None:
         files.remove_tree(folder.parent)
 
 
-def _write_parts(folder: Path, segment: Segment, interval: int, index_bytes: int) -> list[_Part]:
-    parts: list[_Part] = []
-    following = segment.base_offset
-    with contextlib.ExitStack() as stack, files.Reader(segment.path) as reader:
-        for window in windows(reader):
-            batches = window.batches
-            following = _following_in_order(segment, batches, following, window.origin)
-            while len(batches):
-                base = parts[-1].base_offset if parts else segment.base_offset
-                fits = int(
-                    np.searchsorted(batches["last_offset"], base + LARGEST_RELATIVE_OFFSET, side="right")
-                )
-                if not fits or not parts:
-                    least = parts[-1].end if parts else base
-                    start = base if fits else _first_offset(segment, window, batches, least)
-                    parts.append(_Part(folder, start, interval, index_bytes))
-                    stack.enter_context(parts[-1].writer)
+def _parts(segment: Segment) -> list[_Part]:
+    """Each part takes as many batches as its base offset allows. Raises CorruptRecordError."""
+    starts: list[tuple[int, int]] = []
+    base = following = segment.base_offset
+    with files.Reader(segment.path) as reader:
+        for batches in batch_headers(reader):
+            behind = np.append(following, batches["last_offset"] + 1)
+            back = np.flatnonzero(batches["base_offset"] < behind[:-1])
+            if len(back):
+                offset, position = (batches[name].item(back[0]) for name in ("base_offset", "position"))
+                raise CorruptRecordError(segment.path, position, f"base offset {offset} goes back")
+            row = 0
+            while row < len(batches):
+                largest = base + LARGEST_RELATIVE_OFFSET
+                end = int(np.searchsorted(batches["last_offset"], largest, side="right"))
+                if end > row and starts:
+                    row = end
                     continue
-                parts[-1].put(window.data, batches[:fits])
-                batches = batches[fits:]
-        for part in parts:
-            _finish(folder, part, segment)
-    return parts
+                if end <= row:
+                    base = _first_offset(reader, batches[row : row + 1], int(behind[row]))
+                starts.append((base, batches["position"].item(row)))
+            following = int(behind[-1])
+    ends = [*(start for _, start in starts[1:]), segment.size]
+    return [_Part(base, start, end) for (base, start), end in zip(starts, ends, strict=True)]
 
 
-def _first_offset(segment: Segment, window: Window, batches: Directory, least: int) -> int:
-    """The offset of the first record in ``batches``, which is not below ``least``.
+def _first_offset(reader: files.Reader, batch: Directory, least: int) -> int:
+    """The offset of the first record in ``batch``, which is not below ``least``.
 
     A compressed message set (v0, v1) is stored under its last message's offset: a segment named after that
     would begin below its name. Kafka looks inside too (``AbstractLegacyRecordBatch.baseOffset``). Raises
     CorruptRecordError.
     """
-    first, last = int(batches["base_offset"][0]), int(batches["last_offset"][0])
-    if int(batches["magic"][0]) < 2:
-        columns = decode_record_keys(window.data, batches[:1], path=segment.path, origin=window.origin)
+    position, last = batch["position"].item(), batch["last_offset"].item()
+    first: int = batch["base_offset"].item()
+    if batch["magic"].item() < 2:
+        columns = decode_record_keys(*read_batch(reader, batch), path=reader.path, origin=position)
         first = int(columns.offset[0]) if len(columns) else first
     if first < least or last - first > LARGEST_RELATIVE_OFFSET:
-        position = window.origin + int(batches["position"][0])
         reason = f"offsets {first} to {last} of one batch: below {least}, or too far apart for any index"
-        raise CorruptRecordError(segment.path, position, reason)
+        raise CorruptRecordError(reader.path, position, reason)
     return first
 
 
-def _following_in_order(segment: Segment, batches: Directory, following: int, origin: int) -> int:
-    """The offset behind the batches, which begin at ``following`` or above. Raises CorruptRecordError."""
-    behind = np.append(following, batches["last_offset"] + 1)
-    back = np.flatnonzero(batches["base_offset"] < behind[:-1])
-    if len(back):
-        base, position = (int(batches[name][back[0]]) for name in ("base_offset", "position"))
-        raise CorruptRecordError(segment.path, origin + position, f"base offset {base} goes back")
-    return int(behind[-1])
-
-
-def _finish(folder: Path, part: _Part, segment: Segment) -> None:
-    """The part's indexes, and of the old transaction index what ended in it; all of it durable."""
-    indexes = part.indexes.finish()
-    built = {"index": indexes.offset_index, "timeindex": indexes.time_index}
+def _write_part(folder: Path, segment: Segment, part: _Part, interval: int, index_bytes: int) -> None:
+    """A new segment: its log, its indexes, and what ended in it of the old transaction index; durable."""
+    indexes, last_offset = IndexBuilder(part.base_offset, interval, index_bytes), part.base_offset
+    paths = [folder / segment_file(part.base_offset, "log")]
+    with files.Reader(segment.path) as reader, files.Writer(paths[0]) as writer:
+        for window in windows(reader, start=part.start, size=part.end):
+            last = window.batches[-1]
+            writer.write(window.data[: int(last["position"]) + int(last["size"])])
+            indexes.add_directory(window.batches)
+            last_offset = int(last["last_offset"])
+    built = dict(zip(("index", "timeindex"), indexes.finish(), strict=True))
     if segment.transaction_index_size:
         path = Path(segment.directory) / segment_file(segment.base_offset, "txnindex")
         entries = read_entries(files.read_bytes(path), "txnindex", str(path))
-        last = entries["last_offset"]
-        built["txnindex"] = entries[(last >= part.base_offset) & (last < part.end)].tobytes()
-    paths = [folder / segment_file(part.base_offset, "log")]
+        markers = entries["last_offset"]
+        entries = entries[(markers >= part.base_offset) & (markers <= last_offset)]
+        built |= {"txnindex": entries.tobytes()} if len(entries) else {}
     for kind, data in built.items():
-        if data or kind != "txnindex":
-            paths.append(folder / segment_file(part.base_offset, kind))
-            with files.Writer(paths[-1]) as writer:
-                writer.write(data)
+        paths.append(folder / segment_file(part.base_offset, kind))
+        with files.Writer(paths[-1]) as writer:
+            writer.write(data)
     for path in paths:
         files.copy_attributes(segment.path, path)
         files.set_modified(path, segment.modified_ns)

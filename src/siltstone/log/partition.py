@@ -26,21 +26,28 @@ from typing import NamedTuple
 import numpy as np
 
 from siltstone.base import files
-from siltstone.base.clock import Clock
+from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.config import LogConfig
-from siltstone.base.errors import OffsetOutOfRangeError, SourceChangedError, StorageError, UnsafeFileError
+from siltstone.base.errors import (
+    DirectoryRefusedError,
+    OffsetOutOfRangeError,
+    SourceChangedError,
+    StorageError,
+    UnsafeFileError,
+)
 from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes
-from siltstone.log.epochs import LeaderEpochs
+from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.fetch import LogView
+from siltstone.log.ledger.keeping import forget_behind
 from siltstone.log.ledger.store import forget_behind
-from siltstone.log.names import SNAPSHOT, TopicPartition, parse_segment_file, segment_file
+from siltstone.log.names import SNAPSHOT, TopicPartition, parse_partition, parse_segment_file, segment_file
 from siltstone.log.producers import ProducerState, ProducerStates, load_producers
-from siltstone.log.recovery.partition import Recovered
+from siltstone.log.read_only import ViewedLog
+from siltstone.log.recovery.partition import Recovered, recover_partition
 from siltstone.log.replacement import NOTHING_KNOWN, Known, swap_in
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import Segment, find_segment, list_segments
 from siltstone.log.validation import Origin, Validated, validate_and_assign
-from siltstone.log.viewed import ViewedLog
 
 # The segments of an open log, in order: rolled, dropped, cut off, swapped (Kafka's ``LocalLog``).
 #
@@ -65,8 +72,8 @@ class SegmentList:
         """The segment that is appended to."""
         return self.segments[-1]
 
-    def _live(self, found: Segment) -> LiveSegment:
-        return LiveSegment(found, self.config, created_ms=self._clock.now_ms(), jitter_ms=self._jitter())
+    def _live(self, segment: Segment) -> LiveSegment:
+        return LiveSegment(segment, self.config, created_ms=self._clock.now_ms(), jitter_ms=self._jitter())
 
     def _create(self, base_offset: int) -> LiveSegment:
         now_ms, jitter_ms = self._clock.now_ms(), self._jitter()
@@ -129,8 +136,8 @@ class SegmentList:
         """
         if self.segments[0].base_offset <= offset:
             self.truncate(offset)()
-        found = [segment for segment in self.segments if segment.base_offset == offset]
-        left = found[0] if found else self._create(offset)
+        there = (segment for segment in self.segments if segment.base_offset == offset)
+        left = next(there, None) or self._create(offset)
         self._remove([segment for segment in self.segments if segment is not left])
         self.segments = (left,)
 
@@ -142,13 +149,13 @@ class SegmentList:
 
     def closed(self, bases: Sequence[int]) -> tuple[LiveSegment, ...]:
         """The closed segments with these bases. Raises SourceChangedError when one is not there any more."""
-        found = tuple(segment for segment in self.segments[:-1] if segment.base_offset in bases)
-        if len(found) != len(bases):
+        closed = tuple(segment for segment in self.segments[:-1] if segment.base_offset in bases)
+        if len(closed) != len(bases):
             raise SourceChangedError(
                 f"{self.directory}: not all of the closed segments {sorted(bases)} are there any more; "
                 "nothing was swapped"
             )
-        return found
+        return closed
 
     def swap_files(
         self, new: Sequence[int], going: Sequence[LiveSegment], known: Known
@@ -305,8 +312,10 @@ class PartitionLog(ViewedLog):
             finally:
                 if appended is None or appended.duplicate:
                     buffer[:BATCH_OVERHEAD] = header
-            due = self._flush_is_due(now_ms)
-        if sync or due:
+            unflushed = self._log_end - self.recovery_point
+            is_due = unflushed >= self.config.flush_messages
+            is_due |= now_ms - self.flushed_ms >= self.config.flush_ms
+        if sync or is_due:
             self.flush()
         return appended
 
@@ -319,11 +328,10 @@ class PartitionLog(ViewedLog):
             leader_epoch=(self._epochs.latest_epoch or 0) if leader_epoch is None else leader_epoch,
             origin=origin,
         )
-        batches = validated.batches
-        again = self._producers.check(batches, validated.data, origin=origin, now_ms=now_ms)
-        if again is not None:
+        stored = self._producers.check(validated.batches, validated.data, origin=origin)
+        if stored is not None:
             return Appended(
-                again.first_offset, again.last_offset, again.timestamp_ms, True, validated.left_out
+                stored.first_offset, stored.last_offset, stored.timestamp_ms, True, validated.left_out
             )
         try:
             self._write(validated, now_ms)
@@ -334,7 +342,12 @@ class PartitionLog(ViewedLog):
 
     def _write(self, validated: Validated, now_ms: int) -> None:
         try:
-            active = self._segment_for(validated, now_ms)
+            active = self._list.active
+            if active.must_roll(self.config, validated, now_ms):
+                active = self._roll(validated.first_offset)
+            epoch = validated.batches["leader_epoch"].item(-1)
+            if epoch >= 0 and epoch != self._epochs.latest_epoch:
+                self._epochs.assign(epoch, validated.first_offset)
             active.append(validated)
         except OSError as error:
             if error.errno not in _FULL:
@@ -347,19 +360,6 @@ class PartitionLog(ViewedLog):
             active.add_aborted(aborted)
         self._log_end = validated.last_offset + 1
         self._publish()
-
-    def _segment_for(self, validated: Validated, now_ms: int) -> LiveSegment:
-        active, size, last = self._list.active, len(validated.data), validated.last_offset
-        if active.must_roll(self.config, size, last, validated.max_timestamp, now_ms):
-            active = self._roll(validated.first_offset)
-        epoch = validated.batches["leader_epoch"].item(-1)
-        if epoch >= 0 and epoch != self._epochs.latest_epoch:
-            self._epochs.assign(epoch, validated.first_offset)
-        return active
-
-    def _flush_is_due(self, now_ms: int) -> bool:
-        unflushed = self._log_end - self.recovery_point
-        return unflushed >= self.config.flush_messages or now_ms - self.flushed_ms >= self.config.flush_ms
 
     def roll(self, base_offset: int | None = None) -> None:
         """Begin a new active segment, at the end unless told."""
@@ -381,15 +381,12 @@ class PartitionLog(ViewedLog):
         if not files.exists(path):
             files.replace(path, self._producers.snapshot())
 
-    def flush(self) -> None:
-        """Make everything that was appended before this call durable. Raises StorageError."""
-        self._flush(including_active=True)
-
     def flush_closed(self) -> None:
-        """The same for the segments that are not appended to any more."""
-        self._flush(including_active=False)
+        """Make the segments that are not appended to any more durable. Raises StorageError."""
+        self.flush(including_active=False)
 
-    def _flush(self, *, including_active: bool) -> None:
+    def flush(self, *, including_active: bool = True) -> None:
+        """Make everything that was appended before this call durable. Raises StorageError."""
         with self._lock:
             if self._closed or self.offline is not None:
                 return
@@ -526,11 +523,11 @@ class PartitionLog(ViewedLog):
                 self._publish()
             return retired
 
-    def at_one_moment(self) -> tuple[LogView, ProducerState]:
+    def at_one_moment(self) -> tuple[LogView, ProducerStates]:
         """The view and the producers that belong to it, up to the log's end."""
         with self._lock:
-            entries = {entry.producer_id: entry for entry in self._producers.entries()}
-            return self.view, ProducerState(producers=entries, end_offset=self._log_end)
+            view, entries = self.view, self._producers.entries()
+        return view, ProducerStates.load(entries, view.log_end_offset)
 
     def update_config(self, config: LogConfig) -> None:
         """Settings that hold from now on: sizes at the next roll, policies at once."""
@@ -562,3 +559,40 @@ def _writable(data: Bytes | bytes | bytearray | memoryview) -> Bytes:
     """A writable array over the buffer, or a copy where it is not writable."""
     array: Bytes = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     return array if array.flags.writeable else array.copy()
+
+
+def partition_of(directory: Path) -> TopicPartition:
+    """Which partition a directory is, by its name. Raises DirectoryRefusedError for no ``topic-N``."""
+    where = parse_partition(directory.absolute().name)
+    if where is None:
+        raise DirectoryRefusedError(
+            f"{directory}: a partition's directory is named TOPIC-N, such as events-0"
+        )
+    return where
+
+
+def open_partition(
+    directory: Path,
+    config: LogConfig | None = None,
+    clock: Clock | None = None,
+    *,
+    clean: bool = False,
+    recovery_point: int = 0,
+    log_start: int = 0,
+) -> PartitionLog:
+    """Open one partition directory, made if it is not there, without a lock and without checkpoints.
+
+    For tools and tests: a program opens logs through a ``LogManager``. ``clean`` says that it was closed in
+    order; else everything from ``recovery_point`` on is checked. Raises CorruptRecordError, OSError.
+    """
+    config, clock = config or LogConfig(), clock or SystemClock()
+    files.make_directory(directory, parents=True)
+    recovered = recover_partition(
+        directory,
+        clean=clean,
+        recovery_point=recovery_point,
+        log_start=log_start,
+        config=config,
+        now_ms=clock.now_ms(),
+    )
+    return PartitionLog(partition_of(directory), recovered, config, clock)

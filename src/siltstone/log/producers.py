@@ -1,24 +1,35 @@
-"""Which producers a log knows, and what their transactions leave stable (``ProducerStateManager``).
+"""The producers of a log, their snapshots, and the last stable offset (Kafka's ``ProducerStateManager``).
 
-``ProducerStates`` goes along with a log that is appended to: ``check`` says whether batches may be appended
-and changes nothing, ``update`` takes in what was appended. ``load_producers`` and ``producer_state`` find the
-same out from a directory: the newest sound ``.snapshot`` within the log, then every batch from its offset on;
-without any snapshot the whole log is gone through.
+``ProducerStates`` follows a log that is appended to: ``check`` says whether batches may be appended and
+changes nothing, ``update`` applies batches that were appended. ``load_producers`` builds the same states from
+a directory: it reads the newest sound ``.snapshot`` within the log, then every batch from its offset on, or
+the whole log where there is no snapshot.
 
 A transaction is *open* from its first batch to its marker. It holds the last stable offset back until then,
 and until the marker is below the high watermark.
+
+A snapshot is a file ``BASE.snapshot``, all its integers big-endian::
+
+    version 2 (1) | CRC32C of what follows 4 | entry count 4 | per entry 46:
+    producer id 8 | epoch 2 | last sequence 4 | last offset 8 | offset delta 4 | timestamp 8
+    | coordinator epoch 4 | first offset of its open transaction 8 (-1: none)
+
+The cleaner reads from it which batch is the last of each producer that is not expired: an emptied batch stays
+for that producer, whose sequence numbers would be lost otherwise.
 """
 
 from __future__ import annotations
 
+import struct
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from crc32c import crc32c
 
 from siltstone.base import files
 from siltstone.base.errors import (
@@ -32,9 +43,9 @@ from siltstone.base.errors import (
 )
 from siltstone.base.records.control import EndTransactionMarker, marker_of
 from siltstone.base.records.layout import BATCH, CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory
+from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.names import SNAPSHOT, parse_segment_file, segment_file
 from siltstone.log.segments import Segment, segment_holding, windows
-from siltstone.log.snapshots import ProducerEntry, read_snapshot, write_snapshot
 from siltstone.log.validation import Origin
 
 # One producer's batches, epochs and transaction in a log (``ProducerStateEntry``, ``ProducerAppendInfo``).
@@ -42,15 +53,74 @@ from siltstone.log.validation import Origin
 # A producer numbers its records; a batch carries the first one's *sequence*, and the next batch goes on where
 # it ends, from 2³¹-1 on at 0. So a batch that comes twice is known by its sequences, as long as it is one of
 # the last five, and one that was lost leaves a gap. A new instance of the producer has a higher *epoch* and
-# starts again at 0. What decides is in ``refuse_data`` and ``refuse_marker``; what follows from a batch that
-# is in the log is in ``Producer``'s methods, which refuse nothing: that batch is history.
+# starts again at 0. ``refuse`` decides; the methods of ``Producer`` apply a batch that is in the log and
+# refuse nothing, because that batch is history.
 
 BATCHES_KEPT = 5
 NO_EPOCH = NO_SEQUENCE = NO_OFFSET = -1
 _SEQUENCE_MASK = (1 << 31) - 1
+_HEAD = struct.Struct(">hII")
+_ENTRY = struct.Struct(">qhiqiqiq")
+_SNAPSHOT_VERSION = 1
+_CHECKED_FROM = 6
 _NAMES = ("producer_id", "producer_epoch", "base_sequence", "base_offset", "last_offset", "max_timestamp")
 _FIELDS = itemgetter(*((BATCH.names or ()).index(name) for name in _NAMES))
 _ATTRIBUTES = (BATCH.names or ()).index("attributes")
+
+
+class ProducerEntry(NamedTuple):
+    """One producer's last batch, its fields in the order of the file. ``last_offset`` and ``last_sequence``
+    are -1 when it has no data left."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+    coordinator_epoch: int
+    open_transaction_offset: int
+
+
+def read_snapshot(data: bytes, path: str = "", offset: int | None = None) -> list[ProducerEntry]:
+    """Decode a snapshot file's bytes; ``offset``: what it was taken at, where that is to be held to.
+
+    Raises CorruptFileError for anything but a whole, sound one, and for one that knows of offsets from
+    ``offset`` on, or of one producer twice.
+    """
+    if len(data) < _HEAD.size:
+        raise CorruptFileError(path, 0, "shorter than a snapshot's header")
+    version, checksum, count = _HEAD.unpack_from(data)
+    if version != _SNAPSHOT_VERSION:
+        raise CorruptFileError(path, 0, f"snapshot version {version}; only {_SNAPSHOT_VERSION} is known")
+    if crc32c(data[_CHECKED_FROM:]) != checksum:
+        raise CorruptFileError(path, 2, "snapshot checksum does not match")
+    if len(data) != _HEAD.size + count * _ENTRY.size:
+        raise CorruptFileError(path, 6, f"no room for exactly {count} producers")
+    found = [ProducerEntry._make(fields) for fields in _ENTRY.iter_unpack(data[_HEAD.size :])]
+    if offset is not None:
+        _refuse_senseless(found, offset, path)
+    return found
+
+
+def _refuse_senseless(producers: Sequence[ProducerEntry], offset: int, path: str) -> None:
+    known: set[int] = set()
+    for number, each in enumerate(producers):
+        position = _HEAD.size + number * _ENTRY.size
+        if each.producer_id < 0 or each.producer_id in known:
+            raise CorruptFileError(path, position, f"producer {each.producer_id} is there twice, or is none")
+        known.add(each.producer_id)
+        for place in (each.last_offset, each.open_transaction_offset):
+            if not -1 <= place < offset:
+                reason = f"producer {each.producer_id} has offset {place}, but it was taken at {offset}"
+                raise CorruptFileError(path, position, reason)
+
+
+def write_snapshot(producers: Iterable[ProducerEntry]) -> bytes:
+    """Encode a snapshot file's bytes."""
+    rows = [_ENTRY.pack(*producer) for producer in producers]
+    body = len(rows).to_bytes(4, "big") + b"".join(rows)
+    return _SNAPSHOT_VERSION.to_bytes(2, "big") + crc32c(body).to_bytes(4, "big") + body
 
 
 class ProducerBatch(NamedTuple):
@@ -81,20 +151,6 @@ class ProducerBatch(NamedTuple):
         return (self.first_sequence + self.last_offset - self.first_offset) & _SEQUENCE_MASK
 
 
-class AppendedBatch(NamedTuple):
-    """A batch as its producer's state remembers it."""
-
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp_ms: int
-
-    @property
-    def first_sequence(self) -> int:
-        """The first record's sequence."""
-        return (self.last_sequence - self.offset_delta) & _SEQUENCE_MASK
-
-
 @dataclass(slots=True)
 class Producer:
     """One producer; ``batches`` are its last five of this epoch, the newest last. -1: unknown, or none."""
@@ -104,65 +160,47 @@ class Producer:
     coordinator_epoch: int = NO_EPOCH
     timestamp_ms: int = -1
     open_transaction_offset: int = NO_OFFSET
-    batches: deque[AppendedBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+    batches: deque[ProducerBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
 
     @classmethod
     def of(cls, entry: ProducerEntry) -> Producer:
-        """From a snapshot, which knows of the last batch only."""
-        producer = cls(
-            entry.producer_id,
-            entry.producer_epoch,
-            entry.coordinator_epoch,
-            entry.timestamp_ms,
-            entry.open_transaction_offset,
-        )
-        if entry.last_offset >= 0:
-            last = AppendedBatch(
-                entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp_ms
-            )
+        """From a snapshot, which has the last batch only."""
+        who, epoch, sequence, offset, delta, timestamp, coordinator_epoch, open_offset = entry
+        producer = cls(who, epoch, coordinator_epoch, timestamp, open_offset)
+        if offset >= 0:
+            first = NO_SEQUENCE if sequence < 0 else (sequence - delta) & _SEQUENCE_MASK
+            last = ProducerBatch(who, epoch, first, offset - delta, offset, timestamp, False, False)
             producer.batches.append(last)
         return producer
 
     def entry(self) -> ProducerEntry:
         """As a snapshot has it."""
-        last = self.batches[-1] if self.batches else AppendedBatch(NO_SEQUENCE, NO_OFFSET, 0, -1)
+        last = self.batches[-1] if self.batches else None
         return ProducerEntry(
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
-            last_sequence=last.last_sequence,
-            last_offset=last.last_offset,
-            offset_delta=last.offset_delta,
+            last_sequence=last.last_sequence if last else NO_SEQUENCE,
+            last_offset=last.last_offset if last else NO_OFFSET,
+            offset_delta=last.last_offset - last.first_offset if last else 0,
             timestamp_ms=self.timestamp_ms,
             coordinator_epoch=self.coordinator_epoch,
             open_transaction_offset=self.open_transaction_offset,
         )
 
-    def copy(self) -> Producer:
-        """Another one with the same state."""
-        return Producer(
-            self.producer_id,
-            self.epoch,
-            self.coordinator_epoch,
-            self.timestamp_ms,
-            self.open_transaction_offset,
-            self.batches.copy(),
-        )
-
-    def find_duplicate(self, batch: ProducerBatch) -> AppendedBatch | None:
-        """The batch that ``batch`` is again: one of the last five with its epoch and its sequences."""
-        if batch.epoch != self.epoch or batch.control:
+    def find_duplicate(self, batch: ProducerBatch) -> ProducerBatch | None:
+        """The stored batch that ``batch`` repeats: one of the last five with its epoch and its sequences."""
+        if batch.epoch != self.epoch or batch.control or batch.first_sequence < 0:
             return None
         last_sequence = batch.last_sequence
-        for known in self.batches:
-            if known.last_sequence == last_sequence and known.first_sequence == batch.first_sequence:
-                return known
+        for stored in self.batches:
+            if stored.first_sequence == batch.first_sequence and stored.last_sequence == last_sequence:
+                return stored
         return None
 
     def add_data(self, batch: ProducerBatch) -> bool:
         """A batch of records is in the log; returns whether it began a transaction."""
         self._enter(batch.epoch)
-        delta = batch.last_offset - batch.first_offset
-        self.batches.append(AppendedBatch(batch.last_sequence, batch.last_offset, delta, batch.timestamp_ms))
+        self.batches.append(batch)
         self.timestamp_ms = batch.timestamp_ms
         if not batch.transactional or self.open_transaction_offset >= 0:
             return False
@@ -184,97 +222,62 @@ class Producer:
             self.batches.clear()
 
 
-def refuse_data(producer: Producer, batch: ProducerBatch, *, fenced: bool, sequenced: bool) -> None:
-    """Raise what Kafka raises for a batch of records that does not follow on the producer's state.
+def is_expired(producer: Producer | ProducerEntry, now_ms: int, expiration_ms: int) -> bool:
+    """Was the producer silent for ``expiration_ms``, with no open transaction?"""
+    return producer.open_transaction_offset < 0 and now_ms - producer.timestamp_ms >= expiration_ms
 
-    ``fenced``: older epochs are refused. ``sequenced``: sequences have to fit. Both do not hold for what is
-    replicated, the second not for what coordinators write.
+
+def refuse(
+    producer: Producer, batch: ProducerBatch, marker: EndTransactionMarker | None, origin: Origin
+) -> None:
+    """Raise what Kafka raises for a batch that does not follow on the producer's state.
+
+    A replica takes its leader's batches as they are, but a batch outside of an open transaction. Coordinators
+    write without sequences. ``marker`` is that of a control batch.
     """
-    if fenced:
-        _refuse_old_epoch(producer, batch)
-    if sequenced:
-        _refuse_sequence(producer, batch)
+    who = f"producer {batch.producer_id}"
+    replicated = origin is Origin.REPLICATION
+    if batch.epoch < producer.epoch and not replicated:
+        raise InvalidProducerEpochError(
+            f"{who}: epoch {batch.epoch} is over, {producer.epoch} has been seen: begin with a new producer"
+        )
+    if marker is not None:
+        if marker.coordinator_epoch < producer.coordinator_epoch and not replicated:
+            raise TransactionCoordinatorFencedError(
+                f"{who}: a marker of coordinator epoch {marker.coordinator_epoch}, after one of "
+                f"{producer.coordinator_epoch}: another coordinator has taken over"
+            )
+        return
+    # Without an epoch its records may have expired: any sequence is accepted.
+    if origin is Origin.CLIENT and producer.epoch != NO_EPOCH:
+        _refuse_sequence(producer, batch, who)
     if producer.open_transaction_offset >= 0 and not batch.transactional:
         raise InvalidTransactionStateError(
-            f"{_who(batch)}: a batch outside a transaction, while the one from offset "
+            f"{who}: a batch outside a transaction, while the one from offset "
             f"{producer.open_transaction_offset} on is open: commit or abort it first"
         )
 
 
-def refuse_marker(producer: Producer, batch: ProducerBatch, marker: EndTransactionMarker | None) -> None:
-    """Raise what Kafka raises for a marker of a producer or a coordinator that has been replaced.
-
-    Without the ``marker`` itself the coordinator is not looked at.
-    """
-    _refuse_old_epoch(producer, batch)
-    if marker is not None and marker.coordinator_epoch < producer.coordinator_epoch:
-        raise TransactionCoordinatorFencedError(
-            f"{_who(batch)}: a marker of coordinator epoch {marker.coordinator_epoch}, after one of "
-            f"{producer.coordinator_epoch}: another coordinator has taken over"
-        )
-
-
-def _refuse_old_epoch(producer: Producer, batch: ProducerBatch) -> None:
-    if batch.epoch < producer.epoch:
-        raise InvalidProducerEpochError(
-            f"{_who(batch)}: epoch {batch.epoch} is over, {producer.epoch} has been seen: "
-            "begin with a new producer"
-        )
-
-
-def _refuse_sequence(producer: Producer, batch: ProducerBatch) -> None:
-    if producer.epoch == NO_EPOCH:
-        return  # its records may have expired: whatever it sends is taken
+def _refuse_sequence(producer: Producer, batch: ProducerBatch, who: str) -> None:
     if batch.epoch != producer.epoch:
         if batch.first_sequence != 0:
             raise OutOfOrderSequenceError(
-                f"{_who(batch)}: epoch {batch.epoch} starts at sequence {batch.first_sequence}, not at 0"
+                f"{who}: epoch {batch.epoch} starts at sequence {batch.first_sequence}, not at 0"
             )
         return
     last = producer.batches[-1].last_sequence if producer.batches else NO_SEQUENCE
     if batch.first_sequence != (last + 1) & _SEQUENCE_MASK:
         raise OutOfOrderSequenceError(
-            f"{_who(batch)}: sequence {batch.first_sequence} does not follow {last}: "
+            f"{who}: sequence {batch.first_sequence} does not follow {last}: "
             "send what lies between, or begin with a new epoch"
         )
 
 
-def _who(batch: ProducerBatch) -> str:
-    return f"producer {batch.producer_id}"
-
-
-def producer_rows(batches: Directory) -> list[int]:
-    """Rows of the batches that have a producer id."""
-    ids = batches["producer_id"]
-    if len(ids) == 1:
-        return [0] if ids.item() >= 0 else []
-    found: list[int] = np.flatnonzero(ids >= 0).tolist()
-    return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Duplicate:
-    """The batch is in the log already: where, and its timestamp (ms)."""
-
-    first_offset: int
-    last_offset: int
-    timestamp_ms: int
-
-
-class AbortedTxn(NamedTuple):
-    """An entry of a ``.txnindex``; ``last_offset`` is the marker's."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
-
-
 class ProducerStates:
-    """The producers of one log as of ``map_end_offset``. Not safe for several threads at once."""
+    """The producers of one log as of ``end_offset``. Not safe for several threads at once."""
 
-    def __init__(self) -> None:
-        self.map_end_offset = 0
+    def __init__(self, end_offset: int = 0) -> None:
+        self.end_offset = end_offset
         self._producers: dict[int, Producer] = {}
         self._open: dict[int, int] = {}  # first offset: producer id
         self._ended: dict[int, int] = {}  # first offset: marker's offset, not below the high watermark yet
@@ -282,8 +285,7 @@ class ProducerStates:
     @classmethod
     def load(cls, entries: Iterable[ProducerEntry], end_offset: int = 0) -> ProducerStates:
         """The state that a snapshot taken at ``end_offset`` holds."""
-        states = cls()
-        states.map_end_offset = end_offset
+        states = cls(end_offset)
         for entry in entries:
             states._producers[entry.producer_id] = Producer.of(entry)
             if entry.open_transaction_offset >= 0:
@@ -297,84 +299,74 @@ class ProducerStates:
         """The producers as a snapshot has them, by producer id."""
         return [self._producers[producer_id].entry() for producer_id in sorted(self._producers)]
 
+    def alive(self, now_ms: int, expiration_ms: int) -> list[ProducerEntry]:
+        """Those that are not expired, by producer id."""
+        return [entry for entry in self.entries() if not is_expired(entry, now_ms, expiration_ms)]
+
     def snapshot(self) -> bytes:
-        """The bytes of a ``.snapshot`` at ``map_end_offset``: Kafka's, its producers by id."""
+        """The bytes of a ``.snapshot`` at ``end_offset``: Kafka's, its producers by id."""
         return write_snapshot(self.entries())
 
-    def check(
-        self, batches: Directory, data: Bytes | None = None, *, origin: Origin, now_ms: int = 0
-    ) -> Duplicate | None:
-        """May ``batches`` be appended? Changes nothing.
+    def check(self, batches: Directory, data: Bytes, *, origin: Origin) -> ProducerBatch | None:
+        """May ``batches`` of ``data`` be appended? Changes nothing.
 
-        ``data`` is what they are rows of: without it a marker's coordinator epoch is not looked at. Returns
-        where the batch is when a client sends one of its last five again. ``now_ms`` plays no part: a
-        producer is known until ``expire`` says otherwise. Raises OutOfOrderSequenceError,
-        InvalidProducerEpochError, InvalidTransactionStateError, TransactionCoordinatorFencedError; and
-        InvalidRecordError for a marker that makes no sense.
+        Returns the stored batch when a client sends one of its last five again. A producer is known until
+        ``expire`` forgets it. Raises OutOfOrderSequenceError, InvalidProducerEpochError,
+        InvalidTransactionStateError, TransactionCoordinatorFencedError; and InvalidRecordError for a marker
+        that makes no sense.
         """
-        rows = producer_rows(batches)
-        if not rows:
-            return None
+        rows = _producer_rows(batches)
         after: dict[int, Producer] = {}
         for row in rows:
             batch = ProducerBatch.of(batches, row)
-            producer = after.get(batch.producer_id) or self._known(batch.producer_id)
-            again = producer.find_duplicate(batch) if origin is Origin.CLIENT else None
-            if again is not None:
-                first = again.last_offset - again.offset_delta
-                return Duplicate(
-                    first_offset=first, last_offset=again.last_offset, timestamp_ms=again.timestamp_ms
-                )
+            who = batch.producer_id
+            producer = after.get(who) or self._producers.get(who) or Producer(who)
+            duplicate = producer.find_duplicate(batch) if origin is Origin.CLIENT else None
+            if duplicate is not None:
+                return duplicate
             if batch.control and not int(batches["count"][row]):
                 continue  # cleaning has emptied it
             marker = _marker_to_append(data, batches, row) if batch.control else None
-            _refuse(producer, batch, marker, origin)
-            if row != rows[-1]:
-                after[batch.producer_id] = _after(producer, batch, marker)
+            refuse(producer, batch, marker, origin)
+            if row == rows[-1]:
+                break
+            # The batches behind it are checked against a copy: nothing is in the log yet.
+            copy = after[who] = replace(producer, batches=producer.batches.copy())
+            if marker is not None:
+                copy.add_marker(batch, marker)
+            else:
+                copy.add_data(batch)
         return None
 
-    def _known(self, producer_id: int) -> Producer:
-        return self._producers.get(producer_id) or Producer(producer_id)
-
-    def update(self, batches: Directory, data: Bytes, path: str = "") -> list[AbortedTxn]:
-        """Take in ``batches`` of ``data``, which are in the log now; the transactions that they aborted.
+    def update(self, batches: Directory, data: Bytes, path: str = "") -> list[AbortedTransaction]:
+        """Apply ``batches`` of ``data``, which are in the log now; the transactions that they aborted.
 
         Refuses nothing that is history, but raises CorruptRecordError for a marker that makes no sense.
         """
         aborted = []
-        for row in producer_rows(batches):
+        for row in _producer_rows(batches):
             batch = ProducerBatch.of(batches, row)
-            if not batch.control:
-                self._add_data(batch)
+            marker = marker_of(data, batches, row, path) if batch.control else None
+            if batch.control and marker is None:
                 continue
-            marker = marker_of(data, batches, row, path)
-            if marker is not None:
-                ended = self._end(batch, marker)
-                if ended is not None and not marker.commit:
-                    aborted.append(ended)
+            producer = self._producers.get(batch.producer_id)
+            if producer is None:
+                producer = self._producers[batch.producer_id] = Producer(batch.producer_id)
+            if marker is None:
+                if producer.add_data(batch):
+                    self._open[batch.first_offset] = batch.producer_id
+                continue
+            first = producer.add_marker(batch, marker)
+            if first < 0:
+                continue
+            self._open.pop(first, None)
+            self._ended[first] = batch.first_offset
+            if not marker.commit:
+                stable = min(self._open, default=batch.last_offset + 1)
+                aborted.append(AbortedTransaction(batch.producer_id, first, batch.first_offset, stable))
         if len(batches):
-            self.map_end_offset = batches["last_offset"].item(-1) + 1
+            self.end_offset = batches["last_offset"].item(-1) + 1
         return aborted
-
-    def _add_data(self, batch: ProducerBatch) -> None:
-        producer = self._producers.get(batch.producer_id)
-        if producer is None:
-            producer = self._producers[batch.producer_id] = Producer(batch.producer_id)
-        if producer.add_data(batch):
-            self._open[batch.first_offset] = batch.producer_id
-
-    def _end(self, batch: ProducerBatch, marker: EndTransactionMarker) -> AbortedTxn | None:
-        """A marker ends a transaction: its entry as if it was aborted, None where none was open."""
-        producer = self._producers.get(batch.producer_id)
-        if producer is None:
-            producer = self._producers[batch.producer_id] = Producer(batch.producer_id)
-        first = producer.add_marker(batch, marker)
-        if first < 0:
-            return None
-        self._open.pop(first, None)
-        self._ended[first] = batch.first_offset
-        stable = min(self._open, default=batch.last_offset + 1)
-        return AbortedTxn(batch.producer_id, first, batch.first_offset, stable)
 
     @property
     def first_unstable_offset(self) -> int | None:
@@ -398,20 +390,23 @@ class ProducerStates:
         return min(self._open, default=None)
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that were silent for ``expiration_ms`` and have nothing open; how many."""
-        gone = [
-            producer_id
-            for producer_id, producer in self._producers.items()
-            if producer.open_transaction_offset < 0 and now_ms - producer.timestamp_ms >= expiration_ms
-        ]
-        for producer_id in gone:
+        """Forget the expired producers; how many they were."""
+        expired = [who for who, one in self._producers.items() if is_expired(one, now_ms, expiration_ms)]
+        for producer_id in expired:
             del self._producers[producer_id]
-        return len(gone)
+        return len(expired)
 
 
-def _marker_to_append(data: Bytes | None, batches: Directory, row: int) -> EndTransactionMarker | None:
-    if data is None:
-        return None
+def _producer_rows(batches: Directory) -> list[int]:
+    """Rows of the batches that have a producer id."""
+    ids = batches["producer_id"]
+    if len(ids) == 1:
+        return [0] if ids.item() >= 0 else []
+    rows: list[int] = np.flatnonzero(ids >= 0).tolist()
+    return rows
+
+
+def _marker_to_append(data: Bytes, batches: Directory, row: int) -> EndTransactionMarker:
     try:
         marker = marker_of(data, batches, row)
     except CorruptRecordError as error:
@@ -422,81 +417,34 @@ def _marker_to_append(data: Bytes | None, batches: Directory, row: int) -> EndTr
     return marker
 
 
-def _refuse(
-    producer: Producer, batch: ProducerBatch, marker: EndTransactionMarker | None, origin: Origin
-) -> None:
-    replicated = origin is Origin.REPLICATION
-    if not batch.control:
-        refuse_data(producer, batch, fenced=not replicated, sequenced=origin is Origin.CLIENT)
-    elif not replicated:
-        refuse_marker(producer, batch, marker)
-
-
-def _after(producer: Producer, batch: ProducerBatch, marker: EndTransactionMarker | None) -> Producer:
-    """A copy of ``producer`` as it will be once ``batch`` is appended."""
-    copy = producer.copy()
-    if marker is not None:
-        copy.add_marker(batch, marker)
-    elif not batch.control:
-        copy.add_data(batch)
-    return copy
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerState:
-    """Producers by id as of ``end_offset``, which is the log's end."""
-
-    producers: dict[int, ProducerEntry]
-    end_offset: int
-
-    def alive(self, now_ms: int, expiration_ms: int) -> list[ProducerEntry]:
-        """Those that are not expired, by producer id: silent for less than ``expiration_ms``, or with an
-        open transaction."""
-        kept = [
-            entry
-            for entry in self.producers.values()
-            if entry.open_transaction_offset >= 0 or now_ms - entry.timestamp_ms < expiration_ms
-        ]
-        return sorted(kept, key=lambda entry: entry.producer_id)
-
-    def first_open_transaction(self) -> int | None:
-        """The least first offset of an open transaction, None when there is none."""
-        return min(
-            (e.open_transaction_offset for e in self.producers.values() if e.open_transaction_offset >= 0),
-            default=None,
-        )
-
-
-def producer_state(directory: Path, segments: Sequence[Segment]) -> ProducerState:
-    """The state at the log's end. Raises CorruptRecordError for a damaged tail, OSError."""
-    states = load_producers(directory, segments)
-    end = max(states.map_end_offset, segments[-1].base_offset)
-    return ProducerState(producers={entry.producer_id: entry for entry in states.entries()}, end_offset=end)
-
-
 def load_producers(
     directory: Path, segments: Sequence[Segment], end_offset: int = (1 << 63) - 1
 ) -> ProducerStates:
-    """The state at ``end_offset``, or at the log's end. Raises CorruptRecordError, OSError.
+    """The states at ``end_offset``, or at the log's end. Raises CorruptRecordError, OSError.
 
     From the newest snapshot that can be of this log: not beyond ``end_offset`` or the log's end, not below
-    its first segment, and sound. One that leaves a transaction out is not told from a right one: whoever
-    reads the batches has to see to that. Nobody is expired.
+    its first segment, and sound. A snapshot that leaves a transaction out cannot be told from a right one:
+    the caller that reads the batches has to check that. No producer is expired.
     """
-    for start, entries in _snapshots(directory, segments, end_offset):
-        states = _gone_on_from(start, entries, segments, end_offset)
-        if states is not None:
+    least = segments[0].base_offset if segments else 0
+    named = (parse_segment_file(entry.name) for entry in files.entries(directory))
+    offsets = (name.base_offset for name in named if name and name.kind == SNAPSHOT and not name.suffix)
+    for offset in sorted((each for each in offsets if least <= each <= end_offset), reverse=True):
+        path = directory / segment_file(offset, SNAPSHOT)
+        try:
+            states = ProducerStates.load(read_snapshot(files.read_bytes(path), str(path), offset), offset)
+        except CorruptFileError:
+            continue
+        if offset <= _replay(states, offset, segments, end_offset):
             return states
-    states = _gone_on_from(-1, [], segments, end_offset)
-    assert states is not None
+    states = ProducerStates()
+    _replay(states, 0, segments, end_offset)
     return states
 
 
-def _gone_on_from(
-    start: int, entries: Iterable[ProducerEntry], segments: Sequence[Segment], end_offset: int
-) -> ProducerStates | None:
-    """From the snapshot at ``start`` on; None when the log ends below it."""
-    states, end = ProducerStates.load(entries, max(start, 0)), segments[-1].base_offset if segments else 0
+def _replay(states: ProducerStates, start: int, segments: Sequence[Segment], end_offset: int) -> int:
+    """Apply the batches with base offsets in [start, end_offset) to ``states``; the log's end."""
+    end = segments[-1].base_offset if segments else 0
     for segment in segments[max(segment_holding(list(segments), start), 0) :]:
         if segment.base_offset >= end_offset:
             break
@@ -507,19 +455,6 @@ def _gone_on_from(
                 tail = (bases >= start) & (bases < end_offset)
                 batches = window.batches if tail.all() else window.batches[np.flatnonzero(tail)]
                 states.update(batches, window.data, segment.path)
-    return states if start <= end else None
-
-
-def _snapshots(
-    directory: Path, segments: Sequence[Segment], end_offset: int
-) -> Iterator[tuple[int, list[ProducerEntry]]]:
-    """(offset, producers) of the snapshots that make sense, the newest first."""
-    least = segments[0].base_offset if segments else 0
-    named = (parse_segment_file(entry.name) for entry in files.entries(directory))
-    offsets = (n.base_offset for n in named if n and n.kind == SNAPSHOT and not n.suffix)
-    for offset in sorted((each for each in offsets if least <= each <= end_offset), reverse=True):
-        path = directory / segment_file(offset, SNAPSHOT)
-        try:
-            yield offset, read_snapshot(files.read_bytes(path), str(path), offset)
-        except CorruptFileError:
-            continue
+    if segments:
+        states.end_offset = max(states.end_offset, min(segments[-1].base_offset, end_offset))
+    return end

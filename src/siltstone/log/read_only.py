@@ -1,6 +1,7 @@
-"""Reading log directories without a lock and without changing a byte: a backup, or beside a live broker.
+"""Logs that are read: ``ViewedLog``, the reading half of every log, and ``ReadOnlyLogs``.
 
-``ReadOnlyLogs`` finds the partitions; a log is looked at when it is first asked for. What a crash left is
+``ReadOnlyLogs`` opens log directories without a lock and without changing a byte: a backup, or beside a live
+broker. It finds the partitions; a log is looked at when it is first asked for. What a crash left is
 read as the next start would leave it: a torn tail is not seen, an index that does not fit is not used. What
 would have to be put right before it can be read at all is refused, with the advice to do that.
 """
@@ -8,23 +9,89 @@ would have to be put right before it can be read at all is refused, with the adv
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
+from typing import Unpack
 
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import DirectoryRefusedError, UnknownTopicError
+from siltstone.base.records.fetch_results import MessageSetSend
+from siltstone.log import fetch
 from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, refuse_strangers
-from siltstone.log.fetch import LogView
+from siltstone.log.fetch import Fetched, FetchPosition, LogView
+from siltstone.log.ledger.reading import CompactedReader, open_reader
+from siltstone.log.lookup import RecordPlace
 from siltstone.log.names import TopicPartition, segment_file
 from siltstone.log.producers import ProducerStates
+from siltstone.log.reading import EARLIEST, LogReader, ReaderSettings, Start
 from siltstone.log.recovery.partition import Recovered, recover_partition
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import Segment, list_segments
-from siltstone.log.viewed import ViewedLog
 
 
+class ViewedLog:
+    """The reading half of ``PartitionLog`` and of ``ReadOnlyLog``; no lock is taken for it."""
+
+    where: TopicPartition
+    directory: Path
+    view: LogView
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that may be read."""
+        return self.view.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset behind the last record."""
+        return self.view.log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Up to where records may be read: the end, unless somebody who replicates says otherwise."""
+        return self.view.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Up to where every transaction is over."""
+        return self.view.last_stable_offset
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int = 1 << 20,
+        *,
+        isolation: str = fetch.READ_UNCOMMITTED,
+        whole_first: bool = True,
+        place: FetchPosition | None = None,
+    ) -> Fetched:
+        """Batches from the one that holds ``offset`` on; see ``fetch.read``."""
+        return fetch.read(
+            self.view, offset, max_bytes, isolation=isolation, whole_first=whole_first, place=place
+        )
+
+    def fetch(
+        self, offset: int, max_bytes: int = 1 << 20, *, isolation: str = fetch.READ_UNCOMMITTED
+    ) -> MessageSetSend:
+        """The answer to one fetch, as ``base.records.fetch_results`` encodes it; see ``fetch.answer``."""
+        return fetch.answer(self.view, offset, max_bytes, isolation=isolation)
+
+    def reader(
+        self, start: Start = EARLIEST, *, read_compacted: bool = False, **how: Unpack[ReaderSettings]
+    ) -> LogReader | CompactedReader:
+        """A cursor from ``start`` on; ``read_compacted``: over the log's compacted view, where it has one.
+
+        ``how`` as ``LogReader`` takes it. Raises UsageError, LedgerError, OSError.
+        """
+        return open_reader(self, start, read_compacted=read_compacted, **how)
+
+    def offset_for_time(self, timestamp: int) -> RecordPlace | None:
+        """The first record at or after a time in ms; see ``fetch.offset_for_time``."""
+        return fetch.offset_for_time(self.view, timestamp)
+
+
+@dataclass(eq=False)
 class ReadOnlyLog(ViewedLog):
     """One partition as it was when it was opened: ``view``; ``where``, ``directory``.
 
@@ -32,19 +99,11 @@ class ReadOnlyLog(ViewedLog):
     ``first_dirty_offset``: below it the log was cleaned, 0 where it never was.
     """
 
-    def __init__(
-        self,
-        where: TopicPartition,
-        directory: Path,
-        view: LogView,
-        not_shown: tuple[str, ...] = (),
-        first_dirty_offset: int = 0,
-    ) -> None:
-        self.where = where
-        self.directory = directory
-        self.view = view
-        self.not_shown = not_shown
-        self.first_dirty_offset = first_dirty_offset
+    where: TopicPartition
+    directory: Path
+    view: LogView
+    not_shown: tuple[str, ...] = ()
+    first_dirty_offset: int = 0
 
 
 class ReadOnlyLogs:
@@ -55,38 +114,35 @@ class ReadOnlyLogs:
         opened = open_directories([Path(each) for each in directories], lock=False)
         refuse_strangers(opened)
         self._clock = clock or SystemClock()
-        self._checkpoints = [(each, each.checkpoints()) for each in opened]
+        self._places: dict[TopicPartition, tuple[LogDirectory, Checkpoints]] = {}
+        for directory in opened:
+            self._places |= dict.fromkeys(directory.partitions, (directory, directory.checkpoints()))
         self._opened: dict[TopicPartition, ReadOnlyLog] = {}
 
     def __iter__(self) -> Iterator[TopicPartition]:
-        return iter(sorted(where for each, _ in self._checkpoints for where in each.partitions))
+        return iter(sorted(self._places))
 
     def __len__(self) -> int:
-        return sum(len(each.partitions) for each, _ in self._checkpoints)
+        return len(self._places)
 
     def __contains__(self, where: object) -> bool:
-        return any(where in each.partitions for each, _ in self._checkpoints)
+        return where in self._places
 
     def directory_of(self, where: TopicPartition) -> Path:
-        """A partition's directory, without a look at its log. Raises UnknownTopicError."""
-        for directory, _ in self._checkpoints:
-            if where in directory.partitions:
-                return directory.partitions[where]
-        raise UnknownTopicError(f"{where}: there is no such partition here")
+        """A partition's directory; its log is not read. Raises UnknownTopicError."""
+        if where not in self._places:
+            raise UnknownTopicError(f"{where}: there is no such partition here")
+        return self._places[where][0].partitions[where]
 
     def __getitem__(self, where: TopicPartition | tuple[str, int]) -> ReadOnlyLog:
         where = where if isinstance(where, TopicPartition) else TopicPartition(*where)
         if where not in self._opened:
-            for directory, checkpoints in self._checkpoints:
-                if where in directory.partitions:
-                    self._opened[where] = self._open(where, directory, checkpoints)
-                    break
-            else:
-                raise UnknownTopicError(f"{where}: there is no such partition here")
+            self._opened[where] = self._open(where, self.directory_of(where), *self._places[where])
         return self._opened[where]
 
-    def _open(self, where: TopicPartition, directory: LogDirectory, checkpoints: Checkpoints) -> ReadOnlyLog:
-        path = directory.partitions[where]
+    def _open(
+        self, where: TopicPartition, path: Path, directory: LogDirectory, checkpoints: Checkpoints
+    ) -> ReadOnlyLog:
         recovered = recover_partition(
             path,
             clean=directory.was_stopped_cleanly,
@@ -109,9 +165,7 @@ class ReadOnlyLogs:
     def __enter__(self) -> ReadOnlyLogs:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -137,12 +191,11 @@ def _view(recovered: Recovered, high_watermark: int) -> LogView:
 def _live(segment: Segment, recovered: Recovered) -> LiveSegment:
     """Without the indexes that would be built again."""
 
-    def size(kind: str, known: int) -> int:
-        return 0 if segment_file(segment.base_offset, kind) in recovered.rebuilt_indexes else known
-
+    names = (segment_file(segment.base_offset, kind) for kind in ("index", "timeindex"))
+    offset_index, time_index = (name not in recovered.rebuilt_indexes for name in names)
     fit = replace(
         segment,
-        offset_index_size=size("index", segment.offset_index_size),
-        time_index_size=size("timeindex", segment.time_index_size),
+        offset_index_size=segment.offset_index_size if offset_index else 0,
+        time_index_size=segment.time_index_size if time_index else 0,
     )
     return LiveSegment(fit, LogConfig(), created_ms=segment.modified_ms)

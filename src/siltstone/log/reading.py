@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypedDict
+from typing import NamedTuple, Protocol, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from siltstone.base.errors import CorruptRecordError, MessageTooLargeError, OffsetOutOfRangeError, UsageError
+from siltstone.base.files import FileSlice
 from siltstone.base.records.checksum import first_bad_checksum
 from siltstone.base.records.columns import RecordColumns, select
 from siltstone.base.records.decode import decode_records
@@ -32,11 +33,11 @@ from siltstone.log import fetch
 from siltstone.log.fetch import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
-    AbortedTransaction,
     Fetched,
     FetchPosition,
     LogView,
 )
+from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import LARGEST_BATCH
 from siltstone.log.transactions import Aborted, Carried, TransactionScan
@@ -107,19 +108,13 @@ class Record:
     leader_epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Before:
+class _Before(NamedTuple):
     """What a reader read last: up to ``offset``; ``unended``: the producers that it left in a transaction."""
 
     view: LogView | None = None
     segment: LiveSegment | None = None
     offset: int = -1
     unended: tuple[int, ...] = ()
-
-    def leads_to(self, view: LogView, fetched: Fetched, offset: int) -> bool:
-        """Does what is read now follow? In another view's segment a cleaning may have taken the marker of a
-        transaction that was read before."""
-        return self.offset == offset and (self.view is view or self.segment is fetched.segment)
 
 
 class RecordReader:
@@ -206,8 +201,7 @@ class LogReader(RecordReader):
             view = self._log.view
             try:
                 fetched = self._fetch(view, max_bytes or self.buffer_bytes, place)
-                limit = view.batch_limit if self._limit is None else self._limit
-                polled = None if fetched.slice is None else self._take(view, fetched, limit)
+                polled = None if fetched.slice is None else self._take(fetched, fetched.slice)
             except CorruptRecordError:
                 # The log may have been cut off, and may have grown again: look the offset up once more.
                 tries += 1
@@ -227,11 +221,7 @@ class LogReader(RecordReader):
             self.offset = self._offset_of(self._reset, view)
             self.resets += 1
             fetched = fetch.read(view, self.offset, max_bytes, isolation=self._isolation)
-        self._make_room(fetched)
-        return fetched
-
-    def _make_room(self, fetched: Fetched) -> None:
-        """Double the buffer until the first batch fits: its header says so, nothing is read twice."""
+        # The buffer doubles until the first batch fits: its header says so, nothing is read twice.
         if fetched.first_batch_size > self._largest:
             raise MessageTooLargeError(
                 f"the batch at offset {fetched.first_offset} takes {fetched.first_batch_size} bytes, over "
@@ -239,11 +229,12 @@ class LogReader(RecordReader):
             )
         while self.buffer_bytes < fetched.first_batch_size:
             self.buffer_bytes = min(2 * self.buffer_bytes, self._largest)
+        return fetched
 
-    def _take(self, view: LogView, fetched: Fetched, limit: int) -> Polled:
-        """Decode what was fetched and move on; what is left of it may be nothing."""
-        assert fetched.slice is not None
-        path, origin = fetched.slice.reader.path, fetched.slice.position
+    def _take(self, fetched: Fetched, part: FileSlice) -> Polled:
+        """Decode what was fetched and move on; no record may be left of it."""
+        path, origin = part.reader.path, part.position
+        limit = fetched.view.batch_limit if self._limit is None else self._limit
         data, batches, _ = fetched.batches()
         if not len(batches):
             raise CorruptRecordError(path, origin, SCAN_REASON[ScanEnd.TRUNCATED])
@@ -253,24 +244,26 @@ class LogReader(RecordReader):
         batches = batches[:bad]
         budget = max(_GROWTH * len(data), PIECE_BYTES)
         batches = batches[next(pieces(data, batches, budget))]
-        kept, unended = self._wanted(batches, data, view, fetched)
+        kept, unended = self._wanted(batches, data, fetched, part)
         try:
             columns = decode_records(data, kept, limit=limit, path=path, origin=origin)
         except CorruptRecordError as error:
             batches = batches[batches["position"] < error.position - origin]
             if not len(batches):
                 raise
-            kept, unended = self._wanted(batches, data, view, fetched)
+            kept, unended = self._wanted(batches, data, fetched, part)
             columns = decode_records(data, kept, limit=limit, path=path, origin=origin)
         end = fetched.end_offset if self._end is None else min(self._end, fetched.end_offset)
-        columns = _between(columns, self.offset, end)
+        first, behind = np.searchsorted(columns.offset, [self.offset, end]).tolist()
+        if first or behind < len(columns):
+            columns = select(columns, slice(first, behind))
         self._place = fetched.behind(batches)
         self.offset = max(self.offset, int(batches["last_offset"][-1]) + 1)
-        self._before = _Before(view=view, segment=fetched.segment, offset=self.offset, unended=unended)
+        self._before = _Before(fetched.view, fetched.segment, self.offset, unended)
         return Polled(columns=columns, batches=kept)
 
     def _wanted(
-        self, batches: Directory, data: Bytes, view: LogView, fetched: Fetched
+        self, batches: Directory, data: Bytes, fetched: Fetched, part: FileSlice
     ) -> tuple[Directory, tuple[int, ...]]:
         """The batches with records for the caller, and the producers that they leave in a transaction.
 
@@ -279,13 +272,16 @@ class LogReader(RecordReader):
         wanted = ((batches["attributes"] & CONTROL_BIT) == 0) | (batches["magic"] < 2)
         wanted &= batches["last_offset"] >= self.offset
         wanted &= batches["count"] != 0
-        unended = self._before.unended if self._before.leads_to(view, fetched, self.offset) else ()
+        # In another view's segment a cleaning may have removed the marker of a transaction read before.
+        before = self._before
+        follows = before.view is fetched.view or before.segment is fetched.segment
+        unended = before.unended if follows and before.offset == self.offset else ()
         flags = TRANSACTIONAL_BIT | CONTROL_BIT
         concerned = bool(fetched.aborted) or bool((batches["attributes"] & flags).any())
-        if self._isolation == READ_COMMITTED and concerned and fetched.slice is not None:
-            path, origin = fetched.slice.reader.path, fetched.slice.position
+        if self._isolation == READ_COMMITTED and concerned:
+            path = part.reader.path
             scan = TransactionScan(Aborted.among(fetched.aborted, path), Carried(unended=unended))
-            wanted &= ~scan.aborted_among(data, batches, path=path, origin=origin)
+            wanted &= ~scan.aborted_among(data, batches, path=path, origin=part.position)
             unended = scan.unended
         return (batches if wanted.all() else batches[wanted]), unended
 
@@ -294,20 +290,13 @@ def in_aborted(batches: Directory, aborted: tuple[AbortedTransaction, ...]) -> n
     """Which batches belong to aborted transactions: bool, one a batch."""
     found = np.zeros(len(batches), np.bool_)
     transactional = (batches["attributes"] & TRANSACTIONAL_BIT) != 0
-    for producer_id, first, last in aborted:
+    for producer_id, first, last, _ in aborted:
         found |= (
             (batches["producer_id"] == producer_id)
             & (batches["last_offset"] >= first)
             & (batches["base_offset"] <= last)
         )
     return np.asarray(found & transactional)
-
-
-def _between(columns: RecordColumns, start: int, end: int) -> RecordColumns:
-    """The rows with offsets in ``[start, end)``."""
-    first, behind = np.searchsorted(columns.offset, [start, end]).tolist()
-    whole = first == 0 and behind == len(columns)
-    return columns if whole else select(columns, slice(first, behind))
 
 
 def records_of(polled: Polled, most: int | None = None) -> Iterator[Record]:

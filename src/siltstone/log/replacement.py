@@ -26,6 +26,7 @@ from pathlib import Path
 
 from siltstone.base import files
 from siltstone.base.errors import CorruptRecordError
+from siltstone.log.directory import refuse_unsafe_files
 from siltstone.log.names import (
     CLEANED,
     DELETED,
@@ -36,7 +37,6 @@ from siltstone.log.names import (
     parse_segment_file,
     segment_file,
 )
-from siltstone.log.partition_files import refuse_unsafe_files
 from siltstone.log.segments import windows
 
 Known = Mapping[int, Sequence[int]]
@@ -77,7 +77,7 @@ def swap_in(
         files.sync_directory(directory)
     try:
         for base_offset in new:
-            path = directory / segment_file(base_offset, "log", SWAP)
+            path = _swap_log(directory, base_offset)
             if tuple(known.get(base_offset, ())) != files.stat(path).identity:
                 _check(path)
     except CorruptRecordError:
@@ -97,10 +97,8 @@ def drop_cleaned(directory: Path, base_offset: int) -> None:
 
 def interrupted(directory: Path) -> list[str]:
     """Names of files that an interrupted swap left, in order; ``.deleted`` alone only wait to be unlinked."""
-    found = [name for _, name in _files(directory) if name.suffix]
-    if all(name.suffix == DELETED for name in found):
-        return []
-    return [entry.name for entry, name in _files(directory) if name.suffix]
+    left = [(entry.name, name.suffix) for entry, name in _files(directory) if name.suffix]
+    return [] if all(suffix == DELETED for _, suffix in left) else [name for name, _ in left]
 
 
 def finish_replacement(directory: Path) -> list[str]:
@@ -113,13 +111,13 @@ def finish_replacement(directory: Path) -> list[str]:
     if not any(name.suffix for _, name in _files(directory)):
         return []
     done = _drop_cleaned(directory)
-    swapped = sorted({name.base_offset for _, name in _files(directory) if name.suffix == SWAP})
-    logs = [base for base in swapped if files.exists(directory / segment_file(base, "log", SWAP))]
+    swapped = _bases(directory, SWAP)
+    logs = [base for base in swapped if files.exists(_swap_log(directory, base))]
     usable = [base for base in logs if _usable(directory, base)]
     for base in sorted(set(logs) - set(usable)):
         done += _remove(directory, base, SWAP)
     if usable:
-        low, high = min(usable), max(_next_offset(directory, base) for base in usable)
+        low, high = min(usable), max(max(_check(_swap_log(directory, base)), base) for base in usable)
         named = [name for _, name in _files(directory) if name.kind != SNAPSHOT]
         begun = {name.base_offset for name in named if name.suffix == DELETED and name.base_offset > low}
         begun = {base for base in begun if not _is_of_an_earlier_swap(directory, base)}
@@ -173,6 +171,15 @@ def _files(directory: Path) -> list[tuple[files.Entry, SegmentFile]]:
     return [(entry, name) for entry, name in named if name is not None]
 
 
+def _bases(directory: Path, suffix: str) -> list[int]:
+    """Base offsets of the files with a suffix, ascending."""
+    return sorted({name.base_offset for _, name in _files(directory) if name.suffix == suffix})
+
+
+def _swap_log(directory: Path, base_offset: int) -> Path:
+    return directory / segment_file(base_offset, "log", SWAP)
+
+
 def _change_suffix(directory: Path, base_offset: int, before: str, after: str) -> None:
     for kind in SEGMENT_KINDS:
         source = directory / segment_file(base_offset, kind, before)
@@ -189,30 +196,26 @@ def _retire(
     ``.swap`` of its own is then the new one, promoted already. Returns the new names.
     """
     retired = []
-
-    def retire(base_offset: int, kind: str) -> None:
-        retired.append(directory / segment_file(base_offset, kind, DELETED))
-        files.rename(directory / segment_file(base_offset, kind), retired[-1])
-
     for base_offset in sorted(old):
-        original = files.exists(directory / segment_file(base_offset, "log"))
-        for kind in reversed(SEGMENT_KINDS):
+        is_promoted = base_offset in replaced and not files.exists(
+            directory / segment_file(base_offset, "log")
+        )
+        for kind in (*reversed(SEGMENT_KINDS), SNAPSHOT):
             path = directory / segment_file(base_offset, kind)
-            waiting = files.exists(directory / segment_file(base_offset, kind, SWAP))
-            final = base_offset in replaced and not original and not waiting
-            if files.exists(path) and not final:
-                retire(base_offset, kind)
-        snapshot = directory / segment_file(base_offset, SNAPSHOT)
-        if base_offset not in keep_snapshots_of and files.exists(snapshot):
-            retire(base_offset, SNAPSHOT)
+            if kind == SNAPSHOT:
+                stays = base_offset in keep_snapshots_of
+            else:
+                stays = is_promoted and not files.exists(directory / segment_file(base_offset, kind, SWAP))
+            if files.exists(path) and not stays:
+                retired.append(directory / segment_file(base_offset, kind, DELETED))
+                files.rename(path, retired[-1])
     files.sync_directory(directory)
     return retired
 
 
 def _drop_rest_of_retired(directory: Path) -> None:
     """A crash amid ``_retire`` can leave a retired segment's snapshot, or an index, under its name."""
-    retired = sorted({name.base_offset for _, name in _files(directory) if name.suffix == DELETED})
-    for base in retired:
+    for base in _bases(directory, DELETED):
         if not files.exists(directory / segment_file(base, "log")):
             for kind in (*SEGMENT_KINDS, SNAPSHOT):
                 path = directory / segment_file(base, kind)
@@ -235,19 +238,13 @@ def _check(path: Path) -> int:
     return last + 1
 
 
-def _next_offset(directory: Path, base_offset: int) -> int:
-    return max(_check(directory / segment_file(base_offset, "log", SWAP)), base_offset)
-
-
 def _usable(directory: Path, base_offset: int) -> bool:
     """Does the ``.swap`` read back? If it does not, its originals must all be there still."""
     try:
-        _check(directory / segment_file(base_offset, "log", SWAP))
+        _check(_swap_log(directory, base_offset))
         return True
     except CorruptRecordError:
-        retired = any(
-            name.suffix == DELETED and name.base_offset >= base_offset for _, name in _files(directory)
-        )
+        retired = any(base >= base_offset for base in _bases(directory, DELETED))
         if retired or not files.exists(directory / segment_file(base_offset, "log")):
             raise
         return False
@@ -264,11 +261,11 @@ def _remove(directory: Path, base_offset: int, suffix: str) -> list[str]:
 
 
 def _drop_cleaned(directory: Path) -> list[str]:
-    cleaned = sorted({name.base_offset for _, name in _files(directory) if name.suffix == CLEANED})
+    cleaned = _bases(directory, CLEANED)
     if not cleaned:
         return []
     done = []
-    for base in sorted({name.base_offset for _, name in _files(directory) if name.suffix == SWAP}):
+    for base in _bases(directory, SWAP):
         if base >= cleaned[0]:
             done += _remove(directory, base, SWAP)
     for base in cleaned:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, takewhile
 
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import InvalidConfigError
@@ -109,7 +110,7 @@ def decide(
     given_up = len(decisions)
     if config.deletes:
         left = segments[len(decisions) :]
-        decisions += _asked(find_policy(config.retention_policy), left, now_ms, config)
+        decisions += _oldest_of(find_policy(config.retention_policy), left, now_ms, config)
     may_go = 0
     for number, segment in enumerate(segments[: len(decisions)]):
         if segment.end_offset > high_watermark:
@@ -124,26 +125,16 @@ def decide(
 
 def below_log_start(segments: Sequence[SegmentFacts], log_start_offset: int) -> list[Decision]:
     """Segments that are followed by one whose base is at or below the log start."""
-    return _prefix(
-        segments,
-        lambda segment: not segment.is_active and segment.end_offset <= log_start_offset,
-        lambda segment: f"below the log start offset {log_start_offset}",
-    )
+    below = takewhile(lambda each: not each.is_active and each.end_offset <= log_start_offset, segments)
+    return _decisions(below, f"below the log start offset {log_start_offset}")
 
 
 def by_size(segments: Sequence[SegmentFacts], retention_bytes: int) -> list[Decision]:
     """Segments without which the log is still no smaller than ``retention_bytes``; none when negative."""
-    over = sum(segment.size for segment in segments) - retention_bytes
-    if retention_bytes < 0 or over < 0:
-        return []
-    decisions = []
-    for segment in segments:
-        over -= segment.size
-        if over < 0:
-            break
-        reason = f"the log is over retention.bytes={retention_bytes}"
-        decisions.append(Decision(base_offset=segment.base_offset, reason=reason))
-    return decisions
+    sizes = [segment.size for segment in segments]
+    over = sum(sizes) - retention_bytes if retention_bytes >= 0 else -1
+    count = sum(removed <= over for removed in accumulate(sizes)) if over >= 0 else 0
+    return _decisions(segments[:count], f"the log is over retention.bytes={retention_bytes}")
 
 
 def by_age(segments: Sequence[SegmentFacts], now_ms: int, retention_ms: int) -> list[Decision]:
@@ -158,8 +149,11 @@ def by_age(segments: Sequence[SegmentFacts], now_ms: int, retention_ms: int) -> 
             going = number + 1
         elif segment.size or segment.is_active:
             break
-    reason = f"older than retention.ms={retention_ms}"
-    return [Decision(base_offset=segment.base_offset, reason=reason) for segment in segments[:going]]
+    return _decisions(segments[:going], f"older than retention.ms={retention_ms}")
+
+
+def _decisions(segments: Iterable[SegmentFacts], reason: str) -> list[Decision]:
+    return [Decision(base_offset=segment.base_offset, reason=reason) for segment in segments]
 
 
 def kafka_policy(segments: Sequence[SegmentFacts], now_ms: int, config: LogConfig) -> list[Decision]:
@@ -168,33 +162,16 @@ def kafka_policy(segments: Sequence[SegmentFacts], now_ms: int, config: LogConfi
     return decisions + by_age(segments[len(decisions) :], now_ms, config.retention_ms)
 
 
-def _asked(
+def _oldest_of(
     policy: DeletionPolicy, segments: Sequence[SegmentFacts], now_ms: int, config: LogConfig
 ) -> list[Decision]:
-    """What the policy says of the oldest segments, up to the first that it does not name."""
+    """A policy's decisions about the oldest segments, up to the first that it does not name."""
     answer = policy(segments, now_ms, config)
     if isinstance(answer, int):
-        reason = f"policy {config.retention_policy}"
-        return [Decision(base_offset=each.base_offset, reason=reason) for each in segments[: max(answer, 0)]]
-    reasons = {decision.base_offset: decision.reason for decision in answer}
-    return _prefix(
-        segments,
-        lambda segment: segment.base_offset in reasons,
-        lambda segment: reasons[segment.base_offset],
-    )
-
-
-def _prefix(
-    segments: Sequence[SegmentFacts],
-    goes: Callable[[SegmentFacts], bool],
-    why: Callable[[SegmentFacts], str],
-) -> list[Decision]:
-    decisions: list[Decision] = []
-    for segment in segments:
-        if not goes(segment):
-            break
-        decisions.append(Decision(base_offset=segment.base_offset, reason=why(segment)))
-    return decisions
+        return _decisions(segments[: max(answer, 0)], f"policy {config.retention_policy}")
+    decisions = {decision.base_offset: decision for decision in answer}
+    named = takewhile(lambda segment: segment.base_offset in decisions, segments)
+    return [decisions[segment.base_offset] for segment in named]
 
 
 register_policy(KAFKA, kafka_policy)

@@ -8,9 +8,11 @@ and then moves ``size``.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,7 +20,13 @@ from siltstone.base import files
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.layout import MAGIC_POSITION
-from siltstone.log.indexes import ENTRY_STRUCTS, LARGEST_RELATIVE_OFFSET, TRANSACTION_ENTRY, read_entries
+from siltstone.log.indexes import (
+    ENTRY_STRUCTS,
+    LARGEST_RELATIVE_OFFSET,
+    TRANSACTION_ENTRY,
+    AbortedTransaction,
+    read_entries,
+)
 from siltstone.log.lookup import (
     BatchPlace,
     RecordPlace,
@@ -141,12 +149,9 @@ class IndexFile:
         saved, new = self._state
         if not new:
             return False
-        appender = files.Appender(self._path, saved * self._width)
-        try:
+        with contextlib.closing(files.Appender(self._path, saved * self._width)) as appender:
             appender.write(b"".join(self._entry.pack(*entry) for entry in new))
             self._state = (saved + len(new), [])
-        finally:
-            appender.close()
         return True
 
     def sync(self) -> None:
@@ -159,17 +164,15 @@ class IndexFile:
         kept = [entry for entry in new if entry[column] < below]
         while saved and self._read(saved - 1)[column] >= below:
             saved -= 1
-        appender = files.Appender(self._path)
-        try:
+        with contextlib.closing(files.Appender(self._path)) as appender:
             if appender.size != saved * self._width:
                 appender.truncate(saved * self._width)
-        finally:
-            appender.close()
         self._state = (saved, kept)
         self.is_full = len(self) >= self._limit
 
 
 NO_TIMESTAMP = -1
+Place = TypeVar("Place")
 
 
 class LiveSegment:
@@ -177,29 +180,6 @@ class LiveSegment:
 
     Only the log that it belongs to calls what changes it, under its own lock.
     """
-
-    __slots__ = (
-        "_aborted",
-        "_appender",
-        "_first_time",
-        "_interval",
-        "_largest",
-        "_limit",
-        "_modified_ms",
-        "_opening",
-        "_reader",
-        "_since_entry",
-        "_synced",
-        "_writes",
-        "base_offset",
-        "created_ms",
-        "directory",
-        "jitter_ms",
-        "offset_index",
-        "size",
-        "time_index",
-        "transaction_index_size",
-    )
 
     def __init__(self, found: Segment, config: LogConfig, *, created_ms: int, jitter_ms: int = 0) -> None:
         self.directory = Path(found.directory)
@@ -212,13 +192,12 @@ class LiveSegment:
         limit = config.segment_index_bytes
         self.offset_index = IndexFile(self.path("index"), "index", found.offset_index_size, limit)
         self.time_index = IndexFile(self.path("timeindex"), "timeindex", found.time_index_size, limit)
-        self._interval = config.index_interval_bytes
-        self._limit = config.segment_bytes
+        self._config = config
         self._modified_ms = found.modified_ms
         self._appender: files.Appender | None = None
         self._reader: files.Reader | None = None
         self._opening = threading.Lock()
-        self._aborted: list[tuple[int, int, int, int]] | None = None
+        self._aborted: list[AbortedTransaction] | None = None
         self._since_entry = 0
         self._largest: tuple[int, int] | None = None
         self._first_time: int | None = None
@@ -231,12 +210,8 @@ class LiveSegment:
 
         What an attempt before this one left, when the disk was full, is made anew.
         """
-        empty = Segment(
-            directory=str(directory),
-            base_offset=base_offset,
-            size=0,
-            modified_ns=now_ms * 1_000_000,
-        )
+        written_ns = now_ms * 1_000_000
+        empty = Segment(directory=str(directory), base_offset=base_offset, size=0, modified_ns=written_ns)
         segment = cls(empty, config, created_ms=now_ms, jitter_ms=jitter_ms)
         for kind in SEGMENT_KINDS[:3]:
             if files.exists(segment.path(kind)):
@@ -262,7 +237,7 @@ class LiveSegment:
     def append(self, validated: Validated) -> None:
         """Write batches behind the last one, with their index entries. Raises OSError; nothing moved then."""
         if self._appender is None:
-            self._appender = files.Appender(self.path(), self.size, reserve_up_to=self._limit)
+            self._appender = files.Appender(self.path(), self.size, reserve_up_to=self._config.segment_bytes)
         self._appender.write(validated.data)
         self._writes += 1
         batches = validated.batches
@@ -282,7 +257,7 @@ class LiveSegment:
             self._first_time = max_timestamp
         if max_timestamp > self.largest()[0]:
             self._largest = (max_timestamp, last_offset)
-        if self._since_entry > self._interval and not self.offset_index.is_full:
+        if self._since_entry > self._config.index_interval_bytes and not self.offset_index.is_full:
             self.offset_index.add(last_offset - self.base_offset, position)
             self._add_time()
             self._since_entry = 0
@@ -294,38 +269,30 @@ class LiveSegment:
         if timestamp > (newest[0] if newest else NO_TIMESTAMP):
             self.time_index.add(timestamp, offset - self.base_offset)
 
-    def add_aborted(self, entries: Sequence[tuple[int, int, int, int]]) -> None:
-        """Entries of aborted transactions: (producer id, first offset, last offset, last stable offset)."""
+    def add_aborted(self, entries: Sequence[AbortedTransaction]) -> None:
+        """Add entries of aborted transactions to the transaction index."""
         rows = np.array([(0, *entry) for entry in entries], TRANSACTION_ENTRY)
-        appender = files.Appender(self.path("txnindex"))
-        try:
+        with contextlib.closing(files.Appender(self.path("txnindex"))) as appender:
             appender.write(rows.tobytes())
             self._writes += 1
             self.transaction_index_size = appender.size
-        finally:
-            appender.close()
 
-    def must_roll(self, config: LogConfig, size: int, last_offset: int, timestamp: int, now_ms: int) -> bool:
-        """Does a new segment have to begin before ``size`` more bytes (``LogSegment.shouldRoll``)?
-
-        ``timestamp`` is the largest of what is to be appended, ms.
-        """
-        if self.size > config.segment_bytes - size:
+    def must_roll(self, config: LogConfig, validated: Validated, now_ms: int) -> bool:
+        """Does a new segment have to begin before these batches (``LogSegment.shouldRoll``)?"""
+        if self.size > config.segment_bytes - len(validated.data):
             return True
-        if last_offset - self.base_offset > LARGEST_RELATIVE_OFFSET:
+        if validated.last_offset - self.base_offset > LARGEST_RELATIVE_OFFSET:
             return True
         if not self.size:
             return False
         if self.offset_index.is_full or self.time_index.is_full:
             return True
-        age = config.segment_ms
+        age_max_ms = config.segment_ms
         if config.compacts and config.max_compaction_lag_ms > 0:
-            age = min(age, config.max_compaction_lag_ms)
-        return self._waited(timestamp, now_ms) > age - self.jitter_ms
-
-    def _waited(self, timestamp: int, now_ms: int) -> int:
+            age_max_ms = min(age_max_ms, config.max_compaction_lag_ms)
         first = self.first_timestamp()
-        return timestamp - first if first > NO_TIMESTAMP else now_ms - self.created_ms
+        age_ms = validated.max_timestamp - first if first > NO_TIMESTAMP else now_ms - self.created_ms
+        return age_ms > age_max_ms - self.jitter_ms
 
     # What retention and rolling ask
 
@@ -360,18 +327,22 @@ class LiveSegment:
 
     def place_of(self, offset: int, end: int) -> BatchPlace | None:
         """The batch that holds ``offset``, or the next higher one, below byte ``end``; None: none is left."""
+        relative = min(offset - self.base_offset, LARGEST_RELATIVE_OFFSET)
+        return self._search(
+            relative, end, lambda start: position_of_offset(self.reader, offset, start=start, end=end)
+        )
+
+    def _search(self, relative: int, end: int, search: Callable[[int], Place | None]) -> Place | None:
+        """``search`` from where the offset index has an offset; from the start where it names no batch."""
         if not end:
             return None
-        start = 0
-        if offset > self.base_offset:
-            hint = self.offset_index.floor(min(offset - self.base_offset, LARGEST_RELATIVE_OFFSET))
-            start = self._start_at(hint, end)
+        start = self._start_at(self.offset_index.floor(relative), end) if relative > 0 else 0
         try:
-            return position_of_offset(self.reader, offset, start=start, end=end)
+            return search(start)
         except CorruptRecordError:
             if not start:
                 raise
-        return position_of_offset(self.reader, offset, end=end)
+        return search(0)
 
     def _start_at(self, hint: tuple[int, int] | None, end: int) -> int:
         """The position that an entry of the offset index names, if a batch that it can stand for may begin
@@ -397,25 +368,17 @@ class LiveSegment:
 
         ``batch_limit``: what a batch may decompress to, in bytes.
         """
-        if not end:
-            return None
-        entry = self.time_index.floor(timestamp - 1)
-        start = 0
-        if entry is not None:
-            start = self._start_at(self.offset_index.floor(entry[1]), end)
-        try:
-            return first_offset_at_or_after(
+        entry = self.time_index.floor(timestamp - 1) if end else None
+        return self._search(
+            entry[1] if entry else 0,
+            end,
+            lambda start: first_offset_at_or_after(
                 self.reader, timestamp, start=start, end=end, from_offset=from_offset, limit=batch_limit
-            )
-        except CorruptRecordError:
-            if not start:
-                raise
-        return first_offset_at_or_after(
-            self.reader, timestamp, end=end, from_offset=from_offset, limit=batch_limit
+            ),
         )
 
-    def aborted(self) -> list[tuple[int, int, int, int]]:
-        """Aborted transactions that ended here: (producer id, first, last, last stable offset)."""
+    def aborted(self) -> list[AbortedTransaction]:
+        """The aborted transactions whose markers are in this segment."""
         if not self.transaction_index_size:
             return []
         with self._opening:
@@ -423,7 +386,7 @@ class LiveSegment:
                 return self._aborted
             path = self.path("txnindex")
             rows = read_entries(files.read_bytes(path), "txnindex", str(path))
-            return [tuple(row.tolist())[1:] for row in rows]
+            return [AbortedTransaction(*row[1:]) for row in rows.tolist()]
 
     # Durability and going away
 
@@ -463,7 +426,7 @@ class LiveSegment:
             return self
         self.save_indexes()
         self.close_for_append()
-        found = Segment(
+        rest = Segment(
             directory=str(self.directory),
             base_offset=self.base_offset,
             size=place.position,
@@ -472,7 +435,7 @@ class LiveSegment:
             time_index_size=self.time_index.size,
             transaction_index_size=self.transaction_index_size,
         )
-        left = LiveSegment(found, config, created_ms=self.created_ms, jitter_ms=self.jitter_ms)
+        left = LiveSegment(rest, config, created_ms=self.created_ms, jitter_ms=self.jitter_ms)
         left._writes += 1
         return left
 
@@ -481,7 +444,7 @@ class LiveSegment:
         self.offset_index.cut(below=self.size, column=1)
         self.time_index.cut(below=offset - self.base_offset, column=1)
         if self.transaction_index_size:
-            kept = [entry for entry in self.aborted() if entry[2] < offset]
+            kept = [entry for entry in self.aborted() if entry.last_offset < offset]
             rows = np.array([(0, *entry) for entry in kept], TRANSACTION_ENTRY)
             files.replace(self.path("txnindex"), rows.tobytes())
             self.transaction_index_size = rows.nbytes

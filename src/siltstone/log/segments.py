@@ -22,11 +22,11 @@ from siltstone.base import files
 from siltstone.base.errors import CorruptFileError, CorruptRecordError, SourceChangedError
 from siltstone.base.records.checksum import refuse_bad_checksum
 from siltstone.base.records.layout import MAGIC_POSITION, Bytes, Directory
-from siltstone.base.records.scan import SCAN_REASON, Scan, ScanEnd, scan_batches
+from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches
+from siltstone.log.directory import partition_files, refuse_kind
 from siltstone.log.indexes import read_entries
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import SEGMENT_KINDS, parse_segment_file, segment_file
-from siltstone.log.partition_files import partition_files, refuse_kind
 
 DEFAULT_WINDOW_SIZE = 4 << 20
 LARGEST_BATCH = (1 << 31) - 1
@@ -156,23 +156,15 @@ def windows(
                 refuse_bad_checksum(data, scan.batches, path=reader.path, origin=origin)
             yield Window(data=data, batches=scan.batches, origin=origin)
         rest = data[scan.end :]
-        _refuse_damage(reader.path, origin, scan, at_end)
+        if scan.outcome != ScanEnd.CLEAN and (scan.outcome != ScanEnd.TRUNCATED or at_end):
+            raise CorruptRecordError(reader.path, origin + scan.end, SCAN_REASON[scan.outcome])
         if at_end:
             return
         if not len(scan.batches):
-            buffer = _grown(buffer, max(scan.needed, 2 * len(buffer)), limit - origin)
+            room = max(scan.needed, 2 * len(buffer))
+            buffer = np.empty(min(room, limit - origin, LARGEST_BATCH), np.uint8)
         buffer[: len(rest)] = rest.copy()
         origin, kept = origin + scan.end, len(rest)
-
-
-def _grown(buffer: Bytes, size: int, most: int) -> Bytes:
-    return np.empty(min(size, most, LARGEST_BATCH), np.uint8) if size > len(buffer) else buffer
-
-
-def _refuse_damage(path: str, origin: int, scan: Scan, at_end: bool) -> None:
-    if scan.outcome == ScanEnd.CLEAN or (scan.outcome == ScanEnd.TRUNCATED and not at_end):
-        return
-    raise CorruptRecordError(path, origin + scan.end, SCAN_REASON[scan.outcome])
 
 
 def largest_timestamp(segment: Segment) -> int:

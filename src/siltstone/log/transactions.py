@@ -36,9 +36,7 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone.base import files
-from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptFileError
-from siltstone.base.records.checksum import refuse_bad_checksum
 from siltstone.base.records.control import marker_of
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.kernel import kernel
@@ -52,13 +50,12 @@ from siltstone.base.records.layout import (
     Int64,
 )
 from siltstone.base.records.varint import read_int16
-from siltstone.log.indexes import TRANSACTION_ENTRY, read_entries
-from siltstone.log.lookup import batch_headers
+from siltstone.log.indexes import TRANSACTION_ENTRY, AbortedTransaction, Entries, read_entries
+from siltstone.log.lookup import batch_headers, read_batch
 from siltstone.log.names import segment_file
 from siltstone.log.segments import Segment
 
 Kinds = npt.NDArray[np.int8]
-Entries = np.ndarray[tuple[int], np.dtype[np.void]]
 DATA, COMMIT, ABORT, OTHER, EMPTY, SENSELESS = range(6)
 """What a batch is to a transaction; EMPTY: a control batch that an earlier cleaning has emptied."""
 CLOSED, OPEN, OBSERVED, UNLISTED, LISTED = range(5)
@@ -104,16 +101,7 @@ class Aborted:
 
         Raises CorruptFileError, with ``path``, for entries that cannot be of one log.
         """
-        return cls._of(np.frombuffer(data, TRANSACTION_ENTRY), path)
-
-    @classmethod
-    def among(cls, transactions: Iterable[tuple[int, int, int]], path: str = "") -> Aborted:
-        """From (producer id, first offset, last offset) each, in any order. Raises CorruptFileError."""
-        rows = [(0, *each, min(each[2] + 1, LONG_MAX)) for each in transactions]
-        return cls._of(np.array(rows, TRANSACTION_ENTRY), path)
-
-    @classmethod
-    def _of(cls, entries: Entries, path: str) -> Aborted:
+        entries = np.frombuffer(data, TRANSACTION_ENTRY)
         entries = entries[np.lexsort((entries["first_offset"], entries["producer_id"]))]
         named = ("producer_id", "first_offset", "last_offset")
         producer_id, first_offset, last_offset = (entries[name].astype(np.int64) for name in named)
@@ -129,6 +117,11 @@ class Aborted:
         return cls(
             producer_id=producer_id, first_offset=first_offset, last_offset=last_offset, entries=entries
         )
+
+    @classmethod
+    def among(cls, transactions: Iterable[AbortedTransaction], path: str = "") -> Aborted:
+        """From transactions in any order. Raises CorruptFileError."""
+        return cls.of(np.array([(0, *each) for each in transactions], TRANSACTION_ENTRY).tobytes(), path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -477,11 +470,8 @@ def _strike_ended(waiting: dict[int, int | None], reader: files.Reader, headers:
     control = ((headers["attributes"] & CONTROL_BIT) != 0) & (headers["magic"] == 2) & (headers["count"] > 0)
     mine = control & np.isin(headers["producer_id"], np.array(list(waiting), np.int64))
     for row in np.flatnonzero(mine).tolist():
-        one, producer = headers[row : row + 1].copy(), headers["producer_id"].item(row)
-        origin, size = one["position"].item(), one["size"].item()
-        one["position"] = 0
-        data = np.frombuffer(reader.read(origin, size), np.uint8)
-        refuse_bad_checksum(data, one, path=reader.path, origin=origin)
+        producer, origin = headers["producer_id"].item(row), headers["position"].item(row)
+        data, one = read_batch(reader, headers[row : row + 1])
         marker = marker_of(data, one, 0, reader.path, origin)
         if marker is None or producer not in waiting:
             continue

@@ -33,6 +33,7 @@ Where this differs from Kafka 4.3 on purpose, and why (``docs/appending.md`` has
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -78,10 +79,8 @@ from siltstone.base.records.codecs import (
     DecompressedTooLargeError,
     DecompressionError,
     Scratch,
-    compress,
     decompress,
 )
-from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.inflate import records_max
 from siltstone.base.records.layout import (
@@ -92,7 +91,6 @@ from siltstone.base.records.layout import (
     CODEC_MASK,
     CONTROL_BIT,
     CRC_POSITION,
-    ENTRY_MIN,
     LOG_OVERHEAD,
     MAGIC_POSITION,
     MESSAGE_SIZE_MIN_V0,
@@ -101,13 +99,14 @@ from siltstone.base.records.layout import (
     TRANSACTIONAL_BIT,
     Bytes,
     Directory,
+    Flags,
     Int64,
 )
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches
 
 # The topic's codec in place of the producer's (``compression.type``; ``LogValidator``'s way round).
 #
-# A batch with the topic's codec stays as it is, and so does a control batch, which nobody compresses. Any
+# A batch with the topic's codec stays as it is, and so does a control batch, which is never compressed. Any
 # other one is made anew from its records: producer, sequence and flags are the old one's, the base timestamp
 # is the first record's. The records keep their own times, also of a batch that claims log-append time.
 
@@ -117,71 +116,46 @@ def recompress(data: Bytes, batches: Directory, config: LogConfig) -> tuple[Byte
 
     The batches have been checked; base offset and leader epoch of a new one are the old one's.
     """
-    codec, level = _codec(config)
+    codec = codec_number(config.compression_type)
     attributes = batches["attributes"]
     others = ((attributes & CODEC_MASK) != codec) & ((attributes & CONTROL_BIT) == 0)
     if not others.any():
         return data, batches
-    parts, limit = [], config.max_decompressed_message_bytes
-    for row, (start, size) in enumerate(
-        zip(batches["position"].tolist(), batches["size"].tolist(), strict=True)
-    ):
-        if others[row]:
-            parts.append(_compressed(_plain(data, batches, row, limit), codec, level))
-        else:
-            parts.append(data[start : start + size])
+    parts = []
+    for row, is_other in enumerate(others.tolist()):
+        start, size = int(batches["position"][row]), int(batches["size"][row])
+        rebuilt = _rebuild(data, batches[row : row + 1], codec, config) if is_other else None
+        parts.append(data[start : start + size] if rebuilt is None else rebuilt)
     joined = np.concatenate(parts)
     return joined, scan_batches(joined).batches
 
 
-def _codec(config: LogConfig) -> tuple[int, int | None]:
-    """The topic's codec and its level, None for the codec's own."""
-    level: int | None = getattr(config, f"compression_{config.compression_type}_level", None)
-    return codec_number(config.compression_type), level
-
-
-def _compressed(batch: Bytes, codec: int, level: int | None) -> Bytes:
-    """A plain batch, compressed, with the checksum that goes with it."""
-    if not codec:
-        return batch
-    body = np.frombuffer(compress(codec, batch[BATCH_OVERHEAD:], level), np.uint8)
-    whole = np.concatenate((batch[:BATCH_OVERHEAD], body))
-    size = (len(whole) - LOG_OVERHEAD).to_bytes(4, "big")
-    whole[SIZE_POSITION:LOG_OVERHEAD] = np.frombuffer(size, np.uint8)
-    whole[ATTRIBUTES_POSITION + 1] |= codec
-    patch_checksums(whole, np.zeros(1, np.int64), np.array([len(whole)], np.int64))
-    return whole
-
-
-def _plain(data: Bytes, batches: Directory, row: int, limit: int) -> Bytes:
-    """The batch made anew, not compressed."""
-    old = batches[row]
-    own_times = batches[row : row + 1].copy()
+def _rebuild(data: Bytes, batch: Directory, codec: int, config: LogConfig) -> Bytes:
+    """One batch made anew under ``codec``, at the topic's level for it."""
+    old, own_times = batch[0], batch.copy()
     own_times["attributes"] &= ~TIMESTAMP_TYPE_BIT
-    columns = decode_records(data, own_times, limit=limit)
+    columns = decode_records(data, own_times, limit=config.max_decompressed_message_bytes)
     shape = BatchShape(
         base_offset=int(old["base_offset"]),
         leader_epoch=int(old["leader_epoch"]),
+        codec=codec,
+        level=getattr(config, f"compression_{config.compression_type}_level", None),
         producer_id=int(old["producer_id"]),
         producer_epoch=int(old["producer_epoch"]),
         base_sequence=int(old["base_sequence"]),
         transactional=bool(old["attributes"] & TRANSACTIONAL_BIT),
     )
+    # A record's headers are copied as they are encoded, the count in front: from its value's end to its own.
+    headers = columns.value_start.astype(np.int64) + np.maximum(columns.value_size, 0)
+    headers_size = (columns.start.astype(np.int64) + columns.size - headers).astype(np.int32)
     return build_batch(
         shape,
         offset=columns.offset,
         timestamp=columns.timestamp,
         keys=Spans(data=columns.data, start=columns.key_start.astype(np.int64), size=columns.key_size),
         values=Spans(data=columns.data, start=columns.value_start.astype(np.int64), size=columns.value_size),
-        headers=_headers(columns),
+        headers=Spans(data=columns.data, start=headers, size=headers_size),
     )
-
-
-def _headers(columns: RecordColumns) -> Spans:
-    """Each record's headers as they are encoded, the count in front: what lies behind its value."""
-    start = columns.value_start.astype(np.int64) + np.maximum(columns.value_size, 0)
-    end = columns.start.astype(np.int64) + columns.size
-    return Spans(data=columns.data, start=start, size=(end - start).astype(np.int32))
 
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
@@ -256,7 +230,10 @@ def validate_and_assign(
     ``data`` is unchanged then.
     """
     if next_offset > _LAST_END_OFFSET:
-        raise _no_offsets_left(next_offset)
+        raise LogError(
+            f"no offsets are left above {next_offset}: a checkpoint or a batch moved the log there; delete"
+            " the partition, or restore it from a replica"
+        )
     if origin is Origin.REPLICATION:
         return _take_over(data, config, next_offset)
     client, log_append = origin is Origin.CLIENT, config.message_timestamp_type == "LogAppendTime"
@@ -270,7 +247,7 @@ def validate_and_assign(
     records, first, last, largest = admit_one(data, rows, checksum, rules, small, assigned)
     if records:
         return Validated(data, rows, first, last, largest, last, records)
-    one = _one_batch(data) if client else data
+    one = _first_batch(data) if client else data
     left_out = len(data) - len(one)
     if left_out:
         data, checksum = one, _checksum(one)
@@ -278,28 +255,26 @@ def validate_and_assign(
     if config.compression_type != "producer":
         data, rows = recompress(data, rows, config)
         _refuse_oversized(rows, config)
-    if len(data) > config.segment_bytes:
-        raise _too_much(data, config)
+    _refuse_more_than_a_segment(data, config)
     if assign_offsets(data, rows, findings, assigned):
-        _patch_pending(data, rows, findings)
-    return _validated(data, rows, left_out)
-
-
-def _no_offsets_left(end_offset: int) -> LogError:
-    return LogError(
-        f"no offsets are left above {end_offset}: a checkpoint or a batch moved the log there; delete the"
-        " partition, or restore it from a replica"
-    )
+        pending = np.flatnonzero(findings[:, PENDING])
+        patch_checksums(data, rows["position"][pending], rows["size"][pending].astype(np.int64))
+        for row in pending.tolist():
+            rows["crc"][row] = _stored(data, int(rows["position"][row]) + CRC_POSITION)
+    return Validated(data, rows, *summarize(rows), left_out)
 
 
 def _checksum(data: Bytes) -> int:
     """The checksum of ``data`` where it may be one large batch, else -1; faster than the kernel's."""
     if len(data) <= SMALL_BATCH_SIZE:
         return -1
-    size = int.from_bytes(data[SIZE_POSITION:LOG_OVERHEAD].tobytes(), "big")
-    if size + LOG_OVERHEAD != len(data):
-        return -1
-    return int(crc32c(data.data[CHECKED_FROM:]))
+    is_one = _stored(data, SIZE_POSITION) + LOG_OVERHEAD == len(data)
+    return int(crc32c(data.data[CHECKED_FROM:])) if is_one else -1
+
+
+def _stored(data: Bytes, position: int, *, signed: bool = False) -> int:
+    """The four-byte number at a position."""
+    return int.from_bytes(data[position : position + 4].tobytes(), "big", signed=signed)
 
 
 def _bounds(config: LogConfig, now_ms: int, log_append: bool) -> tuple[int, int]:
@@ -311,21 +286,7 @@ def _bounds(config: LogConfig, now_ms: int, log_append: bool) -> tuple[int, int]
     return max(least, _LEAST), min(most, _MOST)
 
 
-def _validated(data: Bytes, rows: Directory, left_out: int = 0) -> Validated:
-    first, last, largest, offset, records = summarize(rows)
-    return Validated(
-        data=data,
-        batches=rows,
-        first_offset=first,
-        last_offset=last,
-        max_timestamp=largest,
-        offset_of_max_timestamp=offset,
-        records=records,
-        left_out=left_out,
-    )
-
-
-def _one_batch(data: Bytes) -> Bytes:
+def _first_batch(data: Bytes) -> Bytes:
     """A producer's batch without what lies behind it (``ProduceRequest.validateRecords``).
 
     Raises InvalidRecordError for none and for a second one, CorruptMessageError for what cannot be one.
@@ -335,7 +296,7 @@ def _one_batch(data: Bytes) -> Bytes:
         raise InvalidRecordError(_at(0, SCAN_REASON[ScanEnd.TRUNCATED]) if len(data) else _NO_BATCH)
     if _whole_batch_at(data, size):
         raise InvalidRecordError("more than one batch: send one for each partition and request")
-    return data if size == len(data) else data[:size]
+    return data[:size]
 
 
 def _whole_batch_at(data: Bytes, position: int) -> int:
@@ -346,8 +307,7 @@ def _whole_batch_at(data: Bytes, position: int) -> int:
     behind = len(data) - position
     if behind < LOG_OVERHEAD:
         return 0
-    field = data[position + SIZE_POSITION : position + LOG_OVERHEAD]
-    size = int.from_bytes(field.tobytes(), "big", signed=True)
+    size = _stored(data, position + SIZE_POSITION, signed=True)
     if size < MESSAGE_SIZE_MIN_V0:
         raise CorruptMessageError(_at(position, SCAN_REASON[ScanEnd.BAD_SIZE]))
     if behind <= MAGIC_POSITION:
@@ -357,31 +317,38 @@ def _whole_batch_at(data: Bytes, position: int) -> int:
     return size + LOG_OVERHEAD if size + LOG_OVERHEAD <= behind else 0
 
 
+def _scanned(
+    data: Bytes, room: int, check: Callable[..., tuple[int, int, int, int]], *arguments: object
+) -> tuple[Directory, Int64, int, ScanEnd, int]:
+    """(batches, findings, end, outcome, left to do) of a kernel that fills a directory and findings."""
+    while True:
+        rows, findings = np.empty(room, BATCH), np.empty((room, WIDTH), np.int64)
+        count, end, outcome, left = check(data, rows, findings, *arguments)
+        if outcome != ScanEnd.DIRECTORY_FULL:
+            return rows[:count], findings[:count], end, ScanEnd(outcome), left
+        room = max(8 * room, len(data) // 1024)
+
+
 def _checked(
     data: Bytes, checksum: int, config: LogConfig, rules: Rules, log_append: bool
 ) -> tuple[Directory, Int64]:
     """The batches and what was found in them; ``checksum`` is ``_checksum``'s. One batch from a client."""
-    room = 1 if rules[0] else 2
-    while True:
-        rows, findings = np.empty(room, BATCH), np.empty((room, WIDTH), np.int64)
-        count, end, outcome, left = check_batches(data, rows, findings, checksum, rules)
-        if outcome != ScanEnd.DIRECTORY_FULL:
-            break
-        room = max(8 * room, len(data) // 1024)
-    rows, findings = rows[:count], findings[:count]
-    if outcome or count == 0:
-        raise _no_batches(data, end, ScanEnd(outcome))
+    rows, findings, end, outcome, left = _scanned(data, 1 if rules[0] else 2, check_batches, checksum, rules)
+    if outcome or len(rows) == 0:
+        raise _no_batches(data, end, outcome)
     if left & REFUSED:
-        _refuse_before_sizes(rows, findings)
+        # Kafka checks the format and the base offset first, then sizes, then checksums.
+        early = (findings[:, FAULT] == Fault.MAGIC) | (findings[:, FAULT] == Fault.BASE_OFFSET)
+        _refuse_first(rows, findings, early)
     if len(data) > config.max_message_bytes:
         _refuse_oversized(rows, config)
-    if left & UNCHECKED and not _pending_hold(data, rows, findings):
-        left |= REFUSED
-    if left & REFUSED:
-        _refuse_faults(rows, findings)
+    _refuse_faults(data, rows, findings, left)
     if left & COMPRESSED:
-        _check_compressed(data, rows, findings, config, rules)
-        _refuse_faults(rows, findings)
+        scratch = Scratch(4096)
+        for row in np.flatnonzero(rows["attributes"] & CODEC_MASK).tolist():
+            plain, start, end = _plain_records(data, rows, row, config, scratch)
+            check_records(plain, start, end, rows, row, rules[2], rules[3], findings[row])
+        _refuse_faults(data, rows, findings, REFUSED)
     if left & (REFUSED | COMPRESSED | APPEND_TIMED):
         _refuse_records(data, rows, findings, config, rules, log_append)
     return rows, findings
@@ -396,9 +363,8 @@ def _no_batches(data: Bytes, end: int, outcome: ScanEnd) -> LogError:
     if outcome in (ScanEnd.BAD_SIZE, ScanEnd.BAD_MAGIC):
         return CorruptMessageError(_at(end, SCAN_REASON[outcome]))
     if outcome == ScanEnd.BAD_COUNT:
-        size = int.from_bytes(data[end + SIZE_POSITION : end + LOG_OVERHEAD].tobytes(), "big") + LOG_OVERHEAD
-        stored = int.from_bytes(data[end + CRC_POSITION : end + CHECKED_FROM].tobytes(), "big")
-        if crc32c(data.data[end + CHECKED_FROM : end + size]) != stored:
+        size = _stored(data, end + SIZE_POSITION) + LOG_OVERHEAD
+        if crc32c(data.data[end + CHECKED_FROM : end + size]) != _stored(data, end + CRC_POSITION):
             return CorruptMessageError(_at(end, _REFUSAL[Fault.CHECKSUM]))
         if data[end + ATTRIBUTES_POSITION + 1] & CODEC_MASK >= len(CODECS):
             return UnreadableBatchError(_at(end, _REFUSAL[Fault.CODEC]))
@@ -409,21 +375,34 @@ def _at(position: int, reason: str) -> str:
     return f"batch at byte {position}: {reason}"
 
 
-def _refuse_before_sizes(rows: Directory, findings: Int64) -> None:
-    """Kafka looks at the format and the base offset first, then at sizes, then at checksums."""
-    early = np.flatnonzero((findings[:, FAULT] == Fault.MAGIC) | (findings[:, FAULT] == Fault.BASE_OFFSET))
-    if len(early):
-        raise _refusal(rows, findings, int(early[0]))
-
-
-def _refusal(rows: Directory, findings: Int64, row: int) -> LogError:
+def _refuse_first(rows: Directory, findings: Int64, wrong: Flags) -> None:
+    """Raise the error for the fault of the first batch that is wrong, if any is."""
+    if not wrong.any():
+        return
+    row = int(wrong.argmax())
     fault, record = Fault(int(findings[row, FAULT])), int(findings[row, RECORD])
     message = _at(int(rows["position"][row]), _REFUSAL[fault])
     if fault == Fault.CHECKSUM:
-        return CorruptMessageError(message)
+        raise CorruptMessageError(message)
     if fault == Fault.CODEC:
-        return UnreadableBatchError(message)
-    return InvalidRecordError(message, record if record >= 0 else None)
+        raise UnreadableBatchError(message)
+    raise InvalidRecordError(message, record if record >= 0 else None)
+
+
+def _refuse_faults(data: Bytes, rows: Directory, findings: Int64, left: int) -> None:
+    """Check the pending checksums, then refuse: bad checksums of all batches come before other faults."""
+    if left & UNCHECKED:
+        for row in np.flatnonzero(findings[:, PENDING]).tolist():
+            start, size = int(rows["position"][row]), int(rows["size"][row])
+            if rows["magic"][row] < 2:
+                holds = first_bad_checksum(data, rows[row : row + 1]) is None
+            else:
+                holds = crc32c(data.data[start + CHECKED_FROM : start + size]) == int(rows["crc"][row])
+            if not holds:
+                findings[row, FAULT], findings[row, RECORD] = Fault.CHECKSUM, -1
+    if left & (UNCHECKED | REFUSED):
+        _refuse_first(rows, findings, findings[:, FAULT] == Fault.CHECKSUM)
+        _refuse_first(rows, findings, findings[:, FAULT] != Fault.NONE)
 
 
 def _refuse_oversized(rows: Directory, config: LogConfig) -> None:
@@ -439,41 +418,12 @@ def _refuse_oversized(rows: Directory, config: LogConfig) -> None:
         )
 
 
-def _too_much(data: Bytes, config: LogConfig) -> LogError:
-    return RecordListTooLargeError(
-        f"{len(data)} bytes do not fit into a segment of segment.bytes={config.segment_bytes}: "
-        "send smaller batches, or raise it"
-    )
-
-
-def _pending_hold(data: Bytes, rows: Directory, findings: Int64) -> bool:
-    """Do the checksums hold that are pending? One that does not is its batch's fault from now on."""
-    all_hold = True
-    for row in np.flatnonzero(findings[:, PENDING]).tolist():
-        start, size = int(rows["position"][row]), int(rows["size"][row])
-        if rows["magic"][row] < 2:
-            holds = first_bad_checksum(data, rows[row : row + 1]) is None
-        else:
-            holds = crc32c(data.data[start + CHECKED_FROM : start + size]) == int(rows["crc"][row])
-        if not holds:
-            findings[row, FAULT], findings[row, RECORD] = Fault.CHECKSUM, -1
-            all_hold = False
-    return all_hold
-
-
-def _refuse_faults(rows: Directory, findings: Int64) -> None:
-    """Checksums of all batches come before what is inside of any."""
-    faults = findings[:, FAULT]
-    for found in (np.flatnonzero(faults == Fault.CHECKSUM), np.flatnonzero(faults)):
-        if len(found):
-            raise _refusal(rows, findings, int(found[0]))
-
-
-def _check_compressed(data: Bytes, rows: Directory, findings: Int64, config: LogConfig, rules: Rules) -> None:
-    scratch = Scratch(4096)
-    for row in np.flatnonzero(rows["attributes"] & CODEC_MASK).tolist():
-        plain, start, end = _plain_records(data, rows, row, config, scratch)
-        check_records(plain, start, end, rows, row, rules[2], rules[3], findings[row])
+def _refuse_more_than_a_segment(data: Bytes, config: LogConfig) -> None:
+    if len(data) > config.segment_bytes:
+        raise RecordListTooLargeError(
+            f"{len(data)} bytes do not fit into a segment of segment.bytes={config.segment_bytes}: "
+            "send smaller batches, or raise it"
+        )
 
 
 def _plain_records(
@@ -508,73 +458,43 @@ def _too_large(position: int, reason: str) -> MessageTooLargeError:
 def _refuse_records(
     data: Bytes, rows: Directory, findings: Int64, config: LogConfig, rules: Rules, log_append: bool
 ) -> None:
-    """Refuse what the topic does not take of sound batches, naming the records.
+    """Refuse sound batches with records that the topic does not take, and name these records.
 
     A batch that claims log-append time is refused where the topic gives that itself, and where it claims
-    "no time": its records may not have one.
+    "no time": its records may not have one. Where a batch has records of both kinds the timestamp decides.
     """
     claims = (rows["attributes"] & TIMESTAMP_TYPE_BIT) != 0
     claims &= np.full(len(rows), log_append) | (rows["max_timestamp"] == -1)
     wrong = claims | (findings[:, UNTIMELY] >= 0)
     if rules[1]:
         wrong |= findings[:, KEYLESS] >= 0
-    for row in np.flatnonzero(wrong).tolist():
-        raise _records_error(data, rows, row, config, rules, bool(claims[row]))
-
-
-def _records_error(
-    data: Bytes, rows: Directory, row: int, config: LogConfig, rules: Rules, claimed: bool
-) -> LogError:
-    """The error for a batch's records that the topic does not take; a timestamp decides where there are both.
-
-    ``claimed``: it claims log-append time in vain, so that no record's time is right.
-    """
+    if not wrong.any():
+        return
+    row = int(wrong.argmax())
     plain, start, end = _plain_records(data, rows, row, config, Scratch(4096))
     named = np.empty((min(NAMED_RECORDS, int(rows["count"][row])), 2), np.int64)
+    claimed = bool(claims[row])
     count, keyless, untimely = refused_records(plain, start, end, rows[row], *rules[1:], claimed, named)
-    reasons = (_NO_KEY, _CLAIMED if claimed else _out_of_bounds(config, rules))
-    errors = [RecordError(index=index, message=reasons[timed]) for index, timed in named[:count].tolist()]
-    first, reason = (untimely, reasons[1]) if untimely >= 0 else (keyless, reasons[0])
-    message = _at(
-        int(rows["position"][row]),
-        f"record {first} {reason} ({count} of its {rows['count'][row]} are refused)",
-    )
-    kind = InvalidTimestampError if untimely >= 0 else InvalidRecordError
-    return kind(message, first, errors)
-
-
-def _out_of_bounds(config: LogConfig, rules: Rules) -> str:
-    return (
+    bounds = (
         f"has a timestamp that is not within [{rules[2]}, {rules[3]}], which message.timestamp.before.max.ms="
         f"{config.message_timestamp_before_max_ms} and message.timestamp.after.max.ms="
         f"{config.message_timestamp_after_max_ms} allow"
     )
-
-
-def _patch_pending(data: Bytes, rows: Directory, findings: Int64) -> None:
-    pending = np.flatnonzero(findings[:, PENDING])
-    starts, sizes = rows["position"][pending], rows["size"][pending].astype(np.int64)
-    patch_checksums(data, starts, sizes)
-    for row, start in zip(pending.tolist(), starts.tolist(), strict=True):
-        rows["crc"][row] = int.from_bytes(data[start + CRC_POSITION : start + CHECKED_FROM].tobytes(), "big")
+    reasons = (_NO_KEY, _CLAIMED if claimed else bounds)
+    errors = [RecordError(index=index, message=reasons[timed]) for index, timed in named[:count].tolist()]
+    first, reason = (untimely, reasons[1]) if untimely >= 0 else (keyless, reasons[0])
+    message = f"record {first} {reason} ({count} of its {rows['count'][row]} are refused)"
+    kind = InvalidTimestampError if untimely >= 0 else InvalidRecordError
+    raise kind(_at(int(rows["position"][row]), message), first, errors)
 
 
 def _take_over(data: Bytes, config: LogConfig, next_offset: int) -> Validated:
     """Batches of another log: their offsets and epochs stay, a cut one at the end is left out."""
-    room = 2
-    while True:
-        rows, findings = np.empty(room, BATCH), np.empty((room, WIDTH), np.int64)
-        count, end, outcome, left = check_replicated(data, rows, findings, next_offset)
-        if outcome != ScanEnd.DIRECTORY_FULL:
-            break
-        room = max(8 * room, len(data) // ENTRY_MIN // 8)
-    rows, findings = rows[:count], findings[:count]
-    if count == 0 and outcome in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):
+    rows, findings, end, outcome, left = _scanned(data, 2, check_replicated, next_offset)
+    if len(rows) == 0 and outcome in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):
         raise InvalidRecordError("no whole batch to append: fetch more bytes")
     if outcome not in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):
-        raise CorruptMessageError(_at(end, f"{SCAN_REASON[ScanEnd(outcome)]}: fetch it again"))
-    if (left & UNCHECKED and not _pending_hold(data, rows, findings)) or left & REFUSED:
-        _refuse_faults(rows, findings)
-    if end > config.segment_bytes:
-        raise _too_much(data[:end], config)
-    return _validated(data if end == len(data) else data[:end], rows)
+        raise CorruptMessageError(_at(end, f"{SCAN_REASON[outcome]}: fetch it again"))
+    _refuse_faults(data, rows, findings, left)
+    _refuse_more_than_a_segment(data[:end], config)
+    return Validated(data if end == len(data) else data[:end], rows, *summarize(rows))

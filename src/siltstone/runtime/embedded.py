@@ -33,8 +33,7 @@ from siltstone.log.directory import true_path
 from siltstone.log.fetch import READ_UNCOMMITTED, Fetched, LogView
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.names import TopicPartition
-from siltstone.log.opening import partition_of
-from siltstone.log.partition import Appended, PartitionLog
+from siltstone.log.partition import Appended, PartitionLog, partition_of
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.reading import EARLIEST, LogReader, ReaderSettings, Start
 from siltstone.log.reading import Record as ReadRecord

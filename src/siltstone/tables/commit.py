@@ -29,10 +29,10 @@ from siltstone.base import files
 from siltstone.base.clock import Clock
 from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, SiltstoneError
 from siltstone.base.records.layout import BATCH_OVERHEAD, CODEC_MASK, Bytes, Directory
+from siltstone.log.directory import has_own_folder
 from siltstone.log.fetch import Fetched
 from siltstone.log.names import CLEANER_CHECKPOINT, STAGED_WRITES, TopicPartition, parse_partition
 from siltstone.log.partition import PartitionLog
-from siltstone.log.partition_files import has_own_folder
 from siltstone.runtime.manager import LogManager
 
 # Finished batches that wait for a commit: a file an attempt of a task, and beside it what is in it.

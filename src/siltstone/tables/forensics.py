@@ -48,7 +48,8 @@ from siltstone.base.records.layout import (
 )
 from siltstone.base.records.scan import scan_batches
 from siltstone.log.dump.batches import BAD_CHECKSUM
-from siltstone.log.fetch import READ_COMMITTED, AbortedTransaction
+from siltstone.log.fetch import READ_COMMITTED
+from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLog
 from siltstone.log.segments import Window, list_segments, windows

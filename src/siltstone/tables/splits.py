@@ -22,7 +22,8 @@ import numpy as np
 from siltstone.base import files
 from siltstone.base.errors import CorruptRecordError, OffsetOutOfRangeError, UsageError
 from siltstone.base.records.layout import Int64
-from siltstone.log.fetch import READ_COMMITTED, AbortedTransaction, LogView
+from siltstone.log.fetch import READ_COMMITTED, LogView
+from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
@@ -374,7 +375,7 @@ def aborted_of(view: LogView, wanted: OffsetRange) -> tuple[AbortedTransaction, 
         if _base_behind(view, number) > wanted.start:
             for producer_id, first, last, stable in segment.aborted():
                 if last >= wanted.start and first < wanted.end:
-                    found.append(AbortedTransaction(producer_id, first, last))
+                    found.append(AbortedTransaction(producer_id, first, last, stable))
                 if stable >= wanted.end:
                     return tuple(found)
     return tuple(found)

@@ -31,9 +31,8 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes
-from siltstone.log.directory import LogDirectory, true_path
+from siltstone.log.directory import LogDirectory, refuse_unsafe_files, true_path
 from siltstone.log.names import CLUSTER_METADATA, LOCK, STAGED_WRITES, TopicPartition
-from siltstone.log.partition_files import refuse_unsafe_files
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.topics import BrokerTopics, load_registry
 from siltstone.tables.batching import Filling, by_value, partitions_of, refuse_columns, rows_of, topics_of

@@ -32,7 +32,7 @@ from siltstone.log.names import (
     parse_segment_file,
     segment_file,
 )
-from siltstone.log.producers import ProducerState, producer_state
+from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.segments import Segment, list_segments
 from siltstone.log.transactions import transaction_indexes
 from siltstone.verify.findings import REASONS, Findings
@@ -259,7 +259,7 @@ def _pair(
         elif after.segments:
             log.findings.add("segment_name", "BEFORE has no segment at all")
         return None
-    producers = producer_state(before.place, before.segments)
+    producers = load_producers(before.place, before.segments)
     start = max(before.log_start, before.segments[0].base_offset)
     first_dirty = _first_dirty(before, start, producers.end_offset)
     cleaned_end = _cleaned_end(before, after, first_dirty, log)
@@ -305,7 +305,7 @@ def _cleaned_end(before: LogSide, after: LogSide, first_dirty: int, log: _Checki
 
 
 def _check_range(
-    pair: LogPair, before: LogSide, after: LogSide, producers: ProducerState, findings: Findings
+    pair: LogPair, before: LogSide, after: LogSide, producers: ProducerStates, findings: Findings
 ) -> None:
     """The checkpoint: not back, and nowhere where nothing may be cleaned yet; and the log's end."""
     end = pair.cleaned_end

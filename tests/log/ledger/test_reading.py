@@ -22,8 +22,7 @@ from siltstone.base.records.control import end_transaction_marker
 from siltstone.log.ledger import store as holding
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.ledger.store import LedgerStore
-from siltstone.log.opening import open_partition
-from siltstone.log.partition import PartitionLog
+from siltstone.log.partition import PartitionLog, open_partition
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.reading import AtTime, LogReader
 from siltstone.log.validation import Origin

@@ -57,6 +57,7 @@ class BatchShape:
     """What a new batch says of itself, beside its records (all as in the header's drawing).
 
     ``delete_horizon_ms``: None, or the time that takes the base timestamp's place (attribute bit 6).
+    ``level``: the codec's compression level, None for its own.
     """
 
     base_offset: int = 0
@@ -69,6 +70,7 @@ class BatchShape:
     transactional: bool = False
     control: bool = False
     delete_horizon_ms: int | None = None
+    level: int | None = None
 
     @property
     def attributes(self) -> int:
@@ -253,7 +255,9 @@ def assemble(
     shape: BatchShape, records: Bytes, last_offset: int, base_timestamp: int, max_timestamp: int, count: int
 ) -> Bytes:
     """Header and encoded ``base.records`` (plain; compressed here by the shape's codec) as one batch."""
-    body = np.frombuffer(compress(shape.codec, records), np.uint8) if shape.codec and count else records
+    body = records
+    if shape.codec and count:
+        body = np.frombuffer(compress(shape.codec, records, shape.level), np.uint8)
     size = BATCH_OVERHEAD + len(body)
     batch = np.empty(size, np.uint8)
     header = HEADER.pack(

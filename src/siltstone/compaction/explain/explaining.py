@@ -52,7 +52,7 @@ from siltstone.compaction.staging import Rewritten
 from siltstone.compaction.work import KEYLESS, LogWork
 from siltstone.log.directory import Checkpoints
 from siltstone.log.lookup import position_of_offset
-from siltstone.log.producers import producer_state
+from siltstone.log.producers import load_producers
 from siltstone.log.segments import first_batch_timestamp, largest_timestamp, segment_holding
 
 # The parts of an explanation: bounds, groups, times, keys.
@@ -76,7 +76,7 @@ def range_of(state: LogState, checkpoints: Checkpoints, choices: Choices) -> Ran
     segments = state.segments()
     if not segments:
         return RangeExplained()
-    producers = producer_state(state.path, segments)
+    producers = load_producers(state.path, segments)
     mark = checkpoints.high_watermark.get(state.where)
     facts = log_facts(state, checkpoints, segments, producers, LONG_MAX if mark is None else mark)
     lag = plan.LagLimits(

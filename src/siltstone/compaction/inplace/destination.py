@@ -19,10 +19,9 @@ from siltstone.compaction.inplace.originals import Originals
 from siltstone.compaction.staging import Rewritten
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
-from siltstone.log.directory import LogDirectory
+from siltstone.log.directory import LogDirectory, has_own_folder, refuse_kind, refuse_unsafe_files
 from siltstone.log.names import SEGMENT_KINDS, STAGING, SegmentFile, TopicPartition, segment_file
 from siltstone.log.overflow import overflowed, split_overflowed
-from siltstone.log.partition_files import has_own_folder, refuse_kind, refuse_unsafe_files
 from siltstone.log.replacement import adopt, delete_oldest, finish_replacement, replace_segments
 
 _AT_ONCE = 4

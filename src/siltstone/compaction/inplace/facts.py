@@ -32,7 +32,7 @@ from siltstone.log.ledger.store import uncovered
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import CLUSTER_METADATA, LOG_START_CHECKPOINT, STAGING, TopicPartition
 from siltstone.log.overflow import overflowed
-from siltstone.log.producers import ProducerState, producer_state
+from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.replacement import interrupted
 from siltstone.log.segments import (
     Segment,
@@ -169,7 +169,7 @@ class OpenLog:
     """
 
     segments: tuple[Segment, ...]
-    producers: ProducerState
+    producers: ProducerStates
     checkpoints: Checkpoints
 
 
@@ -291,7 +291,7 @@ def plan_log(
         return result.stop(report.SKIPPED, NO_HIGH_WATERMARK)
     if not segments:
         return result.stop(report.NOTHING_TO_DO, "the directory holds no segments")
-    producers = state.opened.producers if state.opened else producer_state(state.path, segments)
+    producers = state.opened.producers if state.opened else load_producers(state.path, segments)
     _refuse_start_beyond(state, checkpoints, segments, producers.end_offset)
     facts = log_facts(state, checkpoints, segments, producers, committed_below)
     return _decide(state, choices, staging, result, segments, producers, facts)
@@ -320,7 +320,7 @@ def log_facts(
     state: LogState,
     checkpoints: Checkpoints,
     segments: Sequence[Segment],
-    producers: ProducerState,
+    producers: ProducerStates,
     committed_below: int,
 ) -> plan.LogFacts:
     """A log that has settings as planning sees it. ``committed_below``: an offset, see ``Checkpoints``.
@@ -359,7 +359,7 @@ def _decide(
     staging: Path | None,
     result: LogResult,
     segments: Sequence[Segment],
-    producers: ProducerState,
+    producers: ProducerStates,
     facts: plan.LogFacts,
 ) -> Planned | LogResult:
     assert state.config is not None
@@ -410,7 +410,7 @@ def _work(
     segments: Sequence[Segment],
     facts: plan.LogFacts,
     found: plan.CleanableRange,
-    producers: ProducerState,
+    producers: ProducerStates,
 ) -> LogWork:
     config = state.config
     assert config is not None

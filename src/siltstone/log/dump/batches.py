@@ -35,7 +35,7 @@ from siltstone.base.records.layout import (
 )
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd
 from siltstone.log.dump.rows import Decoder, DumpOptions, Output, Row
-from siltstone.log.index_checks import Finding, finding_of
+from siltstone.log.indexes import Finding, finding_of
 from siltstone.log.segments import windows
 
 # Keys and values of ``__consumer_offsets`` and ``__transaction_state``, as the coordinators write them.

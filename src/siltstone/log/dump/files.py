@@ -24,7 +24,7 @@ from siltstone.base import files
 from siltstone.base.errors import CorruptFileError, UsageError
 from siltstone.log.dump.batches import log_rows, sequence_after
 from siltstone.log.dump.rows import DumpOptions, Output, Row
-from siltstone.log.index_checks import (
+from siltstone.log.indexes import (
     Entries,
     Finding,
     NamedIndex,
@@ -43,7 +43,7 @@ from siltstone.log.names import (
     REPLICATION_CHECKPOINT,
     SEGMENT_KINDS,
 )
-from siltstone.log.snapshots import ProducerEntry, read_snapshot
+from siltstone.log.producers import ProducerEntry, read_snapshot
 
 MOST_FINDINGS = 100
 """Of one check; a line says how many more there are."""

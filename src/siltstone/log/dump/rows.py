@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from siltstone.base.records.codecs import DEFAULT_LIMIT
-from siltstone.log.index_checks import Finding
+from siltstone.log.indexes import Finding
 
 Row = dict[str, Any]
 Decoder = Literal["offsets", "transactions"]

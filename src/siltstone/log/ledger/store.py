@@ -31,6 +31,7 @@ from siltstone.base import files
 from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.base.errors import CheckFailedError, LedgerError
 from siltstone.base.records.layout import Int64
+from siltstone.log.directory import has_own_folder
 from siltstone.log.fetch import LogView
 from siltstone.log.ledger.manifest import (
     BY_TIME,
@@ -49,7 +50,6 @@ from siltstone.log.ledger.manifest import (
     what_is_wrong,
 )
 from siltstone.log.names import COMPACTED, segment_file
-from siltstone.log.partition_files import has_own_folder
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import find_segment
 

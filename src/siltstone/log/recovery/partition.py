@@ -28,10 +28,10 @@ from siltstone.base import files
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory, Int64
-from siltstone.log.epochs import LeaderEpochs
+from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.indexes import ENTRY_OF_KIND, LARGEST_RELATIVE_OFFSET, TRANSACTION_ENTRY
 from siltstone.log.names import LEADER_EPOCH_CHECKPOINT, SEGMENT_KINDS, SNAPSHOT, segment_file
-from siltstone.log.producers import ProducerStates
+from siltstone.log.producers import ProducerEntry, ProducerStates, read_snapshot
 from siltstone.log.recovery.scan import Damage, SegmentScan, Visit, check_tail, scan_segment
 from siltstone.log.recovery.survey import (
     Changes,
@@ -45,7 +45,6 @@ from siltstone.log.recovery.survey import (
     whole_trouble,
 )
 from siltstone.log.segments import Segment, segment_holding, segments_among, windows
-from siltstone.log.snapshots import ProducerEntry, read_snapshot
 
 # Producer states while a log is recovered: from the newest sound snapshot, and the batches behind it.
 #

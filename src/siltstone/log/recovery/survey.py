@@ -11,8 +11,15 @@ from siltstone.base import files
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.base.records.layout import Int64
-from siltstone.log.index_checks import NamedIndex, differs_from_log
-from siltstone.log.indexes import ENTRY_OF_KIND, ENTRY_STRUCTS, LARGEST_RELATIVE_OFFSET, read_entries
+from siltstone.log.directory import partition_files
+from siltstone.log.indexes import (
+    ENTRY_OF_KIND,
+    ENTRY_STRUCTS,
+    LARGEST_RELATIVE_OFFSET,
+    NamedIndex,
+    differs_from_log,
+    read_entries,
+)
 from siltstone.log.names import (
     CLEANED,
     DELETED,
@@ -26,7 +33,6 @@ from siltstone.log.names import (
     segment_file,
 )
 from siltstone.log.overflow import could_overflow, overflowed, split_overflowed
-from siltstone.log.partition_files import partition_files
 from siltstone.log.replacement import finish_replacement
 from siltstone.log.segments import Segment, segments_among, windows
 from siltstone.log.transactions import Aborted, TransactionScan, carried_by_group, transaction_indexes
