@@ -23,8 +23,7 @@ from siltstone.commands import review
 from siltstone.compaction.inplace.facts import find_horizons
 from siltstone.compaction.ledger.compactor import TwoPhaseCompactor
 from siltstone.compaction.ledger.engine import InProcessCompactionEngine
-from siltstone.log.dump.files import dump_file, identify
-from siltstone.log.dump.rows import DumpOptions
+from siltstone.log.dump import DumpOptions, dump_file, identify
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.segments import list_segments
 from siltstone.tables.arrow import to_batches
