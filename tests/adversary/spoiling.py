@@ -20,7 +20,8 @@ from siltstone.base import files
 from siltstone.base.errors import CorruptFileError
 from siltstone.compaction import work
 from siltstone.compaction.inplace import facts
-from siltstone.log import partition_files, replacement
+from siltstone.log import replacement
+from siltstone.log.directory import partition_files
 from siltstone.log.names import STAGING
 
 YEARS_MS = 10 * 365 * 86_400_000

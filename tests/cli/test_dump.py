@@ -17,9 +17,8 @@ import pytest
 from siltstone.base.records.checksum import patch_checksums
 from siltstone.base.records.layout import HEADER
 from siltstone.cli.main import run
-from siltstone.log.dump.batches import decode_record
-from siltstone.log.dump.files import MOST_FINDINGS, DumpOptions, dump_file, identify
-from siltstone.log.dump.rows import printable
+from siltstone.log.coordinator_records import decode_record
+from siltstone.log.dump import MOST_FINDINGS, DumpOptions, dump_file, identify, printable
 from siltstone.log.indexes import Finding
 from tests.golden_sets import case_names, legacy_names, read_records
 

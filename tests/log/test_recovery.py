@@ -19,7 +19,8 @@ from siltstone.compaction.report import CLEANED, UNCLEANABLE
 from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.producers import ProducerStates, read_snapshot, write_snapshot
-from siltstone.log.recovery.partition import Recovered, fold, recover_partition, rows_that_matter
+from siltstone.log.recovery.partition import Recovered, recover_partition
+from siltstone.log.recovery.scan import fold, rows_that_matter
 from siltstone.log.segments import list_segments
 from tests.cleaner.logs import Rec, batch, logs_of, one, run, tree, write_log
 from tests.cleaner.transactional import a_log, write_index

@@ -22,8 +22,7 @@ from siltstone.base.records.codecs import compress
 from siltstone.commands import review
 from siltstone.compaction.inplace.facts import find_horizons
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
-from siltstone.log.dump.files import dump_file, identify
-from siltstone.log.dump.rows import DumpOptions
+from siltstone.log.dump import DumpOptions, dump_file, identify
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.segments import list_segments
 from siltstone.tables.arrow import to_batches

@@ -14,8 +14,7 @@ import pytest
 from siltstone.base import files
 from siltstone.base.errors import CorruptRecordError, UsageError
 from siltstone.base.records.checksum import patch_checksums
-from siltstone.log.dump.batches import log_rows
-from siltstone.log.dump.rows import DumpOptions
+from siltstone.log.dump import DumpOptions, log_rows
 from siltstone.tables.forensics import judged_batches
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.splits import EVERYTHING

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from siltstone.base.config import Config, parse_assignments
-from siltstone.verify.directories import verify
+from siltstone.verify.checking import Checker, check_here, verify
+from siltstone.verify.findings import LogVerdict
 from siltstone.verify.pairs import Terms, terms_of
-from siltstone.verify.verdict import Checker, LogVerdict, check_here
 from tests import golden_sets
 
 LATER = 1 << 60

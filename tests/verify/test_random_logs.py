@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from siltstone.compaction.report import CLEANED
-from siltstone.verify.directories import verify
+from siltstone.verify.checking import check_here, verify
+from siltstone.verify.findings import LogVerdict
 from siltstone.verify.pairs import Terms, terms_of
-from siltstone.verify.verdict import LogVerdict, check_here
 from tests.cleaner import logs, oracle
 from tests.cleaner.lives import Life, Living, lives
 from tests.cleaner.naive import batches_of

@@ -601,8 +601,7 @@ def test_a_spoiled_result_is_found(
 
 
 def test_a_log_that_is_gone_and_one_that_is_new_are_found(golden: Path, tmp_path: Path) -> None:
-    from siltstone.verify.directories import verify
-    from siltstone.verify.verdict import check_here
+    from siltstone.verify.checking import check_here, verify
 
     case = golden_sets.load_case(golden, "basic")
     pair = stage_pair(case, case.rounds[0], tmp_path)

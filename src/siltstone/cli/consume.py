@@ -18,7 +18,7 @@ from siltstone.cli.output import NUMBER_OR_WORD, Json, TopicFlags, note, place_o
 from siltstone.cli.record_format import RecordFormat, delimiter, envelope
 from siltstone.commands.policies import reads_to_the_end
 from siltstone.commands.records import Arrived, Consuming, parse_range
-from siltstone.log.dump.rows import printable
+from siltstone.log.dump import printable
 from siltstone.log.reading import Polled, records_of
 
 _INTERVAL_SECONDS = 0.25

@@ -13,8 +13,8 @@ from cyclopts import Parameter
 from siltstone.base.errors import UsageError
 from siltstone.base.records.codecs import DEFAULT_LIMIT
 from siltstone.cli.output import note, write_line
-from siltstone.log.dump.files import DumpFile, dump_file, identify
-from siltstone.log.dump.rows import Decoder, DumpOptions, Row, printable, render
+from siltstone.log.coordinator_records import Decoder
+from siltstone.log.dump import DumpFile, DumpOptions, Row, dump_file, identify, printable, render
 from siltstone.log.indexes import Finding
 
 _LIMIT = Parameter(help="Show no records of a batch that decompresses to more bytes.")

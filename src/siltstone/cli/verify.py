@@ -11,8 +11,7 @@ from cyclopts import Parameter
 
 from siltstone.cli.output import Json, Topics, note, write_json, write_line, write_table
 from siltstone.commands import review
-from siltstone.verify.findings import KINDS, REASONS
-from siltstone.verify.verdict import LogVerdict, Verdict
+from siltstone.verify.findings import KINDS, REASONS, LogVerdict, Verdict
 
 Side = Annotated[Path, Parameter(parse=False)]
 

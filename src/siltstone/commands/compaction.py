@@ -18,9 +18,8 @@ from siltstone.base.config import Config
 from siltstone.base.errors import DirectoryRefusedError, SiltstoneError
 from siltstone.commands.places import Look, Place, refuse_unclean
 from siltstone.compaction.ledger.compactor import CompactionEngine, CompactionResult, TwoPhaseCompactor
-from siltstone.compaction.ledger.engine import CompactionEngine, CompactionResult
 from siltstone.log.directory import open_directories, refuse_network_file_system, refuse_unsafe_files
-from siltstone.log.ledger.manifest import LEDGER_PROPERTY, Ledger, SUBSCRIPTION
+from siltstone.log.ledger.manifest import LEDGER_PROPERTY, SUBSCRIPTION, Ledger
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLog

@@ -25,9 +25,10 @@ from siltstone.compaction.explain.explaining import TOP, Observer, Wish, explain
 from siltstone.compaction.explain.model import Explanation
 from siltstone.log.directory import LogDirectory, open_directories, refuse_strangers
 from siltstone.log.names import TopicPartition
-from siltstone.verify.directories import verify as verify_directories
+from siltstone.verify.checking import Checker, check_here
+from siltstone.verify.checking import verify as verify_directories
+from siltstone.verify.findings import Verdict
 from siltstone.verify.pairs import Terms, terms_of
-from siltstone.verify.verdict import Checker, Verdict, check_here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,10 +38,9 @@ from siltstone.base.errors import (
 from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes
 from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.fetch import LogView
-from siltstone.log.ledger.keeping import forget_behind
 from siltstone.log.ledger.store import forget_behind
 from siltstone.log.names import SNAPSHOT, TopicPartition, parse_partition, parse_segment_file, segment_file
-from siltstone.log.producers import ProducerState, ProducerStates, load_producers
+from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.read_only import ViewedLog
 from siltstone.log.recovery.partition import Recovered, recover_partition
 from siltstone.log.replacement import NOTHING_KNOWN, Known, swap_in

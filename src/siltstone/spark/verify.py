@@ -11,9 +11,11 @@ of the cleaner is imported here either.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
@@ -22,12 +24,12 @@ from siltstone.base.records.layout import Words
 from siltstone.spark.bucketed import by_bucket, entries_row, report_row, run_job
 from siltstone.spark.running import is_alive
 from siltstone.spark.tasks import Batches, task_numbers
+from siltstone.verify.checking import Checked, SpanReport, bucket_count, check_span
 from siltstone.verify.findings import Findings
 from siltstone.verify.keys import judge_bucket
 from siltstone.verify.pairs import LogPair, Span, spans_of
-from siltstone.verify.transactions import SpanTransactions
-from siltstone.verify.verdict import SpanReport, bucket_count, check_span
 
+Report = TypeVar("Report")
 _SPANS_PER_TASK = 4
 _BUCKETS_LEAST = 2
 
@@ -41,16 +43,7 @@ def span_task(
         report = SpanReport(number=span.number)
         for bucket, entries in check_span(pairs[log], span, bucket_count(pairs[log], least), report):
             yield entries_row(log, bucket, entries)
-        yield report_row(log, span.number, _report(report))
-
-
-def _report(report: SpanReport) -> dict[str, Any]:
-    return {
-        "number": report.number,
-        "findings": report.findings.to_json(),
-        "transactions": report.transactions.to_json(),
-        "horizons": sorted(report.horizons),
-    }
+        yield report_row(log, span.number, {"span": report})
 
 
 def bucket_task(pairs: Sequence[LogPair], batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -61,7 +54,7 @@ def bucket_task(pairs: Sequence[LogPair], batches: Batches) -> Iterator[pa.Recor
 
     def judge(log: int, bucket: int, parts: list[Words]) -> dict[str, object]:
         pair = pairs[log]
-        return {"judged": judge_bucket(parts, first_dirty=pair.first_dirty, must=pair.was_cleaned).to_json()}
+        return {"judged": judge_bucket(parts, first_dirty=pair.first_dirty, must=pair.was_cleaned)}
 
     return by_bucket(batches, 3, judge)
 
@@ -73,7 +66,7 @@ class SparkChecker:
         self._session = session
         self._workers = workers
 
-    def __call__(self, pairs: Sequence[LogPair]) -> dict[str, tuple[list[SpanReport], list[Findings]]]:
+    def __call__(self, pairs: Sequence[LogPair]) -> Checked:
         """All spans and all buckets in one job; where it fails, each log's in one of its own. Raises
         EngineError when Spark is gone."""
         try:
@@ -82,43 +75,34 @@ class SparkChecker:
             if not is_alive(self._session):
                 raise
             if len(pairs) == 1:
-                return {pairs[0].name: ([_unchecked(error)], [])}
-        done: dict[str, tuple[list[SpanReport], list[Findings]]] = {}
+                unchecked = Findings(whole=False)
+                unchecked.add("unchecked", str(error))
+                return {pairs[0].name: ([SpanReport(number=0, findings=unchecked)], Findings())}
+        checked: Checked = {}
         for pair in pairs:
-            done |= self([pair])
-        return done
+            checked |= self([pair])
+        return checked
 
-    def _check(self, pairs: Sequence[LogPair]) -> dict[str, tuple[list[SpanReport], list[Findings]]]:
+    def _check(self, pairs: Sequence[LogPair]) -> Checked:
         spans = [(log, span) for log, pair in enumerate(pairs) for span in spans_of(pair)]
         spans.sort(key=lambda each: -sum(pairs[each[0]].before[n].size for n in each[1].before))
-        done: dict[str, tuple[list[SpanReport], list[Findings]]] = {pair.name: ([], []) for pair in pairs}
+        checked: Checked = {pair.name: ([], Findings()) for pair in pairs}
         if not spans:
-            return done
+            return checked
         tasks = min(len(spans), max(self._workers, len(spans) // _SPANS_PER_TASK))
         large = any(sum(segment.size for segment in pair.before) > 1 << 26 for pair in pairs)
         least = max(self._workers, _BUCKETS_LEAST) if large else 1
         first = functools.partial(span_task, list(pairs), spans, least)
         second = functools.partial(bucket_task, list(pairs))
         for log, raw in run_job(self._session, "verify", len(spans), tasks, self._workers, first, second):
-            reports, findings = done[pairs[log].name]
+            reports, judged = checked[pairs[log].name]
             if "judged" in raw:
-                findings.append(Findings.of_json(raw["judged"]))
+                judged.merge(_decoded(raw["judged"], Findings))
             else:
-                reports.append(_report_of(raw))
-        return done
+                reports.append(_decoded(raw["span"], SpanReport))
+        return checked
 
 
-def _unchecked(error: EngineError) -> SpanReport:
-    report = SpanReport(number=0)
-    report.findings.whole = False
-    report.findings.add("unchecked", str(error))
-    return report
-
-
-def _report_of(raw: dict[str, Any]) -> SpanReport:
-    return SpanReport(
-        number=raw["number"],
-        findings=Findings.of_json(raw["findings"]),
-        transactions=SpanTransactions.of_json(raw["transactions"]),
-        horizons=set(raw["horizons"]),
-    )
+def _decoded(raw: Any, kind: type[Report]) -> Report:
+    """A report again; a ``Counter`` is a dictionary on its way."""
+    return msgspec.convert(raw, kind, dec_hook=lambda _, counts: Counter(counts))

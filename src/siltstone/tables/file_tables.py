@@ -24,10 +24,9 @@ import pyarrow as pa
 from siltstone.base import files
 from siltstone.base.errors import CorruptFileError
 from siltstone.log import names
+from siltstone.log.coordinator_records import TOMBSTONE, Decoder, decode_record
 from siltstone.log.directory import partition_files
-from siltstone.log.dump.batches import TOMBSTONE, decode_record
-from siltstone.log.dump.files import dump_file, identify
-from siltstone.log.dump.rows import Decoder, DumpOptions, Row
+from siltstone.log.dump import DumpOptions, Row, dump_file, identify
 from siltstone.log.indexes import Finding
 from siltstone.log.names import TopicPartition, parse_segment_file
 from siltstone.tables.arrow import in_microseconds

@@ -47,7 +47,7 @@ from siltstone.base.records.layout import (
     Int64,
 )
 from siltstone.base.records.scan import scan_batches
-from siltstone.log.dump.batches import BAD_CHECKSUM
+from siltstone.log.dump import BAD_CHECKSUM
 from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.names import TopicPartition

@@ -8,7 +8,7 @@ whether it may be: by transaction, by horizon, or (an entry for ``keys``) becaus
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,6 @@ from siltstone.base.records.layout import (
     Bytes,
     Directory,
     Flags,
-    Int32,
     Int64,
     Words,
     delete_horizons,
@@ -77,6 +76,22 @@ class Piece:
         """Where a batch begins in the file."""
         return self.origin + int(self.batches["position"][row])
 
+    def note(self, kind: str, detail: str, rows: Int64, findings: Findings) -> None:
+        """Note a problem for each of some batches, of which the first is told."""
+        if len(rows):
+            offset, position = int(self.batches["base_offset"][rows[0]]), self.position(int(rows[0]))
+            findings.add(kind, detail, offset=offset, path=self.path, position=position, times=len(rows))
+
+
+def _pieces(window: Window, path: str, scratch: Scratch, batch_limit: int) -> Iterator[Piece]:
+    """A window's batches with their records. A piece is good until the next one is asked for."""
+    for part in pieces(window.data, window.batches):
+        batches = window.batches[part]
+        columns = decode_records(
+            window.data, batches, scratch, limit=batch_limit, path=path, origin=window.origin
+        )
+        yield Piece(path=path, origin=window.origin, data=window.data, batches=batches, columns=columns)
+
 
 def before_pieces(segment: Segment, start: int, end: int, batch_limit: int) -> Iterator[Piece]:
     """A segment of BEFORE, as far as its batches end in [start, end).
@@ -87,14 +102,8 @@ def before_pieces(segment: Segment, start: int, end: int, batch_limit: int) -> I
     with unchanged(segment) as reader:
         for window in windows(reader):
             inside = (window.batches["last_offset"] >= start) & (window.batches["base_offset"] < end)
-            batches = window.batches if inside.all() else window.batches[np.flatnonzero(inside)]
-            for part in pieces(window.data, batches):
-                yield _piece(window, batches[part], segment.path, scratch, batch_limit)
-
-
-def _piece(window: Window, batches: Directory, path: str, scratch: Scratch, limit: int) -> Piece:
-    columns = decode_records(window.data, batches, scratch, limit=limit, path=path, origin=window.origin)
-    return Piece(path=path, origin=window.origin, data=window.data, batches=batches, columns=columns)
+            mine = window if inside.all() else replace(window, batches=window.batches[inside])
+            yield from _pieces(mine, segment.path, scratch, batch_limit)
 
 
 class AfterStream:
@@ -109,46 +118,37 @@ class AfterStream:
         self._following, self._end = segment.base_offset, end
         self._reader: files.Reader = unchanged(segment)
         self._windows = windows(self._reader)
-        self._window: Window | None = None
-        self._row = 0
+        self._rest: Window | None = None
         self._scratch, self._limit, self._findings = Scratch(), batch_limit, findings
 
     def take(self, upto: int) -> Iterator[Piece]:
         """What begins at or below offset ``upto``, once. A piece is good until the next one is asked for."""
         try:
-            yield from self._take(upto)
+            while True:
+                if self._rest is None or not len(self._rest.batches):
+                    self._rest = next(self._windows, None)
+                    if self._rest is None or not self._is_in_order(self._rest):
+                        return
+                window, batches = self._rest, self._rest.batches
+                stop = int(np.searchsorted(batches["base_offset"], upto, side="right"))
+                if not stop:
+                    return
+                self._rest = replace(window, batches=batches[stop:])
+                mine = replace(window, batches=batches[:stop])
+                yield from _pieces(mine, self._path, self._scratch, self._limit)
         except CorruptFileError as error:
             self._give_up("unreadable", error.reason, error.path, error.position)
 
-    def _take(self, upto: int) -> Iterator[Piece]:
-        while True:
-            at_end = self._window is None or self._row == len(self._window.batches)
-            if at_end and not self._advance():
-                return
-            assert self._window is not None
-            bases = self._window.batches["base_offset"]
-            stop = int(np.searchsorted(bases, upto, side="right"))
-            if stop <= self._row:
-                return
-            mine = self._window.batches[self._row : stop]
-            self._row = stop
-            for part in pieces(self._window.data, mine):
-                yield _piece(self._window, mine[part], self._path, self._scratch, self._limit)
-
-    def _advance(self) -> bool:
-        self._window, self._row = next(self._windows, None), 0
-        return self._window is not None and self._is_in_order(self._window)
-
     def _is_in_order(self, window: Window) -> bool:
         base, last = window.batches["base_offset"], window.batches["last_offset"]
-        before = np.concatenate((np.array([self._following], np.int64), last[:-1] + 1))
-        bad = np.flatnonzero((base < before) | (last >= self._end))
+        least = np.append(np.int64(self._following), last[:-1] + 1)
+        bad = np.flatnonzero((base < least) | (last >= self._end))
         if len(bad):
             row = int(bad[0])
             outside = last[row] >= self._end or (row == 0 and window.origin == 0)
             self._give_up(
                 "segment_bounds" if outside else "order",
-                f"offsets {base[row]} to {last[row]}, where {before[row]} to {self._end - 1} may be",
+                f"offsets {base[row]} to {last[row]}, where {least[row]} to {self._end - 1} may be",
                 self._path,
                 window.origin + int(window.batches["position"][row]),
             )
@@ -158,164 +158,119 @@ class AfterStream:
     def _give_up(self, kind: str, detail: str, path: str, position: int) -> None:
         self._findings.whole = False
         self._findings.add(kind, detail, path=path, position=position)
-        self._window, self._windows = None, iter(())
+        self._rest, self._windows = None, iter(())
 
     def finish(self, *, read_on: bool) -> None:
         """Close it; where ``read_on``, what is left in it is noted: it is in no batch of BEFORE."""
         for piece in self.take(self._end) if read_on else ():
-            note_batches(
-                "batch_unknown",
-                "nothing of BEFORE is there",
-                piece,
-                np.arange(len(piece.batches)),
-                self._findings,
-            )
+            rows = np.arange(len(piece.batches))
+            piece.note("batch_unknown", "nothing of BEFORE is there", rows, self._findings)
         self._reader.close()
 
 
-# Two records, two batches: are they the same? Kernels and the checks of headers.
+# Two records, two batches: are they the same?
 #
-# What cleaning keeps of a batch (``KEPT_FIELDS``) must be as it was; its times and its stamp follow from the
+# What cleaning keeps of a batch (``_KEPT_FIELDS``) must be as it was; its times and its stamp follow from the
 # records that are left in it.
 
-SAME, OTHER_KEY, OTHER_VALUE, OTHER_HEADERS, OTHER_TIME = range(5)
-DIFFERENCES = (
-    (OTHER_KEY, "key_changed"),
-    (OTHER_VALUE, "value_changed"),
-    (OTHER_HEADERS, "headers_changed"),
-    (OTHER_TIME, "timestamp_changed"),
-)
-KEPT_FIELDS = ("last_offset", "leader_epoch", "producer_id", "producer_epoch", "base_sequence")
+_RECORD_PROBLEMS = ("key_changed", "value_changed", "headers_changed", "timestamp_changed")
+_KEPT_FIELDS = ("last_offset", "leader_epoch", "producer_id", "producer_epoch", "base_sequence")
 _KEPT_BITS = (
     (TIMESTAMP_TYPE_BIT, "timestamp type"),
     (TRANSACTIONAL_BIT, "transactional bit"),
     (CONTROL_BIT, "control bit"),
 )
+_NO_HORIZON = -1
 
 
 @kernel
-def _same_span(one: Bytes, start: int, size: int, other: Bytes, at: int, other_size: int) -> bool:
-    if size != other_size:
-        return False
-    i = 0
-    while i < size and one[start + i] == other[at + i]:
-        i += 1
-    return i >= size
-
-
-@kernel
-def same_batches(
-    one: Bytes, position: Int64, size: Int32, other: Bytes, at: Int64, other_size: Int32, out: Flags
+def first_difference(
+    one: Bytes, spans: Int64, other: Bytes, other_spans: Int64, out: npt.NDArray[np.int8]
 ) -> None:
-    """Which pairs of batches are the same bytes: ``out``, bool, one a pair."""
-    for i in range(len(position)):
-        out[i] = _same_span(one, position[i], size[i], other, at[i], other_size[i])
+    """Which span of each pair of rows is the first with other bytes, from 1 on; 0: none.
 
-
-@kernel
-def compare_records(
-    one: Bytes,
-    spans: Int64,
-    timestamp: Int64,
-    other: Bytes,
-    other_spans: Int64,
-    other_timestamp: Int64,
-    out: npt.NDArray[np.int8],
-) -> None:
-    """What differs first in each pair of records (``SAME`` …). ``spans`` (int64[n, 6]): starts and sizes of
-    key, value and headers; a size of -1 is null."""
-    for i in range(len(timestamp)):
+    ``spans``, ``other_spans`` (int64[n, 2k]): starts and sizes in ``one`` and ``other``; a size of -1 is
+    null. ``out``: int8[n].
+    """
+    for i in range(len(spans)):
         out[i] = 0
-        for field in range(3):
+        for field in range(spans.shape[1] // 2):
             start, size = spans[i, 2 * field], spans[i, 2 * field + 1]
-            at, other_size = other_spans[i, 2 * field], other_spans[i, 2 * field + 1]
-            if not _same_span(one, start, size, other, at, other_size):
+            other_start = other_spans[i, 2 * field]
+            same = size == other_spans[i, 2 * field + 1]
+            at = 0
+            while same and at < size:
+                same = one[start + at] == other[other_start + at]
+                at += 1
+            if not same:
                 out[i] = field + 1
                 break
-        if out[i] == 0 and timestamp[i] != other_timestamp[i]:
-            out[i] = 4
 
 
-def spans_of_records(piece: Piece, rows: Int64) -> Int64:
-    """The spans that ``compare_records`` takes, of some records of a piece."""
-    columns = piece.columns
+def _batch_spans(batches: Directory) -> Int64:
+    return np.column_stack((batches["position"], batches["size"])).astype(np.int64)
+
+
+def _record_spans(columns: RecordColumns, rows: Int64) -> Int64:
+    """Starts and sizes of key, value and headers of some records: int64[n, 6]."""
     end = columns.start[rows].astype(np.int64) + columns.size[rows]
-    headers = np.where(columns.header_count[rows] > 0, end - columns.headers_start[rows], 0)
-    named = (
-        columns.key_start[rows],
-        columns.key_size[rows],
-        columns.value_start[rows],
-        columns.value_size[rows],
-        columns.headers_start[rows],
-        headers,
-    )
-    return np.column_stack(named).astype(np.int64)
+    headers_size = np.where(columns.header_count[rows] > 0, end - columns.headers_start[rows], 0)
+    named = ("key_start", "key_size", "value_start", "value_size", "headers_start")
+    return np.column_stack((*(getattr(columns, name)[rows] for name in named), headers_size)).astype(np.int64)
 
 
-def horizons_of(batches: Directory) -> tuple[Flags, Int64]:
-    """(which batches have a delete horizon, base timestamps: the horizon where there is one)."""
-    return delete_horizons(batches), batches["base_timestamp"].copy()
+def _horizons(batches: Directory) -> Int64:
+    """The delete horizon of each batch in ms, ``_NO_HORIZON`` without one."""
+    return np.where(delete_horizons(batches), batches["base_timestamp"], _NO_HORIZON)
 
 
-def check_kept_fields(old: Directory, piece: Piece, rows: Int64, findings: Findings) -> None:
-    """Rewritten batches (rows ``rows`` of ``piece``) against what they were, pair by pair (v2)."""
-    new = piece.batches[rows]
+def _header_problems(old: Directory, after: Piece, rows: Int64) -> Iterator[tuple[str, str, Flags]]:
+    """What is wrong with rewritten batches' headers: (kind, detail, which of the pairs).
+
+    ``rows`` of ``after`` beside what they were: batches of v2, or message sets (v0, v1) that were converted.
+    """
+    new = after.batches[rows]
+    empty = new["count"] == 0
     changed = old["attributes"] ^ new["attributes"]
-    for bad, detail in (
-        *((old[name] != new[name], f"{name} is another one") for name in KEPT_FIELDS),
-        *(((changed & bit) != 0, f"the {name} is another one") for bit, name in _KEPT_BITS),
-        (((changed & CODEC_MASK) != 0) & (new["count"] > 0), "the codec is another one"),
-        (new["magic"] != 2, "the record format went back"),
-    ):
-        note_batches("header_changed", detail, piece, rows[bad], findings)
-
-
-def check_converted(old: Directory, piece: Piece, rows: Int64, findings: Findings) -> None:
-    """Batches that were made of message sets (v0, v1), pair by pair."""
-    new = piece.batches[rows]
-    for name in ("leader_epoch", "producer_id", "producer_epoch", "base_sequence"):
-        note_batches("header_changed", f"{name} is not -1", piece, rows[new[name] != -1], findings)
-    kept = TIMESTAMP_TYPE_BIT | CODEC_MASK
-    other = ((old["attributes"] ^ new["attributes"]) & kept) != 0
-    other &= (new["count"] > 0) & (old["magic"] == 1)
-    note_batches("header_changed", "codec or timestamp type is another one", piece, rows[other], findings)
-
-
-def check_empty(old: Directory, piece: Piece, rows: Int64, findings: Findings) -> None:
-    """Emptied batches: a header, and in it nothing of what the records said."""
-    new = piece.batches[rows]
-    bad = (
-        (new["size"] != BATCH_OVERHEAD)
-        | ((new["attributes"] & (CODEC_MASK | DELETE_HORIZON_BIT)) != 0)
-        | (new["base_timestamp"] != -1)
-        | ((new["max_timestamp"] != old["max_timestamp"]) & (old["magic"] > 0))
+    if old["magic"][0] == 2:
+        for name in _KEPT_FIELDS:
+            yield "header_changed", f"{name} is another one", old[name] != new[name]
+        for bit, name in _KEPT_BITS:
+            yield "header_changed", f"the {name} is another one", (changed & bit) != 0
+        yield "header_changed", "the codec is another one", ((changed & CODEC_MASK) != 0) & (new["count"] > 0)
+        yield "header_changed", "the record format went back", new["magic"] != 2
+    else:
+        for name in _KEPT_FIELDS[1:]:
+            yield "header_changed", f"{name} is not -1", new[name] != -1
+        other = ((changed & (TIMESTAMP_TYPE_BIT | CODEC_MASK)) != 0) & (new["count"] > 0)
+        yield "header_changed", "codec or timestamp type is another one", other & (old["magic"] == 1)
+    yield (
+        "empty_batch",
+        "not 61 bytes, a codec, a horizon, a base timestamp, or another largest timestamp",
+        empty
+        & (
+            (new["size"] != BATCH_OVERHEAD)
+            | ((new["attributes"] & (CODEC_MASK | DELETE_HORIZON_BIT)) != 0)
+            | (new["base_timestamp"] != -1)
+            | ((new["max_timestamp"] != old["max_timestamp"]) & (old["magic"] > 0))
+        ),
     )
-    detail = "not 61 bytes, a codec, a horizon, a base timestamp, or another largest timestamp"
-    note_batches("empty_batch", detail, piece, rows[bad], findings)
+    wrong = np.zeros(len(rows), np.bool_)
+    wrong[~empty] = _times_are_wrong(old[~empty], after, rows[~empty])
+    yield "batch_times", "base or largest timestamp is not its records'", wrong
 
 
-def check_times(old: Directory, piece: Piece, rows: Int64, findings: Findings) -> None:
+def _times_are_wrong(old: Directory, after: Piece, rows: Int64) -> Flags:
     """Base and largest timestamp of rewritten batches that hold records."""
-    new = piece.batches[rows]
-    columns = piece.columns
+    new, columns = after.batches[rows], after.columns
     first = np.searchsorted(columns.batch, rows)
-    largest = np.full(len(piece.batches), np.iinfo(np.int64).min)
+    largest = np.full(len(after.batches), np.iinfo(np.int64).min)
     np.maximum.at(largest, columns.batch, columns.timestamp)
-    stamped, base = horizons_of(new)
+    # The broker's clock is no record's: what cleaning takes away does not change it.
     appended = (new["attributes"] & TIMESTAMP_TYPE_BIT) != 0
-    wrong = ~stamped & (base != columns.timestamp[first])
-    wrong |= np.where(
-        appended, new["max_timestamp"] != old["max_timestamp"], new["max_timestamp"] != largest[rows]
-    )
-    detail = "base or largest timestamp is not its records'"
-    note_batches("batch_times", detail, piece, rows[wrong], findings)
-
-
-def note_batches(kind: str, detail: str, piece: Piece, rows: Int64, findings: Findings) -> None:
-    """Note a problem for each of some batches of a piece, of which the first is told."""
-    if len(rows):
-        offset, position = int(piece.batches["base_offset"][rows[0]]), piece.position(int(rows[0]))
-        findings.add(kind, detail, offset=offset, path=piece.path, position=position, times=len(rows))
+    wrong = new["max_timestamp"] != np.where(appended, old["max_timestamp"], largest[rows])
+    wrong |= (_horizons(new) == _NO_HORIZON) & (new["base_timestamp"] != columns.timestamp[first])
+    return np.asarray(wrong, np.bool_)
 
 
 class Comparison:
@@ -329,8 +284,7 @@ class Comparison:
         count = len(before.batches)
         self._kept = np.zeros(len(before.columns), np.bool_)
         self._outcome = np.zeros(count, np.int8)
-        self._new_stamp = np.zeros(count, np.bool_)
-        self._new_horizon = np.zeros(count, np.int64)
+        self._new_horizon = np.full(count, _NO_HORIZON, np.int64)
         self.new_horizons: set[int] = set()
 
     def match(self, after: Piece) -> None:
@@ -342,50 +296,46 @@ class Comparison:
         unknown = np.flatnonzero(~known)
         if len(unknown):
             first, last = batches["base_offset"][unknown[0]], batches["last_offset"][unknown[0]]
-            note_batches("batch_unknown", f"offsets {first} to {last}", after, unknown, self._findings)
+            after.note("batch_unknown", f"offsets {first} to {last}", unknown, self._findings)
         rows = np.flatnonzero(known)
         if not len(rows):
             return
         where = where[rows]
-        same = np.empty(len(rows), np.bool_)
-        places = old["position"][where].copy(), old["size"][where].copy()
-        others = batches["position"][rows].copy(), batches["size"][rows].copy()
-        same_batches(self._before.data, *places, after.data, *others, same)
+        differs = np.empty(len(rows), np.int8)
+        spans, new_spans = _batch_spans(old[where]), _batch_spans(batches[rows])
+        first_difference(self._before.data, spans, after.data, new_spans, differs)
+        same = differs == 0
         self._outcome[where] = np.where(batches["count"][rows] == 0, EMPTIED, RETAINED)
         self._same(where[same])
-        self._changed(after, rows[~same], where[~same])
+        if not same.all():
+            self._changed(after, rows[~same], where[~same])
 
     def _same(self, where: Int64) -> None:
         """Batches that are as they were: so are their records."""
         mine = np.zeros(len(self._before.batches), np.bool_)
         mine[where] = True
         self._kept |= mine[self._before.columns.batch]
-        stamped, horizon = horizons_of(self._before.batches[where])
-        self._new_stamp[where], self._new_horizon[where] = stamped, horizon
+        self._new_horizon[where] = _horizons(self._before.batches[where])
         if self._rewritten and not self._before.is_modern and self._pair.was_cleaned:
             offsets = self._before.batches["base_offset"][where]
             self._findings.add_offsets("not_converted", "message set", offsets)
 
     def _changed(self, after: Piece, rows: Int64, where: Int64) -> None:
         """Batches that are not the same bytes."""
-        if not len(rows):
-            return
         old, new, findings = self._before.batches[where], after.batches[rows], self._findings
         if not self._rewritten:
-            note_batches("beyond_range", "a batch is not the same bytes", after, rows, findings)
-        (check_kept_fields if self._before.is_modern else check_converted)(old, after, rows, findings)
-        empty = new["count"] == 0
-        check_empty(old[empty], after, rows[empty], findings)
-        full = ~empty
-        check_times(old[full], after, rows[full], findings)
+            after.note("beyond_range", "a batch is not the same bytes", rows, findings)
+        for kind, detail, bad in _header_problems(old, after, rows):
+            after.note(kind, detail, rows[bad], findings)
         self._records(after, rows, where)
         self._stamps(after, rows, where)
-        counts = np.bincount(self._before.columns.batch[self._kept], minlength=len(self._before.batches))
-        idle = full & (new["count"] == old["count"]) & (counts[where] == old["count"])
-        idle &= ~(self._new_stamp[where] & ~horizons_of(old)[0])
         if self._before.is_modern:
-            detail = "all its records stayed, and it has no new horizon"
-            note_batches("batch_changed", detail, after, rows[idle], findings)
+            counts = np.bincount(self._before.columns.batch[self._kept], minlength=len(self._before.batches))
+            idle = (new["count"] > 0) & (new["count"] == old["count"]) & (counts[where] == old["count"])
+            idle &= (self._new_horizon[where] == _NO_HORIZON) | (_horizons(old) != _NO_HORIZON)
+            after.note(
+                "batch_changed", "all its records stayed, and it has no new horizon", rows[idle], findings
+            )
 
     def _records(self, after: Piece, rows: Int64, where: Int64) -> None:
         """The records of changed batches: each must be one of the batch that they were in."""
@@ -393,41 +343,34 @@ class Comparison:
         owner[rows] = where
         mine = np.flatnonzero(owner[after.columns.batch] >= 0)
         offsets, old = after.columns.offset[mine], self._before.columns
-        if not len(mine):
-            return
-        found = np.searchsorted(old.offset, offsets).clip(max=max(len(old) - 1, 0))
+        place = np.searchsorted(old.offset, offsets).clip(max=max(len(old) - 1, 0))
         known = np.zeros(len(mine), np.bool_)
         if len(old):
-            known = (old.offset[found] == offsets) & (old.batch[found] == owner[after.columns.batch[mine]])
+            known = (old.offset[place] == offsets) & (old.batch[place] == owner[after.columns.batch[mine]])
         self._findings.add_offsets("record_unknown", "no record of its batch", offsets[~known], after.path)
-        mine, found = mine[known], found[known]
-        if not len(mine):
-            return
+        mine, place = mine[known], place[known]
         differs = np.empty(len(mine), np.int8)
-        spans, others = spans_of_records(self._before, found), spans_of_records(after, mine)
-        times, new_times = old.timestamp[found], after.columns.timestamp[mine]
-        compare_records(old.data, spans, times, after.columns.data, others, new_times, differs)
-        for code, kind in DIFFERENCES:
-            changed = after.columns.offset[mine[differs == code]]
+        spans, new_spans = _record_spans(old, place), _record_spans(after.columns, mine)
+        first_difference(old.data, spans, after.columns.data, new_spans, differs)
+        differs[(differs == 0) & (old.timestamp[place] != after.columns.timestamp[mine])] = 4
+        for number, kind in enumerate(_RECORD_PROBLEMS, 1):
+            changed = after.columns.offset[mine[differs == number]]
             self._findings.add_offsets(kind, "is not what it was", changed, after.path)
-        self._kept[found] = True
+        self._kept[place] = True
 
     def _stamps(self, after: Piece, rows: Int64, where: Int64) -> None:
         """Delete horizons: one that was there stays; a new one needs a tombstone, or a marker."""
         new = after.batches[rows]
-        stamped, horizon = horizons_of(new)
-        had, before = horizons_of(self._before.batches[where])
-        full = new["count"] > 0
-        moved = full & had & (~stamped | (horizon != before))
+        old_horizon, horizon = _horizons(self._before.batches[where]), _horizons(new)
+        moved = (new["count"] > 0) & (old_horizon != _NO_HORIZON) & (horizon != old_horizon)
         detail = "was there before, and another one"
         self._findings.add_offsets("horizon_changed", detail, new["base_offset"][moved], after.path)
-        self._new_stamp[where], self._new_horizon[where] = stamped, horizon
-        fresh = stamped & ~had
+        self._new_horizon[where] = horizon
+        fresh = (horizon != _NO_HORIZON) & (old_horizon == _NO_HORIZON)
         self.new_horizons.update(np.unique(horizon[fresh]).tolist())
         dead = np.zeros(len(after.batches), np.bool_)
         dead[after.columns.batch[after.columns.value_size < 0]] = True
-        control = (new["attributes"] & CONTROL_BIT) != 0
-        needless = fresh & ~dead[rows] & ~control
+        needless = fresh & ~dead[rows] & ((new["attributes"] & CONTROL_BIT) == 0)
         offsets = new["base_offset"][needless]
         self._findings.add_offsets("needless_horizon", "no tombstone is in it", offsets, after.path)
 
@@ -439,29 +382,32 @@ class Comparison:
     def judge(self, transactions: SpanTransactions) -> Words:
         """What became of the piece; entries of its records with a key that are judged by it."""
         batches, columns, pair = self._before.batches, self._before.columns, self._pair
+        counts = self._findings.counts
         self._empties()
         self._markers(transactions)
         control = (((batches["attributes"] & CONTROL_BIT) != 0) & (batches["magic"] == 2))[columns.batch]
         aborted, gone = self._aborted[columns.batch], ~self._kept
-        self._findings.counts.update(before=len(columns), after=int(self._kept.sum()))
+        counts.update(before=len(columns), after=int(self._kept.sum()))
         if not self._rewritten:
             offsets = batches["base_offset"][self._outcome == DISCARDED]
             self._findings.add_offsets("beyond_range", "a batch is gone", offsets)
             return np.empty((0, 3), np.uint64)
-        self._findings.counts["aborted"] += int(np.count_nonzero(gone & aborted))
         data = ~control & ~aborted
         mapped = columns.offset < pair.cleaned_end
         keyless = columns.key_size < 0
+        counts["aborted"] += int(np.count_nonzero(gone & aborted))
+        counts["keyless"] += int(np.count_nonzero(gone & data & mapped & keyless))
+        dead = (columns.value_size < 0) & data & (mapped | self._kept)
+        unstamped = dead & self._kept & (self._new_horizon == _NO_HORIZON)[columns.batch]
         self._note("lost_unkeyed", "it lies above what was cleaned by key", gone & data & ~mapped)
-        self._findings.counts["keyless"] += int(np.count_nonzero(gone & data & mapped & keyless))
         if pair.was_cleaned:
             self._note("aborted_kept", "its transaction was aborted", self._kept & aborted & ~control)
             self._note("keyless_kept", "it has no key", self._kept & data & mapped & keyless)
-        dead = (columns.value_size < 0) & data & (mapped | self._kept)
-        unstamped = dead & self._kept & ~self._new_stamp[columns.batch]
-        if pair.was_cleaned:
             self._note("unstamped", "no delete horizon in its batch", unstamped & mapped)
         return self._entries(np.flatnonzero(data & mapped & ~keyless), dead)
+
+    def _note(self, kind: str, detail: str, bad: Flags) -> None:
+        self._findings.add_offsets(kind, detail, self._before.columns.offset[bad])
 
     def _entries(self, rows: Int64, dead: Flags) -> Words:
         may, must = self._tombstone_windows()
@@ -474,20 +420,16 @@ class Comparison:
 
     def _tombstone_windows(self) -> tuple[Flags, Flags]:
         """Whose batches' tombstones may go, and must: by horizon, or by file time for v0 and v1."""
-        terms = self._pair.terms
-        if self._before.is_modern:
-            stamped, horizon = horizons_of(self._before.batches)
-            may = stamped & (horizon <= terms.now_ms)
-            waits = self._before.batches["last_offset"] >= self._pair.tombstones_from
-            return may, may & terms.now_is_exact & ~waits
-        segment = next(each for each in self._pair.before if each.path == self._before.path)
-        over = segment.modified_ms <= self._pair.legacy_horizon_ms
-        may = np.full(len(self._before.batches), over)
-        waits = self._before.batches["last_offset"] >= self._pair.tombstones_from
-        return may, may & (terms.delete_retention_ms is not None) & ~waits
-
-    def _note(self, kind: str, detail: str, bad: Flags) -> None:
-        self._findings.add_offsets(kind, detail, self._before.columns.offset[bad])
+        terms, batches = self._pair.terms, self._before.batches
+        certain = terms.now_is_exact
+        horizon = _horizons(batches)
+        may = (horizon != _NO_HORIZON) & (horizon <= terms.now_ms)
+        if not self._before.is_modern:
+            segment = next(each for each in self._pair.before if each.path == self._before.path)
+            may = np.full(len(batches), segment.modified_ms <= self._pair.legacy_horizon_ms)
+            certain = terms.delete_retention_ms is not None
+        # Tombstones that the log's compacted ledger has not taken in yet wait for it.
+        return may, may & certain & (batches["last_offset"] < self._pair.tombstones_from)
 
     def _empties(self) -> None:
         """Batches that must stay even without records, and those that need not."""
@@ -498,6 +440,7 @@ class Comparison:
             ids, offsets, epochs = np.array(pair.producers, np.int64).T
             where = np.searchsorted(ids, batches["producer_id"]).clip(max=len(ids) - 1)
             alive = (batches["producer_id"] >= 0) & (ids[where] == batches["producer_id"])
+            # A producer without data keeps the marker that says its epoch.
             control = (batches["attributes"] & CONTROL_BIT) != 0
             fence = (offsets[where] < 0) & control & (epochs[where] == batches["producer_epoch"])
             needed = alive & ((offsets[where] == batches["last_offset"]) | fence)
@@ -512,7 +455,10 @@ class Comparison:
             self._findings.add_offsets("empty_batch", "no producer that is alive needs it", offsets)
 
     def _markers(self, transactions: SpanTransactions) -> None:
-        """Follow the transactions of the piece; a Python step a marker, none a batch of data."""
+        """Follow the transactions of the piece; a Python step a marker, none a batch of data.
+
+        Raises CorruptFileError where BEFORE's transaction indexes say otherwise than a marker.
+        """
         batches = self._before.batches
         attributes = batches["attributes"]
         modern = batches["magic"] == 2
@@ -524,54 +470,40 @@ class Comparison:
         last: dict[int, int] = {}
         first_record = np.searchsorted(self._before.columns.batch, np.arange(len(batches)))
         for row in np.flatnonzero(control & (batches["count"] > 0)).tolist():
-            producer = int(batches["producer_id"][row])
-            commit = self._commits(int(first_record[row]))
-            if commit is None:
-                continue
+            key = self._before.columns.key(int(first_record[row])) or b""
+            kind = int.from_bytes(key[2:4], "big") if len(key) >= 4 else -1
+            if kind not in (0, 1):
+                continue  # no end of a transaction
+            producer, offset = int(batches["producer_id"][row]), int(batches["base_offset"][row])
             mine = _between(data, producers, producer, last.get(producer, -1), row)
-            self._refuse_contradiction(row, producer, commit, mine)
-            here = bool(len(mine))
-            self._marker(row, commit, transactions, transactions.data_between(producer, here=here))
-            transactions.end(producer)
+            if self._index.contradicts(producer, offset, bool(kind), self._aborted[mine]):
+                what = "commit" if kind else "abort"
+                reason = f"the {what} of producer {producer} at offset {offset} contradicts a .txnindex"
+                raise CorruptFileError(self._before.path, self._before.position(row), reason)
+            self._marker(row, bool(kind), transactions, here=len(mine) > 0)
             last[producer] = row
         for producer in np.unique(producers).tolist():
             if len(_between(data, producers, producer, last.get(producer, -1), len(batches))):
                 transactions.opened.add(producer)
 
-    def _refuse_contradiction(self, row: int, producer: int, commit: bool, data: Int64) -> None:
-        """Raises CorruptFileError where BEFORE's indexes say otherwise than its marker in this row."""
-        offset = int(self._before.batches["base_offset"][row])
-        if self._index.contradicts(producer, offset, commit, self._aborted[data]):
-            what = "commit" if commit else "abort"
-            reason = f"the {what} of producer {producer} at offset {offset} contradicts a .txnindex"
-            raise CorruptFileError(self._before.path, self._before.position(row), reason)
-
-    def _commits(self, record: int) -> bool | None:
-        key = self._before.columns.key(record)
-        kind = int.from_bytes(key[2:4], "big") if key is not None and len(key) >= 4 else 2
-        return bool(kind) if kind in (0, 1) else None
-
-    def _marker(self, row: int, commit: bool, transactions: SpanTransactions, had_data: bool | None) -> None:
+    def _marker(self, row: int, commit: bool, transactions: SpanTransactions, *, here: bool) -> None:
+        """Take in one marker; ``here``: data of its transaction is in this piece."""
         batches = self._before.batches
-        stamped, horizon = horizons_of(batches[row : row + 1])
+        horizon, new_horizon = int(_horizons(batches[row : row + 1])[0]), int(self._new_horizon[row])
         marker = MarkerOutcome(
             offset=int(batches["base_offset"][row]),
             producer_id=int(batches["producer_id"][row]),
             commit=commit,
-            horizon=int(horizon[0]) if stamped[0] else None,
+            horizon=None if horizon == _NO_HORIZON else horizon,
             outcome=int(self._outcome[row]),
-            new_horizon=int(self._new_horizon[row]) if self._new_stamp[row] else None,
-            had_data=had_data,
+            new_horizon=None if new_horizon == _NO_HORIZON else new_horizon,
         )
+        had_data = transactions.end(marker.producer_id, here=here)
         if had_data and not commit:
             transactions.aborts_with_data.append(marker.offset)
-        if not self._rewritten:
-            if had_data is None and not commit:
-                transactions.undecided.append(marker)
-            return
-        if had_data is None:
+        if had_data is None and (self._rewritten or not commit):
             transactions.undecided.append(marker)
-        else:
+        elif had_data is not None and self._rewritten:
             judge_marker(self._pair, marker, had_data, self._findings)
 
 

@@ -1,7 +1,9 @@
-"""What a check found: problems by kind, each with where it is, and counts of what is as it should be.
+"""What a check found: problems by kind, each with where it is, counts of what is as it should be, and the
+verdict.
 
 A kind's meaning is a line of ``KINDS``. Of each kind the first few problems are told, and how many there are.
-Keys and values never appear: a record is named by its offset.
+Keys and values never appear: a record is named by its offset. ``LogVerdict.problems`` is empty for a cleaning
+that kept all its promises.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from siltstone.base.errors import CheckFailedError
 
 EXAMPLES = 5
 """Problems of one kind that are told of each log; the others are only counted."""
@@ -98,13 +102,14 @@ class Problem:
 class Findings:
     """Problems of one log, or of a part of it, and counts of records by what became of them.
 
-    ``whole`` is False where damage kept some of it from being read.
+    ``whole`` is False where damage kept some of it from being read. ``notes``: what is odd and no problem.
     """
 
     problems: list[Problem] = field(default_factory=list)
     found: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
     whole: bool = True
+    notes: list[str] = field(default_factory=list)
 
     def add(
         self,
@@ -139,21 +144,57 @@ class Findings:
         self.counts += other.counts
         self.whole = self.whole and other.whole
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for ``json``."""
-        return {
-            "problems": [asdict(problem) for problem in self.problems],
-            "found": dict(self.found),
-            "counts": dict(self.counts),
-            "whole": self.whole,
-        }
 
-    @classmethod
-    def of_json(cls, raw: dict[str, Any]) -> Findings:
-        """The same again."""
-        return cls(
-            problems=[Problem(**each) for each in raw["problems"]],
-            found=Counter(raw["found"]),
-            counts=Counter(raw["counts"]),
-            whole=raw["whole"],
-        )
+@dataclass(slots=True, kw_only=True)
+class LogVerdict:
+    """What is said of one log. Counts are of records; ``removed`` by reason; ``found`` counts problems by
+    kind, of which ``problems`` are the first few."""
+
+    topic: str
+    partition: int
+    first_dirty_offset: int | None = None
+    cleaned_end_offset: int | None = None
+    records_before: int = 0
+    records_after: int = 0
+    distinct_keys: int = 0
+    removed: dict[str, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    found: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_sound(self) -> bool:
+        """Nothing wrong was found."""
+        return not self.found
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dictionary for ``json``."""
+        return {"status": "ok" if self.is_sound else "problems", **asdict(self)}
+
+
+@dataclass(slots=True, kw_only=True)
+class Verdict:
+    """What is said of all logs of two directories."""
+
+    logs: list[LogVerdict] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_sound(self) -> bool:
+        """Nothing wrong was found in any log."""
+        return all(each.is_sound for each in self.logs)
+
+    def raise_for_errors(self) -> None:
+        """Raises CheckFailedError, with the first problem, unless all is sound."""
+        for log in self.logs:
+            if not log.is_sound:
+                kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(log.found.items()))
+                raise CheckFailedError(f"{log.topic}-{log.partition}: {log.problems[0]} (all: {kinds})")
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dictionary for ``json``."""
+        return {
+            "status": "ok" if self.is_sound else "problems",
+            "logs": [log.to_json() for log in self.logs],
+            "notes": self.notes,
+        }

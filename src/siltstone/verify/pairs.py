@@ -1,6 +1,12 @@
-"""A log before and after, as the checking tasks know it: plain data, and how it is cut into spans.
+"""From two directories to pairs of logs, what lies beside their segments, and how a pair is cut into spans.
 
-::
+BEFORE is a copy of the log directory, or of one partition, or what ``clean --keep-originals`` kept of a run:
+hard links of the replaced segments and a file that says what was swapped::
+
+    KEEP/RUN/topic-N/undo.json    {"checkpoint": …, "groups": [{"base_offset": …, "originals": […]}, …]}
+
+Of the latter, segments that were not swapped are those of AFTER. The checking tasks know a pair as plain
+data::
 
     BEFORE   │ 0 │ 127 │ 300 │ 520 │ 700      segments by base offset
     AFTER    │ 0       │ 300       │ 700
@@ -9,13 +15,55 @@
 
 from __future__ import annotations
 
+import itertools
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from siltstone.base.config import LONG_MAX, Config, ConfigSource
+import msgspec
+
+from siltstone.base import files
+from siltstone.base.config import INT_MAX, LONG_MAX, Config, ConfigSource
+from siltstone.base.errors import (
+    CorruptFileError,
+    CorruptRecordError,
+    NotALogDirectoryError,
+    UnsafeFileError,
+    UsageError,
+)
 from siltstone.base.records.codecs import DEFAULT_LIMIT, LIMIT_SETTING
-from siltstone.log.segments import Segment
+from siltstone.log.checkpoints import read_topic_id
+from siltstone.log.directory import LogDirectory
+from siltstone.log.ledger.store import uncovered
+from siltstone.log.lookup import batch_headers
+from siltstone.log.names import (
+    LEADER_EPOCH_CHECKPOINT,
+    SEGMENT_KINDS,
+    SNAPSHOT,
+    STAGING,
+    TopicPartition,
+    parse_partition,
+    parse_segment_file,
+    segment_file,
+)
+from siltstone.log.producers import ProducerStates, load_producers
+from siltstone.log.segments import Segment, list_segments
+from siltstone.log.transactions import transaction_indexes
+from siltstone.verify.findings import Findings
 
-Producers = tuple[tuple[int, int, int], ...]
+UNDO_FILE = "undo.json"
+Logs = dict[TopicPartition, "LogSide"]
+
+
+class _Group(msgspec.Struct):
+    base_offset: int
+    expired: bool = False
+
+
+class _Undo(msgspec.Struct):
+    checkpoint: int | None
+    groups: list[_Group]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,22 +89,21 @@ def terms_of(
     config: Config | None, now_ms: int, *, now_is_exact: bool, beyond_high_watermark: bool = False
 ) -> Terms:
     """The terms of a topic with these settings, of which defaults that nobody set count for nothing."""
-    known = Terms(now_ms=now_ms, now_is_exact=now_is_exact, beyond_high_watermark=beyond_high_watermark)
+    terms = Terms(now_ms=now_ms, now_is_exact=now_is_exact, beyond_high_watermark=beyond_high_watermark)
     if config is None:
-        return known
+        return terms
 
-    def given(name: str) -> int | None:
-        is_set = config.setting(name).origin is not ConfigSource.DEFAULT_CONFIG
-        return config.integer(name) if is_set else None
+    def is_set(name: str) -> bool:
+        return config.setting(name).origin is not ConfigSource.DEFAULT_CONFIG
 
+    retention, interval = "delete.retention.ms", "index.interval.bytes"
     return replace(
-        known,
-        delete_retention_ms=given("delete.retention.ms"),
-        index_interval=given("index.interval.bytes"),
+        terms,
+        delete_retention_ms=config.integer(retention) if is_set(retention) else None,
+        index_interval=config.integer(interval) if is_set(interval) else None,
         index_bytes=config.integer("segment.index.bytes"),
         producer_expiration_ms=config.integer("producer.id.expiration.ms"),
-        deletes="delete" in config.policies
-        and config.setting("cleanup.policy").origin is not ConfigSource.DEFAULT_CONFIG,
+        deletes="delete" in config.policies and is_set("cleanup.policy"),
         batch_limit=config.integer(LIMIT_SETTING),
     )
 
@@ -79,7 +126,7 @@ class LogPair:
     cleaned_end: int
     rewritten_end: int
     aborted: bytes
-    producers: Producers
+    producers: tuple[tuple[int, int, int], ...]
     terms: Terms
     hash_key: tuple[int, int]
     tombstones_from: int = LONG_MAX
@@ -119,20 +166,294 @@ def spans_of(pair: LogPair) -> list[Span]:
     if not bases or (pair.before and pair.before[0].base_offset < bases[0]):
         starts.append((-1, None))
     starts += [(base, number) for number, base in enumerate(bases)]
-    found = []
-    for number, (start, after) in enumerate(starts):
-        end = starts[number + 1][0] if number + 1 < len(starts) else LONG_MAX
-        found.append(
-            Span(number=number, start=start, end=end, before=_holding(pair.before, start, end), after=after)
+    ends = [*(start for start, _ in starts[1:]), LONG_MAX]
+    limits = [*(segment.base_offset for segment in pair.before[1:]), LONG_MAX]
+    spans = []
+    for number, ((start, after), end) in enumerate(zip(starts, ends, strict=True)):
+        holding = tuple(
+            row
+            for row, (segment, limit) in enumerate(zip(pair.before, limits, strict=False))
+            if segment.base_offset < end and limit > start
         )
-    return found
+        spans.append(Span(number=number, start=start, end=end, before=holding, after=after))
+    return spans
 
 
-def _holding(segments: tuple[Segment, ...], start: int, end: int) -> tuple[int, ...]:
-    """Numbers of the segments that can hold offsets of [start, end)."""
-    ends = [*(segment.base_offset for segment in segments[1:]), LONG_MAX]
-    return tuple(
-        number
-        for number, (segment, behind) in enumerate(zip(segments, ends, strict=False))
-        if segment.base_offset < end and behind > start
+# The logs of the two directories.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSide:
+    """One log on one side. ``place``: where its snapshots and epochs are; ``checkpoint``: the cleaner's.
+
+    ``unsafe``: why its files cannot be gone by, None where they can.
+    """
+
+    place: Path
+    segments: tuple[Segment, ...]
+    checkpoint: int | None
+    log_start: int
+    high_watermark: int | None
+    unsafe: str | None = None
+
+
+def open_sides(before: Path, after: Path, topics: Sequence[str] = ()) -> tuple[Logs, Logs, list[str]]:
+    """The logs of both directories, read without a lock, and notes for people. Raises UsageError,
+    NotALogDirectoryError, CorruptFileError, OSError."""
+    for path in (before, after):
+        if not files.is_directory(path):
+            raise NotALogDirectoryError(f"{path}: no such directory; give a log directory before and after")
+    if files.stat(before).place == files.stat(after).place:
+        raise UsageError(f"{after}: BEFORE and AFTER are one directory; name a copy from before the cleaning")
+    new = _directory_sides(after)
+    kept = _kept_logs(before)
+    old = _kept_sides(kept, new) if kept else _directory_sides(before)
+    if len(old) == 1 and len(new) == 1 and old.keys() != new.keys():
+        raise UsageError(f"{before} is {next(iter(old))}, but {after} is {next(iter(new))}")
+    notes = []
+    if kept:
+        new = {where: side for where, side in new.items() if where in old}
+        notes.append(
+            f"{before}: originals that a run kept; only the {len(old)} logs that it changed are checked"
+        )
+    for where, side in () if kept else old.items():
+        if where in new and files.stat(side.place).place == files.stat(new[where].place).place:
+            raise UsageError(
+                f"{side.place} is {where} of BEFORE and of AFTER; name a copy from before the cleaning"
+            )
+    if topics:
+        missing = set(topics) - {where.topic for where in old}
+        if missing:
+            raise UsageError(f"--topic {min(missing)}: no partition of it in {before}")
+        old = {where: side for where, side in old.items() if where.topic in topics}
+        new = {where: side for where, side in new.items() if where.topic in topics}
+    return old, new, notes
+
+
+def _directory_sides(path: Path) -> Logs:
+    directory = LogDirectory.open(path, lock=False)
+    checkpoints = directory.checkpoints()
+    sides = {}
+    for where, place in directory.partitions.items():
+        segments, unsafe = _safe_segments(place)
+        sides[where] = LogSide(
+            place=place,
+            segments=segments,
+            unsafe=unsafe,
+            checkpoint=checkpoints.cleaner.get(where),
+            log_start=checkpoints.log_start.get(where, 0),
+            high_watermark=checkpoints.high_watermark.get(where),
+        )
+    return sides
+
+
+def _safe_segments(place: Path) -> tuple[tuple[Segment, ...], str | None]:
+    """A partition's segments, or why its files cannot be gone by."""
+    try:
+        return tuple(list_segments(place)), None
+    except UnsafeFileError as error:
+        return (), str(error)
+
+
+def _kept_logs(path: Path) -> dict[TopicPartition, Path]:
+    """The partitions of which a run kept originals below ``path``, or that ``path`` itself is one of."""
+    folders = [path]
+    if not files.exists(path / UNDO_FILE):
+        folders = [path / entry.name for entry in files.entries(path) if entry.is_directory]
+    named = ((parse_partition(folder.absolute().name), folder) for folder in folders)
+    return {where: folder for where, folder in named if where and files.exists(folder / UNDO_FILE)}
+
+
+def _kept_sides(kept: Mapping[TopicPartition, Path], after: Logs) -> Logs:
+    sides = {}
+    for where, folder in kept.items():
+        if where not in after:
+            raise UsageError(f"{folder}: AFTER has no {where}; name the directory that was cleaned in place")
+        path = folder / UNDO_FILE
+        try:
+            undo = msgspec.json.decode(files.read_bytes(path), type=_Undo)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise CorruptFileError(str(path), 0, "not what a run writes down of kept originals") from None
+        swapped = {group.base_offset for group in undo.groups if not group.expired}
+        rest = [segment for segment in after[where].segments if segment.base_offset not in swapped]
+        own, unsafe = _safe_segments(folder)
+        sides[where] = replace(
+            after[where],
+            segments=tuple(sorted([*own, *rest], key=lambda segment: segment.base_offset)),
+            unsafe=unsafe or after[where].unsafe,
+            checkpoint=undo.checkpoint,
+        )
+    return sides
+
+
+def pair_of(
+    where: TopicPartition, before: LogSide | None, after: LogSide | None, terms: Terms, findings: Findings
+) -> LogPair | None:
+    """The pair of one log, None where there is nothing to compare; what is wrong beside its segments, and
+    with its ranges, is noted in ``findings``. Raises CorruptFileError for damage in BEFORE, OSError."""
+    if before is None or after is None:
+        findings.add("log_unknown" if before is None else "log_missing", str(where))
+        return None
+    unsafe = before.unsafe or after.unsafe
+    if unsafe is not None:
+        findings.add("unsafe_file", unsafe)
+        return None
+    _check_beside(before, after, findings)
+    if not before.segments or not after.segments:
+        if before.segments:
+            findings.add("segment_missing", "AFTER has no segment at all")
+        elif after.segments:
+            findings.add("segment_name", "BEFORE has no segment at all")
+        return None
+    return _pair(where, before, after, terms, findings)
+
+
+def _pair(
+    where: TopicPartition, before: LogSide, after: LogSide, terms: Terms, findings: Findings
+) -> LogPair:
+    producers = load_producers(before.place, before.segments)
+    # The dirty section began at the checkpoint, or at the log start where that is none or outside.
+    bases = [segment.base_offset for segment in before.segments]
+    first_dirty = max(before.log_start, bases[0])
+    if before.checkpoint is not None and first_dirty <= before.checkpoint <= producers.end_offset:
+        first_dirty = before.checkpoint
+    cleaned_end = first_dirty if after.checkpoint is None else after.checkpoint
+    if after.checkpoint is None and before.checkpoint is not None:
+        findings.add("checkpoint", "AFTER has none, but BEFORE had one")
+    elif after.checkpoint is None and len(after.segments) > 1:
+        findings.notes.append("AFTER has no cleaner checkpoint: taken for never cleaned")
+    below = [base for base in bases if base <= cleaned_end]
+    above = [base for base in bases if base >= cleaned_end]
+    rewritten_end = (
+        (above or [producers.end_offset])[0] if cleaned_end > first_dirty else (below or bases)[-1]
     )
+    alive = producers.alive(terms.now_ms, terms.producer_expiration_ms)
+    pair = LogPair(
+        name=str(where),
+        before=before.segments,
+        after=after.segments,
+        first_dirty=first_dirty,
+        cleaned_end=cleaned_end,
+        rewritten_end=rewritten_end,
+        aborted=transaction_indexes(before.segments),
+        producers=tuple((entry.producer_id, entry.last_offset, entry.producer_epoch) for entry in alive),
+        terms=terms,
+        hash_key=(secrets.randbits(64), secrets.randbits(64)),
+        tombstones_from=uncovered(before.place).tombstones_from,
+    )
+    _check_range(pair, before, producers, findings)
+    _check_segments(pair, after.log_start, producers.end_offset, findings)
+    return pair
+
+
+def _check_range(pair: LogPair, before: LogSide, producers: ProducerStates, findings: Findings) -> None:
+    """The checkpoint: not back, and nowhere where nothing may be cleaned yet; and the log's end."""
+    end = pair.cleaned_end
+    if before.checkpoint is not None and end < before.checkpoint and end != pair.first_dirty:
+        findings.add("checkpoint", f"went back from {before.checkpoint} to {end}")
+    high_watermark = None if pair.terms.beyond_high_watermark else before.high_watermark
+    for name, bound in (
+        ("the active segment", before.segments[-1].base_offset),
+        ("an open transaction", producers.first_open_transaction()),
+        ("the high watermark", high_watermark),
+    ):
+        if pair.was_cleaned and bound is not None and end > bound:
+            findings.add("checkpoint", f"{end} is beyond {name}, {bound}")
+    try:
+        was, now = _log_end(pair.before[-1]), _log_end(pair.after[-1])
+    except CorruptRecordError:
+        return  # the active segment is damaged: its span says so
+    if was != now:
+        findings.add("end_moved", f"from {was} to {now}", offset=now)
+
+
+def _log_end(active: Segment) -> int:
+    """The offset behind the last batch, by the batches alone: a snapshot may say more than is there."""
+    end = active.base_offset
+    with files.Reader(active.path) as reader:
+        for batches in batch_headers(reader, end=active.size):
+            end = int(batches["last_offset"][-1]) + 1
+    return end
+
+
+def _check_segments(pair: LogPair, log_start: int, end: int, findings: Findings) -> None:
+    """Segments begin where segments began (or at the log's end), and none is gone but by retention."""
+    bases = {end, *(segment.base_offset for segment in pair.before)}
+    for segment in pair.after:
+        base = segment.base_offset
+        # A segment whose offsets are too far apart for an index is split, in the middle.
+        below = [each.base_offset for each in pair.before if each.base_offset <= base]
+        if base not in bases and not (below and base - below[-1] > INT_MAX):
+            findings.add("segment_name", f"{base} was no segment's base", offset=base, path=segment.path)
+    first = pair.after[0].base_offset
+    needless = [
+        segment.base_offset
+        for segment, following in itertools.pairwise(pair.before)
+        if segment.base_offset < first and following.base_offset > log_start
+    ]
+    if needless and not pair.terms.deletes:
+        detail = "say --config cleanup.policy=compact,delete if retention was to take it"
+        findings.add("segment_missing", detail, offset=needless[0], times=len(needless))
+    kept = {segment.base_offset for segment in pair.after}
+    for segment in pair.before:
+        if segment.base_offset >= max(pair.rewritten_end, first) and segment.base_offset not in kept:
+            findings.add("segment_missing", "it was not to be cleaned", offset=segment.base_offset)
+
+
+def _check_beside(before: LogSide, after: LogSide, findings: Findings) -> None:
+    """Files of the partition that are no segments' own."""
+    if before.place != after.place:
+        old, new = read_topic_id(before.place), read_topic_id(after.place)
+        if old is not None and old != new:
+            findings.add("topic_id", f"was {old}, is {new}", path=str(after.place))
+        _check_snapshot(before.place, after.place, findings)
+        _check_epochs(before, after, findings)
+    logs = {segment.base_offset for segment in after.segments}
+    for entry in files.entries(after.place):
+        name = parse_segment_file(entry.name)
+        path = str(after.place / entry.name)
+        if entry.is_directory and entry.name == STAGING:
+            findings.add("leftover", "a run's files", path=path)
+        elif name is not None and name.suffix:
+            findings.add("leftover", "a swap's file", path=path)
+        elif name is not None and name.kind in SEGMENT_KINDS[1:] and name.base_offset not in logs:
+            findings.add("leftover", "an index without its segment", path=path)
+
+
+def _check_snapshot(before: Path, after: Path, findings: Findings) -> None:
+    """The newest one is where a start goes on from."""
+    named = (parse_segment_file(entry.name) for entry in files.entries(before))
+    offsets = [name.base_offset for name in named if name and name.kind == SNAPSHOT and not name.suffix]
+    if not offsets:
+        return
+    name = segment_file(max(offsets), SNAPSHOT)
+    if not files.exists(after / name):
+        findings.add("snapshot", "is missing", path=str(after / name))
+    elif files.read_bytes(after / name) != files.read_bytes(before / name):
+        findings.add("snapshot", "is another one", path=str(after / name))
+
+
+def _check_epochs(before: LogSide, after: LogSide, findings: Findings) -> None:
+    """The epochs that held still hold, unless the log's start moved; a broker's start adds one."""
+    old, new = (side.place / LEADER_EPOCH_CHECKPOINT for side in (before, after))
+    if not files.exists(old):
+        return
+    if not files.exists(new):
+        findings.add("leader_epochs", "the file is missing", path=str(new))
+        return
+    epochs, new_epochs = _epochs(old), _epochs(new)
+    moved = before.log_start != after.log_start or not before.segments or not after.segments
+    moved = moved or before.segments[0].base_offset != after.segments[0].base_offset
+    for offset, epoch in () if moved else epochs.items():
+        if max((new_epochs[start] for start in new_epochs if start <= offset), default=-1) < epoch:
+            detail = f"{epoch} does not hold there any more"
+            findings.add("leader_epochs", detail, offset=offset, path=str(new))
+
+
+def _epochs(path: Path) -> dict[int, int]:
+    """Epochs by the offset at which they begin; one that had no record gives way to the next."""
+    try:
+        rows = [line.split() for line in files.read_bytes(path).splitlines()[2:]]
+        return {int(offset): int(epoch) for epoch, offset in rows}
+    except ValueError:
+        raise CorruptFileError(str(path), 0, "no leader epochs") from None

@@ -18,28 +18,24 @@ is empty           its horizon has passed     goes, or stays empty for its produ
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Directory, Flags
 from siltstone.log.indexes import TRANSACTION_ENTRY
+from siltstone.log.transactions import Aborted
 from siltstone.verify.findings import Findings
 from siltstone.verify.pairs import LogPair
 
-_NONE = np.empty(0, np.int64)
+_NO_RANGES = np.empty((2, 0), np.int64)
 DISCARDED, RETAINED, EMPTIED = range(3)
 """What became of a batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerOutcome:
-    """A marker of BEFORE and what became of it; horizons in ms, None without.
-
-    ``had_data`` None: hangs on what lies below the span.
-    """
+    """A marker of BEFORE and what became of it; horizons in ms, None without."""
 
     offset: int
     producer_id: int
@@ -47,7 +43,6 @@ class MarkerOutcome:
     horizon: int | None
     outcome: int
     new_horizon: int | None
-    had_data: bool | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,67 +55,37 @@ class SpanTransactions:
     opened: set[int] = field(default_factory=set)
     closed: set[int] = field(default_factory=set)
 
-    def data_between(self, producer_id: int, *, here: bool) -> bool | None:
-        """Has the transaction that a marker ends data? ``here``: some was met since the last look."""
-        if here or producer_id in self.opened:
-            return True
-        return False if producer_id in self.closed else None
-
-    def end(self, producer_id: int) -> None:
-        """The producer's marker was met."""
+    def end(self, producer_id: int, *, here: bool) -> bool | None:
+        """The producer's marker was met: has the transaction that it ends data? None: hangs on what lies
+        below the span. ``here``: some was met that ``opened`` does not know of yet."""
+        had_data = here or producer_id in self.opened or (False if producer_id in self.closed else None)
         self.opened.discard(producer_id)
         self.closed.add(producer_id)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for ``json``."""
-        return {
-            "undecided": [asdict(each) for each in self.undecided],
-            "aborts_with_data": self.aborts_with_data,
-            "opened": sorted(self.opened),
-            "closed": sorted(self.closed),
-        }
-
-    @classmethod
-    def of_json(cls, raw: dict[str, Any]) -> SpanTransactions:
-        """The same again."""
-        return cls(
-            undecided=[MarkerOutcome(**each) for each in raw["undecided"]],
-            aborts_with_data=list(raw["aborts_with_data"]),
-            opened=set(raw["opened"]),
-            closed=set(raw["closed"]),
-        )
+        return had_data
 
 
 class AbortedIndex:
     """The aborted transactions of a log, out of its ``.txnindex`` files, by producer."""
 
     def __init__(self, data: bytes) -> None:
-        entries = np.frombuffer(data, TRANSACTION_ENTRY)
-        entries = entries[np.lexsort((entries["first_offset"], entries["producer_id"]))]
-        self._by_producer: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = {}
-        producers = entries["producer_id"].astype(np.int64)
-        for producer in np.unique(producers).tolist():
-            mine = entries[producers == producer]
-            first, last = mine["first_offset"].astype(np.int64), mine["last_offset"].astype(np.int64)
-            self._by_producer[producer] = (first, last)
+        index = Aborted.of(data)
+        self._by_producer = {
+            producer: (index.first_offset[mine], index.last_offset[mine])
+            for producer in np.unique(index.producer_id).tolist()
+            for mine in [index.producer_id == producer]
+        }
 
     def aborted(self, batches: Directory) -> Flags:
         """Which data batches are part of an aborted transaction: bool, one a batch."""
-        found = np.zeros(len(batches), np.bool_)
-        if not self._by_producer:
-            return found
-        attributes = batches["attributes"]
-        data = (batches["magic"] == 2) & (
-            (attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT
-        )
-        for producer in np.unique(batches["producer_id"][data]).tolist():
-            known = self._by_producer.get(producer)
-            if known is not None:
-                rows = np.flatnonzero(data & (batches["producer_id"] == producer))
-                where = np.searchsorted(known[0], batches["last_offset"][rows], side="right") - 1
-                inside = (where >= 0) & (known[1][where.clip(min=0)] >= batches["base_offset"][rows])
-                found[rows] = inside
-        return found
+        aborted = np.zeros(len(batches), np.bool_)
+        bits = batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)
+        data = (batches["magic"] == 2) & (bits == TRANSACTIONAL_BIT)
+        for producer in np.unique(batches["producer_id"][data]).tolist() if self._by_producer else ():
+            first, last = self._by_producer.get(producer, _NO_RANGES)
+            rows = np.flatnonzero(data & (batches["producer_id"] == producer))
+            entry = np.searchsorted(first, batches["last_offset"][rows], side="right") - 1
+            aborted[rows] = (entry >= 0) & (np.append(last, -1)[entry] >= batches["base_offset"][rows])
+        return aborted
 
     def contradicts(self, producer: int, offset: int, commit: bool, data_is_listed: Flags) -> bool:
         """Does an entry say something else than a marker at ``offset``?
@@ -128,7 +93,7 @@ class AbortedIndex:
         ``data_is_listed``: of data batches between the producer's marker before it and this one, which are
         named as aborted. Data of an abort that none of them names is for ``check_entries``.
         """
-        first, last = self._by_producer.get(producer, (_NONE, _NONE))
+        first, last = self._by_producer.get(producer, _NO_RANGES)
         entry = int(np.searchsorted(first, offset, side="right")) - 1
         if entry < 0 or last[entry] < offset:
             return bool(data_is_listed.any())
@@ -180,8 +145,7 @@ def check_entries(
     pair: LogPair, after: Iterable[tuple[int, bytes]], aborts_with_data: set[int], findings: Findings
 ) -> None:
     """AFTER's ``.txnindex`` files against BEFORE's: ``after`` are (base offset of the segment, entries)."""
-    entries = np.frombuffer(pair.aborted, TRANSACTION_ENTRY).tolist()
-    by_marker = {entry[3]: entry for entry in entries}
+    by_marker = {entry[3]: entry for entry in np.frombuffer(pair.aborted, TRANSACTION_ENTRY).tolist()}
     missing = aborts_with_data - by_marker.keys()
     for offset in sorted(missing)[:1]:
         detail = "an aborted transaction that no .txnindex of BEFORE names"
@@ -195,10 +159,10 @@ def check_entries(
     bases = [segment.base_offset for segment in pair.after]
     met: set[int] = set()
     for base, data in after:
-        found = np.frombuffer(data, TRANSACTION_ENTRY).tolist()
-        offsets = [entry[3] for entry in found]
-        for entry, offset in zip(found, offsets, strict=True):
-            end = next((each for each in bases if each > base), 1 << 63)
+        entries = np.frombuffer(data, TRANSACTION_ENTRY).tolist()
+        offsets = [entry[3] for entry in entries]
+        end = next((following for following in bases if following > base), 1 << 63)
+        for entry, offset in zip(entries, offsets, strict=True):
             if by_marker.get(offset) != entry:
                 findings.add("aborted_entry", "no such entry was there", offset=offset)
             elif not base <= offset < end:

@@ -31,12 +31,7 @@ from siltstone.base.records.convert import NO_HORIZON, convert_entries
 from siltstone.base.records.decode import decode_record_keys, decode_records
 from siltstone.base.records.inflate import inflate, pieces
 from siltstone.base.records.kernel import inlined, kernel
-<<<<<<< HEAD
 from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Directory, Flags, Int64, codec_of
-from siltstone.base.records.pieces import pieces
-=======
-from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Directory, Int64, codec_of
->>>>>>> r1
 from siltstone.base.records.scan import scan_batches
 from siltstone.base.records.varint import next_varint, varint_size, write_varint
 from siltstone.compaction.extraction import Group, decoded, failure_of, refuse_disorder

@@ -26,9 +26,9 @@ from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, Unsaf
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.directory import LogDirectory, PassedOver
+from siltstone.log.indexes import Finding, finding_of
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.recovery.partition import Recovered, recover_partition
-from siltstone.log.recovery.scan import Damage
 
 NOTHING_TO_DO, RECOVERED, DAMAGED = "nothing_to_do", "recovered", "damaged"
 REFUSED, FAILED, SKIPPED = "refused", "failed", "skipped"
@@ -48,7 +48,7 @@ class LogRecovery:
     status: str
     reason: str = ""
     recovered: Recovered | None = None
-    damage: tuple[Damage, ...] = ()
+    damage: tuple[Finding, ...] = ()
 
     @property
     def is_bad(self) -> bool:
@@ -198,8 +198,8 @@ class _DirectoryRun:
                 dry_run=how.dry_run,
             )
         except CorruptFileError as error:
-            damage = Damage(path=error.path, position=error.position, reason=error.reason)
-            return LogRecovery(where=where, path=path, status=REFUSED, reason=str(error), damage=(damage,))
+            damage = (finding_of(error),)
+            return LogRecovery(where=where, path=path, status=REFUSED, reason=str(error), damage=damage)
         except (DirectoryRefusedError, UnsafeFileError) as error:
             return LogRecovery(where=where, path=path, status=REFUSED, reason=str(error))
         except OSError as error:

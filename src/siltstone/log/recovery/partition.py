@@ -18,6 +18,8 @@ clean-shutdown marker are ``recovery_directories``' to write, once everything th
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,66 +29,138 @@ import numpy as np
 from siltstone.base import files
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import CorruptFileError, CorruptRecordError
-from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory, Int64
 from siltstone.log.checkpoints import LeaderEpochs
-from siltstone.log.indexes import ENTRY_OF_KIND, LARGEST_RELATIVE_OFFSET, TRANSACTION_ENTRY
-from siltstone.log.names import LEADER_EPOCH_CHECKPOINT, SEGMENT_KINDS, SNAPSHOT, segment_file
-from siltstone.log.producers import ProducerEntry, ProducerStates, read_snapshot
-from siltstone.log.recovery.scan import Damage, SegmentScan, Visit, check_tail, scan_segment
-from siltstone.log.recovery.survey import (
-    Changes,
-    contradict_markers,
-    finish_swap,
-    lacks_transactions,
-    quick_trouble,
-    remove_strays,
-    split_too_wide,
-    trouble_with_log,
-    whole_trouble,
+from siltstone.log.directory import partition_files
+from siltstone.log.indexes import ENTRY_OF_KIND, LARGEST_RELATIVE_OFFSET, TRANSACTION_ENTRY, Finding
+from siltstone.log.names import (
+    CLEANED,
+    DELETED,
+    LEADER_EPOCH_CHECKPOINT,
+    PARTITION_METADATA,
+    SEGMENT_KINDS,
+    SNAPSHOT,
+    SWAP,
+    TEMPORARY,
+    parse_segment_file,
+    segment_file,
 )
+from siltstone.log.overflow import could_overflow, overflowed, split_overflowed
+from siltstone.log.producers import ProducerEntry, ProducerStates, read_snapshot
+from siltstone.log.recovery.scan import (
+    SegmentScan,
+    check_tail,
+    contradict_markers,
+    fold,
+    impossible_indexes,
+    scan_segment,
+    wrong_indexes,
+)
+from siltstone.log.replacement import finish_replacement
 from siltstone.log.segments import Segment, segment_holding, segments_among, windows
+
+# What recovery changes in a partition directory: carried out, or in a dry run only said.
+#
+# Every change can be made again: a crash between any two of them leaves a directory that recovers to the same
+# log. The clean-shutdown marker and the checkpoints, which say that all of it is durable, are written by the
+# caller behind them.
+
+
+class Changes:
+    """The changes to one partition directory; ``removed`` and ``truncated_bytes`` tell of them."""
+
+    def __init__(self, directory: Path, names: dict[str, files.FileStat], *, dry_run: bool) -> None:
+        self.directory = directory
+        self.names = names
+        self.dry_run = dry_run
+        self.removed: list[str] = []
+        self.truncated_bytes = 0
+        self.any = False
+        self._unsynced = False
+
+    def remove(self, name: str) -> None:
+        """Take a file away, where it is there."""
+        if self.names.pop(name, None) is None:
+            return
+        self.removed.append(name)
+        self.any = True
+        if not self.dry_run:
+            with contextlib.suppress(FileNotFoundError):
+                files.unlink(self.directory / name)
+            self._unsynced = True
+
+    def remove_segments(self, bases: Sequence[int]) -> None:
+        """Take segments away, the last one first; durable when it returns, whatever follows.
+
+        What goes counts as truncated: a crash amid it must not leave a later segment without an earlier one.
+        """
+        for base in sorted(bases, reverse=True):
+            log = self.names.get(segment_file(base, "log"))
+            self.truncated_bytes += log.size if log is not None else 0
+            for kind in (SNAPSHOT, *reversed(SEGMENT_KINDS)):
+                self.remove(segment_file(base, kind))
+            self.settle()
+
+    def write(self, name: str, data: bytes) -> None:
+        """Put ``data`` in the place of a file, durably; nothing is done where it has these bytes already."""
+        path, known = self.directory / name, self.names.get(name)
+        begins_so = known is not None and known.size >= len(data)
+        begins_so = begins_so and (not data or files.read_slice(path, 0, len(data)) == data)
+        if begins_so and known is not None and known.size == len(data):
+            return
+        self.any = True
+        if self.dry_run:
+            return
+        if begins_so:
+            cut(path, len(data))
+        else:
+            files.replace(path, data)
+        self.names[name] = files.stat(path)
+
+    def create(self, name: str) -> None:
+        """A new, empty file; ``settle`` makes its name durable."""
+        self.any = True
+        if not self.dry_run:
+            files.write_new(self.directory / name, b"")
+            files.inherit_owner(self.directory / name)
+            self.names[name] = files.stat(self.directory / name)
+            self._unsynced = True
+
+    def truncate_log(self, name: str, size: int) -> None:
+        """Cut a segment's log off, durably."""
+        before = self.names[name].size
+        if size >= before:
+            return
+        self.truncated_bytes += before - size
+        self.any = True
+        if not self.dry_run:
+            cut(self.directory / name, size)
+            self.names[name] = files.stat(self.directory / name)
+
+    def sync(self, name: str) -> None:
+        """Make a file's contents durable: they were read, and may be in memory only."""
+        if not self.dry_run:
+            files.sync_file(self.directory / name)
+
+    def settle(self) -> None:
+        """Make the names that went durable."""
+        if self._unsynced:
+            files.sync_directory(self.directory)
+            self._unsynced = False
+
+
+def cut(path: Path, size: int) -> None:
+    """Cut a file off at ``size`` bytes, durably. Raises OSError."""
+    appender = files.Appender(path)
+    try:
+        appender.truncate(size)
+    finally:
+        appender.close()
+
 
 # Producer states while a log is recovered: from the newest sound snapshot, and the batches behind it.
 #
 # Kafka's ``ProducerStateManager`` as far as a start needs it. A snapshot that does not read is taken away and
 # the one before it is used; without any, the log is gone through from its start.
-
-AbortedEntry = tuple[int, int, int, int, int]
-"""A row of a ``.txnindex``: version, producer id, first, last and last stable offset."""
-
-
-def fold(states: ProducerStates, batches: Directory, data: Bytes) -> list[AbortedEntry]:
-    """Take batches of ``data`` into ``states``, as far as they matter; the transactions that they aborted.
-
-    Raises CorruptRecordError for a marker that makes no sense.
-    """
-    rows = rows_that_matter(batches)
-    mattering = batches if len(rows) == len(batches) else batches[rows]
-    return [(0, *aborted) for aborted in states.update(mattering, data)]
-
-
-def rows_that_matter(batches: Directory) -> Int64:
-    """Rows that change a producer's state: of a run of one producer's like batches the first and the last.
-
-    What lies between them is overwritten by the last, and opens no transaction that the first did not.
-    Ascending; markers are all among them.
-    """
-    rows = np.flatnonzero(batches["producer_id"] >= 0)
-    if len(rows) < 3:
-        return rows
-    producers = batches["producer_id"][rows]
-    order = np.argsort(producers, kind="stable")
-    producers, sorted_rows = producers[order], rows[order]
-    flags = batches["attributes"][sorted_rows] & (CONTROL_BIT | TRANSACTIONAL_BIT)
-    starts = np.empty(len(rows) + 1, bool)
-    starts[0] = starts[-1] = True
-    starts[1:-1] = (
-        (producers[1:] != producers[:-1])
-        | (flags[1:] != flags[:-1])
-        | ((flags[1:] & CONTROL_BIT) != 0)
-        | (np.diff(batches["producer_epoch"][sorted_rows]) != 0)
-    )
-    return np.sort(sorted_rows[starts[:-1] | starts[1:]])
 
 
 class ProducerHistory:
@@ -106,34 +180,31 @@ class ProducerHistory:
 
         (log start, nobody) without one.
         """
-        for offset in sorted((each for each in self.snapshots if each <= upto), reverse=True):
-            if offset < self._log_start:
-                break
+        for offset in sorted(self.snapshots, reverse=True):
+            if not self._log_start <= offset <= upto:
+                continue
             path = f"{self._changes.directory}/{segment_file(offset, SNAPSHOT)}"
             try:
                 entries = read_snapshot(files.read_bytes(path), path, offset)
             except CorruptFileError:
                 self.remove(offset)
                 continue
-            return offset, ProducerStates.load(entry for entry in entries if not self._is_expired(entry))
+            states = ProducerStates.load(entries)
+            states.expire(self._now_ms, self._expiration_ms)
+            return offset, states
         return self._log_start, ProducerStates()
 
-    def _is_expired(self, entry: ProducerEntry) -> bool:
-        silent_ms = self._now_ms - entry.timestamp_ms
-        return entry.open_transaction_offset < 0 and silent_ms >= self._expiration_ms
-
-    def at(self, offset: int, segments: Sequence[Segment], take: Iterable[int] = ()) -> ProducerStates:
+    def at(self, offset: int, segments: Sequence[Segment], take: Sequence[int] = ()) -> ProducerStates:
         """The state as of ``offset``; snapshots are taken on the way at the bases in ``take``.
 
         Raises OSError. Checksums are not looked at: what lies below is taken as it is, as far as it reads.
         """
         start, states = self.newest(offset)
-        wanted = set(take)
-        for number, segment in enumerate(segments):
-            following = segments[number + 1].base_offset if number + 1 < len(segments) else None
-            if segment.base_offset >= offset or start >= offset or (following or start + 1) <= start:
+        ends = [*(segment.base_offset for segment in segments[1:]), start + 1]
+        for segment, end in zip(segments, ends, strict=False):
+            if segment.base_offset >= offset or start >= offset or end <= start:
                 continue
-            if segment.base_offset in wanted and segment.base_offset > start:
+            if segment.base_offset in take and segment.base_offset > start:
                 self.take(segment.base_offset, states)
             self._read(segment, start, offset, states)
         return states
@@ -173,6 +244,87 @@ class ProducerHistory:
                 self.remove(offset)
 
 
+# What is done before segments are looked at.
+
+_FINISHED = "finished the swap of "
+_REMOVED = "removed "
+
+
+def finish_swap(
+    directory: Path, *, owned: bool, dry_run: bool
+) -> tuple[dict[str, files.FileStat], list[str], list[str]]:
+    """The directory's files once no swap is under way; the segments that one was finished for, what went.
+
+    ``owned`` as ``partition_files`` has it. Raises UnsafeFileError, CorruptRecordError, OSError.
+    """
+    names = partition_files(directory, owned=owned)
+    left = [name for name in names if name.endswith((CLEANED, SWAP, DELETED)) and parse_segment_file(name)]
+    if not left:
+        return names, [], []
+    if dry_run:
+        swaps = [name.removesuffix(SWAP) for name in left if name.endswith(f".log{SWAP}")]
+        return names, sorted(swaps), sorted(name for name in left if not name.endswith(SWAP))
+    done = finish_replacement(directory)
+    finished = [line.removeprefix(_FINISHED) for line in done if line.startswith(_FINISHED)]
+    removed = [line.removeprefix(_REMOVED) for line in done if line.startswith(_REMOVED)]
+    return files.list_files(directory), finished, removed
+
+
+def split_too_wide(
+    directory: Path,
+    names: dict[str, files.FileStat],
+    config: LogConfig,
+    *,
+    everywhere: bool,
+    dry_run: bool,
+) -> tuple[dict[str, files.FileStat], dict[int, list[int]]]:
+    """Split closed segments whose offsets no index can tell; the files then, and {base: bases it became}.
+
+    Brokers before 1.1 left such. With ``everywhere`` they are looked for by their headers, else only where an
+    index makes no sense. One that is damaged is left to the scan. A dry run names no new bases.
+    """
+    done: dict[int, list[int]] = {}
+    for segment, following in itertools.pairwise(segments_among(directory, names)):
+        limit = segment.base_offset + LARGEST_RELATIVE_OFFSET + 1
+        if not could_overflow(segment, following):
+            continue
+        if not everywhere and not impossible_indexes(segment, limit, names, every_entry=False):
+            continue
+        with contextlib.suppress(CorruptRecordError):
+            if overflowed([segment, following]):
+                interval, size = config.index_interval_bytes, config.segment_index_bytes
+                done[segment.base_offset] = []
+                if not dry_run:
+                    bases = split_overflowed(directory, segment, interval=interval, index_bytes=size)
+                    done[segment.base_offset] = bases
+    return (files.list_files(directory) if done and not dry_run else names), done
+
+
+def remove_strays(changes: Changes, segments: list[Segment]) -> set[int]:
+    """Take away indexes without a log and files that were being written; the offsets of snapshots."""
+    bases = {segment.base_offset for segment in segments}
+    snapshots = set()
+    for name in list(changes.names):
+        if name.endswith(TEMPORARY):
+            written = name.removesuffix(TEMPORARY)
+            if parse_segment_file(written) or written in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA):
+                changes.remove(name)
+            continue
+        if name.endswith(".log"):
+            continue
+        parsed = parse_segment_file(name)
+        if parsed is None or parsed.suffix:
+            continue
+        if parsed.kind == SNAPSHOT:
+            snapshots.add(parsed.base_offset)
+        elif parsed.base_offset not in bases:
+            changes.remove(name)
+    return snapshots
+
+
+# The recovery itself.
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
     """A partition directory in order, and what it took.
@@ -191,7 +343,7 @@ class Recovered:
     rebuilt_indexes: tuple[str, ...]
     finished_swaps: tuple[str, ...]
     removed_files: tuple[str, ...]
-    damage: tuple[Damage, ...]
+    damage: tuple[Finding, ...]
     notes: tuple[str, ...]
     changed: bool
 
@@ -254,7 +406,7 @@ class _Recovery:
         self.log_start = max(self._checkpointed_start, first)
         self.states = ProducerStates()
         self.rebuilt: list[str] = []
-        self.damage: list[Damage] = []
+        self.damage: list[Finding] = []
         self.notes: list[str] = []
         self._epochs = self._load_epochs()
         self._too_wide: set[int] = set()
@@ -322,47 +474,27 @@ class _Recovery:
         if not self.segments or self._epochs is None:
             return None
         active = self.segments[-1]
-        if quick_trouble(active, self._limit(len(self.segments) - 1), self._changes.names):
+        limit = self._limit(len(self.segments) - 1)
+        if impossible_indexes(active, limit, self._changes.names, every_entry=False):
             return None
         return check_tail(active)
 
     # Below the recovery point
 
     def _look_at(self, number: int, *, check: bool) -> None:
-        segment, limit = self.segments[number], self._limit(number)
-        failure = (quick_trouble if self._clean and not check else whole_trouble)(
-            segment, limit, self._changes.names
-        )
-        if not failure and not check:
+        segment, names = self.segments[number], self._changes.names
+        every_entry = check or not self._clean
+        failing = impossible_indexes(segment, self._limit(number), names, every_entry=every_entry)
+        if not failing and not check:
             return
-        states = self._history.at(segment.base_offset, self.segments)
-        aborted: list[AbortedEntry] = []
-
-        def visit(data: Bytes, batches: Directory) -> None:
-            aborted.extend(fold(states, batches, data))
-
-        scan = self._scan(number, visit, keep_going=True)
+        scan = self._scan(number, self._history.at(segment.base_offset, self.segments), keep_going=True)
         self.damage += scan.skipped if scan.damage is None else (*scan.skipped, scan.damage)
         if check and scan.damage is None:
-            lying = trouble_with_log(segment, self._changes.names)
-            lying += lacks_transactions(segment, self._changes.names, aborted)
-            lying += self._distrusted(segment, aborted)
-            failure += [name for name in lying if name not in failure]
-        if failure:
-            self._write_indexes(segment, scan, aborted, failure)
+            failing += wrong_indexes(segment, names, scan.aborted, exactly=self._distrusts_transactions)
+        if failing:
+            self._write_indexes(segment, scan, failing)
         if check:
             self._note_gaps(number, scan)
-
-    def _distrusted(self, segment: Segment, aborted: Sequence[AbortedEntry]) -> list[str]:
-        """A segment's transaction index that is not what its log says, where one of the log's is wrong.
-
-        Else it may say more: cleaning takes an aborted transaction's data before its entry.
-        """
-        name = segment_file(segment.base_offset, "txnindex")
-        if not self._distrusts_transactions or name not in self._changes.names:
-            return []
-        wanted = np.array(aborted, TRANSACTION_ENTRY).tobytes()
-        return [] if files.read_bytes(self._changes.directory / name) == wanted else [name]
 
     def _note_gaps(self, number: int, scan: SegmentScan) -> None:
         if self._config.compacts:
@@ -377,38 +509,30 @@ class _Recovery:
                     f"{log}: offsets {scan.next_offset} to {following - 1} are missing behind it"
                 )
 
-    def _scan(self, number: int, visit: Visit, *, keep_going: bool = False) -> SegmentScan:
-        return scan_segment(
-            self.segments[number],
-            interval=self._config.index_interval_bytes,
-            index_limit=self._config.segment_index_bytes,
-            limit_offset=self._limit(number),
-            keep_going=keep_going,
-            visit=visit,
-        )
+    def _scan(self, number: int, states: ProducerStates, *, keep_going: bool = False) -> SegmentScan:
+        segment, limit = self.segments[number], self._limit(number)
+        return scan_segment(segment, states, self._config, limit_offset=limit, keep_going=keep_going)
 
     def _write_indexes(
-        self,
-        segment: Segment,
-        scan: SegmentScan,
-        aborted: Sequence[AbortedEntry],
-        failure: Sequence[str] | None = None,
+        self, segment: Segment, scan: SegmentScan, failing: Sequence[str] | None = None
     ) -> None:
-        """Write a scanned segment's indexes: those in ``failure``, and one that is missing; None: all."""
+        """Write a scanned segment's indexes: those that are ``failing``, and one that is missing; None:
+        all."""
+        indexes = scan.indexes.finish()
         built = {
-            "index": scan.indexes.offset_index,
-            "timeindex": scan.indexes.time_index,
-            "txnindex": np.array(aborted, TRANSACTION_ENTRY).tobytes(),
+            "index": indexes.offset_index,
+            "timeindex": indexes.time_index,
+            "txnindex": np.array(scan.aborted, TRANSACTION_ENTRY).tobytes(),
         }
         for kind, data in built.items():
             name = segment_file(segment.base_offset, kind)
             known = name in self._changes.names
             if kind == "txnindex" and not known and not data:
                 continue
-            if failure is not None and known and name not in failure:
+            if failing is not None and known and name not in failing:
                 continue
             wrong = kind != "txnindex" and segment.base_offset in self._too_wide
-            if wrong or name in (failure or ()) or not (known and self._was_of(name, kind, data)):
+            if wrong or name in (failing or ()) or not (known and self._was_of(name, kind, data)):
                 self.rebuilt.append(name)
             self._changes.write(name, data)
 
@@ -428,22 +552,18 @@ class _Recovery:
             self._history.take(bases[first], self.states)
         end = bases[first]
         for number in range(first, len(bases)):
-            segment, aborted = self.segments[number], list[AbortedEntry]()
+            segment = self.segments[number]
             if number > first:
                 self._history.take(segment.base_offset, self.states)
-
-            def visit(data: Bytes, batches: Directory, into: list[AbortedEntry] = aborted) -> None:
-                into.extend(fold(self.states, batches, data))
-                self._see_epochs(batches)
-
-            scan = self._scan(number, visit)
+            scan = self._scan(number, self.states)
+            self._see_epochs(scan.epochs)
             end = scan.next_offset
             if scan.damage is None:
                 self._changes.sync(segment_file(segment.base_offset, "log"))
             else:
                 self._cut(number, scan)
             self._note_gaps(number, scan)
-            self._write_indexes(segment, scan, aborted)
+            self._write_indexes(segment, scan)
             if scan.damage is not None:
                 break
         self._history.take(end, self.states)
@@ -459,21 +579,18 @@ class _Recovery:
         del self.segments[number + 1 :]
         self._changes.truncate_log(segment_file(self.segments[number].base_offset, "log"), scan.size)
 
-    def _see_epochs(self, batches: Directory) -> None:
+    def _see_epochs(self, epochs: Sequence[tuple[int, int]]) -> None:
         """Epochs that are news, as a leader's ``leader-epoch-checkpoint`` would have them."""
-        epochs = batches["leader_epoch"]
-        for row in np.flatnonzero(np.diff(epochs, prepend=self._last_epoch)).tolist():
-            epoch, base = int(epochs[row]), int(batches["base_offset"][row])
-            latest = self._seen_epochs[-1][0] if self._seen_epochs else self._latest_epoch()
-            if epoch > latest:
+        known = self._epochs.latest_epoch if self._epochs is not None else None
+        for epoch, base in epochs:
+            latest = self._seen_epochs[-1][0] if self._seen_epochs else known
+            if epoch > (-1 if latest is None else latest):
                 self._seen_epochs.append((epoch, base))
-            before, self._last_epoch = self._last_epoch, epoch
-            if 0 <= epoch < before:
-                self.notes.append(f"leader epoch {epoch} at offset {base}, though {before} came before")
-
-    def _latest_epoch(self) -> int:
-        latest = None if self._epochs is None else self._epochs.latest_epoch
-        return -1 if latest is None else latest
+            if 0 <= epoch < self._last_epoch:
+                self.notes.append(
+                    f"leader epoch {epoch} at offset {base}, though {self._last_epoch} came before"
+                )
+            self._last_epoch = epoch
 
     # The end of it
 

@@ -1,9 +1,9 @@
-"""One segment read with its checksums: how far it is sound, and the indexes that belong to it.
+"""One segment, as a start reads it: how far its log is sound, and whether its indexes can be of it.
 
-Kafka's ``LogSegment.recover``. Damage (an impossible length or magic byte, a checksum that does not match, a
-batch that goes on beyond the file) is where a crash may have cut a write: it ends the scan. An offset that
-goes back is none of this, since its batch is whole: nothing says which of the two is right, so that is an
-error.
+Kafka's ``LogSegment.recover`` and ``sanityCheck``. Damage (an impossible length or magic byte, a checksum
+that does not match, a batch that goes on beyond the file) is where a crash may have cut a write: it ends the
+scan. An offset that goes back is none of this, since its batch is whole: nothing says which of the two is
+right, so that is an error.
 
 ``check_tail`` is the small version for a log that was stopped cleanly: it starts at one of the last index
 entries, so that the bytes read are bounded.
@@ -11,20 +11,37 @@ entries, so that the bytes read are bounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from siltstone.base import files
-from siltstone.base.errors import CorruptRecordError
+from siltstone.base.config import LONG_MAX, LogConfig
+from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.base.records.checksum import first_bad_checksum
-from siltstone.base.records.layout import Bytes, Directory, Int64
+from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory, Int64
 from siltstone.base.records.scan import ScanEnd, scan_batches
-from siltstone.log.indexes import LARGEST_RELATIVE_OFFSET, OFFSET_ENTRY, IndexBuilder, Indexes
-from siltstone.log.names import segment_file
-from siltstone.log.segments import Segment, windows
+from siltstone.log.indexes import (
+    ENTRY_OF_KIND,
+    ENTRY_STRUCTS,
+    LARGEST_RELATIVE_OFFSET,
+    OFFSET_ENTRY,
+    TRANSACTION_ENTRY,
+    Finding,
+    IndexBuilder,
+    NamedIndex,
+    differs_from_log,
+    entries_before_base,
+    entries_until_damage,
+    finding_of,
+    read_entries,
+)
+from siltstone.log.names import SEGMENT_KINDS, segment_file
+from siltstone.log.producers import ProducerStates
+from siltstone.log.segments import Segment, Window, windows
+from siltstone.log.transactions import Aborted, TransactionScan, carried_by_group, transaction_indexes
 
 _TAIL = 64 << 10
 """Bytes at a segment's end that are read again after a clean stop; more up to the next index entry."""
@@ -33,168 +50,178 @@ _LARGEST_TAIL = 16 << 20
 UNWRITTEN = "the first bytes of its base offset were never written"
 BAD_CHECKSUM = "checksum does not match"
 
-Visit = Callable[[Bytes, Directory], None]
-"""Is given each run of sound batches: the window's data, and their directory."""
+AbortedEntry = tuple[int, int, int, int, int]
+"""A row of a ``.txnindex``: version, producer id, first, last and last stable offset."""
+Names = Mapping[str, files.FileStat]
+"""The files of a partition directory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
-    """What is wrong in a file, and at which byte."""
+def fold(states: ProducerStates, batches: Directory, data: Bytes, path: str = "") -> list[AbortedEntry]:
+    """Take batches of ``data`` into ``states``, as far as they matter; the transactions that they aborted.
 
-    path: str
-    position: int
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: byte {self.position}: {self.reason}"
+    Raises CorruptRecordError for a marker that makes no sense.
+    """
+    rows = rows_that_matter(batches)
+    mattering = batches if len(rows) == len(batches) else batches[rows]
+    return [(0, *aborted) for aborted in states.update(mattering, data, path)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def rows_that_matter(batches: Directory) -> Int64:
+    """Rows that change a producer's state: of a run of one producer's like batches the first and the last.
+
+    What lies between them is overwritten by the last, and opens no transaction that the first did not.
+    Ascending; markers are all among them.
+    """
+    rows = np.flatnonzero(batches["producer_id"] >= 0)
+    if len(rows) < 3:
+        return rows
+    producers = batches["producer_id"][rows]
+    order = np.argsort(producers, kind="stable")
+    producers, sorted_rows = producers[order], rows[order]
+    flags = batches["attributes"][sorted_rows] & (CONTROL_BIT | TRANSACTIONAL_BIT)
+    starts = np.empty(len(rows) + 1, bool)
+    starts[0] = starts[-1] = True
+    starts[1:-1] = (
+        (producers[1:] != producers[:-1])
+        | (flags[1:] != flags[:-1])
+        | ((flags[1:] & CONTROL_BIT) != 0)
+        | (np.diff(batches["producer_epoch"][sorted_rows]) != 0)
+    )
+    return np.sort(sorted_rows[starts[:-1] | starts[1:]])
+
+
+@dataclass(slots=True, kw_only=True)
 class SegmentScan:
-    """A scanned segment: ``size`` bytes are sound, the next record gets ``next_offset``.
+    """A segment's scan: ``size`` bytes are sound so far, the next record gets ``next_offset``.
 
     ``damage``: what ended the scan, None at a clean end. ``skipped``: batches with bad checksums that were
-    passed over. ``gaps``: offsets before which some are missing inside the segment.
+    passed over. ``gaps``: offsets before which some are missing inside the segment. ``aborted``: the
+    transactions that were aborted in it. ``epochs``: leader epochs and the offsets at which they begin.
     """
 
-    size: int
-    next_offset: int
-    indexes: Indexes
-    damage: Damage | None
-    skipped: tuple[Damage, ...] = ()
-    gaps: int = 0
-
-
-@dataclass(slots=True)
-class _Scanning:
-    """Where a scan is: the byte and the offset that come next, and what was met."""
-
-    path: str
-    base_offset: int
+    segment: Segment
     limit_offset: int
+    keep_going: bool
+    indexes: IndexBuilder
     next_offset: int
     size: int = 0
     gaps: int = 0
-    damage: Damage | None = None
-    skipped: list[Damage] = field(default_factory=list)
+    damage: Finding | None = None
+    skipped: list[Finding] = field(default_factory=list)
+    aborted: list[AbortedEntry] = field(default_factory=list)
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+
+    def run(self, states: ProducerStates) -> None:
+        """Read the segment; its producers are folded into ``states``."""
+        for window in self._sound():
+            batches = window.batches if self.keep_going else self._before_unwritten(window)
+            if not len(batches):
+                return
+            self._refuse_disorder(batches, window.origin)
+            self.indexes.add_directory(batches)
+            try:
+                self.aborted += fold(states, batches, window.data, self.segment.path)
+            except CorruptRecordError as error:
+                position = window.origin + error.position
+                raise CorruptRecordError(error.path, position, error.reason) from None
+            epochs = batches["leader_epoch"]
+            for row in np.flatnonzero(np.diff(epochs, prepend=epochs[0] - 1)).tolist():
+                self.epochs.append((int(epochs[row]), int(batches["base_offset"][row])))
+            self.size = window.origin + int(batches["position"][-1]) + int(batches["size"][-1])
+            self.next_offset = int(batches["last_offset"][-1]) + 1
+            if len(batches) < len(window.batches):
+                return
+
+    def _sound(self) -> Iterator[Window]:
+        """Runs of batches with good checksums; what ends them, or is passed over, is noted."""
+        path = self.segment.path
+        with files.Reader(path) as reader:
+            unchecked = windows(reader, verify=False)
+            while True:
+                try:
+                    window = next(unchecked, None)
+                except CorruptRecordError as error:
+                    self.damage = finding_of(error)
+                    return
+                if window is None:
+                    return
+                rest = window.batches
+                while (bad := first_bad_checksum(window.data, rest)) is not None:
+                    if bad:
+                        yield Window(data=window.data, batches=rest[:bad], origin=window.origin)
+                    position = window.origin + int(rest["position"][bad])
+                    damage = Finding(path=path, position=position, reason=BAD_CHECKSUM)
+                    if not self.keep_going:
+                        self.damage = damage
+                        return
+                    self.skipped.append(damage)
+                    rest = rest[bad + 1 :]
+                if len(rest):
+                    yield Window(data=window.data, batches=rest, origin=window.origin)
+
+    def _before_unwritten(self, window: Window) -> Directory:
+        """The batches before the first whose front bytes are zeros, which is damage then.
+
+        No checksum covers the base offset. Where a batch begins in the last bytes of a block, and that block
+        is the only one that never arrived, the offset's own bytes are zeros and all the rest is sound.
+        """
+        batches = window.batches
+        expected = self._expected(batches)
+        back = np.flatnonzero(batches["base_offset"] < expected)
+        if not len(back):
+            return batches
+        row = int(back[0])
+        base, wanted = int(batches["base_offset"][row]), int(expected[row])
+        if not any(base == wanted & ((1 << bits) - 1) for bits in range(0, 64, 8)):
+            return batches
+        position = window.origin + int(batches["position"][row])
+        self.damage = Finding(path=self.segment.path, position=position, reason=UNWRITTEN)
+        return batches[:row]
+
+    def _expected(self, batches: Directory) -> Int64:
+        """The offsets behind the batches before each: where each begins, unless there is a gap."""
+        return np.append(np.int64(self.next_offset), batches["last_offset"][:-1] + 1)
+
+    def _refuse_disorder(self, batches: Directory, origin: int) -> None:
+        bases, lasts, expected = batches["base_offset"], batches["last_offset"], self._expected(batches)
+        self.gaps += int(np.count_nonzero(bases != expected))
+        back = np.flatnonzero((bases < expected) | (lasts >= self.limit_offset))
+        if not len(back):
+            return
+        row = int(back[0])
+        base, last = int(bases[row]), int(lasts[row])
+        if base >= expected[row]:
+            reason = f"offset {last} cannot be in this segment, whose offsets end before {self.limit_offset}"
+        elif base < self.segment.base_offset:
+            reason = f"base offset {base} goes back: the segment starts at {self.segment.base_offset}"
+        else:
+            reason = f"base offset {base} goes back: the batch before ends at {int(expected[row]) - 1}"
+        raise CorruptRecordError(self.segment.path, origin + int(batches["position"][row]), reason)
 
 
 def scan_segment(
     segment: Segment,
+    states: ProducerStates,
+    config: LogConfig,
     *,
-    interval: int,
-    index_limit: int,
-    limit_offset: int | None = None,
+    limit_offset: int,
     keep_going: bool = False,
-    visit: Visit | None = None,
 ) -> SegmentScan:
-    """Read a segment's log up to its end or its first damage.
+    """Read a segment's log up to its end or its first damage; its producers are folded into ``states``.
 
-    ``interval`` and ``index_limit``: ``index.interval.bytes`` and ``segment.index.bytes``. ``limit_offset``:
-    no offset is as high (None: as far as an index reaches). With ``keep_going`` a bad checksum is noted and
-    passed over. Raises CorruptRecordError where offsets go back or cannot belong to the segment, OSError.
+    ``limit_offset``: no offset is as high. With ``keep_going`` a bad checksum is noted and passed over.
+    Raises CorruptRecordError where offsets go back or cannot belong to the segment, OSError.
     """
-    limit = segment.base_offset + LARGEST_RELATIVE_OFFSET + 1 if limit_offset is None else limit_offset
-    state = _Scanning(segment.path, segment.base_offset, limit, segment.base_offset)
-    builder = IndexBuilder(segment.base_offset, interval, index_limit)
-    for data, found, origin in _sound(state, keep_going):
-        batches = found if keep_going else _before_unwritten(state, found, origin)
-        if not len(batches):
-            break
-        _refuse_disorder(state, batches, origin)
-        builder.add_directory(batches)
-        if visit is not None:
-            _visit(visit, data, batches, state.path, origin)
-        state.size = origin + int(batches["position"][-1]) + int(batches["size"][-1])
-        state.next_offset = int(batches["last_offset"][-1]) + 1
-        if len(batches) < len(found):
-            break
-    return SegmentScan(
-        size=state.size,
-        next_offset=state.next_offset,
-        indexes=builder.finish(),
-        damage=state.damage,
-        skipped=tuple(state.skipped),
-        gaps=state.gaps,
+    base = segment.base_offset
+    scan = SegmentScan(
+        segment=segment,
+        limit_offset=limit_offset,
+        keep_going=keep_going,
+        indexes=IndexBuilder(base, config.index_interval_bytes, config.segment_index_bytes),
+        next_offset=base,
     )
-
-
-def _visit(visit: Visit, data: Bytes, batches: Directory, path: str, origin: int) -> None:
-    try:
-        visit(data, batches)
-    except CorruptRecordError as error:
-        raise CorruptRecordError(path, origin + error.position, error.reason) from None
-
-
-def _sound(state: _Scanning, keep_going: bool) -> Iterator[tuple[Bytes, Directory, int]]:
-    """Runs of batches with good checksums; what ends them, or is passed over, goes into ``state``."""
-    with files.Reader(state.path) as reader:
-        found = windows(reader, verify=False)
-        while True:
-            try:
-                window = next(found, None)
-            except CorruptRecordError as error:
-                state.damage = Damage(path=state.path, position=error.position, reason=error.reason)
-                return
-            if window is None:
-                return
-            rest, data, origin = window.batches, window.data, window.origin
-            while (bad := first_bad_checksum(data, rest)) is not None:
-                if bad:
-                    yield data, rest[:bad], origin
-                at = origin + int(rest["position"][bad])
-                damage = Damage(path=state.path, position=at, reason=BAD_CHECKSUM)
-                if not keep_going:
-                    state.damage = damage
-                    return
-                state.skipped.append(damage)
-                rest = rest[bad + 1 :]
-            if len(rest):
-                yield data, rest, origin
-
-
-def _before_unwritten(state: _Scanning, batches: Directory, origin: int) -> Directory:
-    """The batches before the first whose front bytes are zeros, which is damage then.
-
-    No checksum covers the base offset. Where a batch begins in the last bytes of a block, and that block is
-    the only one that never arrived, the offset's own bytes are zeros and all the rest is sound.
-    """
-    expected = _following(state, batches)
-    back = np.flatnonzero(batches["base_offset"] < expected)
-    if not len(back):
-        return batches
-    row = int(back[0])
-    base, wanted = int(batches["base_offset"][row]), int(expected[row])
-    if not any(base == wanted & ((1 << bits) - 1) for bits in range(0, 64, 8)):
-        return batches
-    at = origin + int(batches["position"][row])
-    state.damage = Damage(path=state.path, position=at, reason=UNWRITTEN)
-    return batches[:row]
-
-
-def _following(state: _Scanning, batches: Directory) -> Int64:
-    """The offsets behind the batches before each: where each begins, unless there is a gap."""
-    expected = np.empty(len(batches), np.int64)
-    expected[0], expected[1:] = state.next_offset, batches["last_offset"][:-1] + 1
-    return expected
-
-
-def _refuse_disorder(state: _Scanning, batches: Directory, origin: int) -> None:
-    bases, lasts = batches["base_offset"], batches["last_offset"]
-    expected = _following(state, batches)
-    state.gaps += int(np.count_nonzero(bases != expected))
-    back = np.flatnonzero((bases < expected) | (lasts >= state.limit_offset))
-    if not len(back):
-        return
-    row = int(back[0])
-    base, last = int(bases[row]), int(lasts[row])
-    if base >= expected[row]:
-        reason = f"offset {last} cannot be in this segment, whose offsets end before {state.limit_offset}"
-    elif base < state.base_offset:
-        reason = f"base offset {base} goes back: the segment starts at {state.base_offset}"
-    else:
-        reason = f"base offset {base} goes back: the batch before ends at {int(expected[row]) - 1}"
-    raise CorruptRecordError(state.path, origin + int(batches["position"][row]), reason)
+    scan.run(states)
+    return scan
 
 
 def check_tail(segment: Segment) -> int | None:
@@ -209,8 +236,7 @@ def check_tail(segment: Segment) -> int | None:
     tail = segment.size - start
     if not 0 < tail <= _LARGEST_TAIL:
         return None
-    path = f"{segment.directory}/{segment_file(segment.base_offset, 'log')}"
-    data = np.frombuffer(files.read_slice(path, start, tail), np.uint8)
+    data = np.frombuffer(files.read_slice(segment.path, start, tail), np.uint8)
     scan = scan_batches(data)
     batches = scan.batches
     if len(data) != tail or scan.outcome != ScanEnd.CLEAN or first_bad_checksum(data, batches) is not None:
@@ -239,10 +265,134 @@ def _tail_entries(segment: Segment) -> tuple[int, npt.NDArray[np.void]]:
     raw = files.read_slice(path, segment.offset_index_size - count * width, count * width) if count else b""
     entries = np.frombuffer(raw, OFFSET_ENTRY).astype([("relative_offset", "i8"), ("position", "i8")])
     early = np.flatnonzero(entries["position"] <= segment.size - _TAIL)
-    if len(early):
-        first = int(early[-1])
-    elif count == _TAIL_ENTRIES:
-        first = 0
-    else:
+    if not len(early) and count < _TAIL_ENTRIES:
         return 0, entries
+    first = int(early[-1]) if len(early) else 0
     return int(entries["position"][first]), entries[first:]
+
+
+# Are a segment's index files there, and can they be of this segment?
+#
+# An index has no checksum. ``impossible_indexes`` asks what a size and the last entry tell, for a start after
+# a clean stop, or all entries; ``wrong_indexes`` holds each entry against the log, and ``contradict_markers``
+# all transaction indexes together. What does not pass is built again.
+
+
+def impossible_indexes(segment: Segment, limit_offset: int, names: Names, *, every_entry: bool) -> list[str]:
+    """The names of a segment's indexes that are missing or have impossible entries. Raises OSError.
+
+    ``limit_offset``: no offset of the segment is as high. ``every_entry``: read them all, not the last alone.
+    """
+    impossible = []
+    for kind in SEGMENT_KINDS[1:]:
+        name = segment_file(segment.base_offset, kind)
+        size = names[name].size if name in names else 0
+        if name not in names:
+            possible = kind == "txnindex"
+        else:
+            possible = not size or _last_is_possible(segment, kind, name, size, limit_offset)
+        if possible and size and every_entry:
+            possible = _all_are_possible(segment, kind, name, limit_offset)
+        if not possible:
+            impossible.append(name)
+    return impossible
+
+
+def _last_is_possible(segment: Segment, kind: str, name: str, size: int, limit_offset: int) -> bool:
+    width = ENTRY_OF_KIND[kind].itemsize
+    if size % width:
+        return False
+    raw = files.read_slice(f"{segment.directory}/{name}", size - width, width)
+    if kind == "txnindex":
+        return raw[:2] == b"\0\0"
+    if raw == bytes(width):
+        return False  # an index is preallocated, and a clean stop cuts the zeros off
+    relative: int
+    if kind == "index":
+        relative, position = ENTRY_STRUCTS[kind].unpack(raw)
+        possible = 0 <= position < segment.size
+    else:
+        timestamp, relative = ENTRY_STRUCTS[kind].unpack(raw)
+        possible = timestamp >= -1 and segment.size > 0
+    return possible and 0 <= relative < limit_offset - segment.base_offset
+
+
+def _all_are_possible(segment: Segment, kind: str, name: str, limit_offset: int) -> bool:
+    """Do all entries ascend, and lie within the segment?"""
+    index = _named_index(segment, kind)
+    data = files.read_bytes(index.path)
+    entries, damage = entries_until_damage(data, index)
+    if damage or len(entries) * entries.itemsize != len(data) or any(entries_before_base(index, entries)):
+        return False
+    return kind != "txnindex" or not (entries["last_offset"] >= limit_offset).any()
+
+
+def _named_index(segment: Segment, kind: str) -> NamedIndex:
+    path = f"{segment.directory}/{segment_file(segment.base_offset, kind)}"
+    return NamedIndex(path=path, kind=kind, base_offset=segment.base_offset, suffix="")
+
+
+def wrong_indexes(
+    segment: Segment, names: Names, aborted: Sequence[AbortedEntry], *, exactly: bool
+) -> list[str]:
+    """The names of a sound segment's indexes that its log does not bear out. Raises OSError.
+
+    ``aborted``: what the log says, as rows of the transaction index. Unless ``exactly``, the index may say
+    more: cleaning takes the data of an aborted transaction before its entry.
+    """
+    wrong = []
+    for kind in ("index", "timeindex"):
+        name = segment_file(segment.base_offset, kind)
+        if name in names and differs_from_log(_named_index(segment, kind), segment.path):
+            wrong.append(name)
+    name = segment_file(segment.base_offset, "txnindex")
+    data = files.read_bytes(f"{segment.directory}/{name}") if name in names else b""
+    differs = exactly and name in names and data != np.array(aborted, TRANSACTION_ENTRY).tobytes()
+    if differs or not _lists(data, aborted):
+        wrong.append(name)
+    return wrong
+
+
+def _lists(data: bytes, aborted: Sequence[AbortedEntry]) -> bool:
+    """Does a transaction index have all ``aborted`` transactions, none of them shortened?"""
+    try:
+        entries = read_entries(data, "txnindex").tolist()
+    except CorruptFileError:
+        return False
+    listed = {(producer, last): first for _, producer, first, last, _ in entries}
+    return all(listed.get((producer, last), last + 1) <= first for _, producer, first, last, _ in aborted)
+
+
+def contradict_markers(segments: Sequence[Segment]) -> bool:
+    """Do the transaction indexes of a log say something that its batches do not bear out?
+
+    Reads all of the log where there is an entry. Where batches are damaged nothing is said of transactions
+    that go beyond their segment. Raises OSError.
+    """
+    try:
+        aborted = Aborted.of(transaction_indexes(segments))
+        if not len(aborted.entries):
+            return False
+        ends = [*(segment.base_offset for segment in segments[1:]), LONG_MAX]
+        summaries = [
+            _transactions_of(segment, end, aborted) for segment, end in zip(segments, ends, strict=True)
+        ]
+        whole = [summary for summary in summaries if summary is not None]
+        if len(whole) == len(summaries):
+            carried_by_group(whole, [])
+    except CorruptFileError:
+        return True
+    return False
+
+
+def _transactions_of(segment: Segment, end: int, aborted: Aborted) -> Int64 | None:
+    """How a segment leaves its transactions, None where it is damaged. Raises CorruptFileError."""
+    scan = TransactionScan(aborted)
+    with files.Reader(segment.path) as reader:
+        try:
+            for window in windows(reader, verify=False):
+                scan.follow(window.data, window.batches, path=segment.path, origin=window.origin)
+        except CorruptRecordError:
+            return None
+    scan.refuse_unmarked(segment.base_offset, end, segment.path)
+    return scan.summary(segment.base_offset)

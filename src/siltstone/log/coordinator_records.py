@@ -1,0 +1,218 @@
+"""Keys and values of ``__consumer_offsets`` and ``__transaction_state``, as Kafka's coordinators write them.
+
+Kafka's ``CoordinatorRecordType``, ``OffsetCommitKey``, ``OffsetCommitValue``, ``GroupMetadataKey``,
+``GroupMetadataValue``, ``TransactionLogKey`` and ``TransactionLogValue``::
+
+    key      type 2 | fields                     0, 1: offset commit · 2: group metadata; transactions: 0
+    value    version 2 | fields
+
+    string   size 2, bytes (-1: null); flexible versions: size + 1 as an unsigned varint (0: null)
+    bytes    the same with a size of 4
+    array    count 4; flexible versions: count + 1 as an unsigned varint
+    behind the fields of a flexible version: tag count, per tag its number, size, bytes
+
+The tables below are Kafka's message definitions: names, order, versions and tags are theirs, and the nesting
+of a result is that of Kafka's own JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Any, Literal, NamedTuple
+
+Decoder = Literal["offsets", "transactions"]
+Data = dict[str, Any]
+
+TRANSACTION_STATES = (
+    "Empty Ongoing PrepareCommit PrepareAbort CompleteCommit CompleteAbort Dead PrepareEpochFence"
+).split()
+TOMBSTONE = "<DELETE>"
+_UUID_SIZE = 16
+
+
+class _Field(NamedTuple):
+    """A field of a message, in versions ``since`` to ``until``; ``tag``: its number where it is a tagged one.
+
+    ``kind``: struct's letter of an integer, ``string``, ``bytes``, ``uuid``, ``[i]`` (an array of integers),
+    or the fields of an array's elements.
+    """
+
+    name: str
+    kind: Any
+    since: int = 0
+    until: int = 1 << 15
+    tag: int | None = None
+
+
+class _RecordType(NamedTuple):
+    """The fields of one type's keys and values; values are known up to version ``largest``."""
+
+    key: tuple[_Field, ...]
+    value: tuple[_Field, ...]
+    largest: int
+    flexible_from: int
+
+
+_COMMIT_KEY = (_Field("group", "string"), _Field("topic", "string"), _Field("partition", "i"))
+_COMMIT_VALUE = (
+    _Field("offset", "q"),
+    _Field("leaderEpoch", "i", since=3),
+    _Field("metadata", "string"),
+    _Field("commitTimestamp", "q"),
+    _Field("expireTimestamp", "q", since=1, until=1),
+    _Field("topicId", "uuid", tag=0),
+)
+_MEMBER = (
+    _Field("memberId", "string"),
+    _Field("groupInstanceId", "string", since=3),
+    _Field("clientId", "string"),
+    _Field("clientHost", "string"),
+    _Field("rebalanceTimeout", "i", since=1),
+    _Field("sessionTimeout", "i"),
+    _Field("subscription", "bytes"),
+    _Field("assignment", "bytes"),
+)
+_GROUP_VALUE = (
+    _Field("protocolType", "string"),
+    _Field("generation", "i"),
+    _Field("protocol", "string"),
+    _Field("leader", "string"),
+    _Field("currentStateTimestamp", "q", since=2),
+    _Field("members", _MEMBER),
+)
+_TRANSACTION_VALUE = (
+    _Field("producerId", "q"),
+    _Field("previousProducerId", "q", tag=0),
+    _Field("nextProducerId", "q", tag=1),
+    _Field("producerEpoch", "h"),
+    _Field("nextProducerEpoch", "h", tag=3),
+    _Field("transactionTimeoutMs", "i"),
+    _Field("transactionStatus", "b"),
+    _Field("transactionPartitions", (_Field("topic", "string"), _Field("partitionIds", "[i]"))),
+    _Field("transactionLastUpdateTimestampMs", "q"),
+    _Field("transactionStartTimestampMs", "q"),
+    _Field("clientTransactionVersion", "h", tag=2),
+)
+_COMMIT = _RecordType(_COMMIT_KEY, _COMMIT_VALUE, largest=4, flexible_from=4)
+_GROUP = _RecordType((_Field("group", "string"),), _GROUP_VALUE, largest=4, flexible_from=4)
+_TRANSACTION = _RecordType(
+    (_Field("transactionalId", "string"),), _TRANSACTION_VALUE, largest=1, flexible_from=1
+)
+_RECORD_TYPES: dict[Decoder, dict[int, _RecordType]] = {
+    "offsets": {0: _COMMIT, 1: _COMMIT, 2: _GROUP},
+    "transactions": {0: _TRANSACTION},
+}
+
+
+class _UndecodableError(ValueError):
+    """A key or a value that is none of the known ones: the message says why."""
+
+
+class _MessageReader:
+    """Reads one message from its start on; _UndecodableError where the bytes end too early."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+        self._flexible = False
+
+    def number(self, form: str) -> int:
+        """An integer: ``form`` is struct's letter b, h, i or q."""
+        return int(struct.unpack(f">{form}", self._take(struct.calcsize(f">{form}")))[0])
+
+    def message(self, fields: tuple[_Field, ...], version: int, *, flexible: bool = False) -> Data:
+        """The fields that this version has, by name; tagged ones where they are there."""
+        self._flexible = flexible
+        plain = {
+            field.name: self._value(field.kind, version)
+            for field in fields
+            if field.tag is None and field.since <= version <= field.until
+        }
+        tagged = {}
+        for _ in range(self._unsigned_varint() if flexible else 0):
+            tag = self._unsigned_varint()
+            tagged[tag] = self._take(self._unsigned_varint())
+        message: Data = {}
+        for field in fields:
+            if field.name in plain:
+                message[field.name] = plain[field.name]
+            elif field.tag not in tagged:
+                continue
+            elif field.kind != "uuid":
+                message[field.name] = int.from_bytes(tagged[field.tag], "big", signed=True)
+            elif len(tagged[field.tag]) == _UUID_SIZE:
+                text = base64.urlsafe_b64encode(tagged[field.tag]).decode("ascii")
+                message[field.name] = text.rstrip("=")
+        return message
+
+    def _value(self, kind: Any, version: int) -> Any:
+        if kind == "string":
+            size = self._size("h")
+            return None if size < 0 else self._take(size).decode("utf-8", "backslashreplace")
+        if kind == "bytes":
+            size = self._size("i")
+            return None if size < 0 else base64.b64encode(self._take(size)).decode("ascii")
+        if isinstance(kind, str) and kind != "[i]":
+            return self.number(kind)
+        count = self._size("i")
+        if count > len(self._data) - self._position:
+            raise _UndecodableError("more elements than bytes")
+        if count < 0:
+            return None
+        if kind == "[i]":
+            return [self.number("i") for _ in range(count)]
+        return [self.message(kind, version, flexible=self._flexible) for _ in range(count)]
+
+    def _size(self, form: str) -> int:
+        return self._unsigned_varint() - 1 if self._flexible else self.number(form)
+
+    def _unsigned_varint(self) -> int:
+        value = 0
+        for shift in range(0, 35, 7):
+            byte = self._take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise _UndecodableError("an over-long varint")
+
+    def _take(self, size: int) -> bytes:
+        if size < 0 or size > len(self._data) - self._position:
+            raise _UndecodableError("a field goes on beyond the end")
+        self._position += size
+        return self._data[self._position - size : self._position]
+
+
+def decode_record(decoder: Decoder, key: bytes | None, value: bytes | None) -> Data:
+    """``decodedKey`` and ``decodedValue`` of one record; without them where they cannot be decoded.
+
+    A key is ``{"type", "data"}``, a value ``{"version", "data"}``, a null value the text ``<DELETE>``;
+    ``undecodable`` says which of the two could not be decoded and why.
+    """
+    row: Data = {}
+    try:
+        if key is None:
+            raise _UndecodableError("no key")
+        reader = _MessageReader(key)
+        kind = reader.number("h")
+        record_type = _RECORD_TYPES[decoder].get(kind)
+        if record_type is None:
+            raise _UndecodableError(f"key type {kind} is not known")
+        row["decodedKey"] = {"type": str(kind), "data": reader.message(record_type.key, 0)}
+        row["decodedValue"] = TOMBSTONE if value is None else _decode_value(record_type, value)
+    except _UndecodableError as error:
+        row["undecodable"] = f"{'value' if 'decodedKey' in row else 'key'}: {error}"
+    return row
+
+
+def _decode_value(record_type: _RecordType, value: bytes) -> Data:
+    reader = _MessageReader(value)
+    version = reader.number("h")
+    if not 0 <= version <= record_type.largest:
+        raise _UndecodableError(f"version {version} is not known")
+    data = reader.message(record_type.value, version, flexible=version >= record_type.flexible_from)
+    if record_type is _TRANSACTION:
+        status = data["transactionStatus"]
+        known = 0 <= status < len(TRANSACTION_STATES)
+        data["transactionState"] = TRANSACTION_STATES[status] if known else "unknown"
+    return {"version": str(version), "data": data}

@@ -1,0 +1,537 @@
+"""The contents of a log directory's files as rows, and what is wrong with them (Kafka's ``DumpLogSegments``).
+
+::
+
+    BASE.log[.cleaned|.swap|.deleted], *.checkpoint          batches and records
+    BASE.index, .timeindex, .txnindex, with such suffixes    entries
+    BASE.snapshot                                            producers
+    *-offset-checkpoint, leader-epoch-checkpoint             offsets, epochs
+    partition.metadata, meta.properties                      properties
+
+A row is a dict whose ``type`` says what it describes (``file``, ``batch``, ``record``, ``offsetIndex``…); the
+other names are those of Kafka's tool. Values are JSON's, and bytes where the file has bytes: who prints them
+decides between base64 and escaped text (``render``).
+
+Reading only, and nothing is trusted: what makes no sense becomes a ``Finding``, behind everything that comes
+before it. A bad checksum is a flag here, not an error: its batch is shown as not valid, its records as far as
+they can be read, and reading goes on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from siltstone.base import files
+from siltstone.base.codec_table import codec_name
+from siltstone.base.errors import CorruptFileError, CorruptRecordError, UsageError
+from siltstone.base.records.checksum import checksums_hold
+from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
+from siltstone.base.records.columns import RecordColumns
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.layout import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    CRC_POSITION,
+    DELETE_HORIZON_BIT,
+    LOG_OVERHEAD,
+    MAGIC_POSITION,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+)
+from siltstone.base.records.scan import SCAN_REASON, ScanEnd
+from siltstone.log.coordinator_records import Decoder, decode_record
+from siltstone.log.indexes import (
+    Entries,
+    Finding,
+    NamedIndex,
+    against_log,
+    entries_before_base,
+    entries_until_damage,
+    finding_of,
+)
+from siltstone.log.names import (
+    CLEANER_CHECKPOINT,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    RECOVERY_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+    SEGMENT_KINDS,
+    SNAPSHOT,
+)
+from siltstone.log.producers import ProducerEntry, read_snapshot
+from siltstone.log.segments import Window, windows
+
+Row = dict[str, Any]
+Output = Iterator[Row | Finding]
+MOST_FINDINGS = 100
+"""Of one check; a line says how many more there are."""
+BAD_CHECKSUM = "checksum does not match"
+CONTROL_TYPES = (
+    "ABORT COMMIT LEADER_CHANGE SNAPSHOT_HEADER SNAPSHOT_FOOTER KRAFT_VERSION KRAFT_VOTERS"
+).split()
+_LARGEST_SEQUENCE = 0x7FFFFFFF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpOptions:
+    """What to show; the names are the flags of Kafka's tool. ``max_bytes`` bounds what is read of a log,
+    ``max_decompressed_message_bytes`` what one batch may decompress to."""
+
+    print_data_log: bool = False
+    deep_iteration: bool = False
+    verify_index_only: bool = False
+    index_sanity_check: bool = False
+    max_bytes: int | None = None
+    max_decompressed_message_bytes: int = DEFAULT_LIMIT
+    decoder: Decoder | None = None
+
+    @property
+    def shows_data(self) -> bool:
+        """Keys and values are printed: a decoder asks for them too."""
+        return self.print_data_log or self.decoder is not None
+
+
+# Which file is it?
+
+KNOWN_FILES = (
+    ".log, .index, .timeindex, .txnindex, .snapshot, the offset checkpoints, leader-epoch-checkpoint, "
+    "partition.metadata and meta.properties"
+)
+_OFFSET_CHECKPOINTS = (CLEANER_CHECKPOINT, RECOVERY_CHECKPOINT, LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT)
+_NAME = re.compile(r"^(.+)\.(log|index|timeindex|txnindex|snapshot|checkpoint)(\.cleaned|\.swap|\.deleted)?$")
+_BASE_OFFSET = re.compile(r"^([0-9]{1,20})(-[0-9]{10})?$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpFile:
+    """A file to dump: its kind, the base offset in its name (None without one), its swap suffix or ""."""
+
+    path: str
+    kind: str
+    base_offset: int | None = None
+    suffix: str = ""
+
+
+def identify(path: str) -> DumpFile:
+    """What a file is, by its name. Raises UsageError for a directory and for names of nothing known."""
+    name = os.path.basename(path)
+    if files.is_directory(path):
+        raise UsageError(f"{path}: is a directory; name the files in it")
+    if name in _OFFSET_CHECKPOINTS or name == LEADER_EPOCH_CHECKPOINT:
+        return DumpFile(path=path, kind="epochs" if name == LEADER_EPOCH_CHECKPOINT else "offsets")
+    if name in (PARTITION_METADATA, META_PROPERTIES):
+        return DumpFile(path=path, kind="properties")
+    parts = _NAME.match(name)
+    if parts is None:
+        raise UsageError(f"{path}: unknown kind of file; known are {KNOWN_FILES}")
+    number = _BASE_OFFSET.match(parts[1])
+    if number is None and parts[2] in SEGMENT_KINDS[1:]:
+        raise UsageError(f"{path}: an index's name starts with its segment's base offset")
+    kind = "log" if parts[2] == "checkpoint" else parts[2]
+    base_offset = None if number is None else int(number[1])
+    if base_offset is not None and base_offset >= 1 << 63:
+        raise UsageError(f"{path}: {base_offset} is no offset")
+    return DumpFile(path=path, kind=kind, base_offset=base_offset, suffix=parts[3] or "")
+
+
+def dump_file(file: DumpFile, options: DumpOptions) -> Output:
+    """The file's rows, the first of them its own, and the findings where they come up. Raises OSError."""
+    start: Row = {"type": "file", "file": file.path, "kind": file.kind}
+    yield start | ({"startOffset": file.base_offset} if file.kind == "log" else {})
+    if file.kind == "log":
+        yield from log_rows(file.path, options)
+    elif file.kind in SEGMENT_KINDS:
+        assert file.base_offset is not None, "identify has refused it"
+        index = NamedIndex(path=file.path, kind=file.kind, base_offset=file.base_offset, suffix=file.suffix)
+        yield from _index_rows(index, options)
+    else:
+        try:
+            if file.kind == SNAPSHOT:
+                yield from map(_producer_row, read_snapshot(files.read_bytes(file.path), file.path))
+            elif file.kind == "properties":
+                yield from _property_rows(file.path)
+            else:
+                yield from _checkpoint_rows(file.path, file.kind)
+        except CorruptFileError as error:
+            yield finding_of(error)
+
+
+# A log, window by window (``DumpLogSegments.dumpLog``). Batches are decoded one at a time, so that damage in
+# one costs nothing to the others.
+
+
+def log_rows(path: str, options: DumpOptions) -> Output:
+    """Rows of every batch of a log file, its records behind it where asked for, and what is wrong.
+
+    Damage ends the file: what comes before it was yielded. Raises OSError.
+    """
+    scratch = Scratch()
+    with files.Reader(path) as reader:
+        size = reader.stat.size
+        limit = size if options.max_bytes is None else min(size, options.max_bytes)
+        try:
+            for window in windows(reader, size=limit, verify=False):
+                valid = checksums_hold(window.data, window.batches)
+                for number in range(len(window.batches)):
+                    batch = replace(window, batches=window.batches[number : number + 1])
+                    yield from _batch_rows(path, batch, bool(valid[number]), options, scratch)
+        except CorruptRecordError as error:
+            if limit == size or error.reason != SCAN_REASON[ScanEnd.TRUNCATED]:
+                yield finding_of(error)
+
+
+def _batch_rows(path: str, batch: Window, valid: bool, options: DumpOptions, scratch: Scratch) -> Output:
+    """The row of a window's one batch, its records where asked for, and at most one finding about either."""
+    row = _batch_row(batch, valid)
+    finding = None if valid else Finding(path=path, position=row["position"], reason=BAD_CHECKSUM)
+    columns = None
+    if options.deep_iteration or options.shows_data:
+        limit = options.max_decompressed_message_bytes
+        try:
+            columns = decode_records(
+                batch.data, batch.batches, scratch, limit=limit, path=path, origin=batch.origin
+            )
+        except CorruptRecordError as error:
+            finding = finding or finding_of(error)
+    if columns is not None and row["magic"] < 2:
+        row |= {"baseOffset": int(columns.offset[0]), "count": len(columns)}
+    yield row
+    if finding is not None:
+        yield finding
+    for number in range(0 if columns is None else len(columns)):
+        assert columns is not None
+        record = _record_row(row, columns, number, options)
+        yield record
+        if valid and not record.get("isValid", True):
+            reason = f"checksum of the inner message with offset {record['offset']} does not match"
+            yield Finding(path=path, position=row["position"], reason=reason)
+
+
+def _batch_row(batch: Window, valid: bool) -> Row:
+    header: dict[str, int] = dict(
+        zip(batch.batches.dtype.names or (), batch.batches[0].tolist(), strict=True)
+    )
+    attributes, magic, base_offset = header["attributes"], header["magic"], header["base_offset"]
+    row: Row = {"type": "batch"}
+    if magic == 2:
+        row |= {
+            "baseOffset": base_offset,
+            "lastOffset": header["last_offset"],
+            "count": header["count"],
+            "baseSequence": header["base_sequence"],
+            "lastSequence": _sequence_after(header["base_sequence"], header["last_offset"] - base_offset),
+            "producerId": header["producer_id"],
+            "producerEpoch": header["producer_epoch"],
+            "partitionLeaderEpoch": header["leader_epoch"],
+            "isTransactional": bool(attributes & TRANSACTIONAL_BIT),
+            "isControl": bool(attributes & CONTROL_BIT),
+            "deleteHorizonMs": header["base_timestamp"] if attributes & DELETE_HORIZON_BIT else None,
+        }
+    else:
+        # A compressed message set has its last message's offset; where it begins, its messages say.
+        plain = not attributes & CODEC_MASK
+        row |= {"offset": base_offset, "baseOffset": base_offset if plain else None}
+        row |= {"lastOffset": base_offset, "count": 1 if plain else None}
+    time_type = "LogAppendTime" if attributes & TIMESTAMP_TYPE_BIT else "CreateTime"
+    return row | {
+        "position": batch.origin + header["position"],
+        "timestampType": time_type if magic else "NoTimestampType",
+        "baseTimestamp": header["base_timestamp"],
+        "maxTimestamp": header["max_timestamp"],
+        "size": header["size"],
+        "magic": magic,
+        "attributes": attributes,
+        "compresscodec": codec_name(attributes & CODEC_MASK),
+        "crc": header["crc"],
+        "isvalid": valid,
+    }
+
+
+def _sequence_after(sequence: int, steps: int) -> int:
+    """A sequence number ``steps`` on; behind the largest comes 0, and -1 (none) stays."""
+    return sequence if sequence < 0 else (sequence + steps) & _LARGEST_SEQUENCE
+
+
+def _record_row(batch: Row, columns: RecordColumns, number: int, options: DumpOptions) -> Row:
+    """One record of a batch as a row; keys, values and headers only where the options show data."""
+    row: Row = {
+        "type": "record",
+        "offset": int(columns.offset[number]),
+        "timestampType": batch["timestampType"],
+        "timestamp": int(columns.timestamp[number]),
+        "keySize": int(columns.key_size[number]),
+        "valueSize": int(columns.value_size[number]),
+    }
+    key, value = columns.key(number), columns.value(number)
+    if batch["magic"] < 2:
+        row |= _message_checksum(columns, number)
+    else:
+        headers = [(_text(name), content) for name, content in columns.headers(number)]
+        row["sequence"] = _sequence_after(batch["baseSequence"], row["offset"] - batch["baseOffset"])
+        row["headerKeys"] = [name for name, _ in headers]
+        if options.shows_data:
+            row["headers"] = [{"key": name, "value": content} for name, content in headers]
+        if batch["isControl"]:
+            row |= _control_fields(key or b"", value or b"")
+    if options.shows_data:
+        row |= {"key": key, "value": value}
+        if options.decoder is not None and "controlType" not in row:
+            row |= decode_record(options.decoder, key, value)
+    return row
+
+
+def _message_checksum(columns: RecordColumns, number: int) -> Row:
+    """The CRC32 of one message (magic 0 and 1), and whether it holds."""
+    start = int(columns.start[number])
+    entry = columns.data[start : start + int(columns.size[number])].tobytes()
+    stored = int.from_bytes(entry[LOG_OVERHEAD:MAGIC_POSITION], "big")
+    assert MAGIC_POSITION < CRC_POSITION < len(entry)
+    return {"isValid": zlib.crc32(entry[MAGIC_POSITION:]) == stored, "crc": stored}
+
+
+def _control_fields(key: bytes, value: bytes) -> Row:
+    """What a control record says: its type, and of a transaction's end the coordinator's epoch.
+
+    Key: version 2, type 2. Value of ABORT and COMMIT: version 2, coordinator epoch 4.
+    """
+    if len(key) < 4:
+        return {"controlType": "UNKNOWN"}
+    kind = int.from_bytes(key[2:4], "big", signed=True)
+    if kind in (0, 1) and len(value) >= 6:
+        epoch = int.from_bytes(value[2:6], "big", signed=True)
+        return {"controlType": CONTROL_TYPES[kind], "coordinatorEpoch": epoch}
+    name = CONTROL_TYPES[kind] if 0 <= kind < len(CONTROL_TYPES) else "UNKNOWN"
+    return {"controlType": f"{name}({kind})"}
+
+
+# An index
+
+
+def _index_rows(index: NamedIndex, options: DumpOptions) -> Output:
+    """Rows of the entries unless only a check was asked for, and what is wrong. Raises OSError."""
+    entries, damage = entries_until_damage(files.read_bytes(index.path), index)
+    if not (options.verify_index_only or options.index_sanity_check):
+        yield from _entry_rows(index, entries)
+    damage += list(entries_before_base(index, entries))
+    yield from damage
+    if options.index_sanity_check:
+        if not damage:
+            yield {"type": "sanity", "file": index.path, "passed": True}
+        return
+    log = index.log_path()
+    if index.kind == "txnindex":
+        return
+    if log is None:
+        if options.verify_index_only:
+            reason = f"its log {Path(index.path).stem}.log is missing: nothing to verify it with"
+            yield Finding(path=index.path, position=0, reason=reason)
+        return
+    findings = against_log(index, entries, log)
+    yield from itertools.islice(findings, MOST_FINDINGS)
+    more = sum(1 for _ in findings)
+    if more:
+        yield Finding(path=index.path, position=0, reason=f"{more} more entries do not match the log")
+
+
+def _entry_rows(index: NamedIndex, entries: Entries) -> Iterator[Row]:
+    for entry in entries.tolist():
+        if index.kind == "index":
+            yield {"type": "offsetIndex", "offset": index.base_offset + entry[0], "position": entry[1]}
+        elif index.kind == "timeindex":
+            yield {"type": "timeIndex", "timestamp": entry[0], "offset": index.base_offset + entry[1]}
+        else:
+            names = ("version", "producerId", "firstOffset", "lastOffset", "lastStableOffset")
+            yield {"type": "abortedTxn", **dict(zip(names, entry, strict=True))}
+
+
+# Small files
+
+
+def _producer_row(producer: ProducerEntry) -> Row:
+    """A producer's row; without a last batch where it has no data left."""
+    open_offset, last_sequence = producer.open_transaction_offset, producer.last_sequence
+    row: Row = {
+        "type": "producer",
+        "producerId": producer.producer_id,
+        "producerEpoch": producer.producer_epoch,
+        "coordinatorEpoch": producer.coordinator_epoch,
+        "currentTxnFirstOffset": None if open_offset < 0 else open_offset,
+        "lastTimestamp": producer.timestamp_ms,
+    }
+    if producer.last_offset < 0:
+        return row
+    return row | {
+        "firstSequence": _sequence_after(last_sequence, _LARGEST_SEQUENCE + 1 - producer.offset_delta),
+        "lastSequence": last_sequence,
+        "lastOffset": producer.last_offset,
+        "offsetDelta": producer.offset_delta,
+        "timestamp": producer.timestamp_ms,
+    }
+
+
+def _lines(path: str) -> Iterator[tuple[int, str]]:
+    """(byte position, text) of each line. Raises CorruptFileError where it is not text."""
+    position = 0
+    for line in files.read_bytes(path).splitlines(keepends=True):
+        try:
+            yield position, line.decode("utf-8").strip()
+        except UnicodeDecodeError as error:
+            raise CorruptFileError(path, position + error.start, "not text") from None
+        position += len(line)
+
+
+def _checkpoint_rows(path: str, kind: str) -> Iterator[Row]:
+    """The entries of a checkpoint of offsets or epochs: version ``0``, the number of entries, one a line."""
+    is_of_epochs = kind == "epochs"
+    row = "leaderEpoch" if is_of_epochs else "checkpoint"
+    names = ("epoch", "startOffset") if is_of_epochs else ("topic", "partition", "offset")
+    announced, seen, position = -1, 0, 0
+    for number, (position, line) in enumerate(_lines(path)):
+        if number == 0 and line != "0":
+            raise CorruptFileError(path, position, f"checkpoint version {line[:40]!r}; only 0 is known")
+        if number == 1:
+            if re.fullmatch(r"[0-9]{1,9}", line) is None:
+                raise CorruptFileError(path, position, f"no number of entries: {line[:40]!r}")
+            announced = int(line)
+        elif number > 1 and line:
+            fields = line.split()
+            numbers = [field for field in fields[-2:] if re.fullmatch(r"-?[0-9]{1,19}", field)]
+            if len(fields) != len(names) or len(numbers) != 2:
+                raise CorruptFileError(path, position, f"no checkpoint entry: {line[:80]!r}")
+            seen += 1
+            yield {"type": row, **dict(zip(names, (*fields[:-2], *map(int, numbers)), strict=True))}
+    if announced not in (-1, seen):
+        raise CorruptFileError(path, position, f"{announced} entries are announced, {seen} are there")
+
+
+def _property_rows(path: str) -> Iterator[Row]:
+    """``name=value`` or ``name: value`` lines; comments are passed over."""
+    for position, line in _lines(path):
+        if not line or line[0] in "#!":
+            continue
+        parts = re.match(r"([^=:]+)[=:](.*)", line)
+        if parts is None:
+            raise CorruptFileError(path, position, f"no property: {line[:80]!r}")
+        yield {"type": "property", "name": parts[1].strip(), "value": parts[2].strip()}
+
+
+# Rows as lines of text, in the manner of Kafka's tool.
+#
+# What is not printable is escaped, so that a record cannot speak to the terminal. Backslashes stay as they
+# are; whoever needs the exact bytes takes the JSON form.
+
+_BATCH_START = (
+    "baseOffset lastOffset count baseSequence lastSequence producerId producerEpoch "
+    "partitionLeaderEpoch isTransactional isControl"
+).split()
+_BATCH_END = ("size", "magic", "compresscodec", "crc", "isvalid")
+_PRODUCER_END = ("firstSequence", "lastSequence", "lastOffset", "offsetDelta", "timestamp")
+
+
+class _Escapes(dict[int, str]):
+    """What each character is printed as, by its number; filled as characters come up."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        printed = character.encode("unicode_escape").decode("ascii")
+        self[code] = character if character.isprintable() else printed
+        return self[code]
+
+
+_ESCAPES = _Escapes()
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "backslashreplace")
+
+
+def printable(content: bytes | str) -> str:
+    """Text with every non-printable character escaped; bytes are read as UTF-8, bad ones as ``\\xNN``."""
+    text = _text(content) if isinstance(content, bytes) else content
+    return text if text.isprintable() else text.translate(_ESCAPES)
+
+
+def render(row: Row) -> str:
+    """One row as text: a line, or two for the start of a log."""
+    match row["type"]:
+        case "file":
+            line = f"Dumping {printable(row['file'])}"
+            start = row.get("startOffset")
+            return line if start is None else f"{line}\nLog starting offset: {start}"
+        case "batch":
+            return _batch_line(row)
+        case "record":
+            return _record_line(row)
+        case "producer":
+            line = _pairs(row, ("producerId", "producerEpoch", "coordinatorEpoch"))
+            line += f" currentTxnFirstOffset: {_optional(row['currentTxnFirstOffset'])}"
+            line += f" lastTimestamp: {row['lastTimestamp']}"
+            return f"{line} {_pairs(row, _PRODUCER_END)}" if "lastOffset" in row else line
+        case "sanity":
+            return f"{printable(row['file'])} passed sanity check."
+        case "property":
+            return f"{printable(row['name'])}: {printable(row['value'])}"
+        case _:
+            return _pairs(row, (name for name in row if name != "type"))
+
+
+def _pairs(row: Row, names: Iterable[str]) -> str:
+    return " ".join(f"{name}: {_plain(row[name])}" for name in names)
+
+
+def _plain(content: Any) -> str:
+    if isinstance(content, bool):
+        return "true" if content else "false"
+    return printable(content) if isinstance(content, bytes | str) else str(content)
+
+
+def _optional(content: int | None) -> str:
+    """As Java prints an OptionalLong."""
+    return "OptionalLong.empty" if content is None else f"OptionalLong[{content}]"
+
+
+def _batch_line(row: Row) -> str:
+    where = f"position: {row['position']} {row['timestampType']}: {row['maxTimestamp']}"
+    if row["magic"] < 2:
+        return f"offset: {row['offset']} {where} {_pairs(row, _BATCH_END)}"
+    horizon = f"deleteHorizonMs: {_optional(row['deleteHorizonMs'])}"
+    return f"{_pairs(row, _BATCH_START)} {horizon} {where} {_pairs(row, _BATCH_END)}"
+
+
+def _record_line(row: Row) -> str:
+    sizes = _pairs(row, ("keySize", "valueSize"))
+    parts = [f"| offset: {row['offset']} {row['timestampType']}: {row['timestamp']} {sizes}"]
+    if "sequence" in row:
+        names = ",".join(map(printable, row["headerKeys"]))
+        parts.append(f"sequence: {row['sequence']} headerKeys: [{names}]")
+    else:
+        parts.append(_pairs(row, ("isValid", "crc")))
+    if row.get("headers"):
+        headers = (
+            f"{printable(header['key'])}={'null' if header['value'] is None else printable(header['value'])}"
+            for header in row["headers"]
+        )
+        parts.append(f"headers: [{','.join(headers)}]")
+    if "coordinatorEpoch" in row:
+        parts.append(f"endTxnMarker: {row['controlType']} coordinatorEpoch: {row['coordinatorEpoch']}")
+    elif "controlType" in row:
+        parts.append(f"controlType: {printable(row['controlType'])}")
+    else:
+        for label, name, decoded in (("key", "key", "decodedKey"), ("payload", "value", "decodedValue")):
+            content = row.get(decoded, row.get(name))
+            if isinstance(content, dict):
+                content = msgspec.json.encode(content)
+            if content is not None:
+                parts.append(f"{label}: {printable(content)}")
+    return " ".join(parts)

@@ -1,0 +1,315 @@
+"""The check of a cleaning: spans are compared, keys are judged by buckets, and both are put together.
+
+``check_here`` does the first two in this process, ``spark.verify`` spreads them; ``verify`` is the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from siltstone.base import files
+from siltstone.base.config import LONG_MAX
+from siltstone.base.errors import CorruptFileError, SourceChangedError
+from siltstone.base.records.layout import Flags, Int64, Words
+from siltstone.log.indexes import Entries, IndexBuilder, read_entries
+from siltstone.log.lookup import batch_headers
+from siltstone.log.names import TopicPartition, segment_file
+from siltstone.log.segments import Segment
+from siltstone.log.transactions import transaction_indexes
+from siltstone.verify.comparing import AfterStream, Comparison, before_pieces
+from siltstone.verify.findings import REASONS, Findings, LogVerdict, Verdict
+from siltstone.verify.keys import JUDGE_BYTES, bucket_of, judge_bucket
+from siltstone.verify.pairs import LogPair, Span, Terms, open_sides, pair_of, spans_of
+from siltstone.verify.transactions import AbortedIndex, SpanTransactions, check_entries, settle
+
+BUCKET_BYTES = 512 << 20
+"""About what the judging of one bucket may take."""
+_BLOB_ENTRIES = (16 << 20) // 24
+_HORIZONS_MOST = 10
+
+
+@dataclass(slots=True, kw_only=True)
+class SpanReport:
+    """What a span came to; ``horizons``: the delete horizons (ms) that AFTER gave anew, some of them."""
+
+    number: int
+    findings: Findings = field(default_factory=Findings)
+    transactions: SpanTransactions = field(default_factory=SpanTransactions)
+    horizons: set[int] = field(default_factory=set)
+
+
+Checked = dict[str, tuple[list[SpanReport], Findings]]
+"""By a log's name: its spans' reports, in any order, and what all its buckets found."""
+Checker = Callable[[Sequence[LogPair]], Checked]
+"""Runs all spans and buckets of some logs."""
+
+
+def verify(
+    before: Path,
+    after: Path,
+    checker: Checker,
+    terms_of: Callable[[TopicPartition], Terms],
+    topics: Sequence[str] = (),
+) -> Verdict:
+    """Check every log of ``after`` against ``before``; ``checker`` runs the parts.
+
+    Raises UsageError, NotALogDirectoryError, CorruptFileError (a checkpoint), EngineError, OSError; what is
+    wrong with a log is in its verdict.
+    """
+    old, new, notes = open_sides(before, after, topics)
+    found = {where: Findings() for where in sorted({*old, *new})}
+    pairs: dict[TopicPartition, LogPair] = {}
+    for where, findings in found.items():
+        try:
+            pair = pair_of(where, old.get(where), new.get(where), terms_of(where), findings)
+        except CorruptFileError as error:
+            findings.add("before_damaged", error.reason, path=error.path, position=error.position)
+        else:
+            pairs |= {} if pair is None else {where: pair}
+    checked = checker(list(pairs.values()))
+    for where, pair in pairs.items():
+        try:
+            _conclude(pair, *checked[pair.name], found[where])
+        except CorruptFileError as error:
+            found[where].add("aborted_entry", error.reason, path=error.path, position=error.position)
+    logs = [_verdict(where, pairs.get(where), findings) for where, findings in found.items()]
+    return Verdict(logs=logs, notes=notes)
+
+
+def _verdict(where: TopicPartition, pair: LogPair | None, findings: Findings) -> LogVerdict:
+    counts = findings.counts
+    return LogVerdict(
+        topic=where.topic,
+        partition=where.partition,
+        first_dirty_offset=None if pair is None else pair.first_dirty,
+        cleaned_end_offset=None if pair is None else pair.cleaned_end,
+        records_before=counts["before"],
+        records_after=counts["after"],
+        distinct_keys=counts["keys"],
+        removed={reason: counts[reason] for reason in REASONS},
+        problems=findings.problems,
+        found=dict(findings.found),
+        notes=findings.notes,
+    )
+
+
+def bucket_count(pair: LogPair, at_least: int = 1) -> int:
+    """Buckets so that one is judged in about ``BUCKET_BYTES``; offsets bound the records."""
+    first = pair.before[0].base_offset if pair.before else 0
+    span = max(pair.cleaned_end - first, 0)
+    return max(at_least, -(-span * JUDGE_BYTES // BUCKET_BYTES))
+
+
+def check_here(pairs: Sequence[LogPair]) -> Checked:
+    """One log after another, in this process. Memory: 24 bytes a record with a key, and a bucket's."""
+    checked: Checked = {}
+    for pair in pairs:
+        buckets, blobs = bucket_count(pair), dict[int, list[Words]]()
+        reports, judged = checked[pair.name] = [], Findings()
+        for span in spans_of(pair):
+            report = SpanReport(number=span.number)
+            for bucket, entries in check_span(pair, span, buckets, report):
+                blobs.setdefault(bucket, []).append(entries)
+            reports.append(report)
+        for bucket in sorted(blobs):
+            judged.merge(judge_bucket(blobs.pop(bucket), first_dirty=pair.first_dirty, must=pair.was_cleaned))
+    return checked
+
+
+# One span of a log: the segments of BEFORE streamed beside the one of AFTER.
+
+
+def check_span(pair: LogPair, span: Span, buckets: int, report: SpanReport) -> Iterator[tuple[int, Words]]:
+    """Fill ``report``; yields (bucket, entries), 16 MiB each at most. Raises nothing for what is in files."""
+    pending, waiting = list[Words](), 0
+    try:
+        for entries in _compare(pair, span, report):
+            pending.append(entries)
+            waiting += len(entries)
+            if waiting >= _BLOB_ENTRIES * max(1, min(buckets, 4)):
+                yield from _by_bucket(pending, buckets)
+                pending, waiting = [], 0
+        yield from _by_bucket(pending, buckets)
+    except (SourceChangedError, OSError) as error:
+        report.findings.whole = False
+        report.findings.add("before_damaged", str(error))
+    if span.after is not None and report.findings.found["unreadable"] == 0:
+        try:
+            check_indexes(pair, span.after, report.findings)
+        except CorruptFileError as error:
+            report.findings.add("unreadable", error.reason, path=error.path, position=error.position)
+
+
+def _by_bucket(pending: Sequence[Words], buckets: int) -> Iterator[tuple[int, Words]]:
+    entries = np.concatenate([*pending, np.empty((0, 3), np.uint64)])
+    where = bucket_of(entries, buckets)
+    for bucket in np.unique(where).tolist():
+        mine = entries if buckets == 1 else entries[where == bucket]
+        for start in range(0, len(mine), _BLOB_ENTRIES):
+            yield bucket, mine[start : start + _BLOB_ENTRIES]
+
+
+def _compare(pair: LogPair, span: Span, report: SpanReport) -> Iterator[Words]:
+    findings = report.findings
+    limit, aborted = pair.terms.batch_limit, AbortedIndex(pair.aborted)
+    after = None if span.after is None else AfterStream(pair.after[span.after], span.end, limit, findings)
+    try:
+        for number in span.before:
+            segment = pair.before[number]
+            rewritten = segment.base_offset < pair.rewritten_end and after is not None
+            for piece in before_pieces(segment, span.start, span.end, limit):
+                comparison = Comparison(pair, piece, aborted, rewritten, findings)
+                if after is None:
+                    comparison.follow(report.transactions)
+                    continue
+                for other in after.take(int(piece.batches["last_offset"][-1])):
+                    comparison.match(other)
+                if not findings.whole:
+                    return
+                yield comparison.judge(report.transactions)
+                if len(report.horizons) < _HORIZONS_MOST:
+                    report.horizons |= comparison.new_horizons
+    except CorruptFileError as error:
+        findings.whole = False
+        findings.add("before_damaged", error.reason, path=error.path, position=error.position)
+    finally:
+        if after is not None:
+            after.finish(read_on=findings.whole)
+
+
+# The indexes of a segment. Does a reader who goes by them see everything? And are they what its log gives?
+#
+# Sound, whatever ``index.interval.bytes`` was: an offset entry (o, position) points at a batch, and all
+# batches before it end below o; a time entry (t, o) has no batch before o's that is younger than t. Where the
+# interval is known, a rewritten segment's indexes must be those that its log gives, byte for byte.
+
+
+class _Batches(NamedTuple):
+    """What indexes say of the batches of a segment: int64, one a batch."""
+
+    position: Int64
+    last_offset: Int64
+    max_timestamp: Int64
+    size: Int64
+
+
+def check_indexes(pair: LogPair, number: int, findings: Findings) -> None:
+    """The offset and the time index of segment ``number`` of AFTER, whose log is sound. Raises OSError."""
+    segment = pair.after[number]
+    with files.Reader(segment.path) as reader:
+        headers = batch_headers(reader, end=segment.size)
+        parts = [np.column_stack([part[name] for name in _Batches._fields]) for part in headers]
+    batches = _Batches(*np.concatenate([np.empty((0, 4), np.int64), *parts]).T.copy())
+    wanted = _wanted_indexes(pair, segment, batches)
+    for kind, problem in (("index", "index"), ("timeindex", "time_index")):
+        path = Path(segment.directory) / segment_file(segment.base_offset, kind)
+        try:
+            data = files.read_bytes(path)
+        except FileNotFoundError:
+            if segment.size:
+                findings.add(problem, "is missing", path=str(path))
+            continue
+        try:
+            entries = read_entries(data, kind, str(path))
+            if kind == "index":
+                wrong = _wrong_offset_entry(batches, segment, entries)
+            else:
+                wrong = _wrong_time_entry(batches, segment, entries, is_active=segment is pair.after[-1])
+            if wrong is not None:
+                findings.add(problem, wrong[1], path=str(path), position=wrong[0] * entries.itemsize)
+        except CorruptFileError as error:
+            findings.add(problem, error.reason, path=str(path), position=error.position)
+        if wanted.get(kind, data) != data:
+            findings.add(problem, "is not what its log gives", path=str(path))
+
+
+def _wanted_indexes(pair: LogPair, segment: Segment, batches: _Batches) -> dict[str, bytes]:
+    """What the indexes of a rewritten segment must be, where the interval is known."""
+    interval = pair.terms.index_interval
+    if interval is None or segment.base_offset >= pair.rewritten_end or not pair.was_cleaned:
+        return {}
+    builder = IndexBuilder(segment.base_offset, interval, pair.terms.index_bytes)
+    builder.add(batches.last_offset, batches.max_timestamp, batches.size)
+    built = builder.finish()
+    return {"index": built.offset_index, "timeindex": built.time_index}
+
+
+def _wrong_offset_entry(batches: _Batches, segment: Segment, entries: Entries) -> tuple[int, str] | None:
+    """The first offset entry, with its row, that leads past a record."""
+    positions, last = batches.position, batches.last_offset
+    offsets, position = _offsets_of(entries, segment), entries["position"].astype(np.int64)
+    if not len(entries):
+        return None
+    if not len(positions):
+        return 0, "an entry for a segment without a batch"
+    where = np.searchsorted(positions, position).clip(max=len(positions) - 1)
+    previous = np.where(where > 0, last[np.maximum(where - 1, 0)], segment.base_offset - 1)
+    return _first_wrong(
+        (positions[where] != position, "points at no batch"),
+        (previous >= offsets, "points behind its offset"),
+        (offsets > last[-1], "is of an offset behind the segment's last"),
+    )
+
+
+def _wrong_time_entry(
+    batches: _Batches, segment: Segment, entries: Entries, *, is_active: bool
+) -> tuple[int, str] | None:
+    """The first time entry, with its row, that leads past a record; the last one of a closed segment is its
+    largest timestamp."""
+    last, timestamps = batches.last_offset, batches.max_timestamp
+    offsets, times = _offsets_of(entries, segment), entries["timestamp"].astype(np.int64)
+    below = np.searchsorted(last, offsets)  # batches that end below the entry's offset
+    youngest = np.append(np.int64(-1), np.maximum.accumulate(timestamps))
+    wrong = _first_wrong(
+        (youngest[below] > times, "has an older time than a batch before it"),
+        (offsets > (last[-1] if len(last) else -1), "is of an offset behind the segment's last"),
+    )
+    largest = int(timestamps.max(initial=-1))
+    lacks_largest = not len(times) or int(times[-1]) != largest
+    if wrong is None and not is_active and largest > 0 and lacks_largest:
+        return max(len(entries) - 1, 0), "does not end with the segment's largest timestamp"
+    return wrong
+
+
+def _offsets_of(entries: Entries, segment: Segment) -> Int64:
+    return entries["relative_offset"].astype(np.int64) + segment.base_offset
+
+
+def _first_wrong(*checks: tuple[Flags, str]) -> tuple[int, str] | None:
+    """The first entry that fails a check, of the first check that one fails."""
+    return next(((int(bad.argmax()), f"an entry {detail}") for bad, detail in checks if bad.any()), None)
+
+
+# All parts of one log.
+
+
+def _conclude(pair: LogPair, reports: Iterable[SpanReport], judged: Findings, findings: Findings) -> None:
+    """Put the parts of one log together into ``findings``. Raises CorruptFileError, OSError for ``.txnindex``
+    files of AFTER."""
+    ordered = sorted(reports, key=lambda report: report.number)
+    for report in ordered:
+        findings.merge(report.findings)
+    whole = findings.whole
+    # Where a part could not be read, a later record of a key may be in it: nothing is known to be lost.
+    findings.merge(judged if whole else Findings(counts=judged.counts))
+    aborts = settle(pair, [report.transactions for report in ordered], findings if whole else Findings())
+    after = [(segment.base_offset, transaction_indexes([segment])) for segment in pair.after]
+    if whole:
+        check_entries(pair, after, aborts, findings)
+    _check_horizons(pair.terms, set().union(*(report.horizons for report in ordered)), findings)
+
+
+def _check_horizons(terms: Terms, horizons: set[int], findings: Findings) -> None:
+    if len(horizons) > 1:
+        shown = ", ".join(map(str, sorted(horizons)[:3]))
+        findings.add("horizons_differ", f"new ones of one pass: {shown}", times=len(horizons) - 1)
+    elif horizons and terms.now_is_exact and terms.delete_retention_ms is not None:
+        (horizon,) = horizons
+        wanted = min(terms.now_ms + terms.delete_retention_ms, LONG_MAX)
+        if horizon != wanted:
+            findings.add("horizons_differ", f"{horizon}, where now and delete.retention.ms give {wanted}")
