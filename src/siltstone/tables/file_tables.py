@@ -76,8 +76,10 @@ _NAMES_IN_DUMP = {
 """Columns that ``siltstone dump`` calls otherwise, as Kafka's tools do; the leader epoch only of batches."""
 
 
-def file_table_schema(options: ReadOptions) -> pa.Schema:
+def schema_of(options: ReadOptions) -> pa.Schema:
     """The table's columns."""
+    if options.table in DECODED_TABLES:
+        return pa.schema(list({**DECODED_TABLES[options.table][2], **_DECODED}.items()))
     columns = fields_of(f"topic string, partition int, file string, {FILE_TABLES[options.table][1]}")
     if options.quarantine:
         columns[BAD_COLUMN] = pa.string()
@@ -110,7 +112,7 @@ def _is_of(name: str, kind: str) -> bool:
 
 def read_files(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The rows of the split's files. Raises CorruptFileError unless ``badBatches=quarantine``, OSError."""
-    wanted, own = file_table_schema(options), list(fields_of(FILE_TABLES[options.table][1]))
+    wanted, own = schema_of(options), list(fields_of(FILE_TABLES[options.table][1]))
     rows = (row for path, where in split.paths for row in _rows(path, where, own, options))
     while some := list(itertools.islice(rows, _ROWS)):
         yield pa.RecordBatch.from_pylist(some, schema=wanted)
@@ -165,11 +167,6 @@ DECODED_TABLES: dict[str, tuple[str, Decoder, dict[str, pa.DataType]]] = {
 """By name in lower case: the topic, the decoder of its records, and the columns."""
 
 
-def decoded_schema(options: ReadOptions) -> pa.Schema:
-    """The table's columns."""
-    return pa.schema(list({**DECODED_TABLES[options.table][2], **_DECODED}.items()))
-
-
 def decoded_source(options: ReadOptions) -> ReadOptions:
     """The records that the table is made of, as a table of their own."""
     chosen = options.selection
@@ -182,7 +179,7 @@ def decoded_source(options: ReadOptions) -> ReadOptions:
 def decode_table(batches: Iterator[pa.RecordBatch], options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The records of ``decoded_source``, decoded."""
     _, decoder, columns = DECODED_TABLES[options.table]
-    wanted = decoded_schema(options)
+    wanted = schema_of(options)
     for batch in batches:
         # Python's datetime does not reach as far as Arrow's times: they stay numbers.
         times = batch.schema.get_field_index("timestamp")

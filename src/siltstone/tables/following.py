@@ -53,18 +53,18 @@ _logger = logging.getLogger("siltstone")
 
 def as_data(offsets: Offsets) -> dict[str, dict[str, int]]:
     """``{"users": {"0": 5}}``, as Spark's Kafka source writes it into a checkpoint."""
-    found: dict[str, dict[str, int]] = {}
+    topics: dict[str, dict[str, int]] = {}
     for where, offset in sorted(offsets.items()):
-        found.setdefault(where.topic, {})[str(where.partition)] = offset
-    return found
+        topics.setdefault(where.topic, {})[str(where.partition)] = offset
+    return topics
 
 
 def of_data(data: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
-    """The other way round."""
+    """Offsets out of ``as_data``'s form."""
     return {
         TopicPartition(topic, int(partition)): int(offset)
-        for topic, each in data.items()
-        for partition, offset in each.items()
+        for topic, offsets in data.items()
+        for partition, offset in offsets.items()
     }
 
 

@@ -14,17 +14,14 @@ begins; the other rows are those of ``reading``.
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from siltstone.base import files
-from siltstone.base.config import LONG_MAX
-from siltstone.base.errors import CorruptFileError, CorruptRecordError
+from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.checksum import checksums_hold
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import RecordColumns, select
@@ -42,10 +39,8 @@ from siltstone.base.records.layout import (
 from siltstone.base.records.pieces import pieces
 from siltstone.base.records.scan import scan_batches
 from siltstone.log.dump.batches import BAD_CHECKSUM
-from siltstone.log.fetch import READ_COMMITTED, AbortedTransaction
-from siltstone.log.names import TopicPartition
 from siltstone.log.reading import in_aborted
-from siltstone.log.segments import Window, list_segments, windows
+from siltstone.log.segments import Window, windows
 from siltstone.tables.arrow import (
     BAD_COLUMN,
     BATCH_COLUMN,
@@ -57,79 +52,16 @@ from siltstone.tables.options import ReadOptions
 from siltstone.tables.reading import (
     BATCH_BYTES,
     BATCH_ROWS,
-    Decoded,
+    Chunk,
     open_pieces,
     record_schema,
     with_records,
 )
-from siltstone.tables.splits import (
-    FileSplit,
-    OffsetRange,
-    Split,
-    aborted_among,
-    aborted_of,
-    find_ranges,
-    open_again,
-    open_directories,
-    readable_end,
-)
+from siltstone.tables.splits import FileSplit, Split, aborted_among
 
 OUT_OF_ORDER = "its offsets are not above those before it and below those behind it"
 _SEARCH_BYTES = 4 << 20
 _LARGEST_BATCH = 1 << 30
-_logger = logging.getLogger("siltstone")
-
-
-def plan_quarantine(options: ReadOptions) -> list[Split]:
-    """A split for every segment: its whole file, since a damaged log seems to end at the damage.
-
-    What is above the last stable offset or the high watermark is left out, where that is not the log's end.
-    A log that is too damaged to be opened is read whole, if no offsets are asked for: its aborted
-    transactions are not known then. Raises as ``table.plan``.
-    """
-    directories, logs = open_directories(options), {}
-    for where, directory in directories.items():
-        try:
-            logs[where] = open_again(directory, where)
-        except CorruptFileError as error:
-            if options.offsets.starting is not None or options.offsets.ending is not None:
-                raise
-            _logger.warning("%s: cannot be opened (%s): its files are read as they are", directory, error)
-    ranges = find_ranges(logs, options)
-    splits = []
-    for where, directory in directories.items():
-        limits = OffsetRange(0, LONG_MAX)
-        aborted: tuple[AbortedTransaction, ...] = ()
-        if where in logs:
-            log, limits = logs[where], ranges[where]
-            if options.offsets.ending is None and readable_end(log, options.isolation) == log.log_end_offset:
-                limits = OffsetRange(limits.start, LONG_MAX)
-            if options.isolation == READ_COMMITTED:
-                aborted = aborted_of(log.view, OffsetRange(0, LONG_MAX))
-        splits += [Split(pieces=(piece,)) for piece in _whole_files(where, directory, limits, aborted)]
-    return splits
-
-
-def _whole_files(
-    where: TopicPartition, directory: Path, limits: OffsetRange, aborted: tuple[AbortedTransaction, ...]
-) -> Iterator[FileSplit]:
-    segments = list_segments(directory)
-    for segment, following in itertools.zip_longest(segments, segments[1:]):
-        behind = LONG_MAX if following is None else following.base_offset
-        start, end = max(limits.start, segment.base_offset), min(limits.end, behind)
-        if start < end and segment.size:
-            yield FileSplit(
-                where=where,
-                directory=str(directory),
-                base_offset=segment.base_offset,
-                mark=files.FileMark(segment.inode, segment.size, segment.modified_ns, following is None),
-                start=start,
-                end=end,
-                position=0,
-                end_position=segment.size,
-                size=segment.size,
-                aborted=aborted,
-            )
 
 
 def read_quarantine(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -205,7 +137,7 @@ def _bad_row(bad: BadBatch, wanted: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(arrays.values()), schema=wanted)
 
 
-_Parts = Iterator[Decoded[RecordColumns] | BadBatch]
+_Parts = Iterator[Chunk[RecordColumns] | BadBatch]
 
 
 def _sound_and_bad(piece: FileSplit, reader: files.Reader, limit: int) -> _Parts:

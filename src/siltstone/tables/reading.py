@@ -57,7 +57,7 @@ BATCH_BYTES = 8 << 20
 Columns = TypeVar("Columns", KeyColumns, RecordColumns, TimeColumns)
 Decoder = Callable[..., Columns]
 """One of the functions of ``base.records.decode`` that decode all records."""
-Decoded = tuple[Columns, Directory, RecordSource]
+Chunk = tuple[Columns, Directory, RecordSource]
 """Records, the batches that their ``batch`` counts in, and where they come from."""
 
 
@@ -82,7 +82,7 @@ def read_records(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]
     if TIME_COLUMNS.issuperset(wanted.names):
         decoder = decode_record_times
     for piece in split.pieces:
-        parts: Iterator[Decoded[Any]]
+        parts: Iterator[Chunk[Any]]
         if piece.retained is not None:
             parts = _retained(piece, unpack_offsets(piece.retained), options)
         else:
@@ -93,7 +93,7 @@ def read_records(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]
             )
 
 
-def decoded(piece: FileSplit, options: ReadOptions, decoder: Decoder[Columns]) -> Iterator[Decoded[Columns]]:
+def decoded(piece: FileSplit, options: ReadOptions, decoder: Decoder[Columns]) -> Iterator[Chunk[Columns]]:
     """The records of a piece that count, by one of the functions of ``base.records.decode``; never none at
     once.
 
@@ -114,7 +114,7 @@ def decoded(piece: FileSplit, options: ReadOptions, decoder: Decoder[Columns]) -
                 yield columns, batches, source
 
 
-def _shown(piece: FileSplit, parts: Iterator[Decoded[Columns]]) -> Iterator[Decoded[Columns]]:
+def _shown(piece: FileSplit, parts: Iterator[Chunk[Columns]]) -> Iterator[Chunk[Columns]]:
     """All records but the hidden ones."""
     if piece.hidden is None:
         yield from parts
@@ -127,7 +127,7 @@ def _shown(piece: FileSplit, parts: Iterator[Decoded[Columns]]) -> Iterator[Deco
             yield select(columns, np.flatnonzero(shown)), batches, source
 
 
-def _retained(piece: FileSplit, retained: Int64, options: ReadOptions) -> Iterator[Decoded[RecordColumns]]:
+def _retained(piece: FileSplit, retained: Int64, options: ReadOptions) -> Iterator[Chunk[RecordColumns]]:
     """The retained offsets, all of them; no other record of a v2 batch is decoded."""
     scratch, met = Scratch(), 0
     try:

@@ -16,6 +16,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import itertools
+import logging
 import os
 import secrets
 import threading
@@ -27,28 +29,22 @@ import numpy as np
 import pyarrow as pa
 
 from siltstone.base import files
+from siltstone.base.config import LONG_MAX
+from siltstone.base.errors import CorruptFileError
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.layout import Int64
 from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob, KeyCollector, merge_bucket
-from siltstone.log.fetch import READ_UNCOMMITTED
+from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, AbortedTransaction
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.lookup import RecordPlace
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLog
 from siltstone.log.reading import AtTime
-from siltstone.tables.file_tables import (
-    DECODED_TABLES,
-    FILE_TABLES,
-    decode_table,
-    decoded_schema,
-    decoded_source,
-    file_table_schema,
-    plan_files,
-    read_files,
-)
-from siltstone.tables.forensics import plan_quarantine, read_quarantine
-from siltstone.tables.options import COMPACTED, LATEST_VIEW, LOG, ReadOptions, Splitting
+from siltstone.log.segments import list_segments
+from siltstone.tables import file_tables
+from siltstone.tables.forensics import read_quarantine
+from siltstone.tables.options import COMPACTED, LATEST_VIEW, LOG, RECORDS, ReadOptions, Splitting
 from siltstone.tables.reading import decoded, read_records, record_schema
 from siltstone.tables.splits import (
     EVERYTHING,
@@ -57,20 +53,24 @@ from siltstone.tables.splits import (
     Predicate,
     Split,
     ViewRange,
+    aborted_of,
     between,
     find_ranges,
+    open_again,
+    open_directories,
     open_logs,
     pack_offsets,
+    readable_end,
     split_ranges,
     view_range,
 )
 
+_logger = logging.getLogger("siltstone")
+
 
 def schema_of(options: ReadOptions) -> pa.Schema:
     """The table's columns. Raises UsageError for unknown names."""
-    if options.table in FILE_TABLES:
-        return file_table_schema(options)
-    return decoded_schema(options) if options.table in DECODED_TABLES else record_schema(options)
+    return record_schema(options) if options.table == RECORDS else file_tables.schema_of(options)
 
 
 def plan(options: ReadOptions, predicate: Predicate = EVERYTHING) -> list[Split]:
@@ -80,12 +80,12 @@ def plan(options: ReadOptions, predicate: Predicate = EVERYTHING) -> list[Split]
     out. For ``view=latest`` the log is read here once. Raises what opening raises, UsageError,
     OffsetOutOfRangeError, LedgerError.
     """
-    if options.table in FILE_TABLES:
-        return plan_files(options)
-    if options.table in DECODED_TABLES:
-        return plan(decoded_source(options))
+    if options.table in file_tables.FILE_TABLES:
+        return file_tables.plan_files(options)
+    if options.table in file_tables.DECODED_TABLES:
+        return plan(file_tables.decoded_source(options))
     if options.quarantine:
-        return plan_quarantine(options)
+        return _plan_quarantine(options)
     with contextlib.ExitStack() as held:
         logs = open_logs(options)
         if options.view == COMPACTED:
@@ -112,11 +112,60 @@ def _sources(log: ReadOnlyLog, wanted: OffsetRange) -> list[ViewRange]:
 
 def read_split(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """A split as Arrow batches of ``schema_of``. Raises what ``reading.read_records`` raises."""
-    if options.table in FILE_TABLES:
-        return read_files(split, options)
-    if options.table in DECODED_TABLES:
-        return decode_table(read_records(split, decoded_source(options)), options)
+    if options.table in file_tables.FILE_TABLES:
+        return file_tables.read_files(split, options)
+    if options.table in file_tables.DECODED_TABLES:
+        return file_tables.decode_table(read_records(split, file_tables.decoded_source(options)), options)
     return read_quarantine(split, options) if options.quarantine else read_records(split, options)
+
+
+# badBatches=quarantine: every segment's whole file.
+
+
+def _plan_quarantine(options: ReadOptions) -> list[Split]:
+    """A split for every segment: its whole file, since a damaged log seems to end at the damage.
+
+    What is above the last stable offset or the high watermark is left out, where that is not the log's end.
+    A log that is too damaged to be opened is read whole, if no offsets are asked for: its aborted
+    transactions are not known then. Raises as ``plan``.
+    """
+    directories, logs = open_directories(options), {}
+    for where, directory in directories.items():
+        try:
+            logs[where] = open_again(directory, where)
+        except CorruptFileError as error:
+            if options.offsets.starting is not None or options.offsets.ending is not None:
+                raise
+            _logger.warning("%s: cannot be opened (%s): its files are read as they are", directory, error)
+    ranges, splits = find_ranges(logs, options), []
+    for where, directory in directories.items():
+        limits = OffsetRange(0, LONG_MAX)
+        aborted: tuple[AbortedTransaction, ...] = ()
+        if where in logs:
+            log, limits = logs[where], ranges[where]
+            if options.offsets.ending is None and readable_end(log, options.isolation) == log.log_end_offset:
+                limits = OffsetRange(limits.start, LONG_MAX)
+            if options.isolation == READ_COMMITTED:
+                aborted = aborted_of(log.view, OffsetRange(0, LONG_MAX))
+        segments = list_segments(directory)
+        for segment, following in itertools.zip_longest(segments, segments[1:]):
+            behind = LONG_MAX if following is None else following.base_offset
+            start, end = max(limits.start, segment.base_offset), min(limits.end, behind)
+            if start < end and segment.size:
+                piece = FileSplit(
+                    where=where,
+                    directory=str(directory),
+                    base_offset=segment.base_offset,
+                    mark=files.FileMark(segment.inode, segment.size, segment.modified_ns, following is None),
+                    start=start,
+                    end=end,
+                    position=0,
+                    end_position=segment.size,
+                    size=segment.size,
+                    aborted=aborted,
+                )
+                splits.append(Split(pieces=(piece,)))
+    return splits
 
 
 # view=latest: the last record of each key, found before a query's tasks start.

@@ -254,30 +254,21 @@ class _TaskWork:
         self._filling: dict[tuple[int, int], Filling] = {}
 
     def add(self, batch: pa.RecordBatch, *, sticky: int, now_ms: int) -> None:
-        if self._plan.topic is not None:
-            return self._add_to(0, batch, sticky, now_ms)
-        for topic, picked in by_value(topics_of(batch, self._known)):
-            self._add_to(topic, batch.take(pa.array(picked)), sticky, now_ms)
-        return None
-
-    def _add_to(self, topic: int, batch: pa.RecordBatch, sticky: int, now_ms: int) -> None:
-        shape, rows = self._plan.topics[topic], rows_of(batch, now_ms)
-        if shape.needs_keys and (rows.keys.size < 0).any():
-            raise UsageError(f"topic {shape.name} is compacted: each of its records needs a key")
-        numbers = shape.partitions
-        found = partitions_of(batch, rows.keys, numbers, numbers[sticky % len(numbers)])
-        for partition, picked in by_value(found):
-            self._filler(topic, partition).add(rows, picked)
-        if sum(each.pending for each in self._filling.values()) > _MOST_PENDING:
+        rows = rows_of(batch, now_ms)
+        topics = np.zeros(len(rows), np.int32)
+        if self._plan.topic is None:
+            topics = topics_of(batch, self._known)
+        for topic, of_topic in by_value(topics):
+            shape, keys = self._plan.topics[topic], taken(rows.keys, of_topic)
+            if shape.needs_keys and (keys.size < 0).any():
+                raise UsageError(f"topic {shape.name} is compacted: each of its records needs a key")
+            partitions = partitions_of(rows.partition[of_topic], keys, shape.partitions, sticky)
+            for partition, picked in by_value(partitions):
+                put = partial(self._put, topic, partition)
+                filling = Filling(shape.codec, shape.most_bytes, put)
+                self._filling.setdefault((topic, partition), filling).add(rows, of_topic[picked])
+        if sum(filling.pending for filling in self._filling.values()) > _MOST_PENDING:
             self.finish()
-
-    def _filler(self, topic: int, partition: int) -> Filling:
-        known = self._filling.get((topic, partition))
-        if known is None:
-            shape = self._plan.topics[topic]
-            known = Filling(shape.codec, shape.most_bytes, partial(self._put, topic, partition))
-            self._filling[topic, partition] = known
-        return known
 
     def _put(self, topic: int, partition: int, batch: Bytes, records: int) -> None:
         shape = self._plan.topics[topic]
@@ -289,8 +280,8 @@ class _TaskWork:
         self._writer.put(topic, partition, batch, records)
 
     def finish(self) -> None:
-        for each in self._filling.values():
-            each.flush()
+        for filling in self._filling.values():
+            filling.flush()
 
 
 def commit_plan(
@@ -404,14 +395,19 @@ _LARGEST_S = LONG_MAX // 1000
 _UNITS_A_MS = {"ms": 1, "us": 1000, "ns": 1_000_000}
 
 
+BY_KEY = -1 << 63
+"""The partition of a row that names none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Records to be written: spans a column, ``timestamp`` int64 in ms."""
+    """Records to be written: spans a column, ``timestamp`` int64 in ms, ``partition`` int64 or ``BY_KEY``."""
 
     keys: Spans
     values: Spans
     headers: Spans
     timestamp: Int64
+    partition: Int64
 
     def __len__(self) -> int:
         return len(self.timestamp)
@@ -419,16 +415,25 @@ class Rows:
 
 def rows_of(batch: pa.RecordBatch, now_ms: int) -> Rows:
     """The columns of an Arrow batch as spans; records without a time get ``now_ms``. Raises UsageError."""
-    count, found = batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
+    count, columns = batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
     none = Spans(
         data=np.zeros(1, np.uint8), start=np.zeros(count, np.int64), size=np.full(count, -1, np.int32)
     )
+    partition = columns.get("partition", pa.nulls(count, pa.int64()))
+    if not pa.types.is_integer(partition.type):
+        raise UsageError(f"partition is {partition.type}: give an int")
     return Rows(
-        keys=spans_of(found["key"]) if "key" in found else none,
-        values=spans_of(found["value"]),
-        headers=header_spans_of(found["headers"]) if "headers" in found else none,
-        timestamp=_milliseconds(found.get("timestamp"), count, now_ms),
+        keys=spans_of(columns["key"]) if "key" in columns else none,
+        values=spans_of(columns["value"]),
+        headers=header_spans_of(columns["headers"]) if "headers" in columns else none,
+        timestamp=_milliseconds(columns.get("timestamp"), count, now_ms),
+        partition=np.asarray(partition.cast(pa.int64()).fill_null(BY_KEY)),
     )
+
+
+def taken(spans: Spans, rows: Int64) -> Spans:
+    """Some rows of a column."""
+    return spans._replace(start=spans.start[rows], size=spans.size[rows])
 
 
 def _milliseconds(column: pa.Array | None, count: int, now_ms: int) -> Int64:
@@ -445,30 +450,27 @@ def _milliseconds(column: pa.Array | None, count: int, now_ms: int) -> Int64:
     return times
 
 
-def partitions_of(batch: pa.RecordBatch, keys: Spans, numbers: Sequence[int], sticky: int) -> Int32:
-    """Each row's partition: the column's, else its key's, else ``sticky``. Raises UsageError."""
-    found = np.empty(len(keys.start), np.int32)
-    given = batch.column("partition") if "partition" in batch.schema.names else None
-    if given is not None and not pa.types.is_integer(given.type):
-        raise UsageError(f"partition is {given.type}: give an int")
-    if given is None or given.null_count:
+def partitions_of(named: Int64, keys: Spans, numbers: Sequence[int], sticky: int) -> Int64:
+    """Each row's partition: the one that it names, else its key's, else one by ``sticky``. Raises
+    UsageError."""
+    by_key = named == BY_KEY
+    if by_key.any():
         if list(numbers) != list(range(len(numbers))):
             raise UsageError(
                 f"only partitions {', '.join(map(str, numbers))} are here, so a key's cannot be told: "
                 "give a column partition"
             )
-        partitions_for_keys(keys.data, keys.start, keys.size, len(numbers), found)
-        found[found < 0] = sticky
-    if given is not None:
-        told = np.asarray(given.is_valid())
-        found[told] = np.asarray(given.cast(pa.int64()).fill_null(0))[told]
-    strange = np.flatnonzero(~np.isin(found, np.array(numbers, np.int32)))
+        of_key = np.empty(len(named), np.int32)
+        partitions_for_keys(keys.data, keys.start, keys.size, len(numbers), of_key)
+        of_key[of_key < 0] = numbers[sticky % len(numbers)]
+        named = np.where(by_key, of_key, named)
+    strange = named[~np.isin(named, numbers)]
     if len(strange):
-        raise UsageError(f"there is no partition {found[strange[0]]}: it has {', '.join(map(str, numbers))}")
-    return found
+        raise UsageError(f"there is no partition {strange[0]}: it has {', '.join(map(str, numbers))}")
+    return named
 
 
-def by_value(values: Int32) -> Iterator[tuple[int, Int64]]:
+def by_value(values: Int32 | Int64) -> Iterator[tuple[int, Int64]]:
     """(value, its rows in order), for each value that there is."""
     order = np.argsort(values, kind="stable").astype(np.int64)
     ordered = values[order]
@@ -521,10 +523,7 @@ class Filling:
             self._base = self._largest = int(times[0])
         self._largest = max(self._largest, int(times.max()))
         deltas = np.arange(self._count, self._count + len(picked), dtype=np.int64)
-        keys, values, headers = (
-            Spans(data=part.data, start=part.start[picked], size=part.size[picked])
-            for part in (rows.keys, rows.values, rows.headers)
-        )
+        keys, values, headers = (taken(part, picked) for part in (rows.keys, rows.values, rows.headers))
         self.pending = encode_records(
             deltas, times - self._base, keys, values, headers, self._out, self.pending
         )
