@@ -39,8 +39,7 @@ from siltstone.runtime.embedded import NewRecord, batch_of
 from siltstone.runtime.log_cleaner import LogCleaner
 from siltstone.runtime.manager import LogManager
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.reading import read_split
-from siltstone.tables.views import plan
+from siltstone.tables.table import plan, read_split
 from tests.adversary.scene import Scene, topic_of
 
 CLEANS, COPIES, RECOVERS, OPENS, LOOKS, COMPACTS = (

@@ -235,8 +235,8 @@ class Broker:
     def _leaders(self, topic: str | None = None) -> bool | None:
         """True when every partition has a leader that answers, None before.
 
-        A broker publishes new metadata before its ReplicaManager has applied it, so a partition with a leader in
-        the metadata may still answer NOT_LEADER_OR_FOLLOWER: each is asked for its offsets as well.
+        A broker publishes new metadata before its ReplicaManager has applied it, so a partition with a leader
+        in the metadata may still answer NOT_LEADER_OR_FOLLOWER: each is asked for its offsets as well.
         """
         admin = self.admin()
         try:

@@ -15,7 +15,6 @@ import pytest
 from siltstone.base.clock import SystemClock
 from siltstone.base.codec_table import CODEC_NAMES
 from siltstone.base.errors import DirectoryLockedError
-from siltstone.log.names import TopicPartition
 from siltstone.tables.commit import StagedFile, Write, load_writes, store_write
 from siltstone.tables.writing import WriteOptions, WritePlan, commit_plan, plan_write, stage_task
 from tests.tables.writes import TYPES
@@ -110,7 +109,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
         entry = Write(
             write_id="interrupted",
             at_ms=SystemClock().now_ms(),
-            ranges={TopicPartition(TOPIC, 0): (end, end + len(interrupted))},
+            ranges={f"{TOPIC}-0": (end, end + len(interrupted))},
             staged=tuple(files),
         )
         store_write(log_dir, load_writes(log_dir), entry)

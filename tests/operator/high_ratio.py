@@ -27,7 +27,7 @@ from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.segments import list_segments
 from siltstone.tables.arrow import to_batches
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.table import plan_table, read_table
+from siltstone.tables.table import plan, read_split
 from tests.cleaner.logs import DAY, NOW, WHERE, Rec, batch, one, run, write_log
 from tests.records import twin
 
@@ -114,7 +114,7 @@ def _compact(folder: Path) -> None:
 
 def _table(folder: Path, **given: str) -> int:
     options = ReadOptions.of({"path": str(folder / "log"), **given})
-    return sum(len(batch) for split in plan_table(options) for batch in read_table(split, options))
+    return sum(len(batch) for split in plan(options) for batch in read_split(split, options))
 
 
 def _read(folder: Path) -> None:

@@ -35,7 +35,7 @@ from siltstone.log.names import CLEANER_CHECKPOINT, TopicPartition
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.runtime.manager import LogManager
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.table import plan_table
+from siltstone.tables.table import plan
 from siltstone.tables.writing import WriteOptions, plan_write
 from tests.cleaner import logs
 from tests.cleaner.logs import NOW, one
@@ -245,7 +245,7 @@ def test_what_is_read_by_a_link_ends_where_the_directory_says(directory: Path, l
     write_checkpoint(directory / "replication-offset-checkpoint", {("topic", 0): 1})
     with ReadOnlyLogs([linked]) as found:
         assert found["topic", 0].view.high_watermark == 1
-    (split,) = plan_table(ReadOptions.of({"path": str(linked)}))
+    (split,) = plan(ReadOptions.of({"path": str(linked)}))
     assert [piece.end for piece in split.pieces] == [1]
 
 

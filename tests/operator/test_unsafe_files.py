@@ -26,7 +26,7 @@ from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.segments import list_segments
 from siltstone.runtime.manager import LogManager
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.table import plan_table
+from siltstone.tables.table import plan
 from tests.operator.staged import Listing, in_process, is_root, listing, no_leftovers, stage_several
 
 SETS = ["basic", "tombstones", "codec_zstd"]
@@ -206,8 +206,8 @@ def test_who_only_reads_passes_no_segment_over(spoiled: tuple[Several, Path]) ->
         {"badBatches": "quarantine"},
     ):
         with pytest.raises(UnsafeFileError, match=path.name):
-            plan_table(ReadOptions.of({"path": str(directory), "subscribe": BAD, **options}))
-        assert plan_table(ReadOptions.of({"path": str(directory), "subscribe": "basic", **options}))
+            plan(ReadOptions.of({"path": str(directory), "subscribe": BAD, **options}))
+        assert plan(ReadOptions.of({"path": str(directory), "subscribe": "basic", **options}))
     place = Place(directories=(directory,))
     with pytest.raises(UnsafeFileError, match=path.name):
         place.look().log(bad)

@@ -9,9 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.reading import read_split, schema_of
 from siltstone.tables.splits import EVERYTHING, Predicate
-from siltstone.tables.views import plan
+from siltstone.tables.table import plan, read_split, schema_of
 from tests.log.views import write_segments
 
 

@@ -18,7 +18,8 @@ from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, Two
 from siltstone.log import replacement
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.table import AnySplit, plan_table, read_table
+from siltstone.tables.splits import Split
+from siltstone.tables.table import plan, read_split
 from tests.cleaner import logs
 from tests.cleaner.logs import NOW, one
 from tests.operator.staged import in_process
@@ -42,10 +43,10 @@ def other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files.FileStat, "device", device)
 
 
-def read(splits: list[AnySplit], options: ReadOptions) -> list[int]:
+def read(splits: list[Split], options: ReadOptions) -> list[int]:
     """The offsets of some splits, which travel as Spark ships them."""
     shipped = pickle.loads(pickle.dumps(splits))
-    found = [batch for split in shipped for batch in read_table(split, options)]
+    found = [batch for split in shipped for batch in read_split(split, options)]
     return sorted(pa.Table.from_batches(found)["offset"].to_pylist())
 
 
@@ -63,7 +64,7 @@ def test_a_view_is_read_by_what_all_machines_see(
     root: Path, other_machines: None, given: dict[str, str], offsets: list[int]
 ) -> None:
     options = ReadOptions.of({"path": str(root), **given})
-    assert read(plan_table(options), options) == offsets
+    assert read(plan(options), options) == offsets
 
 
 def test_a_ledger_is_made_and_read(root: Path, other_machines: None) -> None:
@@ -71,7 +72,7 @@ def test_a_ledger_is_made_and_read(root: Path, other_machines: None) -> None:
         compactor = TwoPhaseCompactor(InProcessCompactionEngine(), clock=ManualClock(NOW))
         compactor.compact(found["topic", 0])
     options = ReadOptions.of({"path": str(root), "view": "compacted"})
-    assert read(plan_table(options), options) == LAST
+    assert read(plan(options), options) == LAST
 
 
 def test_what_a_task_has_read_back_is_not_read_again(
@@ -90,7 +91,7 @@ def test_what_a_task_has_read_back_is_not_read_again(
 @pytest.mark.parametrize("change", ["touched", "cut", "another file", "longer"])
 def test_a_closed_segment_that_is_not_what_it_was_ends_a_view(root: Path, change: str) -> None:
     options = ReadOptions.of({"path": str(root), "view": "latest"})
-    splits = plan_table(options)
+    splits = plan(options)
     path = root / "topic-0" / f"{2:020d}.log"
     data, before = path.read_bytes(), path.stat()
     if change == "touched":
@@ -108,7 +109,7 @@ def test_a_closed_segment_that_is_not_what_it_was_ends_a_view(root: Path, change
 
 def test_the_active_segment_may_grow(root: Path) -> None:
     options = ReadOptions.of({"path": str(root), "view": "latest"})
-    splits = plan_table(options)
+    splits = plan(options)
     path = root / "topic-0" / f"{4:020d}.log"
     path.write_bytes(path.read_bytes() + one(5, "c"))
     assert read(splits, options) == LAST

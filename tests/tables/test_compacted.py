@@ -13,9 +13,8 @@ from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.reading import read_split
 from siltstone.tables.splits import Predicate
-from siltstone.tables.views import plan
+from siltstone.tables.table import plan, read_split
 from tests.cleaner.logs import NOW, Rec, batch
 from tests.log.views import write_segments
 from tests.tables.tables import log_directory, offsets, table_of

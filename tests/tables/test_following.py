@@ -16,7 +16,7 @@ from siltstone.runtime.manager import LogManager
 from siltstone.tables import following
 from siltstone.tables.following import Follower, as_data, of_data
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.reading import read_split
+from siltstone.tables.table import read_split
 from tests.log.managed import NOW, append, opened
 
 A, B = TopicPartition("events", 0), TopicPartition("events", 1)

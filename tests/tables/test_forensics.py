@@ -11,14 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from siltstone.base import files
 from siltstone.base.errors import CorruptRecordError, UsageError
 from siltstone.base.records.checksum import patch_checksums
 from siltstone.log.dump import DumpOptions, log_rows
-from siltstone.tables.forensics import judged_batches
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.splits import EVERYTHING
-from siltstone.tables.table import plan_table, read_table, table_schema
+from siltstone.tables.table import plan, read_split, schema_of
 from tests.cleaner.logs import Rec, batch, one
 from tests.golden_sets import case_names
 from tests.tables.tables import log_directory
@@ -29,9 +27,9 @@ RECORDS = 6
 
 def table_of(*paths: Path, **given: str) -> pa.Table:
     options = ReadOptions.of({"paths": "[" + ",".join(f'"{path}"' for path in paths) + "]", **given})
-    splits = plan_table(options, EVERYTHING)
+    splits = plan(options, EVERYTHING)
     return pa.Table.from_batches(
-        [each for split in splits for each in read_table(split, options)], table_schema(options)
+        [each for split in splits for each in read_split(split, options)], schema_of(options)
     )
 
 
@@ -111,10 +109,15 @@ def test_a_bad_checksum_is_a_row_and_the_rest_is_read(tmp_path: Path, codec: int
     records, bad = read(spoiled(tmp_path, batches))
     assert records == without(0, 3, 4, 7)
     assert bad == [(RECORDS * number, "checksum does not match") for number in (0, 3, 4, 7)]
-    with files.Reader(next((tmp_path / "users-0").glob("*.log"))) as reader:
-        strict = judged_batches(reader, 0, reader.stat.size, 0, quarantine=False)
+
+
+def test_without_quarantine_a_bad_checksum_fails_the_query(tmp_path: Path) -> None:
+    batches = sound()
+    batches[3] = batches[3][:-1] + bytes([batches[3][-1] ^ 1])
+    root = log_directory(tmp_path, {"users-0": {0: batches[:4], RECORDS * 4: batches[4:]}})
+    for metadata in ("false", "true"):
         with pytest.raises(CorruptRecordError, match="checksum does not match"):
-            list(strict)
+            table_of(root, includeBatchMetadata=metadata)
 
 
 def test_records_that_make_no_sense_are_a_row_with_a_sound_checksum(tmp_path: Path) -> None:

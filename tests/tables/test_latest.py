@@ -17,21 +17,19 @@ from siltstone.base import files
 from siltstone.base.errors import SourceChangedError
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLogs
-from siltstone.tables import views as latest
+from siltstone.tables import table
 from siltstone.tables.arrow import schema, to_batches
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.reading import read_split
 from siltstone.tables.splits import (
     FileSplit,
     Predicate,
-    SourceFile,
     Split,
     find_ranges,
     open_logs,
     pack_offsets,
     unpack_offsets,
 )
-from siltstone.tables.views import plan
+from siltstone.tables.table import plan, read_split
 from tests.cleaner.logs import Rec, batch
 from tests.log.views import entries_of, random_segments, write_segments
 from tests.records import twin
@@ -53,10 +51,9 @@ def test_it_is_the_last_of_each_key_whatever_the_memory(
         last = {r.key: r.offset for _, e in entries_of(partition) for r in e.records if r.key is not None}
         options = ReadOptions.of({"path": str(partition)})
         logs = open_logs(options)
-        found = latest.find_winners(
-            logs, find_ranges(logs, options), options, memory_bytes=memory, part_bytes=part
-        )
-        assert [each.tolist() for each in found.values()] == [sorted(last.values())]
+        ((where, wanted),) = find_ranges(logs, options).items()
+        found = table.find_latest(logs[where], wanted, options, memory_bytes=memory, part_bytes=part)
+        assert found.tolist() == sorted(last.values())
 
 
 @settings(max_examples=30, deadline=None)
@@ -91,16 +88,17 @@ def test_offsets_further_apart_than_32_bits_keep_their_winners(tmp_path: Path) -
     each = [batch([Rec(offset=at, key=b"k%d" % at)]) for at in far]
     partition = write_segments(tmp_path / "t-0", {0: each}, 100)
     with files.Reader(partition / f"{0:020}.log") as reader:
-        file = SourceFile(0, reader.stat.size, files.FileMark.of(reader.stat, may_grow=False))
+        mark = files.FileMark.of(reader.stat, may_grow=False)
     piece = FileSplit(
         where=TopicPartition("t", 0),
         directory=str(partition),
-        file=file,
+        base_offset=0,
+        mark=mark,
         start=0,
         end=far[-1] + 1,
         position=0,
-        end_position=file.size,
-        size=file.size,
+        end_position=mark.size,
+        size=mark.size,
         retained=pack_offsets(np.array(far)),
     )
     options = ReadOptions.of({"path": str(partition), "view": "latest", "columns": "offset"})

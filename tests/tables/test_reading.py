@@ -18,8 +18,7 @@ from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.tables import reading, splits
 from siltstone.tables.arrow import schema, to_batches
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.reading import read_split
-from siltstone.tables.views import plan
+from siltstone.tables.table import plan, read_split
 from tests.cleaner.logs import Rec, batch, one
 from tests.golden_sets import case_names, legacy_names
 from tests.log.views import random_segments, write_segments

@@ -54,8 +54,8 @@ from siltstone.runtime.topic_names import find_topic, namespace_of, persistent_n
 #
 # ::
 #
-#     .compacted/status.json   {"version": 1, "status": "SUCCESS", "lastError": "", "beganMs": …, "endedMs": …,
-#                               "succeeded": 3, "failed": 0, "removed": 4711, "entries": 12, "size": 980,
+#     .compacted/status.json   {"version": 1, "status": "SUCCESS", "lastError": "", "beganMs": …,
+#                               "endedMs": …, "succeeded": 3, "failed": 0, "removed": 4711, "entries": 12, "size": 980,
 #                               "readBytes": 52428800, "writtenBytes": 980, "seconds": 0.41}
 #     .compacted/running       claimed by whoever compacts; the claim ends with its process
 #

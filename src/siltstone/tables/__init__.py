@@ -1,4 +1,4 @@
-"""Log directories as tables: what a data source over them is, without a data source.
+"""Log directories as tables, without Spark: planned on one machine, read into Arrow on any.
 
 ::
 
@@ -7,11 +7,10 @@
         for batch in read_split(split, options):      # pyarrow.RecordBatch, the schema of schema_of(options)
             ...
 
-``options`` (texts → checked values) · ``splits`` (which bytes of which files, cut for tasks) · ``views``
-(``plan``, for every view) · ``reading`` (a split → Arrow batches) · ``arrow`` (columns → Arrow) ·
-``forensics`` (batches and damage as rows) · ``file_tables`` · ``following`` (streams) · ``batching``,
-``writing``, ``commit`` (writes) · ``table`` (which of them a query needs). No pyspark here: ``spark.source``
-puts Spark's names on it.
+``table`` (``schema_of``, ``plan``, ``read_split``) · ``options`` (texts → checked values) · ``splits`` (which
+bytes of which files, cut for tasks) · ``reading`` (a split → Arrow batches) · ``arrow`` (columns → Arrow) ·
+``forensics`` (damage as rows) · ``file_tables`` · ``following`` (streams) · ``writing``, ``commit``. No
+pyspark here: ``spark.source`` puts Spark's names on it.
 """
 
 try:

@@ -15,26 +15,40 @@ What is read is the log as it was at the call, whatever is deleted or swapped me
 from __future__ import annotations
 
 import itertools
+import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
 
+from siltstone.base.codec_table import codec_name
 from siltstone.base.errors import LedgerError, UsageError
 from siltstone.base.records.build import copy_bytes
 from siltstone.base.records.columns import RecordColumns, select
 from siltstone.base.records.kernel import kernel
-from siltstone.base.records.layout import TIMESTAMP_TYPE_BIT, Bytes, Directory, Int32, Int64
+from siltstone.base.records.layout import (
+    BATCH,
+    CODEC_MASK,
+    CONTROL_BIT,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    Bytes,
+    Directory,
+    Flags,
+    Int32,
+    Int64,
+)
 from siltstone.base.records.varint import read_varint
 from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob, KeyCollector, merge_bucket
 from siltstone.log.fetch import READ_COMMITTED, LogView
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.names import TopicPartition
+from siltstone.log.read_only import ReadOnlyLog
 from siltstone.log.reading import EARLIEST, LogReader, Polled, ReaderSettings, Start
+from siltstone.tables.options import VIEWS
 
 # From spans to Arrow's buffers, without a Python object a record.
 #
@@ -94,10 +108,9 @@ def header_spans(
             header += 1
 
 
-def _validity(is_null: Any) -> tuple[pa.Buffer | None, int]:
-    """(the bits, how many nulls); no bits where there are none."""
-    nulls = int(np.count_nonzero(is_null))
-    return (pa.py_buffer(np.packbits(~is_null, bitorder="little")), nulls) if nulls else (None, 0)
+def _validity(is_null: Flags) -> pa.Buffer | None:
+    """A bit a row, 0 where it is null; None where no row is."""
+    return pa.py_buffer(np.packbits(~is_null, bitorder="little")) if is_null.any() else None
 
 
 def bytes_array(data: Bytes, start: Int32, size: Int32, kind: pa.DataType | None = None) -> pa.Array:
@@ -107,7 +120,7 @@ def bytes_array(data: Bytes, start: Int32, size: Int32, kind: pa.DataType | None
     assert total < 1 << 31, "Arrow's offsets are int32"
     out = np.empty(total, np.uint8)
     gather(data, start, size, offsets, out)
-    validity = _validity(size < 0)[0] if nulls else None
+    validity = _validity(size < 0) if nulls else None
     buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(out)]
     return pa.Array.from_buffers(kind or pa.binary(), len(size), buffers, nulls)
 
@@ -121,9 +134,8 @@ def headers_array(columns: RecordColumns) -> pa.Array:
     keys = _text_array(columns.data, spans[0], spans[1])
     values = bytes_array(columns.data, spans[2], spans[3])
     pairs = pa.StructArray.from_arrays([keys, values], fields=list(HEADER))
-    validity, nulls = _validity(columns.header_count == 0)
-    buffers = [validity, pa.py_buffer(offsets)]
-    return pa.Array.from_buffers(HEADERS, len(columns), buffers, nulls, children=[pairs])
+    buffers = [_validity(columns.header_count == 0), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(HEADERS, len(columns), buffers, children=[pairs])
 
 
 def _text_array(data: Bytes, start: Int32, size: Int32) -> pa.Array:
@@ -165,7 +177,6 @@ def latest_offsets(reader: LogReader, collected_bytes: int = COLLECTED_BYTES) ->
     return np.sort(merge_bucket(blobs, 0, 1).offsets)
 
 
-VIEWS = ("log", "latest", "compacted")
 DEFAULT_BATCH_BYTES = 8 << 20
 _LARGEST_MS = ((1 << 63) - 1) // 1000
 
@@ -184,15 +195,13 @@ class TopicLog(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Fixed:
-    """A log that stays as it was; only readers of the compacted view ask for ``directory``."""
+class RecordSource(NamedTuple):
+    """Where records come from: a partition, and for the column ``batch`` the file, and the byte of it from
+    which the batches' positions count."""
 
-    view: LogView
-    directory: Path = Path()
-
-
-Maker = Callable[[Any, Directory, TopicPartition], pa.Array]
+    where: TopicPartition
+    path: str = ""
+    origin: int = 0
 
 
 def in_microseconds(time_ms: int) -> int:
@@ -200,54 +209,126 @@ def in_microseconds(time_ms: int) -> int:
     return min(max(time_ms, -_LARGEST_MS), _LARGEST_MS) * 1000
 
 
-def _microseconds(columns: Any, batches: Directory, where: TopicPartition) -> pa.Array:
+def _timestamps(columns: Any, batches: Directory, source: RecordSource) -> pa.Array:
     """Times that Arrow cannot hold become the nearest that it can."""
     times = np.clip(columns.timestamp, -_LARGEST_MS, _LARGEST_MS) * 1000
-    return pa.Array.from_buffers(_TYPES["timestamp"], len(times), [None, pa.py_buffer(times)], 0)
+    return pa.Array.from_buffers(TIMESTAMP, len(times), [None, pa.py_buffer(times)], 0)
 
 
-def _timestamp_types(columns: Any, batches: Directory, where: TopicPartition) -> pa.Array:
+def _timestamp_types(columns: Any, batches: Directory, source: RecordSource) -> pa.Array:
     of_batch = np.where(batches["attributes"] & TIMESTAMP_TYPE_BIT, 1, 0)
     of_batch[batches["magic"] == 0] = -1
     return pa.array(of_batch.astype(np.int32)[columns.batch])
 
 
-_TYPES: dict[str, pa.DataType] = {
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestampType": pa.int32(),
-    "headers": HEADERS,
+def _batch_structs(columns: Any, batches: Directory, source: RecordSource) -> pa.Array:
+    valid = np.ones(len(batches), np.bool_)  # a batch with a bad checksum is not decoded
+    return batch_structs(batches, valid, source, columns.batch, columns.offset)
+
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+_DDL_TYPES = {
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "string": pa.string(),
+    "timestamp": TIMESTAMP,
+    "array<string>": pa.list_(pa.string()),
 }
-_MAKERS: dict[str, Maker] = {
-    "key": lambda columns, _, __: bytes_array(columns.data, columns.key_start, columns.key_size),
-    "value": lambda columns, _, __: bytes_array(columns.data, columns.value_start, columns.value_size),
-    "topic": lambda columns, _, where: pa.repeat(pa.scalar(where.topic), len(columns)),
-    "partition": lambda columns, _, where: pa.array(np.full(len(columns), where.partition, np.int32)),
-    "offset": lambda columns, _, __: pa.array(columns.offset),
-    "timestamp": _microseconds,
-    "timestampType": _timestamp_types,
-    "headers": lambda columns, _, __: headers_array(columns),
+
+
+def fields_of(ddl: str) -> dict[str, pa.DataType]:
+    """Columns by name from ``"offset long, codec string"``, with Spark's names of types."""
+    return {name: _DDL_TYPES[kind] for name, kind in (column.split() for column in ddl.split(","))}
+
+
+BATCH_COLUMN, BAD_COLUMN = "batch", "badBatch"
+BATCH_FIELDS = pa.struct(
+    fields_of(
+        "file string, position long, size int, baseOffset long, lastOffset long, magic int, codec string, "
+        "attributes int, isTransactional boolean, isControl boolean, leaderEpoch int, producerId long, "
+        "producerEpoch int, baseSequence int, sequence int, crc long, crcValid boolean"
+    ).items()
+)
+"""``sequence`` is the record's own, -1 without a producer id; positions and sizes are bytes of ``file``."""
+_SNAKE_CASE = {re.sub("_([a-z])", lambda at: at[1].upper(), name): name for name in BATCH.names or ()}
+_HEADER_FIELDS = {field.name: _SNAKE_CASE[field.name] for field in BATCH_FIELDS if field.name in _SNAKE_CASE}
+_SEQUENCE_MASK = (1 << 31) - 1
+_CODEC_NAMES = np.array([codec_name(number) for number in range(CODEC_MASK + 1)])
+
+
+def batch_structs(
+    batches: Directory, valid: Flags, source: RecordSource, rows: Int32, offsets: Int64
+) -> pa.Array:
+    """The ``batch`` column of records with these ``offsets``, which are of these ``rows`` of ``batches``;
+    ``valid``: does each batch's checksum hold?"""
+    attributes = batches["attributes"]
+    first = batches["base_sequence"][rows].astype(np.int64)
+    # A producer's numbers begin again at 0 behind the largest (Kafka's DefaultRecordBatch).
+    sequence = (first + offsets - batches["base_offset"][rows]) & _SEQUENCE_MASK
+    sequence[first < 0] = -1
+    of_batch = {name: batches[key] for name, key in _HEADER_FIELDS.items()}
+    of_batch |= {
+        "position": batches["position"].astype(np.int64) + source.origin,
+        "codec": _CODEC_NAMES[attributes & CODEC_MASK],
+        "isTransactional": (attributes & TRANSACTIONAL_BIT) != 0,
+        "isControl": (attributes & CONTROL_BIT) != 0,
+        "crcValid": valid,
+    }
+    picked = pa.array(rows)
+    made = {name: pa.array(values).take(picked) for name, values in of_batch.items()}
+    made |= {"file": pa.repeat(pa.scalar(source.path), len(rows)), "sequence": pa.array(sequence)}
+    arrays = [made[field.name].cast(field.type) for field in BATCH_FIELDS]
+    return pa.StructArray.from_arrays(arrays, fields=list(BATCH_FIELDS))
+
+
+_COLUMNS: dict[str, tuple[pa.DataType, Callable[[Any, Directory, RecordSource], pa.Array]]] = {
+    "key": (pa.binary(), lambda columns, *_: bytes_array(columns.data, columns.key_start, columns.key_size)),
+    "value": (
+        pa.binary(),
+        lambda columns, *_: bytes_array(columns.data, columns.value_start, columns.value_size),
+    ),
+    "topic": (
+        pa.string(),
+        lambda columns, _, source: pa.repeat(pa.scalar(source.where.topic), len(columns)),
+    ),
+    "partition": (
+        pa.int32(),
+        lambda columns, _, source: pa.array(np.full(len(columns), source.where.partition, np.int32)),
+    ),
+    "offset": (pa.int64(), lambda columns, *_: pa.array(columns.offset)),
+    "timestamp": (TIMESTAMP, _timestamps),
+    "timestampType": (pa.int32(), _timestamp_types),
+    "headers": (HEADERS, lambda columns, *_: headers_array(columns)),
+    BATCH_COLUMN: (BATCH_FIELDS, _batch_structs),
+    BAD_COLUMN: (pa.string(), lambda columns, *_: pa.nulls(len(columns), pa.string())),
 }
-COLUMNS = tuple(_TYPES)
-"""Every column, in Spark's order."""
-TIME_COLUMNS = frozenset(("topic", "partition", "offset", "timestamp", "timestampType"))
+"""Each column's type, and how it is made of records, their batches and where they come from."""
+COLUMNS = tuple(name for name in _COLUMNS if name not in (BATCH_COLUMN, BAD_COLUMN))
+"""Every column of a record, in Spark's order."""
+TIME_COLUMNS = frozenset(("topic", "partition", "offset", "timestamp", "timestampType", BATCH_COLUMN))
 """The columns that ``TimeColumns`` suffice for."""
 
 
-def schema(columns: Sequence[str] | None = None, *, include_headers: bool = False) -> pa.Schema:
-    """The schema of these columns, in the order given; all but the headers unless told."""
+def schema(
+    columns: Sequence[str] | None = None,
+    *,
+    include_headers: bool = False,
+    batch_metadata: bool = False,
+    quarantine: bool = False,
+) -> pa.Schema:
+    """The schema of these columns, in the order given; all but the headers by default."""
     names = [name for name in COLUMNS if name != "headers"] if columns is None else list(columns)
     names += ["headers"] if include_headers and "headers" not in names else []
-    unknown = [name for name in names if name not in _TYPES]
+    unknown = [name for name in names if name not in COLUMNS]
     if unknown or len(set(names)) < len(names):
         raise UsageError(
             f"columns {', '.join(unknown or names)}: give some of {', '.join(COLUMNS)}, each once"
         )
-    return pa.schema([pa.field(name, _TYPES[name]) for name in names])
+    names += [BATCH_COLUMN] if batch_metadata else []
+    names += [BAD_COLUMN] if quarantine else []
+    return pa.schema([(name, _COLUMNS[name][0]) for name in names])
 
 
 class BatchOptions(TypedDict, total=False):
@@ -284,24 +365,20 @@ def to_batches(
     if view not in VIEWS or tombstones not in ("drop", "keep"):
         views = " or ".join(VIEWS)
         raise UsageError(f"view {view!r}, tombstones {tombstones!r}: give {views}, drop or keep")
-    fixed, first = _Fixed(log.view), EARLIEST if start is None else start
-
-    def reader() -> LogReader:
-        return LogReader(fixed, first, isolation=isolation, end=end, buffer_bytes=batch_bytes)
-
-    found: Iterable[Polled]
+    fixed, first = ReadOnlyLog(log.where, Path(), log.view), EARLIEST if start is None else start
+    how: ReaderSettings = {"isolation": isolation, "end": end, "buffer_bytes": batch_bytes}
+    parts: Iterable[Polled]
     if view == "compacted":
-        found = _compacted(log, first, isolation=isolation, end=end, buffer_bytes=batch_bytes)
+        parts = _compacted(log, first, how)
     elif view == "latest":
-        found = _latest(reader, tombstones == "keep")
+        parts = _latest(LogReader(fixed, first, **how), LogReader(fixed, first, **how), tombstones == "keep")
     else:
-        found = reader()
+        parts = LogReader(fixed, first, **how)
+    source = RecordSource(log.where)
     return (
         batch
-        for polled in found
-        for batch in record_batches(
-            polled.columns, polled.batches, wanted, log.where, batch_bytes=batch_bytes
-        )
+        for polled in parts
+        for batch in record_batches(polled.columns, polled.batches, wanted, source, batch_bytes=batch_bytes)
     )
 
 
@@ -313,44 +390,49 @@ def to_arrow(
     return pa.Table.from_batches(to_batches(log, start, end, **how), wanted)
 
 
-def _compacted(log: TopicLog, start: Start, **how: Unpack[ReaderSettings]) -> Iterator[Polled]:
-    """The compacted view as it is now. A ledger that came after the log was looked at needs another look."""
+def _compacted(log: TopicLog, start: Start, how: ReaderSettings) -> Iterator[Polled]:
+    """The compacted view as it is now. A ledger newer than the log's view needs the newer view."""
     directory: object = getattr(log, "directory", None)
     if not isinstance(directory, Path):
         raise UsageError(f"{log.where}: a log without a directory has no compacted view")
     while True:
         view = log.view
         try:
-            return _closing(CompactedReader(_Fixed(view, directory), start, **how))
+            return _closing(CompactedReader(ReadOnlyLog(log.where, directory, view), start, **how))
         except LedgerError:
             if log.view is view:
                 raise
 
 
 def _closing(reader: CompactedReader) -> Iterator[Polled]:
-    """All that it gives; the ledger is let go in any case."""
+    """All that it reads; the ledger is released in any case."""
     with reader:
         yield from reader
 
 
-def _latest(reader: Callable[[], LogReader], keep_tombstones: bool) -> Iterator[Polled]:
-    """Of a second reading the records that a first one found to be their keys' last."""
-    retained: Int64 = latest_offsets(reader())
-    for polled in reader():
-        offset = polled.columns.offset
-        low, high = np.searchsorted(retained, [offset[0], offset[-1] + 1]).tolist()
-        rows = np.searchsorted(offset, retained[low:high])
+def _latest(first: LogReader, second: LogReader, keep_tombstones: bool) -> Iterator[Polled]:
+    """Of a second reading the records that the first one found to be their keys' last."""
+    retained = latest_offsets(first)
+    for polled in second:
+        rows = rows_of(polled.columns.offset, retained)
         if not keep_tombstones:
             rows = rows[polled.columns.value_size[rows] >= 0]
         if len(rows):
             yield Polled(columns=select(polled.columns, rows), batches=polled.batches)
 
 
+def rows_of(present: Int64, offsets: Int64) -> Int64:
+    """The rows at which ascending ``offsets`` are found in ``present``, ascending too and not empty."""
+    low, high = np.searchsorted(offsets, [present[0], present[-1] + 1]).tolist()
+    rows = np.searchsorted(present, offsets[low:high])
+    return np.asarray(rows[present[rows] == offsets[low:high]])
+
+
 def record_batches(
     columns: Any,
     batches: Directory,
     wanted: pa.Schema,
-    where: TopicPartition,
+    source: RecordSource,
     *,
     batch_bytes: int,
     most_rows: int | None = None,
@@ -358,8 +440,8 @@ def record_batches(
     """Records, at least one, as Arrow batches of about ``batch_bytes`` and at most ``most_rows``: what is
     compressed may be many times what was read.
 
-    ``columns``: ``RecordColumns``, or others with the fields that the arrays are made of; ``batches``: where
-    their ``batch`` points.
+    ``columns``: ``RecordColumns``, or others with the fields that the columns of ``wanted`` need; their
+    ``batch`` counts in ``batches``. At most 2 GiB of keys, and of values, in a record batch.
     """
     count = len(columns)
     parts = 1 if most_rows is None else -(-count // most_rows)
@@ -369,12 +451,5 @@ def record_batches(
         edges |= set((np.flatnonzero(np.diff(behind)) + 1).tolist())
     for first, last in itertools.pairwise(sorted(edges)):
         part = columns if last - first == count else select(columns, slice(first, last))
-        yield record_batch(part, batches, wanted, where)
-
-
-def record_batch(
-    columns: Any, batches: Directory, wanted: pa.Schema, where: TopicPartition
-) -> pa.RecordBatch:
-    """Records as one Arrow batch of ``wanted``, a ``schema``; at most 2 GiB of keys, and of values."""
-    arrays = [_MAKERS[name](columns, batches, where) for name in wanted.names]
-    return pa.RecordBatch.from_arrays(arrays, schema=wanted)
+        arrays = [_COLUMNS[name][1](part, batches, source) for name in wanted.names]
+        yield pa.RecordBatch.from_arrays(arrays, schema=wanted)

@@ -15,18 +15,17 @@ live broker is refused, and nobody else appends in between.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
+import msgspec
 import numpy as np
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from siltstone.base import files
-from siltstone.base.clock import Clock
 from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, SiltstoneError
 from siltstone.base.records.layout import BATCH_OVERHEAD, CODEC_MASK, Bytes, Directory
 from siltstone.log.directory import has_own_folder
@@ -57,11 +56,9 @@ STAGED = np.dtype(
     align=True,
 )
 """One row a staged batch; ``topic`` counts in ``StagedFile.topics``."""
-_READ_BYTES = 8 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedFile:
+class StagedFile(msgspec.Struct, frozen=True, kw_only=True):
     """What one task wrote: ``stem`` is the path without its ending, "" for no records at all.
 
     ``size`` of the batches in bytes, ``directory_crc``: the directory's CRC32C; ``task`` orders the files.
@@ -74,16 +71,6 @@ class StagedFile:
     batches: int = 0
     records: int = 0
     directory_crc: int = 0
-
-    @classmethod
-    def of_data(cls, data: Mapping[str, Any]) -> StagedFile:
-        """Out of a file of JSON. Raises KeyError, TypeError, ValueError."""
-        numbers = ("task", "size", "batches", "records", "directory_crc")
-        return cls(
-            stem=str(data["stem"]),
-            topics=tuple(map(str, data["topics"])),
-            **{name: int(data[name]) for name in numbers},
-        )
 
     def directory(self) -> Directory:
         """The rows of its batches. Raises CorruptFileError, DirectoryRefusedError when it is not there."""
@@ -134,29 +121,25 @@ class StagedWriter:
         files.write_new(f"{self._stem}.directory", raw)
         self._writer.sync()
         files.sync_directory(self._stem.parent)
-        size = self._writer.size
-        self._close()
-        return StagedFile(
+        self._writer.close()
+        staged = StagedFile(
             task=task,
             stem=str(self._stem),
             topics=topics,
-            size=size,
+            size=self._writer.size,
             batches=len(directory),
             records=int(directory["count"].sum()),
             directory_crc=crc32c(raw),
         )
-
-    def _close(self) -> None:
-        if self._writer is not None:
-            self._writer.__exit__(None, None, None)
-            self._writer = None
+        self._writer = None
+        return staged
 
     def __enter__(self) -> StagedWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._writer is not None:
-            self._close()
+            self._writer.close()
             for kind in ("batches", "directory"):
                 with contextlib.suppress(FileNotFoundError):
                     files.unlink(f"{self._stem}.{kind}")
@@ -178,21 +161,12 @@ def staged_batches(staged: StagedFile) -> Iterator[tuple[TopicPartition, Bytes, 
     rows = staged.directory()
     if not len(rows):
         return
-    places = rows["position"].tolist()
     with files.Reader(f"{staged.stem}.batches") as reader:
-        first = 0
-        while first < len(rows):
-            behind = int(np.searchsorted(rows["position"], places[first] + _READ_BYTES))
-            behind = max(behind, first + 1)
-            end = places[behind] if behind < len(rows) else staged.size
-            data = np.empty(end - places[first], np.uint8)
-            if reader.read_into(data, places[first]) < len(data):
-                raise CorruptFileError(reader.path, places[first], "ends too early")
-            for topic, partition, position, size, count in rows[first:behind].tolist():
-                start = position - places[first]
-                where = TopicPartition(staged.topics[topic], partition)
-                yield where, data[start : start + size], count
-            first = behind
+        for topic, partition, position, size, count in rows.tolist():
+            batch = np.empty(size, np.uint8)
+            if reader.read_into(batch, position) < size:
+                raise CorruptFileError(reader.path, position, "ends too early")
+            yield TopicPartition(staged.topics[topic], partition), batch, count
 
 
 def remove_staged(folder: Path) -> None:
@@ -222,76 +196,51 @@ def remove_staged(folder: Path) -> None:
 
 WRITES_FILE = "siltstone-writes.json"
 MOST_KEPT = 1000
-"""Ids that are remembered; the oldest go first."""
-_VERSION = 1
+"""Ids that are remembered; the oldest are dropped first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Write:
+class Write(msgspec.Struct, frozen=True, kw_only=True):
     """One write. ``ranges``: by partition the log's end before it, and behind it; ``at_ms``: when it began.
 
-    ``epoch``: of a stream's batches, ascending; 0 for a job. ``is_named``: whoever wrote can say the same id
+    ``epoch``: of a stream's batches, ascending; 0 for a job. ``is_named``: the writer can use the same id
     again, so it is remembered. ``staged``: what is to be appended, in this order, empty once it is ``done``.
     """
 
-    write_id: str
+    write_id: str = msgspec.field(name="id")
     epoch: int = 0
-    is_named: bool = True
+    is_named: bool = msgspec.field(name="named", default=True)
     done: bool = False
     at_ms: int = 0
-    ranges: Mapping[TopicPartition, tuple[int, int]]
+    ranges: dict[str, tuple[int, int]] = {}
     staged: tuple[StagedFile, ...] = ()
 
-    @property
-    def records(self) -> int:
-        """How many were, or are to be, appended."""
-        return sum(behind - before for before, behind in self.ranges.values())
+    def __post_init__(self) -> None:
+        self.ends_before()
 
-    def as_data(self) -> dict[str, Any]:
-        """For the file."""
-        return {
-            "id": self.write_id,
-            "epoch": self.epoch,
-            "named": self.is_named,
-            "done": self.done,
-            "at_ms": self.at_ms,
-            "ranges": {str(where): list(each) for where, each in sorted(self.ranges.items())},
-            "staged": [asdict(each) for each in self.staged],
-        }
-
-    @classmethod
-    def of_data(cls, data: Mapping[str, Any]) -> Write:
-        """The other way round. Raises KeyError, TypeError, ValueError."""
-        ranges = {}
-        for name, (before, behind) in data["ranges"].items():
+    def ends_before(self) -> dict[TopicPartition, int]:
+        """Each log's end before the write. Raises ValueError for a name that is no partition's."""
+        ends = {}
+        for name, (before, _) in self.ranges.items():
             where = parse_partition(name)
             if where is None:
                 raise ValueError(f"{name} is no partition")
-            ranges[where] = (int(before), int(behind))
-        return cls(
-            write_id=str(data["id"]),
-            epoch=int(data["epoch"]),
-            is_named=bool(data["named"]),
-            done=bool(data["done"]),
-            at_ms=int(data["at_ms"]),
-            ranges=ranges,
-            staged=tuple(StagedFile.of_data(each) for each in data["staged"]),
-        )
+            ends[where] = before
+        return ends
+
+
+class _WritesFile(msgspec.Struct, frozen=True, kw_only=True):
+    version: Literal[1] = 1
+    writes: list[Write]
 
 
 def load_writes(root: Path) -> list[Write]:
     """The writes of a directory, the oldest first; none where there is no file. Raises CorruptFileError."""
     path = root / WRITES_FILE
     try:
-        raw = files.read_bytes(path)
+        return msgspec.json.decode(files.read_bytes(path), type=_WritesFile).writes
     except FileNotFoundError:
         return []
-    try:
-        found = json.loads(raw)
-        if found["version"] != _VERSION:
-            raise ValueError(f"version {found['version']}; only {_VERSION} is known")
-        return [Write.of_data(each) for each in found["writes"]]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptFileError(
             str(path),
             0,
@@ -318,8 +267,7 @@ def forget_write(root: Path, writes: list[Write], write: Write) -> list[Write]:
 
 
 def _store(root: Path, writes: list[Write]) -> list[Write]:
-    found = {"version": _VERSION, "writes": [each.as_data() for each in writes]}
-    files.replace(root / WRITES_FILE, (json.dumps(found) + "\n").encode())
+    files.replace(root / WRITES_FILE, msgspec.json.encode(_WritesFile(writes=writes)) + b"\n")
     return writes
 
 
@@ -331,31 +279,24 @@ log-append time sets."""
 _logger = logging.getLogger("siltstone")
 
 
-def commit_write(
-    manager: LogManager,
-    root: Path,
-    staged: Iterable[StagedFile],
-    *,
-    write_id: str,
-    epoch: int = 0,
-    is_named: bool = True,
-    clock: Clock,
-) -> Write:
+def commit_write(manager: LogManager, root: Path, staged: Iterable[StagedFile], write: Write) -> Write:
     """Append what tasks staged, in the order of the tasks, or nothing where it is there already.
 
-    ``manager``: of the directory ``root``, open and locked. Returns the entry: its ranges are those of the
-    first time. Staged files are gone then. Raises SiltstoneError, OSError; the logs are as before, or the
-    next write finishes it.
+    ``manager``: of the directory ``root``, open and locked; ``write``: without ranges. Returns the entry: its
+    ranges are those of the first time. Staged files are removed. Raises SiltstoneError, OSError; the logs are
+    as before, or the next write finishes it.
     """
-    ordered = sorted((each for each in staged if each.records), key=lambda each: each.task)
+    ordered = sorted((file for file in staged if file.records), key=lambda file: file.task)
     writes = finish_interrupted(manager, root)
-    known = find_write(writes, write_id, epoch)
+    known = find_write(writes, write.write_id, write.epoch)
     if known is None:
-        known = _write(manager, root, writes, _begun(manager, ordered, write_id, epoch, is_named, clock))
+        known = _write(manager, root, writes, _with_ranges(manager, ordered, write))
     else:
-        _logger.info("write %s, epoch %d: is there already; nothing was appended", write_id, epoch)
+        _logger.info(
+            "write %s, epoch %d: is there already; nothing was appended", known.write_id, write.epoch
+        )
     discard_staged(ordered)
-    _remove_abandoned(manager, load_writes(root), clock.now_ms())
+    _remove_abandoned(manager, write.at_ms)
     return known
 
 
@@ -367,7 +308,7 @@ def finish_interrupted(manager: LogManager, root: Path) -> list[Write]:
     writes = load_writes(root)
     for write in [each for each in writes if not each.done]:
         _logger.warning("write %s, epoch %d was interrupted: it is finished now", write.write_id, write.epoch)
-        for where, (before, _) in write.ranges.items():
+        for where, before in write.ends_before().items():
             _refuse_hidden(manager, root, where, before, write)
         _append(manager, write, resuming=True)
         writes = store_write(root, writes, replace(write, done=True, staged=()))
@@ -375,29 +316,16 @@ def finish_interrupted(manager: LogManager, root: Path) -> list[Write]:
     return writes
 
 
-def _begun(
-    manager: LogManager,
-    staged: Sequence[StagedFile],
-    write_id: str,
-    epoch: int,
-    is_named: bool,
-    clock: Clock,
-) -> Write:
+def _with_ranges(manager: LogManager, staged: list[StagedFile], write: Write) -> Write:
     """The entry to begin with; every log and every staged file is there."""
     counts: dict[TopicPartition, int] = {}
-    for each in staged:
-        for topic, partition, _, _, count in each.directory().tolist():
-            where = TopicPartition(each.topics[topic], partition)
+    for file in staged:
+        for topic, partition, _, _, count in file.directory().tolist():
+            where = TopicPartition(file.topics[topic], partition)
             counts[where] = counts.get(where, 0) + count
-    ends = {where: manager.get(where).log_end_offset for where in counts}
-    return Write(
-        write_id=write_id,
-        epoch=epoch,
-        is_named=is_named,
-        at_ms=clock.now_ms(),
-        ranges={where: (ends[where], ends[where] + counts[where]) for where in sorted(counts)},
-        staged=tuple(staged),
-    )
+    ends = {where: manager.get(where).log_end_offset for where in sorted(counts)}
+    ranges = {str(where): (end, end + counts[where]) for where, end in ends.items()}
+    return replace(write, ranges=ranges, staged=tuple(staged))
 
 
 def _write(manager: LogManager, root: Path, writes: list[Write], write: Write) -> Write:
@@ -417,7 +345,8 @@ def _write(manager: LogManager, root: Path, writes: list[Write], write: Write) -
 
 def _append(manager: LogManager, write: Write, *, resuming: bool = False) -> None:
     """Append the staged batches and flush; ``resuming``: those that are there already are passed over."""
-    behind = {where: before for where, (before, _) in write.ranges.items()} if resuming else {}
+    ends = write.ends_before()
+    behind = dict(ends) if resuming else {}
     for staged in write.staged:
         for where, batch, count in staged_batches(staged):
             log = manager.get(where)
@@ -426,7 +355,7 @@ def _append(manager: LogManager, write: Write, *, resuming: bool = False) -> Non
                 continue
             behind.pop(where, None)
             log.append(batch)
-    for where in write.ranges:
+    for where in ends:
         manager.get(where).flush()
 
 
@@ -459,7 +388,7 @@ def _refuse_hidden(manager: LogManager, root: Path, where: TopicPartition, befor
 def _cut_back(manager: LogManager, root: Path, writes: list[Write], write: Write) -> None:
     """Nothing of it stays; where the disk does not allow that, the next write finishes it instead."""
     try:
-        for where, (before, _) in write.ranges.items():
+        for where, before in write.ends_before().items():
             manager.truncate_to(where, before)
         forget_write(root, writes, write)
     except (SiltstoneError, OSError) as error:
@@ -474,14 +403,14 @@ def discard_staged(staged: Iterable[StagedFile]) -> None:
         remove_staged(folder)
 
 
-def _remove_abandoned(manager: LogManager, writes: Sequence[Write], now_ms: int) -> None:
-    """Staged files that no entry names and that have not grown for long: their job is gone."""
-    needed = {str(Path(each.stem).parent) for write in writes for each in write.staged}
+def _remove_abandoned(manager: LogManager, now_ms: int) -> None:
+    """Staged files that have not grown for long: their job is gone. All entries are done, so none names
+    them."""
     for where in manager:
         folder = manager.get(where).directory / STAGED_WRITES
         with contextlib.suppress(SiltstoneError, OSError):
             for run in files.entries(folder) if files.exists(folder) else []:
                 path = folder / run.name
-                old = now_ms - files.stat(path).modified_ns // 1_000_000 > ABANDONED_MS
-                if run.is_directory and old and str(path) not in needed:
+                age_ms = now_ms - files.stat(path).modified_ns // 1_000_000
+                if run.is_directory and age_ms > ABANDONED_MS:
                     remove_staged(path)

@@ -15,9 +15,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
@@ -29,12 +27,10 @@ from siltstone.log.directory import partition_files
 from siltstone.log.dump import DumpOptions, Row, dump_file, identify
 from siltstone.log.indexes import Finding
 from siltstone.log.names import TopicPartition, parse_segment_file
-from siltstone.tables.arrow import in_microseconds
-from siltstone.tables.forensics import BAD_COLUMN
+from siltstone.tables.arrow import BAD_COLUMN, fields_of, in_microseconds
 from siltstone.tables.options import PartitionSelection, ReadOptions
-from siltstone.tables.splits import open_directories
+from siltstone.tables.splits import Split, open_directories
 
-_TIME = pa.timestamp("us", tz="UTC")
 _ROWS = 16_384
 _CHECKPOINTS = (
     names.RECOVERY_CHECKPOINT,
@@ -42,84 +38,68 @@ _CHECKPOINTS = (
     names.LOG_START_CHECKPOINT,
     names.CLEANER_CHECKPOINT,
 )
-_FILE = {"topic": pa.string(), "partition": pa.int32(), "file": pa.string()}
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileTable:
-    """``kind`` of the files in a partition's directory, "" for those of the log directory; ``columns``: by
-    column the dump's name and the type."""
-
-    kind: str
-    columns: Mapping[str, tuple[str, pa.DataType]]
-
-
-def _same(**types: pa.DataType) -> dict[str, tuple[str, pa.DataType]]:
-    return {name: (name, kind) for name, kind in types.items()}
-
-
-_LONG, _INT, _FLAG = pa.int64(), pa.int32(), pa.bool_()
-FILE_TABLES: dict[str, FileTable] = {
-    "batches": FileTable(
-        kind="log",
-        columns=_same(position=_LONG, size=_INT, baseOffset=_LONG, lastOffset=_LONG, count=_INT, magic=_INT)
-        | {"codec": ("compresscodec", pa.string())}
-        | _same(attributes=_INT, timestampType=pa.string(), baseTimestamp=_TIME, maxTimestamp=_TIME)
-        | {"leaderEpoch": ("partitionLeaderEpoch", _INT)}
-        | _same(producerId=_LONG, producerEpoch=_INT, baseSequence=_INT, lastSequence=_INT)
-        | _same(isTransactional=_FLAG, isControl=_FLAG)
-        | {"deleteHorizon": ("deleteHorizonMs", _TIME)}
-        | _same(crc=_LONG)
-        | {"crcValid": ("isvalid", _FLAG)},
+FILE_TABLES = {
+    "batches": (
+        "log",
+        "position long, size int, baseOffset long, lastOffset long, count int, magic int, codec string, "
+        "attributes int, timestampType string, baseTimestamp timestamp, maxTimestamp timestamp, "
+        "leaderEpoch int, producerId long, producerEpoch int, baseSequence int, lastSequence int, "
+        "isTransactional boolean, isControl boolean, deleteHorizon timestamp, crc long, crcValid boolean",
     ),
-    "offsetindex": FileTable(kind="index", columns=_same(offset=_LONG, position=_LONG)),
-    "timeindex": FileTable(kind="timeindex", columns=_same(timestamp=_TIME, offset=_LONG)),
-    "transactionindex": FileTable(
-        kind="txnindex",
-        columns=_same(producerId=_LONG, firstOffset=_LONG, lastOffset=_LONG, lastStableOffset=_LONG),
+    "offsetindex": ("index", "offset long, position long"),
+    "timeindex": ("timeindex", "timestamp timestamp, offset long"),
+    "transactionindex": (
+        "txnindex",
+        "producerId long, firstOffset long, lastOffset long, lastStableOffset long",
     ),
-    "producersnapshots": FileTable(
-        kind=names.SNAPSHOT,
-        columns=_same(producerId=_LONG, producerEpoch=_INT, coordinatorEpoch=_INT)
-        | _same(currentTxnFirstOffset=_LONG, firstSequence=_INT, lastSequence=_INT)
-        | _same(lastOffset=_LONG, offsetDelta=_INT, lastTimestamp=_TIME),
+    "producersnapshots": (
+        names.SNAPSHOT,
+        "producerId long, producerEpoch int, coordinatorEpoch int, currentTxnFirstOffset long, "
+        "firstSequence int, lastSequence int, lastOffset long, offsetDelta int, lastTimestamp timestamp",
     ),
-    "leaderepochs": FileTable(kind="epochs", columns=_same(epoch=_INT, startOffset=_LONG)),
-    "checkpoints": FileTable(kind="", columns=_same(offset=_LONG)),
+    "leaderepochs": ("epochs", "epoch int, startOffset long"),
+    "checkpoints": ("", "offset long"),
 }
-"""By name in lower case."""
+"""By name in lower case: the kind of the files in a partition's directory ("": those of the log directory),
+and the columns behind topic, partition and file."""
+_NAMES_IN_DUMP = {
+    "codec": "compresscodec",
+    "deleteHorizon": "deleteHorizonMs",
+    "crcValid": "isvalid",
+    "state": "transactionState",
+    "timeoutMs": "transactionTimeoutMs",
+    "lastUpdateTimestamp": "transactionLastUpdateTimestampMs",
+    "startTimestamp": "transactionStartTimestampMs",
+}
+"""Columns that ``siltstone dump`` calls otherwise, as Kafka's tools do; the leader epoch only of batches."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilesSplit:
-    """What one task reads: files, each with its partition, None for one of the log directory."""
-
-    paths: tuple[tuple[str, TopicPartition | None], ...]
-
-
-def file_table_schema(options: ReadOptions) -> pa.Schema:
+def schema_of(options: ReadOptions) -> pa.Schema:
     """The table's columns."""
-    table = FILE_TABLES[options.table]
-    types = {**_FILE, **{name: kind for name, (_, kind) in table.columns.items()}}
+    if options.table in DECODED_TABLES:
+        return pa.schema(list({**DECODED_TABLES[options.table][2], **_DECODED}.items()))
+    columns = fields_of(f"topic string, partition int, file string, {FILE_TABLES[options.table][1]}")
     if options.quarantine:
-        types[BAD_COLUMN] = pa.string()
-    return pa.schema(list(types.items()))
+        columns[BAD_COLUMN] = pa.string()
+    return pa.schema(list(columns.items()))
 
 
-def plan_files(options: ReadOptions) -> list[FilesSplit]:
+def plan_files(options: ReadOptions) -> list[Split]:
     """A split for each partition that has such files, or for all checkpoints. Raises as ``open_logs``, and
     UnsafeFileError."""
-    table, found = FILE_TABLES[options.table], []
+    kind, _ = FILE_TABLES[options.table]
     directories = open_directories(options)
-    if not table.kind:
+    if not kind:
         roots = dict.fromkeys(path.parent for path in directories.values())
         places = [root / name for root in roots for name in _CHECKPOINTS]
-        return [FilesSplit(paths=tuple((str(path), None) for path in places if files.exists(path)))]
+        return [Split(paths=tuple((str(path), None) for path in places if files.exists(path)))]
+    splits = []
     for where, directory in directories.items():
-        inside = sorted(name for name in partition_files(directory) if _is_of(name, table.kind))
+        inside = sorted(name for name in partition_files(directory) if _is_of(name, kind))
         if inside:
-            found.append(FilesSplit(paths=tuple((str(directory / name), where) for name in inside)))
-    return found
+            splits.append(Split(paths=tuple((str(directory / name), where) for name in inside)))
+    return splits
 
 
 def _is_of(name: str, kind: str) -> bool:
@@ -129,39 +109,36 @@ def _is_of(name: str, kind: str) -> bool:
     return parsed is not None and parsed.kind == kind and not parsed.suffix
 
 
-def read_files(split: FilesSplit, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def read_files(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The rows of the split's files. Raises CorruptFileError unless ``badBatches=quarantine``, OSError."""
-    wanted, table = file_table_schema(options), FILE_TABLES[options.table]
-    sources = {name: source for name, (source, _) in table.columns.items()}
-    rows = (row for path, where in split.paths for row in _rows(path, where, sources, options))
+    wanted, own = schema_of(options), list(fields_of(FILE_TABLES[options.table][1]))
+    rows = (row for path, where in split.paths for row in _rows(path, where, own, options))
     while some := list(itertools.islice(rows, _ROWS)):
         yield pa.RecordBatch.from_pylist(some, schema=wanted)
 
 
-def _rows(
-    path: str, where: TopicPartition | None, sources: Mapping[str, str], options: ReadOptions
-) -> Iterator[Row]:
-    place: Row = {"file": path}
-    if where is not None:
-        place |= {"topic": where.topic, "partition": where.partition}
-    for found in dump_file(identify(path), DumpOptions()):
-        if isinstance(found, Finding):
+def _rows(path: str, where: TopicPartition | None, own: list[str], options: ReadOptions) -> Iterator[Row]:
+    for row in dump_file(identify(path), DumpOptions()):
+        if isinstance(row, Finding):
             if not options.quarantine:
-                raise CorruptFileError(found.path, found.position, found.reason)
-            yield {**place, BAD_COLUMN: f"byte {found.position}: {found.reason}"}
-        elif found["type"] != "file":
-            # A checkpoint's entry names the partition itself, be it there or not.
-            of = where or TopicPartition(found["topic"], found["partition"])
+                raise CorruptFileError(row.path, row.position, row.reason)
+            place = {} if where is None else {"topic": where.topic, "partition": where.partition}
+            yield {"file": path, **place, BAD_COLUMN: f"byte {row.position}: {row.reason}"}
+        elif row["type"] != "file":
+            # A checkpoint's entry names the partition itself, whether it exists or not.
+            of = where or TopicPartition(row["topic"], row["partition"])
             if where is not None or options.selection.has(of):
-                own = {name: _value(found.get(source), name) for name, source in sources.items()}
-                yield {"topic": of.topic, "partition": of.partition, "file": path, **own}
+                values = _values({"leaderEpoch": row.get("partitionLeaderEpoch"), **row}, own)
+                yield {"topic": of.topic, "partition": of.partition, "file": path, **values}
 
 
-def _value(value: Any, name: str) -> Any:
-    """Times are in ms in the files; -1 stands for none."""
-    if not name.lower().endswith(("timestamp", "horizon")) or value is None:
-        return value
-    return None if value < 0 else in_microseconds(value)
+def _values(row: Row, columns: Iterable[str]) -> Row:
+    """Columns of a dump's row. Times are in ms in the files, -1 stands for none."""
+    values = {name: row.get(_NAMES_IN_DUMP.get(name, name)) for name in columns}
+    for name, value in values.items():
+        if name.lower().endswith(("timestamp", "horizon")) and value is not None:
+            values[name] = None if value < 0 else in_microseconds(value)
+    return values
 
 
 # What coordinators keep, decoded: ``table=consumerOffsets`` and ``table=transactionState``.
@@ -170,126 +147,73 @@ def _value(value: Any, name: str) -> Any:
 # shows what holds, which is what ``kafka-consumer-groups`` lists. Each becomes a row; of one that cannot be
 # decoded ``undecodable`` says why.
 
-_RECORD = {
-    "isTombstone": pa.bool_(),
-    "undecodable": pa.string(),
-    "logPartition": pa.int32(),
-    "logOffset": pa.int64(),
-    "logTimestamp": _TIME,
-}
-_OFFSETS = {
-    "type": pa.string(),
-    "group": pa.string(),
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "leaderEpoch": pa.int32(),
-    "metadata": pa.string(),
-    "commitTimestamp": _TIME,
-    "expireTimestamp": _TIME,
-    "protocolType": pa.string(),
-    "generation": pa.int32(),
-    "protocol": pa.string(),
-    "leader": pa.string(),
-    "members": pa.string(),
-}
-_TRANSACTIONS = {
-    "transactionalId": pa.string(),
-    "producerId": pa.int64(),
-    "producerEpoch": pa.int32(),
-    "state": pa.string(),
-    "timeoutMs": pa.int32(),
-    "partitions": pa.list_(pa.string()),
-    "lastUpdateTimestamp": _TIME,
-    "startTimestamp": _TIME,
-}
-_TABLES: dict[str, tuple[str, Decoder, dict[str, pa.DataType]]] = {
+_DECODED = fields_of(
+    "isTombstone boolean, undecodable string, logPartition int, logOffset long, logTimestamp timestamp"
+)
+_OFFSETS = fields_of(
+    "type string, group string, topic string, partition int, offset long, leaderEpoch int, metadata string, "
+    "commitTimestamp timestamp, expireTimestamp timestamp, protocolType string, generation int, "
+    "protocol string, leader string, members string"
+)
+_TRANSACTIONS = fields_of(
+    "transactionalId string, producerId long, producerEpoch int, state string, timeoutMs int, "
+    "partitions array<string>, lastUpdateTimestamp timestamp, startTimestamp timestamp"
+)
+DECODED_TABLES: dict[str, tuple[str, Decoder, dict[str, pa.DataType]]] = {
     "consumeroffsets": ("__consumer_offsets", "offsets", _OFFSETS),
     "transactionstate": ("__transaction_state", "transactions", _TRANSACTIONS),
 }
-DECODED_TABLES = tuple(_TABLES)
-"""By name in lower case."""
-
-
-def decoded_schema(options: ReadOptions) -> pa.Schema:
-    """The table's columns."""
-    return pa.schema(list({**_TABLES[options.table][2], **_RECORD}.items()))
+"""By name in lower case: the topic, the decoder of its records, and the columns."""
 
 
 def decoded_source(options: ReadOptions) -> ReadOptions:
     """The records that the table is made of, as a table of their own."""
-    topic = _TABLES[options.table][0]
-    chosen = (
-        options.selection
-        if options.selection != PartitionSelection()
-        else PartitionSelection(subscribe=(topic,))
-    )
+    chosen = options.selection
+    if chosen == PartitionSelection():
+        chosen = PartitionSelection(subscribe=(DECODED_TABLES[options.table][0],))
     columns = ("key", "value", "partition", "offset", "timestamp")
     return dataclasses.replace(options, table="records", selection=chosen, columns=columns, quarantine=False)
 
 
-def decoded(batches: Iterator[pa.RecordBatch], options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def decode_table(batches: Iterator[pa.RecordBatch], options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The records of ``decoded_source``, decoded."""
-    _, decoder, _ = _TABLES[options.table]
-    fields: Callable[[Row], Row] = _offsets_row if decoder == "offsets" else _transaction_row
-    wanted = decoded_schema(options)
+    _, decoder, columns = DECODED_TABLES[options.table]
+    wanted = schema_of(options)
     for batch in batches:
-        times = batch.column("timestamp").cast(pa.int64()).to_pylist()
-        rows = [
-            _row(decoder, fields, record, time)
-            for record, time in zip(batch.drop_columns("timestamp").to_pylist(), times, strict=True)
-        ]
+        # Python's datetime does not reach as far as Arrow's times: they stay numbers.
+        times = batch.schema.get_field_index("timestamp")
+        numbers = batch.set_column(times, "timestamp", batch.column(times).cast(pa.int64()))
+        rows = []
+        for record in numbers.to_pylist():
+            row = decode_record(decoder, record["key"], record["value"])
+            rows.append(
+                {
+                    **_decoded_values(row, columns),
+                    "isTombstone": row.get("decodedValue") == TOMBSTONE,
+                    "undecodable": row.get("undecodable"),
+                    "logPartition": record["partition"],
+                    "logOffset": record["offset"],
+                    "logTimestamp": record["timestamp"],
+                }
+            )
         yield pa.RecordBatch.from_pylist(rows, schema=wanted)
 
 
-def _row(decoder: Decoder, fields: Callable[[Row], Row], record: Row, time: int) -> Row:
-    found = decode_record(decoder, record["key"], record["value"])
-    return {
-        **fields(found),
-        "isTombstone": found.get("decodedValue") == TOMBSTONE,
-        "undecodable": found.get("undecodable"),
-        "logPartition": record["partition"],
-        "logOffset": record["offset"],
-        "logTimestamp": time,
-    }
-
-
-def _data_of(found: Row, name: str) -> dict[str, Any]:
-    part = found.get(name)
-    return part["data"] if isinstance(part, dict) else {}
-
-
-def _offsets_row(found: Row) -> Row:
-    if "decodedKey" not in found:
+def _decoded_values(row: Row, columns: Iterable[str]) -> Row:
+    """A decoded key's and value's fields as columns."""
+    key, value = row.get("decodedKey"), row.get("decodedValue")
+    if not isinstance(key, dict):
         return {}
-    key, value = _data_of(found, "decodedKey"), _data_of(found, "decodedValue")
-    is_group = found["decodedKey"]["type"] == "2"
-    members = value.get("members")
-    return {
-        **{name: item for name, item in {**key, **value}.items() if name in _OFFSETS},
-        "type": "group" if is_group else "offset",
-        "members": None if members is None else json.dumps(members, ensure_ascii=False),
-        "commitTimestamp": _microseconds(value.get("commitTimestamp")),
-        "expireTimestamp": _microseconds(value.get("expireTimestamp")),
-    }
-
-
-def _transaction_row(found: Row) -> Row:
-    key, value = _data_of(found, "decodedKey"), _data_of(found, "decodedValue")
-    listed = value.get("transactionPartitions")
-    return {
-        "transactionalId": key.get("transactionalId"),
-        "producerId": value.get("producerId"),
-        "producerEpoch": value.get("producerEpoch"),
-        "state": value.get("transactionState"),
-        "timeoutMs": value.get("transactionTimeoutMs"),
-        "partitions": None
-        if listed is None
-        else [f"{each['topic']}-{number}" for each in listed for number in each["partitionIds"] or ()],
-        "lastUpdateTimestamp": _microseconds(value.get("transactionLastUpdateTimestampMs")),
-        "startTimestamp": _microseconds(value.get("transactionStartTimestampMs")),
-    }
-
-
-def _microseconds(ms: int | None) -> int | None:
-    return None if ms is None or ms < 0 else in_microseconds(ms)
+    data: Row = key["data"] | (value["data"] if isinstance(value, dict) else {})
+    values = _values(data, columns)
+    if "type" in values:
+        values["type"] = "group" if key["type"] == "2" else "offset"
+    if data.get("members") is not None:
+        values["members"] = json.dumps(data["members"], ensure_ascii=False)
+    if data.get("transactionPartitions") is not None:
+        values["partitions"] = [
+            f"{part['topic']}-{number}"
+            for part in data["transactionPartitions"]
+            for number in part["partitionIds"] or ()
+        ]
+    return values

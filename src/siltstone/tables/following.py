@@ -32,7 +32,16 @@ from siltstone.log.names import (
 )
 from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
 from siltstone.tables.options import LATEST, OffsetLimit, ReadOptions
-from siltstone.tables.splits import OffsetRange, Split, chosen_of, find_ranges, readable_end, split_ranges
+from siltstone.tables.splits import (
+    Logs,
+    OffsetRange,
+    Split,
+    chosen_of,
+    find_ranges,
+    readable_end,
+    split_ranges,
+    view_range,
+)
 
 Offsets = Mapping[TopicPartition, int]
 """The next offset of each partition."""
@@ -44,18 +53,18 @@ _logger = logging.getLogger("siltstone")
 
 def as_data(offsets: Offsets) -> dict[str, dict[str, int]]:
     """``{"users": {"0": 5}}``, as Spark's Kafka source writes it into a checkpoint."""
-    found: dict[str, dict[str, int]] = {}
+    topics: dict[str, dict[str, int]] = {}
     for where, offset in sorted(offsets.items()):
-        found.setdefault(where.topic, {})[str(where.partition)] = offset
-    return found
+        topics.setdefault(where.topic, {})[str(where.partition)] = offset
+    return topics
 
 
 def of_data(data: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
-    """The other way round."""
+    """Offsets out of ``as_data``'s form."""
     return {
         TopicPartition(topic, int(partition)): int(offset)
-        for topic, each in data.items()
-        for partition, offset in each.items()
+        for topic, offsets in data.items()
+        for partition, offset in offsets.items()
     }
 
 
@@ -83,7 +92,10 @@ class Follower:
 
     def ends(self) -> dict[TopicPartition, int]:
         """Up to where each log may be read now. Raises what opening raises."""
-        return {where: readable_end(log, self._options.isolation) for where, log in self._look_now().items()}
+        return self._ends_of(self._look_now())
+
+    def _ends_of(self, logs: Logs) -> dict[TopicPartition, int]:
+        return {where: readable_end(log, self._options.isolation) for where, log in logs.items()}
 
     def stop_at_ends(self) -> None:
         """From now on the ends are those of this moment (``availableNow``); new partitions are left out."""
@@ -125,28 +137,28 @@ class Follower:
     def splits(self, start: Offsets, end: Offsets) -> list[Split]:
         """What is between two offsets, cut for tasks. Raises OffsetOutOfRangeError for loss of data."""
         logs = self._look_now()
-        self._refuse_gone(end, logs)
-        ranges = {}
-        for where, behind in end.items():
-            if where in logs and start.get(where, 0) < behind:
-                ranges[where] = self._still_there(logs[where], start.get(where, 0), behind)
-        return split_ranges({where: logs[where] for where in ranges}, ranges, self._options)
+        ends = self._ends_of(logs)
+        self._refuse_gone(end, ends)
+        ranges = []
+        for where, behind in sorted(end.items()):
+            first = start.get(where, 0)
+            if where in logs and first < behind:
+                log_start = logs[where].log_start_offset
+                if first < log_start:
+                    self._lost(
+                        f"{where}: records from offset {first} on were deleted before they were read; "
+                    )
+                first = min(max(first, log_start), ends[where])
+                wanted = OffsetRange(first, max(first, min(behind, ends[where])))
+                ranges.append(view_range(logs[where], wanted))
+        return split_ranges(ranges, self._options)
 
-    def _still_there(self, log: ReadOnlyLog, start: int, end: int) -> OffsetRange:
-        first, last = log.log_start_offset, readable_end(log, self._options.isolation)
-        if start < first:
-            self._lost(f"{log.where}: records from offset {start} on were deleted before they were read; ")
-        if end > last:
-            self._lost(f"{log.where}: ends at offset {last} now, before {end}, which it had; ")
-        start = min(max(start, first), last)
-        return OffsetRange(start, max(start, min(end, last)))
-
-    def _refuse_gone(self, start: Offsets, there: Mapping[TopicPartition, Any]) -> None:
-        for where, offset in start.items():
-            if where not in there and self._target is None:
+    def _refuse_gone(self, offsets: Offsets, ends: Offsets) -> None:
+        for where, offset in offsets.items():
+            if where not in ends and self._target is None:
                 self._lost(f"{where}: is not there any more, the stream was at offset {offset}; ")
-            elif isinstance(there.get(where), int) and there[where] < offset:
-                self._lost(f"{where}: ends at offset {there[where]}, the stream was at {offset} already; ")
+            elif ends.get(where, offset) < offset:
+                self._lost(f"{where}: ends at offset {ends[where]}, the stream was at {offset} already; ")
 
     def _lost(self, what: str) -> None:
         if self._options.offsets.fail_on_data_loss:

@@ -1,67 +1,73 @@
-"""What a table over log directories is asked for: ``ReadOptions``, checked once and for all.
+"""The options of a table over log directories: ``ReadOptions``, checked once when they are parsed.
 
 Names and meanings are those of Spark's Kafka source (``KafkaSourceProvider``) where it has them; ours are
 ``path``, ``view``, ``tombstones``, ``asOfOffset``, ``asOfTimestamp``, ``isolation``, ``columns``,
-``badBatches``, ``includeBatchMetadata``, ``maxPartitionBytes`` and ``maxDecompressedMessageBytes``. What is
-given as a text is read by ``OPTIONS``: a new option is a row there and a field here.
+``badBatches``, ``includeBatchMetadata``, ``maxPartitionBytes`` and ``maxDecompressedMessageBytes``. A new
+option is a row of ``OPTIONS`` and a field here.
 """
 
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
-from typing import Any, TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote, urlsplit
+
+import msgspec
 
 from siltstone.base.errors import UnknownTopicError, UsageError
 from siltstone.base.records.codecs import DEFAULT_LIMIT
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.names import TopicPartition
 
-# Options as a data source gets them: texts by names whose case does not count.
-#
-# A table of ``Option`` says which there are; ``parse_options`` turns what was given into values and refuses
-# names that are not in it, with the nearest that is. The same for reading, streaming and writing.
+# Options as a data source gets them: texts by names whose case does not count. The same for reading,
+# streaming and writing.
 
-_SIZE = re.compile(r"(\d+)\s*(b|k|kb|m|mb|g|gb|t|tb)?", re.IGNORECASE)
-_SCALE = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
-_DURATION = re.compile(r"(\d+)\s*(ms|s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)?", re.IGNORECASE)
-_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
+_QUANTITY = re.compile(r"(\d+)\s*([a-z]*)", re.ASCII | re.IGNORECASE)
+_BYTES = {"": 1} | {unit: 1 << 10 * "bkmgt".index(unit[0]) for unit in "b k kb m mb g gb t tb".split()}
+_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_TIME_UNITS = "s sec second seconds m min minute minutes h hour hours d day days".split()
+_MS = {"": 1, "ms": 1} | {unit: _UNIT_MS[unit[0]] for unit in _TIME_UNITS}
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """``name`` as people write it, ``parse`` its text (ValueError: what is wrong with it)."""
+    """``name`` as people write it, ``parse`` for its text (ValueError: what is wrong with it), and the field
+    that holds the value."""
 
     name: str
     parse: Callable[[str], Any]
     field: str
 
 
-IGNORED = frozenset("provider location owner comment external serialization.format paths".split())
-"""What Spark hands on by itself: a catalog's properties of a table among them."""
+IGNORED = frozenset("location paths provider owner comment external serialization.format".split())
+"""What Spark passes on by itself: a catalog's properties of a table among them."""
 
 
-def parse_options(given: Mapping[str, str], table: tuple[Option, ...]) -> dict[str, Any]:
-    """Values by field. Raises UsageError for an unknown name or a text that is not allowed."""
+def parse_options(
+    texts: Mapping[str, str], table: tuple[Option, ...], ignored: frozenset[str] = IGNORED
+) -> dict[str, Any]:
+    """Values by field; of several options for one field the last of the table counts.
+
+    Raises UsageError for an unknown name or a text that is not allowed.
+    """
     known = {option.name.lower(): option for option in table}
-    found: dict[str, Any] = {}
-    for name, text in given.items():
-        lower = name.lower()
-        option = known.get(lower)
-        if option is None and (lower in IGNORED or lower.startswith(("option.", "transient_"))):
-            continue
-        if option is None:
+    by_name = {name.lower(): text for name, text in texts.items()}
+    for name in texts:
+        if name.lower() not in (*known, *ignored) and not name.lower().startswith(("option.", "transient_")):
             raise UsageError(_unknown(name, known))
-        try:
-            found[option.field] = option.parse(text)
-        except ValueError as error:
-            raise UsageError(f"option {option.name}={text!r}: {error}") from None
-    return found
+    values: dict[str, Any] = {}
+    for name, option in known.items():
+        if name in by_name:
+            try:
+                values[option.field] = option.parse(by_name[name])
+            except (ValueError, msgspec.ValidationError) as error:
+                raise UsageError(f"option {option.name}={by_name[name]!r}: {error}") from None
+    return values
 
 
 def _unknown(name: str, known: Mapping[str, Option]) -> str:
@@ -77,28 +83,16 @@ def directory(text: str) -> str:
     """A directory's name: itself, or a ``file:`` URI, as Spark's catalog writes it."""
     if not text.startswith("file:"):
         return text
-    found = urlsplit(text)
-    if found.netloc not in ("", "localhost"):
+    uri = urlsplit(text)
+    if uri.netloc not in ("", "localhost"):
         raise ValueError("give a directory of this machine")
-    return unquote(found.path)
-
-
-def boolean(text: str) -> bool:
-    """true or false."""
-    if text.lower() not in ("true", "false"):
-        raise ValueError("give true or false")
-    return text.lower() == "true"
+    return unquote(uri.path)
 
 
 def number(least: int = 0) -> Callable[[str], int]:
     """A whole number of at least ``least``."""
-
-    def parse(text: str) -> int:
-        if not re.fullmatch(r"-?\d{1,19}", text.strip(), re.ASCII) or int(text) < least:
-            raise ValueError(f"give a whole number of at least {least}")
-        return int(text)
-
-    return parse
+    kind = Annotated[int, msgspec.Meta(ge=least)]
+    return lambda text: msgspec.convert(text.strip(), kind, strict=False)
 
 
 def one_of(*allowed: str) -> Callable[[str], str]:
@@ -112,49 +106,49 @@ def one_of(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
+def _is(word: str, other: str) -> Callable[[str], bool]:
+    """Is it ``word``, and not ``other``?"""
+    return lambda text: one_of(word, other)(text) == word
+
+
 def size(text: str) -> int:
     """Bytes, with Spark's endings: ``128m``, ``1g``, ``65536``."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None or int(found[1]) == 0:
-        raise ValueError("give a size such as 128m")
-    return int(found[1]) << _SCALE[(found[2] or "").lower()[:1]]
+    return _quantity(text, _BYTES, 1, "a size such as 128m")
 
 
 def duration_ms(text: str) -> int:
     """Milliseconds from ``15m``, ``10s``, ``500ms``; a bare number is ms."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
-        raise ValueError("give a duration such as 15m")
-    unit = (found[2] or "ms").lower()
-    return int(found[1]) * (1 if unit == "ms" else _MS[unit[0]])
+    return _quantity(text, _MS, 0, "a duration such as 15m")
+
+
+def _quantity(text: str, units: Mapping[str, int], least: int, example: str) -> int:
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None or match[2].lower() not in units or int(match[1]) < least:
+        raise ValueError(f"give {example}")
+    return int(match[1]) * units[match[2].lower()]
 
 
 def time_ms(text: str) -> int:
     """Milliseconds since 1970 from themselves or from an ISO 8601 date or time; UTC where it has no zone."""
-    if re.fullmatch(r"-?\d{1,19}", text.strip(), re.ASCII):
+    if _INTEGER.fullmatch(text.strip()):
         return int(text)
     try:
-        found = datetime.fromisoformat(text.strip())
+        time = datetime.fromisoformat(text.strip())
     except ValueError:
         raise ValueError("give milliseconds since 1970, or a time such as 2026-01-01T12:00:00Z") from None
-    zoned = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-    since = zoned - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+    zoned = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return (zoned - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
 def words(text: str) -> tuple[str, ...]:
     """Comma-separated words."""
-    found = tuple(word.strip() for word in text.split(",") if word.strip())
-    if not found:
+    listed = tuple(word.strip() for word in text.split(",") if word.strip())
+    if not listed:
         raise ValueError("give at least one, separated by commas")
-    return found
+    return listed
 
 
 # Which partitions of a directory a table is over, and from where to where, as Spark's Kafka source has it.
-#
-# ``PartitionSelection`` is one of ``assign``, ``subscribe``, ``subscribePattern``, or nothing: all there are.
-# ``OffsetLimit`` is one side: the same for every partition or a number for each; an offset, or a time that
-# stands for one.
 
 EARLIEST, LATEST = -2, -1
 """Offsets that stand for a side of the log, in Kafka and in Spark's JSON."""
@@ -162,35 +156,35 @@ EARLIEST, LATEST = -2, -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSelection:
-    """Partitions by name; at most one of the three is given. ``pattern`` has to match the whole topic."""
+    """Partitions by name: at most one field is set, none for all partitions. ``pattern`` has to match the
+    whole topic."""
 
     assign: tuple[TopicPartition, ...] | None = None
     subscribe: tuple[str, ...] | None = None
     pattern: str | None = None
 
     def has(self, where: TopicPartition) -> bool:
-        """Is this partition chosen, be it there or not?"""
+        """Is this partition chosen, whether it exists or not?"""
         if self.assign is not None:
             return where in self.assign
         if self.subscribe is not None:
             return where.topic in self.subscribe
         return self.pattern is None or re.fullmatch(self.pattern, where.topic) is not None
 
-    def of(self, there: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """The chosen ones among those that are there, ascending.
+    def of(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """The chosen ones among those of a directory, ascending.
 
-        Raises UnknownTopicError for one that is named and not there; a pattern may match nothing.
+        Raises UnknownTopicError for one that is named and not among them; a pattern may match nothing.
         """
-        found = sorted(there)
-        topics = {each.topic for each in found}
-        _refuse_missing([str(each) for each in self.assign or () if each not in found], "partition")
-        _refuse_missing([name for name in self.subscribe or () if name not in topics], "topic")
-        return [each for each in found if self.has(each)]
-
-
-def _refuse_missing(missing: list[str], what: str) -> None:
-    if missing:
-        raise UnknownTopicError(f"{', '.join(missing)}: there is no such {what} in the directory")
+        present = sorted(partitions)
+        topics = {where.topic for where in present}
+        for what, missing in (
+            ("partition", [str(where) for where in self.assign or () if where not in present]),
+            ("topic", [topic for topic in self.subscribe or () if topic not in topics]),
+        ):
+            if missing:
+                raise UnknownTopicError(f"{', '.join(missing)}: there is no such {what} in the directory")
+        return [where for where in present if self.has(where)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,49 +202,41 @@ class OffsetLimit:
         """What holds for a partition. Raises KeyError where ``each`` leaves it out."""
         return self.each[where] if self.every is None else self.every
 
-
-def parse_assign(text: str) -> tuple[TopicPartition, ...]:
-    """``{"topicA":[0,1],"topicB":[2,4]}``. Raises UsageError."""
-    found: list[TopicPartition] = []
-    for topic, partitions in _object(text).items():
-        if not isinstance(partitions, list) or not all(_is_count(each) for each in partitions):
-            raise ValueError('is no JSON such as {"topicA":[0,1],"topicB":[2]}')
-        found += [TopicPartition(topic, number) for number in partitions]
-    return tuple(sorted(set(found)))
+    def is_offset(self, offset: int) -> bool:
+        """Is it this offset for some partition?"""
+        return not self.is_time and offset in (self.every, *self.each.values())
 
 
-def parse_numbers(text: str, least: int) -> dict[TopicPartition, int]:
-    """``{"topicA":{"0":23,"1":-2}}``, numbers from ``least`` on. Raises ValueError."""
-    found: dict[TopicPartition, int] = {}
-    for topic, numbers in _object(text).items():
-        if not isinstance(numbers, dict):
-            raise ValueError('is no JSON such as {"topicA":{"0":23,"1":345}}')
-        for partition, number in numbers.items():
-            if (
-                not re.fullmatch(r"\d{1,10}", partition, re.ASCII)
-                or type(number) is not int
-                or number < least
-            ):
-                raise ValueError(f"{topic}-{partition}: {number!r} is not allowed here")
-            found[TopicPartition(topic, int(partition))] = number
-    return found
+_Number = Annotated[int, msgspec.Meta(ge=0)]
 
 
-def _object(text: str) -> dict[str, Any]:
+def _json(text: str, kind: Any, example: str) -> Any:
     try:
-        found = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"is no JSON: {error.msg}") from None
-    if not isinstance(found, dict):
-        raise ValueError("is no JSON object")
-    return found
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"is no JSON such as {example}: {error}") from None
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
+def _assign(text: str) -> tuple[TopicPartition, ...]:
+    topics = _json(text, dict[str, list[_Number]], '{"topicA":[0,1],"topicB":[2]}')
+    return tuple(
+        sorted({TopicPartition(topic, number) for topic, listed in topics.items() for number in listed})
+    )
 
 
-LOG, LATEST_VIEW, COMPACTED = "log", "latest", "compacted"
+def _limits(text: str, least: int, *, is_time: bool = False) -> OffsetLimit:
+    """``{"topicA":{"0":23,"1":-2}}``, numbers from ``least`` on."""
+    topics = _json(text, dict[str, dict[_Number, int]], '{"topicA":{"0":23,"1":345}}')
+    each = {
+        TopicPartition(topic, number): limit for topic in topics for number, limit in topics[topic].items()
+    }
+    for where, limit in each.items():
+        if limit < least:
+            raise ValueError(f"{where}: {limit} is not allowed here")
+    return OffsetLimit(each=each, is_time=is_time)
+
+
+LOG, LATEST_VIEW, COMPACTED = VIEWS = ("log", "latest", "compacted")
 RECORDS = "records"
 _OTHER_TABLES = (
     "batches offsetIndex timeIndex transactionIndex producerSnapshots leaderEpochs checkpoints "
@@ -314,26 +300,23 @@ class ReadOptions:
     table: str = RECORDS
 
     @classmethod
-    def of(cls, given: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
+    def of(cls, texts: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
         """From texts by name, whatever their case. Raises UsageError that says what is allowed.
 
         ``streaming``: for ``readStream``, where a side may be "latest" and there is no ending.
         """
-        found = parse_options(given, OPTIONS)
-        if sum(name in found for name in ("assign", "subscribe", "pattern")) > 1:
-            raise UsageError("give one of assign, subscribe and subscribePattern, not several")
-        found["starting"], found["ending"] = _side(found, "starting"), _side(found, "ending")
-        found["as_of"] = _as_of(found)
-        paths = found.pop("path", ()) or _paths(given)
-        if not paths:
+        for names in (("assign", "subscribe", "subscribePattern"), ("asOfOffset", "asOfTimestamp")):
+            if sum(name.lower() in map(str.lower, names) for name in texts) > 1:
+                raise UsageError(f"give one of {' and '.join(names)}, not several")
+        values = parse_options(texts, OPTIONS)
+        if not values.get("paths"):
             raise UsageError("option 'path' is missing: give a Kafka log directory or one partition's")
         options = cls(
-            paths=paths,
-            selection=_part_of(PartitionSelection, found),
-            offsets=_part_of(OffsetLimits, found),
-            splitting=_part_of(Splitting, found),
-            triggers=_part_of(Triggers, found),
-            **found,
+            selection=_part_of(PartitionSelection, values),
+            offsets=_part_of(OffsetLimits, values),
+            splitting=_part_of(Splitting, values),
+            triggers=_part_of(Triggers, values),
+            **values,
         )
         _refuse_contradictions(options, streaming)
         return options
@@ -342,32 +325,9 @@ class ReadOptions:
 Part = TypeVar("Part", PartitionSelection, OffsetLimits, Splitting, Triggers)
 
 
-def _part_of(kind: type[Part], found: dict[str, Any]) -> Part:
-    """Take the fields of a part out of ``found``."""
-    return kind(**{each.name: found.pop(each.name) for each in fields(kind) if each.name in found})
-
-
-def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
-    """Several directories, as Spark hands on ``load([…])``, or the location of a catalog's table."""
-    texts = {name.lower(): text for name, text in given.items()}
-    listed = json.loads(texts.get("paths", "[]")) or [texts[name] for name in ("location",) if name in texts]
-    return tuple(directory(each) for each in listed)
-
-
-def _side(found: dict[str, Any], side: str) -> OffsetLimit | None:
-    """Spark's precedence: one time for all, then times, then offsets."""
-    given: list[OffsetLimit] = [
-        found.pop(name) for kind in ("time", "times", "offsets") if (name := f"{side}_{kind}") in found
-    ]
-    return given[0] if given else None
-
-
-def _as_of(found: dict[str, Any]) -> OffsetLimit | None:
-    offset: OffsetLimit | None = found.pop("as_of_offset", None)
-    time: OffsetLimit | None = found.pop("as_of_time", None)
-    if offset is not None and time is not None:
-        raise UsageError("give asOfOffset or asOfTimestamp, not both")
-    return offset if offset is not None else time
+def _part_of(kind: type[Part], values: dict[str, Any]) -> Part:
+    """Take the fields of a part out of ``values``."""
+    return kind(**{each.name: values.pop(each.name) for each in fields(kind) if each.name in values})
 
 
 def _refuse_contradictions(options: ReadOptions, streaming: bool) -> None:
@@ -386,25 +346,21 @@ def _refuse_contradictions(options: ReadOptions, streaming: bool) -> None:
         raise UsageError("includeBatchMetadata is for the records of view=log")
     if options.table != RECORDS and (options.columns is not None or options.include_headers or streaming):
         raise UsageError(f"table={options.table} has columns of its own, and is no stream: use select")
-    if not streaming and limits.starting is not None and LATEST in _offsets(limits.starting):
+    if not streaming and limits.starting is not None and limits.starting.is_offset(LATEST):
         raise UsageError("startingOffsets: a batch query cannot start at the latest offset")
-    if limits.ending is not None and EARLIEST in _offsets(limits.ending):
+    if limits.ending is not None and limits.ending.is_offset(EARLIEST):
         raise UsageError("endingOffsets: a query cannot end at the earliest offset")
 
 
-def _offsets(bound: OffsetLimit) -> list[int]:
-    return [] if bound.is_time else [bound.every or 0, *bound.each.values()]
-
-
-def _offset_bound(text: str) -> OffsetLimit:
+def _offset_limit(text: str) -> OffsetLimit:
     """``earliest``, ``latest`` or JSON by partition."""
-    if text.strip().lower() in ("earliest", "latest"):
-        return OffsetLimit(every=EARLIEST if text.strip().lower() == "earliest" else LATEST)
-    return OffsetLimit(each=parse_numbers(text, EARLIEST))
+    sides = {"earliest": EARLIEST, "latest": LATEST}
+    side = sides.get(text.strip().lower())
+    return _limits(text, EARLIEST) if side is None else OffsetLimit(every=side)
 
 
 def _times(text: str) -> OffsetLimit:
-    return OffsetLimit(each=parse_numbers(text, 0), is_time=True)
+    return _limits(text, 0, is_time=True)
 
 
 def _one_time(text: str) -> OffsetLimit:
@@ -413,9 +369,7 @@ def _one_time(text: str) -> OffsetLimit:
 
 def _as_of_offset(text: str) -> OffsetLimit:
     """An offset for every partition, or JSON by partition."""
-    if text.strip().startswith("{"):
-        return OffsetLimit(each=parse_numbers(text, 0))
-    return OffsetLimit(every=number()(text))
+    return _limits(text, 0) if text.strip().startswith("{") else OffsetLimit(every=number()(text))
 
 
 def _pattern(text: str) -> str:
@@ -426,39 +380,39 @@ def _pattern(text: str) -> str:
     return text
 
 
+_boolean = _is("true", "false")
 OPTIONS: tuple[Option, ...] = (
-    Option("path", lambda text: (directory(text),), "path"),
-    Option("assign", parse_assign, "assign"),
+    Option("location", lambda text: (directory(text),), "paths"),
+    Option("paths", lambda text: tuple(map(directory, _json(text, list[str], '["/a","/b"]'))), "paths"),
+    Option("path", lambda text: (directory(text),), "paths"),
+    Option("assign", _assign, "assign"),
     Option("subscribe", words, "subscribe"),
     Option("subscribePattern", _pattern, "pattern"),
-    Option("startingTimestamp", _one_time, "starting_time"),
-    Option("startingOffsetsByTimestamp", _times, "starting_times"),
-    Option("startingOffsets", _offset_bound, "starting_offsets"),
-    Option("endingTimestamp", _one_time, "ending_time"),
-    Option("endingOffsetsByTimestamp", _times, "ending_times"),
-    Option("endingOffsets", _offset_bound, "ending_offsets"),
-    Option(
-        "startingOffsetsByTimestampStrategy",
-        lambda text: one_of("error", "latest")(text) == "latest",
-        "latest_without_match",
-    ),
-    Option("failOnDataLoss", boolean, "fail_on_data_loss"),
+    Option("startingOffsets", _offset_limit, "starting"),
+    Option("startingOffsetsByTimestamp", _times, "starting"),
+    Option("startingTimestamp", _one_time, "starting"),
+    Option("endingOffsets", _offset_limit, "ending"),
+    Option("endingOffsetsByTimestamp", _times, "ending"),
+    Option("endingTimestamp", _one_time, "ending"),
+    Option("startingOffsetsByTimestampStrategy", _is("latest", "error"), "latest_without_match"),
+    Option("failOnDataLoss", _boolean, "fail_on_data_loss"),
     Option("minPartitions", number(1), "min_partitions"),
     Option("maxPartitionBytes", size, "max_partition_bytes"),
     Option("maxRecordsPerPartition", number(1), "max_records_per_partition"),
     Option("maxDecompressedMessageBytes", size, "max_decompressed_message_bytes"),
-    Option("includeHeaders", boolean, "include_headers"),
+    Option("includeHeaders", _boolean, "include_headers"),
     Option("columns", words, "columns"),
-    Option("view", one_of(LOG, LATEST_VIEW, COMPACTED), "view"),
-    Option("tombstones", lambda text: one_of("drop", "keep")(text) == "keep", "keep_tombstones"),
-    Option("asOfOffset", _as_of_offset, "as_of_offset"),
-    Option("asOfTimestamp", _one_time, "as_of_time"),
+    Option("view", one_of(*VIEWS), "view"),
+    Option("tombstones", _is("keep", "drop"), "keep_tombstones"),
+    Option("asOfOffset", _as_of_offset, "as_of"),
+    Option("asOfTimestamp", _one_time, "as_of"),
     Option("isolation", one_of(READ_COMMITTED, READ_UNCOMMITTED), "isolation"),
-    Option("badBatches", lambda text: one_of("fail", "quarantine")(text) == "quarantine", "quarantine"),
-    Option("includeBatchMetadata", boolean, "batch_metadata"),
+    Option("badBatches", _is("quarantine", "fail"), "quarantine"),
+    Option("includeBatchMetadata", _boolean, "batch_metadata"),
     Option("table", one_of(RECORDS, *map(str.lower, _OTHER_TABLES)), "table"),
     Option("maxOffsetsPerTrigger", number(1), "max_offsets_per_trigger"),
     Option("minOffsetsPerTrigger", number(1), "min_offsets_per_trigger"),
     Option("maxTriggerDelay", duration_ms, "max_trigger_delay_ms"),
 )
-"""Every option for reading, in Spark's spelling; ``view=compacted`` is the ledger and the tail behind it."""
+"""Every option for reading, in Spark's spelling; the order is Spark's precedence: one time before times by
+partition before offsets, ``path`` before the several of ``load([…])`` before a catalog table's location."""

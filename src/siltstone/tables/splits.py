@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from siltstone.base import files
+from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptRecordError, OffsetOutOfRangeError, UsageError
 from siltstone.base.records.layout import Int64
 from siltstone.log.fetch import READ_COMMITTED, LogView
@@ -75,7 +76,7 @@ def between(offsets: Int64, start: int, end: int) -> Int64:
 
 # The logs that a table is over, as they are now: opened without a lock and without changing a byte.
 
-Bound = TypeVar("Bound")
+Value = TypeVar("Value", str, int)
 Logs = Mapping[TopicPartition, ReadOnlyLog]
 
 
@@ -130,19 +131,23 @@ def find_ranges(logs: Logs, options: ReadOptions) -> dict[TopicPartition, Offset
     limits = options.offsets
     for limit, name in ((limits.starting, "starting"), (limits.ending, "ending"), (limits.as_of, "asOf")):
         _refuse_others(limit, logs, name)
-    found = {}
+    ranges = {}
     for where, log in logs.items():
-        start = start_offset(log, options)
-        end = _as_of(log, options) if limits.as_of is not None else _end_offset(log, options)
-        found[where] = OffsetRange(start, max(start, end))
-    return found
+        start = _start_offset(log, options)
+        end = _offset_at(log, limits.ending or OffsetLimit(every=LATEST), options)
+        if limits.as_of is not None:
+            end = _as_of(log, limits.as_of, options)
+        elif end is None:
+            end = readable_end(log, options.isolation)
+        ranges[where] = OffsetRange(start, max(start, end))
+    return ranges
 
 
-def _refuse_others(bound: OffsetLimit | None, logs: Logs, name: str) -> None:
-    if bound is None or bound.every is not None or set(bound.each) == set(logs):
+def _refuse_others(limit: OffsetLimit | None, logs: Logs, name: str) -> None:
+    if limit is None or limit.every is not None or set(limit.each) == set(logs):
         return
-    missing = ", ".join(str(each) for each in sorted(set(logs) - set(bound.each)))
-    too_many = ", ".join(str(each) for each in sorted(set(bound.each) - set(logs)))
+    missing = ", ".join(map(str, sorted(set(logs) - set(limit.each))))
+    too_many = ", ".join(map(str, sorted(set(limit.each) - set(logs))))
     raise UsageError(
         f"{name} offsets must name every partition that is read, and no other"
         + (f"; missing: {missing} (-2 is the earliest, -1 the latest)" if missing else "")
@@ -150,56 +155,44 @@ def _refuse_others(bound: OffsetLimit | None, logs: Logs, name: str) -> None:
     )
 
 
-def start_offset(log: ReadOnlyLog, options: ReadOptions) -> int:
-    """Where reading starts. Raises OffsetOutOfRangeError, UsageError where no record is that late."""
-    first, limit = log.log_start_offset, readable_end(log, options.isolation)
+def _start_offset(log: ReadOnlyLog, options: ReadOptions) -> int:
     starting = options.offsets.starting or OffsetLimit(every=EARLIEST)
-    given = starting.of(log.where)
-    if not starting.is_time:
-        return first if given == EARLIEST else limit if given == LATEST else _inside(log, given, options)
-    place = log.offset_for_time(given)
-    if place is not None:
-        return min(max(place.offset, first), limit)
+    start = _offset_at(log, starting, options)
+    if start is not None:
+        return start
     if options.offsets.latest_without_match:
-        return limit
+        return readable_end(log, options.isolation)
     raise UsageError(
-        f"{log.where}: no record at or after {given} ms; "
+        f"{log.where}: no record at or after {starting.of(log.where)} ms; "
         "startingOffsetsByTimestampStrategy=latest starts at the end then"
     )
 
 
-def _end_offset(log: ReadOnlyLog, options: ReadOptions) -> int:
-    limit = readable_end(log, options.isolation)
-    ending = options.offsets.ending or OffsetLimit(every=LATEST)
-    given = ending.of(log.where)
-    if not ending.is_time:
-        return limit if given == LATEST else _inside(log, given, options)
-    place = log.offset_for_time(given)
-    return limit if place is None else min(place.offset, limit)
-
-
-def _inside(log: ReadOnlyLog, offset: int, options: ReadOptions) -> int:
-    """An offset that was given, if the log has it."""
-    first, limit = log.log_start_offset, readable_end(log, options.isolation)
-    if first <= offset <= limit:
-        return offset
-    if options.offsets.fail_on_data_loss:
+def _offset_at(log: ReadOnlyLog, limit: OffsetLimit, options: ReadOptions) -> int | None:
+    """The offset that a limit stands for, one that the log has; None for a time after its last record."""
+    first, end = log.log_start_offset, readable_end(log, options.isolation)
+    offset = limit.of(log.where)
+    if limit.is_time:
+        place = log.offset_for_time(offset)
+        return None if place is None else min(max(place.offset, first), end)
+    if offset in (EARLIEST, LATEST):
+        return first if offset == EARLIEST else end
+    if options.offsets.fail_on_data_loss and not first <= offset <= end:
         raise OffsetOutOfRangeError(
-            f"{log.where}: offset {offset} is outside {first} to {limit}: deleted, or not there yet; "
+            f"{log.where}: offset {offset} is outside {first} to {end}: deleted, or not there yet; "
             "failOnDataLoss=false reads what there is"
         )
-    return min(max(offset, first), limit)
+    return min(max(offset, first), end)
 
 
-def _as_of(log: ReadOnlyLog, options: ReadOptions) -> int:
+def _as_of(log: ReadOnlyLog, limit: OffsetLimit, options: ReadOptions) -> int:
     """The end of the log as it was: behind an offset, or before the first record that is later."""
-    assert options.offsets.as_of is not None
-    limit, given = readable_end(log, options.isolation), options.offsets.as_of.of(log.where)
-    if options.offsets.as_of.is_time:
-        place = log.offset_for_time(given + 1)
-        end = limit if place is None else min(place.offset, limit)
+    end, last = readable_end(log, options.isolation), limit.of(log.where)
+    if limit.is_time:
+        place = log.offset_for_time(last + 1)
+        end = end if place is None else min(place.offset, end)
     else:
-        end = min(given + 1, limit)
+        end = min(last + 1, end)
     if options.offsets.fail_on_data_loss:
         _refuse_unknown_past(log, end, options)
     return end
@@ -224,27 +217,19 @@ OPEN_COST = 4 << 20
 """What a task costs, in bytes that it could have read meanwhile: smaller pieces are put together."""
 
 
-class SourceFile(NamedTuple):
-    """A segment's log as it was found: ``size`` in bytes is what of it may be read, ``mark`` what it is known
-    by on every machine."""
-
-    base_offset: int
-    size: int
-    mark: files.FileMark
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSplit:
     """Offsets ``[start, end)`` of a partition, in bytes ``[position, end_position)`` of one segment's file.
 
-    ``size``: the bytes that count for this piece, where two share a batch. ``aborted``: the transactions
-    whose records do not count. ``retained``: None, or which records stay; ``hidden``: None, or which do not
-    (``pack_offsets``).
+    ``mark``: what the file is known by on every machine. ``size``: the bytes that count for this piece, where
+    two share a batch. ``aborted``: the transactions whose records do not count. ``retained``: None, or which
+    records stay; ``hidden``: None, or which do not (``pack_offsets``).
     """
 
     where: TopicPartition
     directory: str
-    file: SourceFile
+    base_offset: int
+    mark: files.FileMark
     start: int
     end: int
     position: int
@@ -268,26 +253,11 @@ class ViewRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """What one task reads, piece after piece."""
+    """What one task reads, piece after piece; of a table of files, ``paths``: files, each with its partition,
+    None for a file of the log directory."""
 
-    pieces: tuple[FileSplit, ...]
-
-    @property
-    def size(self) -> int:
-        """Bytes that are about to be read."""
-        return sum(piece.size for piece in self.pieces)
-
-
-def split_ranges(
-    logs: Mapping[TopicPartition, ReadOnlyLog],
-    ranges: Mapping[TopicPartition, OffsetRange],
-    options: ReadOptions,
-) -> list[Split]:
-    """Cut offset ranges into splits, as ``options.splitting`` says.
-
-    In order of partition and offset. Empty ranges give nothing.
-    """
-    return split_sources([view_range(logs[where], ranges[where]) for where in sorted(ranges)], options)
+    pieces: tuple[FileSplit, ...] = ()
+    paths: tuple[tuple[str, TopicPartition | None], ...] = ()
 
 
 def view_range(log: ReadOnlyLog, wanted: OffsetRange) -> ViewRange:
@@ -295,11 +265,14 @@ def view_range(log: ReadOnlyLog, wanted: OffsetRange) -> ViewRange:
     return ViewRange(where=log.where, directory=str(log.directory), view=log.view, wanted=wanted)
 
 
-def split_sources(sources: Iterable[ViewRange], options: ReadOptions) -> list[Split]:
-    """As ``split_ranges``, in the order of the sources."""
-    whole = [(each, piece) for each in sources for piece in _by_segment(each, options.isolation)]
+def split_ranges(ranges: Iterable[ViewRange], options: ReadOptions) -> list[Split]:
+    """Cut offset ranges into splits, as ``options.splitting`` says, in their order.
+
+    Empty ranges give nothing.
+    """
+    whole = [pair for source in ranges for pair in _by_segment(source, options.isolation)]
     target = _target([piece for _, piece in whole], options)
-    cut = [part for source, piece in whole for part in _cut(source.view, piece, target)]
+    cut = [part for segment, piece in whole for part in _cut(segment, piece, target)]
     most = options.splitting.max_records_per_partition
     if most is not None:
         cut = [part for piece in cut for part in _by_records(piece, most)]
@@ -314,11 +287,11 @@ def _target(pieces: list[FileSplit], options: ReadOptions) -> int:
     splitting = options.splitting
     if splitting.min_partitions is not None:
         return max(1, min(splitting.max_partition_bytes, total // splitting.min_partitions))
-    each = (total + OPEN_COST * len(pieces)) // (os.cpu_count() or 1)
-    return max(1, min(splitting.max_partition_bytes, max(OPEN_COST, each)))
+    for_a_core = (total + OPEN_COST * len(pieces)) // (os.cpu_count() or 1)
+    return max(1, min(splitting.max_partition_bytes, max(OPEN_COST, for_a_core)))
 
 
-def _by_segment(source: ViewRange, isolation: str) -> Iterator[FileSplit]:
+def _by_segment(source: ViewRange, isolation: str) -> Iterator[tuple[LiveSegment, FileSplit]]:
     """A piece for every segment that holds some of the offsets."""
     view, wanted = source.view, source.wanted
     aborted = aborted_of(view, wanted) if isolation == READ_COMMITTED else ()
@@ -334,10 +307,12 @@ def _by_segment(source: ViewRange, isolation: str) -> Iterator[FileSplit]:
         end_position = size if end == behind else _end_position(segment, end, size)
         if end_position <= first.position:
             continue
-        yield FileSplit(
+        is_last = number == len(view.segments) - 1
+        piece = FileSplit(
             where=source.where,
             directory=source.directory,
-            file=_source(segment, size, is_last=number == len(view.segments) - 1),
+            base_offset=segment.base_offset,
+            mark=files.FileMark.of(segment.reader.stat, may_grow=is_last),
             start=start,
             end=end,
             position=first.position,
@@ -346,6 +321,7 @@ def _by_segment(source: ViewRange, isolation: str) -> Iterator[FileSplit]:
             aborted=aborted_among(aborted, start, end),
             hidden=None if source.hidden is None else pack_offsets(between(source.hidden, start, end)),
         )
+        yield segment, piece
 
 
 def _base_behind(view: LogView, number: int) -> int:
@@ -363,85 +339,74 @@ def _end_position(segment: LiveSegment, end: int, size: int) -> int:
     return place.position if is_above else place.position + place.size
 
 
-def _source(segment: LiveSegment, size: int, *, is_last: bool) -> SourceFile:
-    mark = files.FileMark.of(segment.reader.stat, may_grow=is_last)
-    return SourceFile(segment.base_offset, size, mark)
-
-
 def aborted_of(view: LogView, wanted: OffsetRange) -> tuple[AbortedTransaction, ...]:
     """All aborted transactions with records in the range: one may end in a later segment."""
-    found = []
+    aborted = []
     for number, segment in enumerate(view.segments):
         if _base_behind(view, number) > wanted.start:
             for producer_id, first, last, stable in segment.aborted():
-                if last >= wanted.start and first < wanted.end:
-                    found.append(AbortedTransaction(producer_id, first, last, stable))
+                aborted.append(AbortedTransaction(producer_id, first, last, stable))
                 if stable >= wanted.end:
-                    return tuple(found)
-    return tuple(found)
+                    return aborted_among(tuple(aborted), wanted.start, wanted.end)
+    return aborted_among(tuple(aborted), wanted.start, wanted.end)
 
 
-def _cut(view: LogView, piece: FileSplit, target: int) -> Iterator[FileSplit]:
+def _cut(segment: LiveSegment, piece: FileSplit, target: int) -> Iterator[FileSplit]:
     """A segment's piece in parts of about ``target`` bytes, at batches."""
     count = -(-piece.size // target)
-    (segment,) = (each for each in view.segments if each.base_offset == piece.file.base_offset)
     wanted = np.linspace(piece.position, piece.end_position, count, endpoint=False).astype(np.int64)[1:]
-    for offset, position in _places_behind(segment, piece, wanted.tolist()):
-        if not piece.start < offset < piece.end or not piece.position < position < piece.end_position:
-            continue
-        head, piece = _cut_at(piece, offset, position, position)
-        yield head
+    for offset, position in _batch_ends(segment, piece, wanted):
+        if piece.start < offset < piece.end and piece.position < position < piece.end_position:
+            head, piece = _cut_at(piece, offset, position, position)
+            yield head
     yield piece
 
 
-def _places_behind(segment: LiveSegment, piece: FileSplit, wanted: list[int]) -> Iterator[tuple[int, int]]:
-    """(offset, position) of a batch's end near each of the positions."""
-    if not wanted:
-        return
-    if not len(segment.offset_index):
-        yield from _places_by_headers(segment, piece, wanted)
-        return
-    for position in wanted:
-        entry = segment.offset_index.first_at(position)
-        if entry is None or not 0 <= entry[1] < piece.end_position:
-            continue
-        try:
-            header = next(batch_headers(segment.reader, start=entry[1], end=piece.end_position))[0]
-        except CorruptRecordError:
-            continue  # the index is wrong, or the log: who reads it will say so
-        if header["base_offset"] <= segment.base_offset + entry[0]:
-            yield int(header["last_offset"]) + 1, int(header["position"] + header["size"])
-
-
-def _places_by_headers(
-    segment: LiveSegment, piece: FileSplit, wanted: list[int]
-) -> Iterator[tuple[int, int]]:
-    """Without an index the headers are gone through once."""
-    waiting = iter(wanted)
-    position = next(waiting)
-    headers = batch_headers(segment.reader, start=piece.position, end=piece.end_position, first_read=1 << 20)
-    for batches in headers:
-        ends = batches["position"].astype(np.int64) + batches["size"]
-        row = int(np.searchsorted(ends, position))
-        while row < len(ends):
-            yield int(batches["last_offset"][row]) + 1, int(ends[row])
-            following = next((each for each in waiting if each > ends[row]), None)
-            if following is None:
+def _batch_ends(segment: LiveSegment, piece: FileSplit, wanted: Int64) -> Iterator[tuple[int, int]]:
+    """(offset, position) behind a batch near each of the positions."""
+    if len(segment.offset_index):
+        for position in wanted.tolist():
+            entry = segment.offset_index.first_at(position)
+            if entry is None or not 0 <= entry[1] < piece.end_position:
+                continue
+            try:
+                header = next(batch_headers(segment.reader, start=entry[1], end=piece.end_position))[0]
+            except CorruptRecordError:
+                continue  # the index is wrong, or the log: the task that reads it reports that
+            # An entry names the last offset of what was appended at its position: no batch begins above it.
+            if header["base_offset"] <= segment.base_offset + entry[0]:
+                yield int(header["last_offset"]) + 1, int(header["position"] + header["size"])
+    elif len(wanted):
+        # Without an index the headers are read once.
+        headers = batch_headers(
+            segment.reader, start=piece.position, end=piece.end_position, first_read=1 << 20
+        )
+        for batches in headers:
+            ends = batches["position"].astype(np.int64) + batches["size"]
+            for row in np.unique(np.searchsorted(ends, wanted[wanted <= ends[-1]])).tolist():
+                yield int(batches["last_offset"][row]) + 1, int(ends[row])
+            wanted = wanted[wanted > ends[-1]]
+            if not len(wanted):
                 return
-            position = following
-            row = int(np.searchsorted(ends, position))
 
 
 def _cut_at(piece: FileSplit, offset: int, position: int, end_position: int) -> tuple[FileSplit, FileSplit]:
     """Two pieces: offsets below and from ``offset`` on; the bytes may overlap in a batch."""
-    head = replace(piece, end=offset, end_position=end_position, size=end_position - piece.position)
-    tail = replace(piece, start=offset, position=position, size=piece.end_position - position)
-    return _with_own_aborted(head), _with_own_aborted(tail)
-
-
-def _with_own_aborted(piece: FileSplit) -> FileSplit:
-    own = aborted_among(piece.aborted, piece.start, piece.end)
-    return piece if len(own) == len(piece.aborted) else replace(piece, aborted=own)
+    head = replace(
+        piece,
+        end=offset,
+        end_position=end_position,
+        size=end_position - piece.position,
+        aborted=aborted_among(piece.aborted, piece.start, offset),
+    )
+    tail = replace(
+        piece,
+        start=offset,
+        position=position,
+        size=piece.end_position - position,
+        aborted=aborted_among(piece.aborted, offset, piece.end),
+    )
+    return head, tail
 
 
 def aborted_among(
@@ -491,28 +456,28 @@ def _divided(cut: list[FileSplit], wanted: int) -> list[Split]:
 
 # What a query's filters leave of a table, as far as it helps to read less.
 #
-# Only an upper bound of what is needed: whoever gets the rows filters them again. None: no bound on that
-# side.
+# Only an upper bound of what is needed: Spark filters the rows again.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicate:
-    """Rows whose topic and partition are among some, offsets ``[low, high)``, times from ``from_ms`` on."""
+    """Rows whose topic and partition are among some (None: any), offsets ``[low, high)``, times from
+    ``from_ms`` on."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
-    low: int | None = None
-    high: int | None = None
-    from_ms: int | None = None
+    low: int = 0
+    high: int = LONG_MAX
+    from_ms: int = -1
 
     def __and__(self, other: Predicate) -> Predicate:
         """What both leave."""
         return Predicate(
-            topics=_both(self.topics, other.topics, frozenset.intersection),
-            partitions=_both(self.partitions, other.partitions, frozenset.intersection),
-            low=_both(self.low, other.low, max),
-            high=_both(self.high, other.high, min),
-            from_ms=_both(self.from_ms, other.from_ms, max),
+            topics=_both(self.topics, other.topics),
+            partitions=_both(self.partitions, other.partitions),
+            low=max(self.low, other.low),
+            high=min(self.high, other.high),
+            from_ms=max(self.from_ms, other.from_ms),
         )
 
     def chosen(self, logs: Logs) -> Logs:
@@ -526,17 +491,15 @@ class Predicate:
 
     def narrowed(self, wanted: OffsetRange, log: ReadOnlyLog) -> OffsetRange:
         """What of a log's range can have such rows: times by its time index."""
-        start, end = wanted
-        start = start if self.low is None else max(start, self.low)
-        end = end if self.high is None else min(end, self.high)
-        if self.from_ms is not None and self.from_ms >= 0 and start < end:
+        start, end = max(wanted.start, self.low), min(wanted.end, self.high)
+        if self.from_ms >= 0 and start < end:
             place = log.offset_for_time(self.from_ms)
             start = end if place is None else max(start, place.offset)
         return OffsetRange(start, max(start, end))
 
 
-def _both(one: Bound | None, other: Bound | None, join: Callable[[Bound, Bound], Bound]) -> Bound | None:
-    return other if one is None else one if other is None else join(one, other)
+def _both(one: frozenset[Value] | None, other: frozenset[Value] | None) -> frozenset[Value] | None:
+    return other if one is None else one if other is None else one & other
 
 
 EVERYTHING = Predicate()
