@@ -24,6 +24,7 @@ from siltstone.commands.compaction import compact_topic as compact
 from siltstone.commands.plots import size_text
 from siltstone.commands.policies import DEFAULT_MASTER, reads_to_the_end
 from siltstone.compaction.ledger.compactor import CompactionEngine, CompactionResult
+from siltstone.runtime.compactions import ERROR
 
 SMALL_BYTES = 64 << 20
 """Up to this, one process is done before Spark has started."""
@@ -138,18 +139,13 @@ def show_status(found: TopicCompaction, *, as_json: bool) -> int:
         return _notes(found)
     write_line(f"{found.topic}: {found.status.status}")
     write_line(f"compactionThreshold: {found.threshold.size} ({found.threshold.source})")
-    rows = [
-        (str(each.partition), each.status.status, *_ledger(each), each.backlog) for each in found.partitions
-    ]
+    rows = []
+    for each in found.partitions:
+        ledger = each.compacted
+        facts = (ledger.horizon - 1, ledger.id, ledger.entries, ledger.size) if ledger else (None,) * 4
+        rows.append((str(each.partition), each.status.status, *facts, each.backlog))
     write_table("", _COLUMNS, rows, left=2)
     return _notes(found)
-
-
-def _ledger(each: PartitionCompaction) -> tuple[int | None, ...]:
-    ledger = each.compacted
-    if ledger is None:
-        return None, None, None, None
-    return ledger.horizon - 1, ledger.id, ledger.entries, ledger.size
 
 
 def _notes(found: TopicCompaction) -> int:
@@ -158,4 +154,5 @@ def _notes(found: TopicCompaction) -> int:
         where = f"{found.topic}-{each.partition}"
         failures = dict.fromkeys(filter(None, (each.status.last_error, each.failure)))
         note(*(failure if failure.startswith(where) else f"{where}: {failure}" for failure in failures))
-    return 1 if found.has_trouble else 0
+    has_failed = any(each.failure or each.status.status == ERROR for each in found.partitions)
+    return 1 if has_failed else 0

@@ -54,10 +54,10 @@ from siltstone.runtime.topic_names import find_topic, namespace_of, persistent_n
 #
 # ::
 #
-#     .compacted/status.json   {"version": 1, "status": "SUCCESS", "lastError": "", "beganMs": …, "endedMs": …,
-#                               "succeeded": 3, "failed": 0, "removed": 4711, "entries": 12, "size": 980,
-#                               "readBytes": 52428800, "writtenBytes": 980, "seconds": 0.41}
-#     .compacted/running       claimed by whoever compacts; the claim ends with its process
+#     .compacted/status.json  {"version": 1, "status": "SUCCESS", "lastError": "", "beganMs": …, "endedMs": …,
+#                              "succeeded": 3, "failed": 0, "removed": 4711, "entries": 12, "size": 980,
+#                              "readBytes": 52428800, "writtenBytes": 980, "seconds": 0.41}
+#     .compacted/running      claimed by whoever compacts; the claim ends with its process
 #
 # Pulsar forgets all of it at a restart. Nothing is decided by the status: one that makes no sense is shown as
 # an error, and the next compaction replaces it. RUNNING without a claim is what a process left that died.
@@ -190,19 +190,17 @@ class Attempt:
 
     def __init__(self, log: CompactableLog, now_ms: int, claim: Claim | None = None) -> None:
         """Raises CompactionInProgressError, OSError; the claim is let go of then."""
-        self.log, self.claim = log, claim
-        self.where: TopicPartition = log.where
+        self.log = log
         with contextlib.ExitStack() as stack:
             if claim is not None:
                 stack.callback(claim.done)
             running = claim_run(log.directory)
             if running is None:
                 raise in_progress(log.where)
-            self._running = running
             stack.callback(running.release)
             self.status = status_of(log.directory, running=False).begun(now_ms)
             write_status(log.directory, self.status)
-            stack.pop_all()
+            self._claims = stack.pop_all()
 
     def ended(self, now_ms: int, outcome: CompactionResult | str) -> None:
         """It is over: it has done what it was to do, or the ledger is as it was, for the reason given.
@@ -219,12 +217,10 @@ class Attempt:
             if status_of(self.log.directory, running=True) == self.status:
                 write_status(self.log.directory, status)
         except OSError as error:
-            _logger.warning("%s: its status was not kept: %s", self.where, error.strerror or error)
+            _logger.warning("%s: its status was not kept: %s", self.log.where, error.strerror or error)
         finally:
             self.status = status
-            self._running.release()
-            if self.claim is not None:
-                self.claim.done()
+            self._claims.close()
 
 
 def in_progress(where: TopicPartition) -> CompactionInProgressError:
@@ -539,9 +535,15 @@ class Compactions(LogService[CompactionEngine]):
         self._pool.submit(self._carry_out, log, claim, attempt)
 
     def _carry_out(self, log: PartitionLog, claim: Claim, attempt: Attempt) -> None:
+        """Aborted, with CleaningAbortedError, when the log is truncated or deleted meanwhile."""
         outcome: str | CompactionResult = INTERRUPTED
         try:
-            outcome = self._compacted(log, claim)
+            _logger.info("Compaction of %s begins", log.where)
+            compactor = TwoPhaseCompactor(EngineUse(self._engine).engine, clock=self._manager.clock)
+            claim.check()
+            settings = self._manager.topics.settings(log.where.topic)
+            outcome = compact_log(compactor, DurableLog.of(log), settings, claim.changing)
+            _logger.info("%s", told(log.where, outcome))
         except (SiltstoneError, OSError) as error:
             outcome = str(error)
             _logger.warning("Compaction of %s failed: %s", log.where, error)
@@ -552,32 +554,18 @@ class Compactions(LogService[CompactionEngine]):
             self._ended(attempt, outcome)
         self._manager.upkeep.take_failed_offline()
 
-    def _compacted(self, log: PartitionLog, claim: Claim) -> CompactionResult:
-        """Raises as the compactor does, StorageError, CleaningAbortedError when the log was truncated or
-        deleted meanwhile."""
-        _logger.info("Compaction of %s begins", log.where)
-        compactor = TwoPhaseCompactor(EngineUse(self._engine).engine, clock=self._manager.clock)
-        claim.check()
-        settings = self._manager.topics.settings(log.where.topic)
-        result = compact_log(compactor, DurableLog.of(log), settings, claim.changing)
-        _logger.info("%s", told(log.where, result))
-        return result
-
     def _ended(self, attempt: Attempt, outcome: str | CompactionResult) -> None:
-        now_ms = self._manager.clock.now_ms()
+        where, now_ms = attempt.log.where, self._manager.clock.now_ms()
         try:
             attempt.ended(now_ms, outcome)
         finally:
             with self._changed:
-                self._count_failure(attempt.where, now_ms, failed=isinstance(outcome, str))
-                self._held.pop(attempt.where, None)
+                times = self._failures.pop(where, (0, 0))[0] + 1
+                if isinstance(outcome, str):
+                    wait_ms = min(self._interval_ms() << min(times, 20), _LONGEST_WAIT_MS)
+                    self._failures[where] = (times, now_ms + wait_ms)
+                self._held.pop(where, None)
                 self._changed.notify_all()
-
-    def _count_failure(self, where: TopicPartition, now_ms: int, *, failed: bool) -> None:
-        times = self._failures.pop(where, (0, 0))[0] + 1
-        if failed:
-            wait_ms = min(self._interval_ms() << min(times, 20), _LONGEST_WAIT_MS)
-            self._failures[where] = (times, now_ms + wait_ms)
 
 
 def _is_over(log: PartitionLog, threshold: Threshold) -> bool:
