@@ -23,8 +23,8 @@ from siltstone.commands.compaction import EngineFor, PartitionCompaction, TopicC
 from siltstone.commands.compaction import compact_topic as compact
 from siltstone.commands.plots import size_text
 from siltstone.commands.policies import DEFAULT_MASTER, reads_to_the_end
-from siltstone.compaction.ledger.compactor import CompactionEngine, CompactionResult
-from siltstone.runtime.compactions import ERROR
+from siltstone.compaction.ledger.compactor import CompactionEngine
+from siltstone.runtime.compactions import ERROR, counts_text
 
 SMALL_BYTES = 64 << 20
 """Up to this, one process is done before Spark has started."""
@@ -114,22 +114,9 @@ def _said(where: str, each: PartitionCompaction, *, dry_run: bool) -> str:
     result = each.result
     return (
         f"{where}: {each.status.status}: {result.read_records:,} records up to offset "
-        f"{result.horizon - 1:,}: {_went(result)}; "
+        f"{result.horizon - 1:,}: {counts_text(result)}; "
         f"ledger {result.ledger_id}: {result.entries:,} entries, {size_text(result.size)}"
     )
-
-
-def _went(result: CompactionResult) -> str:
-    """What is not in the ledger, by reason."""
-    gone = result.removed
-    counts = (
-        (gone.superseded, "superseded"),
-        (gone.tombstones, "deleted"),
-        (gone.keyless, "without a key"),
-        (gone.aborted, "aborted"),
-        (result.hidden, "earlier entries replaced"),
-    )
-    return ", ".join(f"{count:,} {reason}" for count, reason in counts if count) or "nothing removed"
 
 
 def show_status(found: TopicCompaction, *, as_json: bool) -> int:

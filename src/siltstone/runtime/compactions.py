@@ -21,7 +21,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -332,6 +332,7 @@ def compaction_threshold(
 # All of them are gauges, as in Pulsar. Labels: ``namespace`` and ``topic`` as Pulsar writes them, and
 # ``partition``. Unlike Pulsar's, the numbers outlive a restart.
 
+_PREFIX = "pulsar_compaction_"
 _GAUGES: dict[str, tuple[str, Callable[[CompactionStatus], float]]] = {
     "removed_event_count": (
         "Records that compactions left out or replaced: superseded, deleted, without a key, aborted.",
@@ -357,22 +358,6 @@ _GAUGES: dict[str, tuple[str, Callable[[CompactionStatus], float]]] = {
     "compacted_entries_count": ("Records of the compacted ledger.", lambda status: status.entries),
     "compacted_entries_size": ("Bytes of the compacted ledger's segments.", lambda status: status.size),
 }
-
-
-def _samples(log: PartitionLog) -> Iterator[Sample]:
-    try:
-        status = status_of(log.directory)
-    except OSError:
-        return
-    if status.status == NOT_RUN:
-        return
-    labels = {
-        "namespace": str(namespace_of(log.where.topic)),
-        "topic": persistent_name(log.where.topic),
-        "partition": str(log.where.partition),
-    }
-    for name, (help_, value) in _GAUGES.items():
-        yield Sample(name=f"pulsar_compaction_{name}", value=value(status), help=help_, labels=labels)
 
 
 def asked_partitions(text: str, here: Iterable[TopicPartition]) -> list[TopicPartition]:
@@ -455,12 +440,8 @@ class Compactions(LogService[CompactionEngine]):
 
         Raises UnknownTopicError, UsageError, StorageError, OSError.
         """
-        return of_topic(
-            [
-                status_of(self._manager.get(where).directory)
-                for where in asked_partitions(topic, self._manager)
-            ]
-        )
+        asked = asked_partitions(topic, self._manager)
+        return of_topic([status_of(self._manager.get(where).directory) for where in asked])
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until no compaction runs or is about to; False when that took longer than ``timeout`` seconds."""
@@ -470,13 +451,23 @@ class Compactions(LogService[CompactionEngine]):
     def samples(self) -> list[Sample]:
         """Pulsar's ``pulsar_compaction_*`` of every log that was ever compacted. A log whose status cannot be
         read for now has none."""
-        return [
-            sample
-            for served in self._manager.serving()
-            for _, log in sorted(served.logs.items())
-            if files.exists(log.directory / COMPACTED)
-            for sample in _samples(log)
-        ]
+        found = []
+        for log in (log for served in self._manager.serving() for _, log in sorted(served.logs.items())):
+            try:
+                status = status_of(log.directory) if files.exists(log.directory / COMPACTED) else None
+            except OSError:
+                continue
+            if status is None or status.status == NOT_RUN:
+                continue
+            labels = {
+                "namespace": str(namespace_of(log.where.topic)),
+                "topic": persistent_name(log.where.topic),
+                "partition": str(log.where.partition),
+            }
+            for name, (help_, value) in _GAUGES.items():
+                sample = Sample(name=_PREFIX + name, value=value(status), help=help_, labels=labels)
+                found.append(sample)
+        return found
 
     # Looking at the logs
 
@@ -583,10 +574,21 @@ def told(where: TopicPartition, result: CompactionResult) -> str:
     """A compaction in one line."""
     if not result.changed:
         return f"Compaction of {where}: nothing new below offset {result.horizon}"
-    gone = result.removed
     return (
         f"Compaction of {where} is done: {result.read_records} records in {result.seconds:,.2f} seconds, "
         f"up to offset {result.horizon - 1}; ledger {result.ledger_id} has {result.entries} entries, "
-        f"{result.size} bytes; removed: {gone.superseded} superseded, {gone.tombstones} deleted, "
-        f"{gone.keyless} without a key, {gone.aborted} aborted; {result.hidden} of earlier entries replaced"
+        f"{result.size} bytes; {counts_text(result)}"
     )
+
+
+def counts_text(result: CompactionResult) -> str:
+    """Which records are not in the ledger, by reason."""
+    removed = result.removed
+    counts = (
+        (removed.superseded, "superseded"),
+        (removed.tombstones, "deleted"),
+        (removed.keyless, "without a key"),
+        (removed.aborted, "aborted"),
+        (result.hidden, "earlier entries replaced"),
+    )
+    return ", ".join(f"{count:,} {reason}" for count, reason in counts if count) or "nothing removed"
