@@ -239,8 +239,8 @@ class Losing(InProcessCompactionEngine):
 @pytest.mark.parametrize(
     "lose",
     [
-        lambda done: done.groups.pop(),
-        lambda done: done.groups.append(done.groups[0]),
+        lambda done: done.written.popitem(),
+        lambda done: done.add(Compacted(written=done.written)),
         lambda done: done.keys.pop(),
         lambda done: setattr(done, "arrived", done.arrived - 1),
         lambda done: setattr(done.found, "records", done.found.records + 1),

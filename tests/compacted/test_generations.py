@@ -7,13 +7,29 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltstone.compaction.ledger.compactor import Weight, folds
+from siltstone.compaction.ledger.compactor import folds
 from siltstone.compaction.ledger.work import MOST_GENERATIONS
+from siltstone.log.ledger.manifest import Generation
 
 
-def weights(*sizes: int) -> list[Weight]:
+def generation(*, size: int, records: int, hidden: int) -> Generation:
+    """What counts of a generation."""
+    return Generation(
+        id=0,
+        base_offset=0,
+        end_offset=1,
+        records=records,
+        size=size,
+        segments=(),
+        keys_size=0,
+        keys_crc=0,
+        hidden=hidden,
+    )
+
+
+def weights(*sizes: int) -> list[Generation]:
     """Generations of which nothing is hidden."""
-    return [Weight(size=size, records=size, hidden=0) for size in sizes]
+    return [generation(size=size, records=size, hidden=0) for size in sizes]
 
 
 def test_a_small_addition_leaves_a_large_generation_alone() -> None:
@@ -33,21 +49,21 @@ def test_there_are_never_more_than_the_most() -> None:
 
 
 def test_what_is_mostly_hidden_is_written_anew() -> None:
-    old = Weight(size=1000, records=100, hidden=51)
+    old = generation(size=1000, records=100, hidden=51)
     assert folds([old, *weights(1)]) == [(0, 1)]
-    assert folds([Weight(size=1000, records=100, hidden=50), *weights(1)]) == []
+    assert folds([generation(size=1000, records=100, hidden=50), *weights(1)]) == []
     assert folds([old, *weights(100, 1)]) == [(0, 1)]
     assert folds([*weights(10_000), old, old, *weights(100, 1)]) == [(1, 3)]
 
 
 def test_a_newest_that_is_mostly_hidden_is_written_anew_as_well() -> None:
-    assert folds([*weights(1000), Weight(size=10, records=10, hidden=9)]) == [(1, 2)]
-    assert folds([Weight(size=10, records=10, hidden=9)]) == [(0, 1)]
+    assert folds([*weights(1000), generation(size=10, records=10, hidden=9)]) == [(1, 2)]
+    assert folds([generation(size=10, records=10, hidden=9)]) == [(0, 1)]
 
 
 WEIGHTS = st.lists(
     st.builds(
-        lambda size, records, share: Weight(size=size, records=records, hidden=records * share // 100),
+        lambda size, records, share: generation(size=size, records=records, hidden=records * share // 100),
         st.integers(0, 10**6),
         st.integers(0, 1000),
         st.integers(0, 100),
@@ -57,7 +73,7 @@ WEIGHTS = st.lists(
 
 
 @given(WEIGHTS, st.integers(1, 8))
-def test_folds_are_disjoint_ranges_that_leave_few_generations(given_: list[Weight], most: int) -> None:
+def test_folds_are_disjoint_ranges_that_leave_few_generations(given_: list[Generation], most: int) -> None:
     found = folds(given_, most)
     assert all(first < last for first, last in found)
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(found))

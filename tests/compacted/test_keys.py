@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from siltstone.base.records.layout import Words
 from siltstone.compaction.keys import EntryBlob, brought_together, deleted_of
 from siltstone.compaction.ledger import keys
-from siltstone.compaction.ledger.keys import PARTITIONS, NewEntries
+from siltstone.compaction.ledger.keys import PARTITIONS, meet_older
 
 PARTITION_SHIFT = 54
 HASH_KEY = (3, 5)
@@ -94,8 +94,8 @@ def test_older_entries_lose_or_beat_as_the_twin_says(
         old_bounds = np.concatenate(([0], np.cumsum(~deleted_of(old))))[old_bounds]
         old = old[~deleted_of(old)]
     new, bounds = best_of_each_key(entries_of(newer, by_time, len(older)))
-    record_filter = NewEntries(new, bounds)
-    hidden = record_filter.meet(old, old_bounds, 0)
+    marked = np.zeros(len(new), np.bool_)
+    hidden = meet_older(new, bounds, old, old_bounds, 0, marked)
     there = {(row[0], row[1]): row for row in rows_of(old)}
     beaten = [(row[0], row[1]) in there and rank(there[row[0], row[1]]) > rank(row) for row in rows_of(new)]
     lost = [
@@ -103,5 +103,5 @@ def test_older_entries_lose_or_beat_as_the_twin_says(
         for row, wins in zip(rows_of(new), beaten, strict=True)
         if not wins and (row[0], row[1]) in there and not there[row[0], row[1]][2] & 1
     ]
-    assert record_filter.beaten.tolist() == beaten
+    assert marked.tolist() == beaten
     assert sorted(hidden.tolist()) == sorted(lost)

@@ -23,7 +23,8 @@ from siltstone.commands.compaction import EngineFor, PartitionCompaction, TopicC
 from siltstone.commands.compaction import compact_topic as compact
 from siltstone.commands.plots import size_text
 from siltstone.commands.policies import DEFAULT_MASTER, reads_to_the_end
-from siltstone.compaction.ledger.compactor import CompactionEngine, CompactionResult
+from siltstone.compaction.ledger.compactor import CompactionEngine
+from siltstone.runtime.compactions import ERROR, counts_text
 
 SMALL_BYTES = 64 << 20
 """Up to this, one process is done before Spark has started."""
@@ -113,22 +114,9 @@ def _said(where: str, each: PartitionCompaction, *, dry_run: bool) -> str:
     result = each.result
     return (
         f"{where}: {each.status.status}: {result.read_records:,} records up to offset "
-        f"{result.horizon - 1:,}: {_went(result)}; "
+        f"{result.horizon - 1:,}: {counts_text(result)}; "
         f"ledger {result.ledger_id}: {result.entries:,} entries, {size_text(result.size)}"
     )
-
-
-def _went(result: CompactionResult) -> str:
-    """What is not in the ledger, by reason."""
-    gone = result.removed
-    counts = (
-        (gone.superseded, "superseded"),
-        (gone.tombstones, "deleted"),
-        (gone.keyless, "without a key"),
-        (gone.aborted, "aborted"),
-        (result.hidden, "earlier entries replaced"),
-    )
-    return ", ".join(f"{count:,} {reason}" for count, reason in counts if count) or "nothing removed"
 
 
 def show_status(found: TopicCompaction, *, as_json: bool) -> int:
@@ -138,18 +126,13 @@ def show_status(found: TopicCompaction, *, as_json: bool) -> int:
         return _notes(found)
     write_line(f"{found.topic}: {found.status.status}")
     write_line(f"compactionThreshold: {found.threshold.size} ({found.threshold.source})")
-    rows = [
-        (str(each.partition), each.status.status, *_ledger(each), each.backlog) for each in found.partitions
-    ]
+    rows = []
+    for each in found.partitions:
+        ledger = each.compacted
+        facts = (ledger.horizon - 1, ledger.id, ledger.entries, ledger.size) if ledger else (None,) * 4
+        rows.append((str(each.partition), each.status.status, *facts, each.backlog))
     write_table("", _COLUMNS, rows, left=2)
     return _notes(found)
-
-
-def _ledger(each: PartitionCompaction) -> tuple[int | None, ...]:
-    ledger = each.compacted
-    if ledger is None:
-        return None, None, None, None
-    return ledger.horizon - 1, ledger.id, ledger.entries, ledger.size
 
 
 def _notes(found: TopicCompaction) -> int:
@@ -158,4 +141,5 @@ def _notes(found: TopicCompaction) -> int:
         where = f"{found.topic}-{each.partition}"
         failures = dict.fromkeys(filter(None, (each.status.last_error, each.failure)))
         note(*(failure if failure.startswith(where) else f"{where}: {failure}" for failure in failures))
-    return 1 if found.has_trouble else 0
+    has_failed = any(each.failure or each.status.status == ERROR for each in found.partitions)
+    return 1 if has_failed else 0

@@ -182,9 +182,10 @@ def _compact(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
 def _watch(place: Place, flags: TopicsFlags, as_json: bool) -> int:
     from siltstone.cli.compact_topic import show_status
     from siltstone.commands.compaction import compaction_of
+    from siltstone.runtime.compactions import RUNNING
 
     found = compaction_of(place, flags.the_topic())
-    while flags.wait_complete and found.is_running:
+    while flags.wait_complete and found.status.status == RUNNING:
         time.sleep(_INTERVAL_SECONDS)
         found = compaction_of(place, flags.the_topic())
     return show_status(found, as_json=as_json)

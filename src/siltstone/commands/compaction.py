@@ -8,8 +8,9 @@ Looking takes no lock. Compacting takes the directories' locks as a broker does,
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import msgspec
 
@@ -22,10 +23,9 @@ from siltstone.log.directory import open_directories, refuse_network_file_system
 from siltstone.log.ledger.manifest import LEDGER_PROPERTY, SUBSCRIPTION, Ledger
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
+from siltstone.log.partition_files import refuse_unsafe_files
 from siltstone.log.read_only import ReadOnlyLog
 from siltstone.runtime.compactions import (
-    ERROR,
-    RUNNING,
     Attempt,
     CompactionStatus,
     Threshold,
@@ -53,7 +53,7 @@ EngineFor = Callable[[int], CompactionEngine]
 """Makes an engine for logs of which so many bytes are to be compacted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PartitionCompaction:
     """A partition: its status and its ledger; ``backlog`` in bytes. ``failure``: why it cannot be looked at.
 
@@ -61,8 +61,8 @@ class PartitionCompaction:
     """
 
     partition: int
-    directory: str | None
-    status: CompactionStatus
+    directory: str | None = None
+    status: CompactionStatus = field(default_factory=CompactionStatus)
     compacted: Ledger | None = None
     backlog: int | None = None
     result: CompactionResult | None = None
@@ -116,16 +116,6 @@ class TopicCompaction:
         """Of all partitions together."""
         return of_topic([each.status for each in self.partitions])
 
-    @property
-    def is_running(self) -> bool:
-        """Is one of the partitions being compacted?"""
-        return self.status.status == RUNNING
-
-    @property
-    def has_trouble(self) -> bool:
-        """Did something fail, or could it not be looked at?"""
-        return any(each.failure or each.status.status == ERROR for each in self.partitions)
-
     def to_json(self) -> dict[str, object]:
         """``status`` and ``lastError`` as Pulsar's REST interface has them, and what is known beside."""
         return {
@@ -146,9 +136,7 @@ def compaction_of(place: Place, topic: str, *, to_the_end: bool | None = None) -
     only asked for, and not to be compacted. Raises UnknownTopicError, UsageError, SiltstoneError, OSError.
     """
     look = place.look()
-    wheres = _asked(look, topic)
-    found = [_partition(look, where, to_the_end=to_the_end) for where in wheres]
-    return _topic(look, wheres[0].topic, found)
+    return _topic(look, _asked(look, topic), to_the_end=to_the_end)
 
 
 def _asked(look: Look, text: str) -> list[TopicPartition]:
@@ -156,42 +144,41 @@ def _asked(look: Look, text: str) -> list[TopicPartition]:
     return asked_partitions(text, here)
 
 
-def _topic(look: Look, name: str, partitions: list[PartitionCompaction]) -> TopicCompaction:
-    facts = look.topic(name)
+def _topic(
+    look: Look,
+    wheres: Sequence[TopicPartition],
+    *,
+    to_the_end: bool | None,
+    results: Mapping[TopicPartition, CompactionResult | None] = MappingProxyType({}),
+) -> TopicCompaction:
+    facts = look.topic(wheres[0].topic)
     return TopicCompaction(
-        topic=name,
-        threshold=compaction_threshold(name, look.config_of(facts), look.registry.namespaces),
-        partitions=tuple(partitions),
+        topic=facts.name,
+        threshold=compaction_threshold(facts.name, look.config_of(facts), look.registry.namespaces),
+        partitions=tuple(_partition(look, where, results.get(where), to_the_end) for where in wheres),
         notes=(*look.notes, *look.notes_on([facts])),
     )
 
 
-def _partition(look: Look, where: TopicPartition, *, to_the_end: bool | None) -> PartitionCompaction:
+def _partition(
+    look: Look, where: TopicPartition, result: CompactionResult | None, to_the_end: bool | None
+) -> PartitionCompaction:
+    found = PartitionCompaction(partition=where.partition, result=result)
     path = look.path_of(where)
     if path is None:
-        failure = "is in none of these directories"
-        return PartitionCompaction(
-            partition=where.partition, directory=None, status=CompactionStatus(), failure=failure
-        )
-    status, compacted, backlog, damage = CompactionStatus(), None, None, look.damage_of(where)
+        found.failure = "is in none of these directories"
+        return found
+    found.directory, found.failure = str(path.parent), look.damage_of(where)
     try:
-        status = status_of(path)
-        compacted = LedgerStore(path).current()
-        horizon = None if compacted is None else compacted.horizon
+        found.status = status_of(path)
+        found.compacted = ledger = LedgerStore(path).current()
         log = (
             look.log(where) if to_the_end is None else look.committed_log(where, no_other_replica=to_the_end)
         )
-        backlog = backlog_bytes(log.view, horizon)
+        found.backlog = backlog_bytes(log.view, None if ledger is None else ledger.horizon)
     except (SiltstoneError, OSError) as error:
-        damage = damage or str(error)
-    return PartitionCompaction(
-        partition=where.partition,
-        directory=str(path.parent),
-        status=status,
-        compacted=compacted,
-        backlog=backlog,
-        failure=damage,
-    )
+        found.failure = found.failure or str(error)
+    return found
 
 
 # Doing it
@@ -224,11 +211,9 @@ def compact_topic(
         made = engine(sum(each.backlog or 0 for each in before.partitions))
         compactor = TwoPhaseCompactor(made, clock=clock)
         config = look.config_of(look.topic(wheres[0].topic))
-        found = []
-        for where in wheres:
-            result = _compacted(look, where, compactor, config, clock, reset=reset, to_the_end=to_the_end)
-            found.append(replace(_partition(look, where, to_the_end=to_the_end), result=result))
-        return _topic(look, wheres[0].topic, found)
+        how = {"reset": reset, "to_the_end": to_the_end}
+        results = {where: _compacted(look, where, compactor, config, clock, **how) for where in wheres}
+        return _topic(look, wheres, to_the_end=to_the_end, results=results)
 
 
 @contextlib.contextmanager
@@ -260,9 +245,15 @@ def _compacted(
     try:
         log = look.committed_log(where, no_other_replica=to_the_end)
         refuse_unsafe_files(log.directory)
-        _refuse_damage(log)
+        if log.not_shown:
+            raise DirectoryRefusedError(
+                f"{log.where}: not all of it can be read: {'; '.join(log.not_shown)}; run siltstone recover "
+                "first: what it cuts off must be in no ledger"
+            )
         if reset:
-            _forget(log)
+            store = LedgerStore(log.directory)
+            store.forget()
+            store.collect()
         outcome = compact_log(compactor, log, config)
         return outcome
     except (SiltstoneError, OSError) as error:
@@ -270,17 +261,3 @@ def _compacted(
         return None
     finally:
         attempt.ended(clock.now_ms(), outcome)
-
-
-def _refuse_damage(log: ReadOnlyLog) -> None:
-    if log.not_shown:
-        raise DirectoryRefusedError(
-            f"{log.where}: not all of it can be read: {'; '.join(log.not_shown)}; run siltstone recover "
-            "first: what it cuts off must be in no ledger"
-        )
-
-
-def _forget(log: ReadOnlyLog) -> None:
-    store = LedgerStore(log.directory)
-    store.forget()
-    store.collect()

@@ -21,7 +21,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -54,10 +54,10 @@ from siltstone.runtime.topic_names import find_topic, namespace_of, persistent_n
 #
 # ::
 #
-#     .compacted/status.json   {"version": 1, "status": "SUCCESS", "lastError": "", "beganMs": …,
-#                               "endedMs": …, "succeeded": 3, "failed": 0, "removed": 4711, "entries": 12, "size": 980,
-#                               "readBytes": 52428800, "writtenBytes": 980, "seconds": 0.41}
-#     .compacted/running       claimed by whoever compacts; the claim ends with its process
+#     .compacted/status.json  {"version": 1, "status": "SUCCESS", "lastError": "", "beganMs": …, "endedMs": …,
+#                              "succeeded": 3, "failed": 0, "removed": 4711, "entries": 12, "size": 980,
+#                              "readBytes": 52428800, "writtenBytes": 980, "seconds": 0.41}
+#     .compacted/running      claimed by whoever compacts; the claim ends with its process
 #
 # Pulsar forgets all of it at a restart. Nothing is decided by the status: one that makes no sense is shown as
 # an error, and the next compaction replaces it. RUNNING without a claim is what a process left that died.
@@ -190,19 +190,17 @@ class Attempt:
 
     def __init__(self, log: CompactableLog, now_ms: int, claim: Claim | None = None) -> None:
         """Raises CompactionInProgressError, OSError; the claim is let go of then."""
-        self.log, self.claim = log, claim
-        self.where: TopicPartition = log.where
+        self.log = log
         with contextlib.ExitStack() as stack:
             if claim is not None:
                 stack.callback(claim.done)
             running = claim_run(log.directory)
             if running is None:
                 raise in_progress(log.where)
-            self._running = running
             stack.callback(running.release)
             self.status = status_of(log.directory, running=False).begun(now_ms)
             write_status(log.directory, self.status)
-            stack.pop_all()
+            self._claims = stack.pop_all()
 
     def ended(self, now_ms: int, outcome: CompactionResult | str) -> None:
         """It is over: it has done what it was to do, or the ledger is as it was, for the reason given.
@@ -219,12 +217,10 @@ class Attempt:
             if status_of(self.log.directory, running=True) == self.status:
                 write_status(self.log.directory, status)
         except OSError as error:
-            _logger.warning("%s: its status was not kept: %s", self.where, error.strerror or error)
+            _logger.warning("%s: its status was not kept: %s", self.log.where, error.strerror or error)
         finally:
             self.status = status
-            self._running.release()
-            if self.claim is not None:
-                self.claim.done()
+            self._claims.close()
 
 
 def in_progress(where: TopicPartition) -> CompactionInProgressError:
@@ -336,6 +332,7 @@ def compaction_threshold(
 # All of them are gauges, as in Pulsar. Labels: ``namespace`` and ``topic`` as Pulsar writes them, and
 # ``partition``. Unlike Pulsar's, the numbers outlive a restart.
 
+_PREFIX = "pulsar_compaction_"
 _GAUGES: dict[str, tuple[str, Callable[[CompactionStatus], float]]] = {
     "removed_event_count": (
         "Records that compactions left out or replaced: superseded, deleted, without a key, aborted.",
@@ -361,22 +358,6 @@ _GAUGES: dict[str, tuple[str, Callable[[CompactionStatus], float]]] = {
     "compacted_entries_count": ("Records of the compacted ledger.", lambda status: status.entries),
     "compacted_entries_size": ("Bytes of the compacted ledger's segments.", lambda status: status.size),
 }
-
-
-def _samples(log: PartitionLog) -> Iterator[Sample]:
-    try:
-        status = status_of(log.directory)
-    except OSError:
-        return
-    if status.status == NOT_RUN:
-        return
-    labels = {
-        "namespace": str(namespace_of(log.where.topic)),
-        "topic": persistent_name(log.where.topic),
-        "partition": str(log.where.partition),
-    }
-    for name, (help_, value) in _GAUGES.items():
-        yield Sample(name=f"pulsar_compaction_{name}", value=value(status), help=help_, labels=labels)
 
 
 def asked_partitions(text: str, here: Iterable[TopicPartition]) -> list[TopicPartition]:
@@ -459,12 +440,8 @@ class Compactions(LogService[CompactionEngine]):
 
         Raises UnknownTopicError, UsageError, StorageError, OSError.
         """
-        return of_topic(
-            [
-                status_of(self._manager.get(where).directory)
-                for where in asked_partitions(topic, self._manager)
-            ]
-        )
+        asked = asked_partitions(topic, self._manager)
+        return of_topic([status_of(self._manager.get(where).directory) for where in asked])
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until no compaction runs or is about to; False when that took longer than ``timeout`` seconds."""
@@ -474,13 +451,23 @@ class Compactions(LogService[CompactionEngine]):
     def samples(self) -> list[Sample]:
         """Pulsar's ``pulsar_compaction_*`` of every log that was ever compacted. A log whose status cannot be
         read for now has none."""
-        return [
-            sample
-            for served in self._manager.serving()
-            for _, log in sorted(served.logs.items())
-            if files.exists(log.directory / COMPACTED)
-            for sample in _samples(log)
-        ]
+        found = []
+        for log in (log for served in self._manager.serving() for _, log in sorted(served.logs.items())):
+            try:
+                status = status_of(log.directory) if files.exists(log.directory / COMPACTED) else None
+            except OSError:
+                continue
+            if status is None or status.status == NOT_RUN:
+                continue
+            labels = {
+                "namespace": str(namespace_of(log.where.topic)),
+                "topic": persistent_name(log.where.topic),
+                "partition": str(log.where.partition),
+            }
+            for name, (help_, value) in _GAUGES.items():
+                sample = Sample(name=_PREFIX + name, value=value(status), help=help_, labels=labels)
+                found.append(sample)
+        return found
 
     # Looking at the logs
 
@@ -539,9 +526,15 @@ class Compactions(LogService[CompactionEngine]):
         self._pool.submit(self._carry_out, log, claim, attempt)
 
     def _carry_out(self, log: PartitionLog, claim: Claim, attempt: Attempt) -> None:
+        """Aborted, with CleaningAbortedError, when the log is truncated or deleted meanwhile."""
         outcome: str | CompactionResult = INTERRUPTED
         try:
-            outcome = self._compacted(log, claim)
+            _logger.info("Compaction of %s begins", log.where)
+            compactor = TwoPhaseCompactor(EngineUse(self._engine).engine, clock=self._manager.clock)
+            claim.check()
+            settings = self._manager.topics.settings(log.where.topic)
+            outcome = compact_log(compactor, DurableLog.of(log), settings, claim.changing)
+            _logger.info("%s", told(log.where, outcome))
         except (SiltstoneError, OSError) as error:
             outcome = str(error)
             _logger.warning("Compaction of %s failed: %s", log.where, error)
@@ -552,32 +545,18 @@ class Compactions(LogService[CompactionEngine]):
             self._ended(attempt, outcome)
         self._manager.upkeep.take_failed_offline()
 
-    def _compacted(self, log: PartitionLog, claim: Claim) -> CompactionResult:
-        """Raises as the compactor does, StorageError, CleaningAbortedError when the log was truncated or
-        deleted meanwhile."""
-        _logger.info("Compaction of %s begins", log.where)
-        compactor = TwoPhaseCompactor(EngineUse(self._engine).engine, clock=self._manager.clock)
-        claim.check()
-        settings = self._manager.topics.settings(log.where.topic)
-        result = compact_log(compactor, DurableLog.of(log), settings, claim.changing)
-        _logger.info("%s", told(log.where, result))
-        return result
-
     def _ended(self, attempt: Attempt, outcome: str | CompactionResult) -> None:
-        now_ms = self._manager.clock.now_ms()
+        where, now_ms = attempt.log.where, self._manager.clock.now_ms()
         try:
             attempt.ended(now_ms, outcome)
         finally:
             with self._changed:
-                self._count_failure(attempt.where, now_ms, failed=isinstance(outcome, str))
-                self._held.pop(attempt.where, None)
+                times = self._failures.pop(where, (0, 0))[0] + 1
+                if isinstance(outcome, str):
+                    wait_ms = min(self._interval_ms() << min(times, 20), _LONGEST_WAIT_MS)
+                    self._failures[where] = (times, now_ms + wait_ms)
+                self._held.pop(where, None)
                 self._changed.notify_all()
-
-    def _count_failure(self, where: TopicPartition, now_ms: int, *, failed: bool) -> None:
-        times = self._failures.pop(where, (0, 0))[0] + 1
-        if failed:
-            wait_ms = min(self._interval_ms() << min(times, 20), _LONGEST_WAIT_MS)
-            self._failures[where] = (times, now_ms + wait_ms)
 
 
 def _is_over(log: PartitionLog, threshold: Threshold) -> bool:
@@ -595,10 +574,21 @@ def told(where: TopicPartition, result: CompactionResult) -> str:
     """A compaction in one line."""
     if not result.changed:
         return f"Compaction of {where}: nothing new below offset {result.horizon}"
-    gone = result.removed
     return (
         f"Compaction of {where} is done: {result.read_records} records in {result.seconds:,.2f} seconds, "
         f"up to offset {result.horizon - 1}; ledger {result.ledger_id} has {result.entries} entries, "
-        f"{result.size} bytes; removed: {gone.superseded} superseded, {gone.tombstones} deleted, "
-        f"{gone.keyless} without a key, {gone.aborted} aborted; {result.hidden} of earlier entries replaced"
+        f"{result.size} bytes; {counts_text(result)}"
     )
+
+
+def counts_text(result: CompactionResult) -> str:
+    """Which records are not in the ledger, by reason."""
+    removed = result.removed
+    counts = (
+        (removed.superseded, "superseded"),
+        (removed.tombstones, "deleted"),
+        (removed.keyless, "without a key"),
+        (removed.aborted, "aborted"),
+        (result.hidden, "earlier entries replaced"),
+    )
+    return ", ".join(f"{count:,} {reason}" for count, reason in counts if count) or "nothing removed"

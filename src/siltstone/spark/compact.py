@@ -103,8 +103,8 @@ def rewrite_task(work: CompactionWork, batches: Batches) -> Iterator[pa.RecordBa
             else:
                 yield row.batch()
     for group, parts in sorted(retained.items()):
-        report = rewrite_group(work, work.groups[group], np.concatenate(parts), attempt_name())
-        yield from _report(Compacted(groups=[report]))
+        offsets = np.concatenate(parts)
+        yield from _report(rewrite_group(work, work.groups[group], offsets, attempt_name()))
 
 
 def fold_task(work: CompactionWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -113,8 +113,7 @@ def fold_task(work: CompactionWork, buckets: int, batches: Batches) -> Iterator[
         if number < buckets:
             yield from _report(fold_keys(work, number, buckets, attempt_name()))
         else:
-            group = fold_group(work, work.groups[number - buckets], attempt_name())
-            yield from _report(Compacted(groups=[group]))
+            yield from _report(fold_group(work, work.groups[number - buckets], attempt_name()))
 
 
 def _report(done: Compacted) -> Iterator[pa.RecordBatch]:

@@ -62,8 +62,7 @@ class CompactionResult:
     ``entries`` and ``size`` are the ledger's. ``read_records`` and ``read_bytes`` are the tail's, ``written``
     its records that went into the ledger: ``read_records == written + removed.total()``; control records are
     no records here, and tombstones those with a null or an empty value. ``written_bytes``: of the new
-    generation's logs. ``hidden``: records of the ledger before it that this one no longer shows. ``folded``:
-    generations that were put together anew.
+    generation's logs. ``hidden``: records of the ledger before it that this one no longer shows.
     """
 
     ledger_id: int | None = None
@@ -77,7 +76,6 @@ class CompactionResult:
     written_bytes: int = 0
     removed: Discarded = field(default_factory=Discarded)
     hidden: int = 0
-    folded: tuple[int, ...] = ()
     seconds: float = 0.0
 
 
@@ -123,7 +121,7 @@ def compact_in_process(
     for group, offsets in by_group(work.groups, np.concatenate(retained)):
         if done.first_failure() is None:
             done.retained[group] = len(offsets)
-            done.groups.append(rewrite_group(work, work.groups[group], offsets, attempt))
+            done.add(rewrite_group(work, work.groups[group], offsets, attempt))
     return done
 
 
@@ -151,7 +149,8 @@ class InProcessCompactionEngine:
         buckets = 1 << (self._buckets - 1).bit_length()
         for bucket in range(buckets):
             done.add(fold_keys(work, bucket, buckets, attempt))
-        done.groups = [fold_group(work, group, attempt) for group in work.groups]
+        for group in work.groups:
+            done.add(fold_group(work, group, attempt))
         return done
 
 
@@ -162,46 +161,27 @@ class InProcessCompactionEngine:
 # cost of a run follows the new data. Pure: sizes in, ranges out.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weight:
-    """A generation's bytes, records, and how many of these are hidden."""
-
-    size: int
-    records: int
-    hidden: int
-
-    @property
-    def live(self) -> int:
-        """Bytes that readers see, taken all records as equal."""
-        return self.size * (self.records - self.hidden) // self.records if self.records else 0
-
-    @property
-    def is_mostly_hidden(self) -> bool:
-        """Is more than half of it of no use?"""
-        return 2 * self.hidden > self.records
-
-
-def folds(weights: Sequence[Weight], most: int = MOST_GENERATIONS) -> list[tuple[int, int]]:
+def folds(generations: Sequence[Generation], most: int = MOST_GENERATIONS) -> list[tuple[int, int]]:
     """Ranges [first, last) of generations that each become one, ascending; a range of one is written anew.
 
-    ``weights`` are the generations in order, the newest last. The newest and those before it go together
+    The last one is the newest. The newest and those before it go together
     while what came after a generation is at least half of its live size, and as long as there would be more
     than ``most``. Of the others, neighbours that are mostly hidden go together.
     """
-    first, after = len(weights) - 1, weights[-1].live if weights else 0
-    while first > 0 and (2 * after >= weights[first - 1].live or first + 1 > most):
+    first, after = len(generations) - 1, generations[-1].live_size if generations else 0
+    while first > 0 and (2 * after >= generations[first - 1].live_size or first + 1 > most):
         first -= 1
-        after += weights[first].live
+        after += generations[first].live_size
     found: list[tuple[int, int]] = []
     for number in range(max(first, 0)):
-        if not weights[number].is_mostly_hidden:
+        if not generations[number].is_mostly_hidden:
             continue
         if found and found[-1][1] == number:
             found[-1] = (found[-1][0], number + 1)
         else:
             found.append((number, number + 1))
-    newest_alone = len(weights) - first == 1 and not (weights and weights[-1].is_mostly_hidden)
-    return found if newest_alone or not weights else [*found, (first, len(weights))]
+    newest_alone = len(generations) - first == 1 and not (generations and generations[-1].is_mostly_hidden)
+    return found if newest_alone or not generations else [*found, (first, len(generations))]
 
 
 # What must add up before anything of a compaction is believed: nothing was lost on its way between tasks.
@@ -237,7 +217,6 @@ def refuse_doubts(work: CompactionWork, done: Compacted) -> None:
     aborted transaction that no index names.
     """
     found, removed = done.found, removed_of(work, done)
-    written = {group.group: group.kept for group in done.groups}
     kept = sum(done.retained.values())
     keyless = found.keyless if work.retain_null_key else 0
     entries = kept - keyless + (done.deleted if work.by_time else 0)
@@ -245,8 +224,7 @@ def refuse_doubts(work: CompactionWork, done: Compacted) -> None:
         (found.records, found.keyed + found.keyless + found.aborted, "records by kind"),
         (done.arrived, found.entries, "keys on their way"),
         (found.records, kept + removed.total(), "records that stay and go"),
-        (written, done.retained, "records written"),
-        (len(done.groups), len(written), "groups written"),
+        (done.written, done.retained, "records written"),
         (sum(part.entries for part in done.keys), entries, "keys of the new generation"),
     )
     _refuse_differences(work, done, held)
@@ -261,7 +239,7 @@ def refuse_doubtful_fold(work: CompactionWork, done: Compacted, live: int) -> No
     entries = sum(part.entries for part in done.keys)
     one_key_each = not work.by_time and not work.retain_null_key
     held = (
-        (sum(group.kept for group in done.groups), live, "records of the folded generations"),
+        (sum(done.written.values()), live, "records of the folded generations"),
         (entries, live if one_key_each else entries, "keys of the folded generations"),
     )
     _refuse_differences(work, done, held)
@@ -304,8 +282,11 @@ class LedgerDraft:
             before = self.hidden.get(generation, NO_OFFSETS)
             self.hidden[generation] = np.unique(np.concatenate([before, *parts]))
             self.newly_hidden += len(self.hidden[generation]) - len(before)
+        self.generations = [
+            structs.replace(each, hidden=len(self.hidden.get(each.id, ()))) for each in self.generations
+        ]
         base = work.first if self.ledger is None else self.ledger.horizon
-        if self.generations and not done.groups and not any(part.entries for part in done.keys):
+        if self.generations and not done.segments and not any(part.entries for part in done.keys):
             self.generations[-1] = structs.replace(self.generations[-1], end_offset=work.end)
         else:
             self.generations.append(self._stage(base, work.end, done))
@@ -315,45 +296,38 @@ class LedgerDraft:
         number, self._next_id = self._next_id, self._next_id + 1
         directory = Path(self.work.settings.staging) / generation_name(number)
         files.make_directory(directory)
-        staged = {stem: entry for group in done.groups for stem, entry in group.segments.items()}
-        for stem, entry in staged.items():
+        for stem, entry in done.segments.items():
             for kind in KINDS:
                 files.rename(f"{stem}.{kind}", directory / segment_file(entry.base_offset, kind))
         keys_size, keys_crc = assemble(directory / KEYS, done.keys, self.work.words, self.work.hash_key)
         files.sync_directory(directory)
         self.staged[number] = directory
-        size = sum(entry.size for entry in staged.values())
+        segments = sorted(done.segments.values(), key=lambda entry: entry.base_offset)
+        size = sum(entry.size for entry in segments)
         self.written_bytes += size
         return Generation(
             id=number,
             base_offset=base,
             end_offset=end,
-            records=sum(group.kept for group in done.groups),
+            records=sum(done.written.values()),
             size=size,
-            segments=tuple(sorted(staged.values(), key=lambda entry: entry.base_offset)),
+            segments=tuple(segments),
             keys_size=keys_size,
             keys_crc=keys_crc,
             hidden=0,
         )
 
-    def fold(self, engine: CompactionEngine) -> tuple[int, ...]:
-        """Put generations together where it is worth it; the ids of those of the ledger before that went.
+    def fold(self, engine: CompactionEngine) -> None:
+        """Put generations together where it is worth it.
 
         Raises CompactionFailedError, CheckFailedError, EngineError, OSError.
         """
-        weights = [
-            Weight(size=each.size, records=each.records, hidden=len(self.hidden.get(each.id, ())))
-            for each in self.generations
-        ]
-        gone: list[int] = []
-        for first, last in reversed(folds(weights, self.work.settings.most_generations)):
+        for first, last in reversed(folds(self.generations, self.work.settings.most_generations)):
             old = self.generations[first:last]
             self.generations[first:last] = [self._folded(engine, old)]
             for each in old:
                 self.hidden.pop(each.id, None)
-                if self.staged.pop(each.id, None) is None:
-                    gone.append(each.id)
-        return tuple(sorted(gone))
+                self.staged.pop(each.id, None)
 
     def _folded(self, engine: CompactionEngine, old: Sequence[Generation]) -> Generation:
         sources = tuple(source for each in old for source in self._sources(each))
@@ -366,9 +340,7 @@ class LedgerDraft:
             key_indexes={each.id: str(self._keys_of(each)) for each in old},
         )
         done = engine.fold(work)
-        refuse_doubtful_fold(
-            work, done, sum(each.records for each in old) - sum(map(len, work.hidden.values()))
-        )
+        refuse_doubtful_fold(work, done, sum(each.records - each.hidden for each in old))
         return self._stage(base, end, done)
 
     def _sources(self, generation: Generation) -> Iterable[Source]:
@@ -390,9 +362,7 @@ class LedgerDraft:
         ledger = Ledger(
             id=self._ledger_id,
             horizon=self.generations[-1].end_offset,
-            generations=tuple(
-                structs.replace(each, hidden=len(self.hidden.get(each.id, ()))) for each in self.generations
-            ),
+            generations=tuple(self.generations),
             order=BY_TIME if self.work.by_time else BY_OFFSET,
             hash_key=self.work.hash_key,
             retain_null_key=self.work.retain_null_key,
@@ -492,7 +462,7 @@ class TwoPhaseCompactor:
         done = self._engine.compact_whole(work) if whole else self._engine.compact_spread(work)
         refuse_doubts(work, done)
         draft.extend(work, done)
-        folded = draft.fold(self._engine)
+        draft.fold(self._engine)
         with committing():
             ledger = draft.commit(self._clock.now_ms())
             with contextlib.suppress(OSError):
@@ -507,7 +477,6 @@ class TwoPhaseCompactor:
             written_bytes=draft.written_bytes,
             removed=removed_of(work, done),
             hidden=draft.newly_hidden,
-            folded=folded,
         )
 
 

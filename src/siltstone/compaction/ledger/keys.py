@@ -35,7 +35,9 @@ from siltstone.compaction.keys import (
     fill_table,
     hashes_of,
     latest_in_each,
+    mask_for,
     slot_of,
+    table_for,
 )
 
 PARTITIONS = 1024
@@ -54,70 +56,51 @@ def best_of_each_key(
 
 
 @kernel
-def _fill_tables(entries: Words, bounds: Int64, tables: Int32, places: Int64) -> None:
-    """A hash table for each partition of distinct keys: partition p's is ``tables[places[p]:places[p + 1]]``,
-    a power of two long; it holds rows of ``entries``."""
-    tables[:] = -1
-    for p in range(len(bounds) - 1):
-        fill_table(entries, bounds[p], bounds[p + 1], tables[places[p] : places[p + 1]])
-
-
-@kernel
 def _meet(
     entries: Words,
-    tables: Int32,
-    places: Int64,
+    bounds: Int64,
+    table: Int32,
     older: Words,
     older_bounds: Int64,
     first: int,
     beaten: Flags,
     hidden: Int64,
 ) -> int:
-    """Let older entries, in order of partition from number ``first`` of the tables on, meet the new ones.
-
-    Marks the new ones that an older one beats, and puts the offsets of older records that lose into
-    ``hidden``; returns how many. A deleted older entry has no record that could be hidden.
-    """
+    """``meet_older``: fills ``hidden`` and returns how many they are."""
     lost = 0
     by_time = entries.shape[1] == 4
     for p in range(len(older_bounds) - 1):
-        table = tables[places[first + p] : places[first + p + 1]]
-        mask = np.uint64(len(table) - 1)
+        low, high = bounds[first + p], bounds[first + p + 1]
+        if low == high or older_bounds[p] == older_bounds[p + 1]:
+            continue
+        # The table of one partition of new entries stays in the core's cache while the older ones pass.
+        mask = mask_for(high - low)
+        mine = table[: mask + np.uint64(1)]
+        mine[:] = -1
+        fill_table(entries, low, high, mine)
         for i in range(older_bounds[p], older_bounds[p + 1]):
-            row = table[slot_of(table, mask, entries, older[i, 0], older[i, 1], _ALL)]
+            row = mine[slot_of(mine, mask, entries, older[i, 0], older[i, 1], _ALL)]
             if row < 0:
                 continue
             if by_time and older[i, 3] > entries[row, 3]:
                 beaten[row] = True
-            elif older[i, 2] & np.uint64(1) == 0:
+            elif older[i, 2] & np.uint64(1) == 0:  # a deleted key has no record that could be hidden
                 hidden[lost] = np.int64(older[i, 2] >> np.uint64(1))
                 lost += 1
     return lost
 
 
-class NewEntries:
-    """Distinct new entries that older generations' entries are met with, one run of partitions at a time.
+def meet_older(
+    entries: Words, bounds: Int64, older: Words, older_bounds: Int64, first: int, beaten: Flags
+) -> Int64:
+    """Let older entries, in order of partition from number ``first`` of ``bounds`` on, meet distinct new ones
+    (``best_of_each_key``): the offsets of older records that lose (int64, in any order).
 
-    ``entries`` and ``bounds`` are as ``best_of_each_key`` gives them. ``beaten``: bool, one an entry.
+    Marks in ``beaten`` (bool, one a new entry) those that an older one beats.
     """
-
-    def __init__(self, entries: Words, bounds: Int64) -> None:
-        self._entries = entries
-        self.beaten: Flags = np.zeros(len(entries), np.bool_)
-        counts = np.diff(bounds)
-        sizes = 1 << np.ceil(np.log2(np.maximum(2 * counts, 8))).astype(np.int64)
-        self._places = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
-        self._tables = np.empty(int(self._places[-1]), np.int32)
-        _fill_tables(entries, bounds, self._tables, self._places)
-
-    def meet(self, older: Words, older_bounds: Int64, first: int) -> Int64:
-        """Meet older entries whose bounds begin at partition ``first`` of ours: the offsets that are hidden
-        by it (int64, in any order)."""
-        hidden = np.empty(len(older), np.int64)
-        lost = _meet(
-            self._entries, self._tables, self._places, older, older_bounds, first, self.beaten, hidden
-        )
-        return hidden[:lost].copy()
+    hidden, table = np.empty(len(older), np.int64), table_for(int(np.diff(bounds).max(initial=1)))
+    lost = _meet(entries, bounds, table, older, older_bounds, first, beaten, hidden)
+    return hidden[:lost].copy()
 
 
 # From records to entries.

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from crc32c import crc32c
@@ -43,7 +43,6 @@ from siltstone.compaction.ledger.work import (
     CompactionWork,
     Settings,
     Source,
-    WrittenGroup,
     opened,
 )
 from siltstone.compaction.rewrite import CleanedBatches, PendingBatches
@@ -143,50 +142,28 @@ def _pass(at: int, end: int, count: int) -> int:
     return at
 
 
-class InflatedBatches(NamedTuple):
-    """Decompressed records: those of batch i are ``data[starts[i]:ends[i]]``."""
-
-    data: Bytes
-    starts: Int64
-    ends: Int64
-
-
-class ListedOffsets(NamedTuple):
-    """Offsets, ascending, that stay, or with ``keep`` False go; ``until[i]`` of them are met once batch i is
-    through."""
-
-    offsets: Int64
-    until: Int64
-    keep: bool
-
-
-class OpenBatch(NamedTuple):
-    """Where the new batches go: ``out`` their bytes, ``state`` the open one's (START to MET), ``rows`` a row
-    a finished batch, as ``_close`` has them."""
-
-    out: Bytes
-    state: Int64
-    rows: Int64
-
-
 @kernel
 def _coalesce(
     window: Bytes,
     batches: Directory,
-    inflated: InflatedBatches,
+    inflated: tuple[Bytes, Int64, Int64],
     action: Int64,
-    wanted: ListedOffsets,
+    wanted: tuple[Int64, Int64, bool],
     limit: int,
-    into: OpenBatch,
+    into: tuple[Bytes, Int64, Int64],
     offsets: Int64,
 ) -> tuple[int, int]:
     """Go through v2 batches: (records kept, 0), or (the bad batch, what is wrong: below 0).
 
-    ``offsets`` is filled with those that are kept; a batch whose ``action`` is 1 is copied as it is.
+    ``inflated``: (data, starts, ends), the records of batch i are ``data[starts[i]:ends[i]]``. ``wanted``:
+    offsets, ascending, that stay, or with a last False go; how many of them are met once batch i is through.
+    ``into``: the output's bytes, the open batch's state (START to MET), and a row a finished batch, as
+    ``_close`` has them. ``offsets`` is filled with those that are kept; a batch whose ``action`` is 1 is
+    copied as it is.
     """
+    data, starts, ends = inflated
     listed, until, keep_listed = wanted
     out, open_, rows = into
-    data = inflated.data
     kept, origin = 0, data.ctypes.data
     met = open_[MET]
     for i in range(len(batches)):
@@ -197,7 +174,7 @@ def _coalesce(
             _close(out, open_, rows)
         if action[i]:
             _copy_batch(window, header, out, open_, rows)
-        at, end, left = origin + inflated.starts[i], origin + inflated.ends[i], header.count
+        at, end, left = origin + starts[i], origin + ends[i], header.count
         # Extraction saw that offsets ascend: where none is missing, those that go need not be read.
         is_dense = keep_listed and header.last_offset - header.base_offset + 1 == header.count
         while left > 0:
@@ -286,9 +263,9 @@ class Coalescer:
             if not len(batches):
                 return None
         plain, limit = self._plain, self._batch_limit
-        data, starts, ends = inflate(window, batches, plain, limit=limit, path=path, origin=origin)
+        inflated = inflate(window, batches, plain, limit=limit, path=path, origin=origin)
         counts = int(batches["count"].sum())
-        room = int((ends - starts).sum()) + int(batches["size"].sum()) + GROWTH * counts
+        room = int((inflated[2] - inflated[1]).sum()) + int(batches["size"].sum()) + GROWTH * counts
         most = 2 * len(batches) + 2 * room // self._limit + 4
         self._make_room(room + BATCH_OVERHEAD * most)
         rows = np.empty((most, 6), np.int64)
@@ -296,9 +273,8 @@ class Coalescer:
         until = np.searchsorted(self._listed, batches["last_offset"], side="right")
         action = self._copied(batches, until)
         self._open[ROWS] = 0
-        wanted = ListedOffsets(self._listed, until, self._keep_listed)
-        into = OpenBatch(self._room, self._open, rows)
-        inflated = InflatedBatches(data, starts, ends)
+        wanted = self._listed, until, self._keep_listed
+        into = self._room, self._open, rows
         kept, wrong = _coalesce(window, batches, inflated, action, wanted, self._limit, into, offsets)
         if wrong:
             position = origin + int(batches["position"][kept])
@@ -383,47 +359,37 @@ KINDS = ("log", "index", "timeindex")
 class _Sink:
     """Segments as they are written: a new one where the one before is full or too wide."""
 
-    def __init__(self, settings: Settings, attempt: str, report: WrittenGroup) -> None:
+    def __init__(self, settings: Settings, attempt: str, report: Compacted) -> None:
         self._settings, self._attempt, self._report = settings, attempt, report
         self._writer: files.Writer | None = None
-        self._base = self._crc = 0
         self._room = contextlib.ExitStack()
 
-    def put(self, found: CleanedBatches) -> None:
-        """Write finished batches, in order."""
-        start, place = 0, 0
-        while start < len(found.size):
-            behind = self._fitting(found, start, place)
-            size = int(found.size[start:behind].sum())
-            self._write(found, slice(start, behind), found.data[place : place + size])
-            start, place = behind, place + size
-
-    def _fitting(self, found: CleanedBatches, start: int, place: int) -> int:
-        """How many batches from ``start`` on go into the segment that is open, or into a new one."""
-        if self._writer is not None:
-            behind = start + self._room_for(found, start, self._base, self._writer.size)
-            if behind > start:
-                return behind
-            self.close()
-        # A batch begins with its base offset.
-        self._base, self._crc = int.from_bytes(found.data[place : place + 8].tobytes(), "big"), 0
+    def _open(self, batch: Bytes) -> files.Writer:
+        """A new segment, which begins with ``batch``."""
+        self._base, self._crc = int.from_bytes(batch[:8].tobytes(), "big"), 0
         self._stem = str(Path(self._settings.staging) / f"{self._base:020d}.{self._attempt}")
         self._writer = self._room.enter_context(files.Writer(f"{self._stem}.log"))
         self._indexes = _index_builder(self._base, self._settings)
-        return start + max(1, self._room_for(found, start, self._base, 0))
+        return self._writer
 
-    def _room_for(self, found: CleanedBatches, start: int, base: int, used: int) -> int:
-        full = np.searchsorted(
-            np.cumsum(found.size[start:]), self._settings.segment_bytes - used, side="right"
-        )
-        wide = np.searchsorted(found.last_offset[start:], base + INT_MAX, side="right")
-        return int(min(full, wide))
-
-    def _write(self, found: CleanedBatches, rows: slice, data: Bytes) -> None:
-        assert self._writer is not None
-        self._crc = crc32c(data.data, self._crc)
-        self._writer.write(data.data)
-        self._indexes.add(found.last_offset[rows], found.max_timestamp[rows], found.size[rows])
+    def put(self, found: CleanedBatches) -> None:
+        """Write finished batches, in order."""
+        start, ends = 0, np.concatenate((np.zeros(1, np.int64), np.cumsum(found.size)))
+        while start < len(found.size):
+            writer = self._writer or self._open(found.data[ends[start] :])
+            room = ends[start] + self._settings.segment_bytes - writer.size
+            full = int(np.searchsorted(ends, room, side="right")) - 1
+            wide = int(np.searchsorted(found.last_offset, self._base + INT_MAX, side="right"))
+            behind = min(full, wide)
+            if behind <= start and writer.size:
+                self.close()
+                continue
+            behind = max(behind, start + 1)  # one that is larger than a segment has a segment of its own
+            rows, data = slice(start, behind), found.data[ends[start] : ends[behind]].data
+            self._crc = crc32c(data, self._crc)
+            writer.write(data)
+            self._indexes.add(found.last_offset[rows], found.max_timestamp[rows], found.size[rows])
+            start = behind
 
     def close(self) -> None:
         """Finish the segment that is open: its indexes, everything durable."""
@@ -459,7 +425,7 @@ def _index_builder(base_offset: int, settings: Settings) -> IndexBuilder:
     return IndexBuilder(base_offset, settings.index_interval, settings.index_bytes)
 
 
-def rewrite_group(work: CompactionWork, group: Group, retained: Int64, attempt: str) -> WrittenGroup:
+def rewrite_group(work: CompactionWork, group: Group, retained: Int64, attempt: str) -> Compacted:
     """Write the group's ``retained`` (offsets, int64, in any order) into new segments.
 
     Never raises for what is wrong with the log, the disk or the counts: the report says so, and the files of
@@ -469,7 +435,7 @@ def rewrite_group(work: CompactionWork, group: Group, retained: Int64, attempt: 
     return _written(work, group, coalescer, attempt)
 
 
-def fold_group(work: CompactionWork, group: Group, attempt: str) -> WrittenGroup:
+def fold_group(work: CompactionWork, group: Group, attempt: str) -> Compacted:
     """Write what is not hidden of a group of generations' segments into new ones. Never raises, as above."""
     mine = {source.generation for source in work.sources[group.first : group.last]}
     parts = [offsets for generation, offsets in work.hidden.items() if generation in mine]
@@ -479,8 +445,8 @@ def fold_group(work: CompactionWork, group: Group, attempt: str) -> WrittenGroup
     return _written(work, group, Coalescer(hidden[low:high], keep_listed=False, batch_limit=limit), attempt)
 
 
-def _written(work: CompactionWork, group: Group, coalescer: Coalescer, attempt: str) -> WrittenGroup:
-    report = WrittenGroup(group=group.index)
+def _written(work: CompactionWork, group: Group, coalescer: Coalescer, attempt: str) -> Compacted:
+    report = Compacted()
     sink = _Sink(work.settings, f"{group.index}.{attempt}", report)
     try:
         for source in work.sources[group.first : group.last]:
@@ -490,7 +456,7 @@ def _written(work: CompactionWork, group: Group, coalescer: Coalescer, attempt: 
         sink.close()
         offsets = np.concatenate([NO_OFFSETS, *coalescer.offsets])
         _verify(report, group, offsets, work.settings)
-        report.kept = len(offsets)
+        report.written[group.index] = len(offsets)
     except Exception as error:
         report.failure = failure_of(error)
         sink.drop()
@@ -512,7 +478,7 @@ def _coalesced(source: Source, coalescer: Coalescer, window_size: int) -> Iterat
                     yield found
 
 
-def _verify(report: WrittenGroup, group: Group, offsets: Int64, settings: Settings) -> None:
+def _verify(report: Compacted, group: Group, offsets: Int64, settings: Settings) -> None:
     """Scan the new segments from disk: checksums, order, exactly these offsets, the indexes built again.
 
     Raises CheckFailedError, CorruptFileError, OSError.

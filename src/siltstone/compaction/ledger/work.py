@@ -35,15 +35,14 @@ from siltstone.compaction.extraction import (
     aborted_of,
     decoded,
     failure_of,
-    first_failure,
 )
 from siltstone.compaction.keys import PLAIN_WORDS, TIMED_WORDS, EntryBlob, deleted_of, offsets_of
 from siltstone.compaction.ledger.keys import (
     PARTITIONS,
     EntryCollector,
     KeysPart,
-    NewEntries,
     best_of_each_key,
+    meet_older,
     read_keys,
     write_part,
 )
@@ -139,23 +138,13 @@ class CompactionWork:
 
 
 @dataclass(slots=True, kw_only=True)
-class WrittenGroup:
-    """What became of a group: the records in its segments, these by the stems of their paths (a path without
-    ``.log``), and the first failure."""
-
-    group: int
-    kept: int = 0
-    segments: dict[str, SegmentEntry] = field(default_factory=dict)
-    failure: LogFailure | None = None
-
-
-@dataclass(slots=True, kw_only=True)
 class Compacted:
     """What one piece of the work has done, or all of them together.
 
     ``arrived``: entries that were merged; of keys: ``deleted``, and ``beaten`` by an older event.
     ``retained``: records that were to be written, by group, keyless ones too. ``hidden``: generation →
-    offsets that it loses (int64). ``keys``: parts of the new key index.
+    offsets that it loses (int64). ``keys``: parts of the new key index. ``written``: records, by group;
+    ``segments``: those that hold them, by the stems of their paths (a path without ``.log``).
     """
 
     found: Extracted = field(default_factory=Extracted)
@@ -165,23 +154,26 @@ class Compacted:
     retained: dict[int, int] = field(default_factory=dict)
     hidden: dict[int, list[Int64]] = field(default_factory=dict, repr=False)
     keys: list[KeysPart] = field(default_factory=list)
-    groups: list[WrittenGroup] = field(default_factory=list)
+    written: dict[int, int] = field(default_factory=dict)
+    segments: dict[str, SegmentEntry] = field(default_factory=dict)
     failure: LogFailure | None = None
 
     def add(self, other: Compacted) -> None:
         """Sum up; the first failure stays."""
         self.found.add(other.found)
-        for name in ("arrived", "deleted", "beaten", "keys", "groups"):
+        for name in ("arrived", "deleted", "beaten", "keys"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for group, count in other.retained.items():
-            self.retained[group] = self.retained.get(group, 0) + count
+        for mine, more in ((self.retained, other.retained), (self.written, other.written)):
+            for group, count in more.items():
+                mine[group] = mine.get(group, 0) + count
+        self.segments |= other.segments
         for generation, offsets in other.hidden.items():
             self.hidden.setdefault(generation, []).extend(offsets)
         self.failure = self.failure or other.failure
 
     def first_failure(self) -> LogFailure | None:
         """The first failure that anything had."""
-        return first_failure((self.found, self, *self.groups))
+        return self.found.failure or self.failure
 
 
 def bucket_count(work: CompactionWork, at_least: int = 1) -> int:
@@ -286,12 +278,12 @@ def merge_bucket(
     try:
         entries, bounds = best_of_each_key(blobs, work.words, first, partitions)
         beaten: Flags = np.zeros(len(entries), np.bool_)
-        if len(entries) and work.key_indexes:
-            new, span = NewEntries(entries, bounds), (first, first + partitions)
-            for generation, path in work.key_indexes.items():
-                older = read_keys(path, work.hash_key, work.words, *span)
-                done.hidden[generation] = [new.meet(some, at, start - first) for start, some, at in older]
-            beaten = new.beaten
+        for generation, path in work.key_indexes.items() if len(entries) else ():
+            older = read_keys(path, work.hash_key, work.words, first, first + partitions)
+            done.hidden[generation] = [
+                meet_older(entries, bounds, some, edges, start - first, beaten)
+                for start, some, edges in older
+            ]
         deleted = deleted_of(entries) & ~beaten
         stays = ~deleted & ~beaten
         done.deleted, done.beaten = int(np.count_nonzero(deleted)), int(np.count_nonzero(beaten))
@@ -352,30 +344,26 @@ def hold_tail(log: HasView, work: CompactionWork, horizon: int, workers: int) ->
             aborted = _aborted(view, first)
         except FileNotFoundError:
             continue
-        if sources is not None:
-            groups = groups_of(sources, end, workers)
-            return replace(work, sources=sources, groups=groups, first=first, end=end, aborted=aborted)
+        groups = groups_of(sources, end, workers)
+        return replace(work, sources=sources, groups=groups, first=first, end=end, aborted=aborted)
     raise SourceChangedError(f"{work.name}: segments were replaced while they were being held; run again")
 
 
-def _link_all(view: LogView, first: int, end: int, folder: Path) -> tuple[Source, ...] | None:
-    """None when a name was another file's by the time that it was linked."""
+def _link_all(view: LogView, first: int, end: int, folder: Path) -> tuple[Source, ...]:
+    """Raises FileNotFoundError when a name was another file's by the time that it was linked, OSError."""
     bases = [segment.base_offset for segment in view.segments]
     found = []
     for number in range(max(bisect.bisect_right(bases, first) - 1, 0), len(bases)):
         if bases[number] >= end:
             break
         segment, size = view.segments[number], view.size_of(number)
-        place = segment.place_of(first, size) if size else None
+        place = segment.place_of(first, size)
         if place is None:
             continue
         until = segment.place_of(end, size)
-        path = _link(segment, folder)
-        if path is None:
-            return None
         found.append(
             Source(
-                path=str(path),
+                path=str(_link(segment, folder)),
                 base_offset=bases[number],
                 end_offset=bases[number + 1] if number + 1 < len(bases) else view.log_end_offset,
                 start=place.position,
@@ -386,8 +374,9 @@ def _link_all(view: LogView, first: int, end: int, folder: Path) -> tuple[Source
     return tuple(found)
 
 
-def _link(segment: LiveSegment, folder: Path) -> Path | None:
-    """A name of ours for the segment's file; None when its own name is another file's by now."""
+def _link(segment: LiveSegment, folder: Path) -> Path:
+    """A name of ours for the segment's file. Raises FileNotFoundError when its own name is another file's by
+    now, OSError."""
     wanted = segment.reader.stat.inode
     path = folder / segment_file(segment.base_offset, "log")
     try:
@@ -396,7 +385,9 @@ def _link(segment: LiveSegment, folder: Path) -> Path | None:
         if error.errno not in _NO_LINKS:
             raise
         path = segment.path()
-    return path if files.stat(path).inode == wanted else None
+    if files.stat(path).inode != wanted:
+        raise FileNotFoundError(errno.ENOENT, "was replaced meanwhile", str(path))
+    return path
 
 
 def _aborted(view: LogView, first: int) -> bytes:

@@ -93,6 +93,16 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     keys_crc: int
     hidden: int
 
+    @property
+    def live_size(self) -> int:
+        """Bytes that readers see, taken all records as equal."""
+        return self.size * (self.records - self.hidden) // self.records if self.records else 0
+
+    @property
+    def is_mostly_hidden(self) -> bool:
+        """Is more than half of it of no use?"""
+        return 2 * self.hidden > self.records
+
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """A compacted view of a log below ``horizon``, the first offset that it does not cover.

@@ -201,7 +201,13 @@ class CompactedReader(RecordReader):
             try:
                 return self._poll(max_bytes)
             except OffsetOutOfRangeError as error:
-                self._jump(error)
+                if self._reset == "none":
+                    raise OffsetOutOfRangeError(
+                        f"offset {self.offset} is not in the compacted view, or its originals were deleted "
+                        f"before they were read: {error}"
+                    ) from error
+                self.resets += 1
+                self.seek(self._reset)
 
     def _poll(self, max_bytes: int | None) -> Polled | None:
         if self._held is not None and self.offset < self._held.ledger.base_offset:
@@ -266,16 +272,6 @@ class CompactedReader(RecordReader):
             self._let_go()
         self.offset = self._tail.offset
         return polled
-
-    def _jump(self, error: OffsetOutOfRangeError) -> None:
-        """Start again where the reset rule says. Raises OffsetOutOfRangeError where it says nothing."""
-        if self._reset == "none":
-            raise OffsetOutOfRangeError(
-                f"offset {self.offset} is not in the compacted view, or its originals were deleted before "
-                f"they were read: {error}"
-            ) from error
-        self.resets += 1
-        self.seek(self._reset)
 
     def close(self) -> None:
         """Let go of the ledger; twice is once. A poll takes the one that is current then."""

@@ -85,9 +85,7 @@ class HeldLedger:
     looks something up in it.
     """
 
-    def __init__(
-        self, folder: Path, ledger: Ledger, hidden: dict[int, Int64], claim: files.Flock | None
-    ) -> None:
+    def __init__(self, folder: Path, ledger: Ledger, hidden: dict[int, Int64], claim: files.Flock) -> None:
         """Raises LedgerError, OSError."""
         self.ledger = ledger
         self._claim = claim
@@ -125,9 +123,7 @@ class HeldLedger:
             self._thread.shutdown(cancel_futures=True)
             self._thread = None
         self.parts = ()
-        if self._claim is not None:
-            self._claim.release()
-            self._claim = None
+        self._claim.release()
 
     def __enter__(self) -> HeldLedger:
         return self
@@ -447,7 +443,9 @@ class LedgerStore:
         """The cursor moves only to what can be read back. Raises CheckFailedError."""
         try:
             written = self._load(ledger.id)  # with the checksum of the hidden offsets
-            HeldLedger(self.folder, written, self.hidden(written), None).close()
+            self.hidden(written)
+            for generation in written.generations:
+                list(open_parts(self.folder, generation, NONE_HIDDEN))
         except LedgerError as error:
             raise CheckFailedError(f"{error.path}: {error.reason}; the cursor has not moved") from error
         if written != ledger:
