@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from siltstone.spark.source.data_source import SiltstoneSource
+from siltstone.spark.source import SiltstoneSource
 
 
 class DefaultSource(SiltstoneSource):

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceReader
 
 import siltstone
 from siltstone.spark import daemon, internals
-from siltstone.spark.source.reader import _Pushing
+from siltstone.spark.source import _Pushing
 
 ADVICE = "see that tests/spark passes with it, then add the version to siltstone.spark.internals.CHECKED"
 

@@ -20,7 +20,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from siltstone.base.records.layout import Int64
-from siltstone.compaction.extraction import Extracted, LogFailure
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.ledger.engine import Compacted, Folded, compact_in_one_go
 from siltstone.compaction.ledger.key_index import KeysPart
@@ -42,6 +41,7 @@ from siltstone.compaction.ledger.work import (
     extract,
     merge_bucket,
 )
+from siltstone.compaction.work import Extracted, LogFailure
 from siltstone.spark import rows
 from siltstone.spark.exchange import Stage, entries_of, entries_row
 from siltstone.spark.jobs import (

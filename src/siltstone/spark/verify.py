@@ -19,9 +19,15 @@ from pyspark.sql import SparkSession
 
 from siltstone.base.errors import EngineError
 from siltstone.base.records.layout import Words
-from siltstone.spark.bucketed import by_bucket, entries_row, report_row, run_job
-from siltstone.spark.running import is_alive
-from siltstone.spark.tasks import Batches, task_numbers
+from siltstone.spark.tasks import (
+    Batches,
+    all_or_each,
+    by_bucket,
+    entries_row,
+    report_row,
+    run_bucketed,
+    task_numbers,
+)
 from siltstone.verify.findings import Findings
 from siltstone.verify.keys import judge_bucket
 from siltstone.verify.pairs import LogPair, Span, spans_of
@@ -76,17 +82,9 @@ class SparkChecker:
     def __call__(self, pairs: Sequence[LogPair]) -> dict[str, tuple[list[SpanReport], list[Findings]]]:
         """All spans and all buckets in one job; where it fails, each log's in one of its own. Raises
         EngineError when Spark is gone."""
-        try:
-            return self._check(pairs)
-        except EngineError as error:
-            if not is_alive(self._session):
-                raise
-            if len(pairs) == 1:
-                return {pairs[0].name: ([_unchecked(error)], [])}
-        done: dict[str, tuple[list[SpanReport], list[Findings]]] = {}
-        for pair in pairs:
-            done |= self([pair])
-        return done
+        return all_or_each(
+            self._session, pairs, self._check, lambda pair, error: {pair.name: ([_unchecked(error)], [])}
+        )
 
     def _check(self, pairs: Sequence[LogPair]) -> dict[str, tuple[list[SpanReport], list[Findings]]]:
         spans = [(log, span) for log, pair in enumerate(pairs) for span in spans_of(pair)]
@@ -99,7 +97,9 @@ class SparkChecker:
         least = max(self._workers, _BUCKETS_LEAST) if large else 1
         first = functools.partial(span_task, list(pairs), spans, least)
         second = functools.partial(bucket_task, list(pairs))
-        for log, raw in run_job(self._session, "verify", len(spans), tasks, self._workers, first, second):
+        for log, raw in run_bucketed(
+            self._session, "verify", len(spans), tasks, self._workers, first, second, dict
+        ):
             reports, findings = done[pairs[log].name]
             if "judged" in raw:
                 findings.append(Findings.of_json(raw["judged"]))

@@ -13,7 +13,6 @@ from typing import Protocol
 import numpy as np
 
 from siltstone.base.records.layout import Int64
-from siltstone.compaction.extraction import Extracted, LogFailure, first_failure
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.ledger.key_index import KeysPart
 from siltstone.compaction.ledger.staging import (
@@ -32,6 +31,7 @@ from siltstone.compaction.ledger.work import (
     extract,
     merge_bucket,
 )
+from siltstone.compaction.work import Extracted, LogFailure, first_failure
 
 
 @dataclass(slots=True, kw_only=True)

@@ -36,7 +36,6 @@ from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Directory, Int6
 from siltstone.base.records.pieces import pieces
 from siltstone.base.records.scan import scan_batches
 from siltstone.base.records.varint import next_varint, varint_size, write_varint
-from siltstone.compaction.extraction import Group, LogFailure, decoded, failure_of, refuse_disorder
 from siltstone.compaction.keys import EntryBlob, offsets_of
 from siltstone.compaction.ledger.key_index import KeyIndex, KeysPart
 from siltstone.compaction.ledger.keys import PARTITIONS, best_of_each_key
@@ -49,6 +48,7 @@ from siltstone.compaction.ledger.work import (
     opened,
     source_windows,
 )
+from siltstone.compaction.work import Group, LogFailure, decoded, failure_of, refuse_disorder
 from siltstone.log.indexes import IndexBuilder
 from siltstone.log.segments import windows
 
