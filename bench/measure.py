@@ -26,13 +26,12 @@ from siltstone.base.config import Config, parse_assignments
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.decode import decode_records
 from siltstone.compaction.engine import Engine, bucket_count, entry_capacity
-from siltstone.compaction.extraction import Extracted
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import InPlace
 from siltstone.compaction.inplace.facts import Choices, LogState, Planned, plan_log, staging_folder
 from siltstone.compaction.keys import EntryBlob, KeyCollector, merge_bucket
 from siltstone.compaction.staging import Rewritten, rewrite_group
-from siltstone.compaction.work import extract, retained_by_group
+from siltstone.compaction.work import Extracted, extract, retained_by_group
 from siltstone.log.directory import LogDirectory
 from siltstone.log.segments import count_records, list_segments, windows
 
@@ -217,7 +216,7 @@ def _kernels(planned: Planned, times: dict[str, Times]) -> None:
     spent = dict.fromkeys(("read, checksums", "decode", "hash"), 0.0)
     with files.Reader(segment.path) as reader:
         began = time.perf_counter()
-        for window in windows(reader, window_size=planned.work.window_size):
+        for window in windows(reader, window_size=planned.work.limits.window_size):
             read = time.perf_counter()
             columns = decode_records(window.data, window.batches, scratch)
             decoded = time.perf_counter()

@@ -16,9 +16,8 @@ from siltstone.base.clock import SystemClock
 from siltstone.base.codec_table import CODECS
 from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.base.errors import SiltstoneError
-from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.engine import InProcessEngine, clean_small_log, small_batches
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
-from siltstone.compaction.warm_up import clean_small_log, small_batches
 from siltstone.log.ledger.manifest import ORDERS
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.partition import open_partition
@@ -62,10 +61,11 @@ def _start_spark(directory: Path) -> None:
     """A cleaning on Spark, which leaves its class archive."""
     if find_spec("pyspark") is None:
         return
-    from siltstone.spark.warm_up import make_class_archive
+    from siltstone.spark.clean import SparkEngine
+    from siltstone.spark.session import make_class_archive
 
     try:
-        make_class_archive(lambda engine: clean_small_log(directory, engine, engine))
+        make_class_archive(lambda session: clean_small_log(directory, *[SparkEngine(session)] * 2))
     except (SiltstoneError, OSError) as error:
         sys.stderr.write(f"siltstone: Spark will start without a class archive: {error}\n")
 

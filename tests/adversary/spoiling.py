@@ -41,22 +41,26 @@ def the_high_watermark_is_no_bound() -> None:
 
 def horizons_pass_early() -> None:
     """As if it were ten years later for tombstones."""
-    _change_work(lambda plan: replace(plan, now_ms=min(plan.now_ms + YEARS_MS, LONG_MAX)))
+    _change_rules(lambda rules: replace(rules, now_ms=min(rules.now_ms + YEARS_MS, LONG_MAX)))
 
 
 def tombstones_are_stamped_with_the_past() -> None:
     """As if they need not stay at all."""
-    _change_work(lambda plan: replace(plan, delete_retention_ms=min(-1, -abs(plan.delete_retention_ms))))
+    _change_rules(lambda rules: replace(rules, delete_retention_ms=min(-1, -abs(rules.delete_retention_ms))))
 
 
 def keyless_records_always_go() -> None:
     """As if ``--drop-keyless`` had been said."""
-    _change_work(lambda plan: replace(plan, drop_keyless=True))
+    _change_rules(lambda rules: replace(rules, drop_keyless=True))
 
 
 def producers_are_forgotten() -> None:
     """As if all of them had been silent too long."""
-    _change_work(lambda plan: replace(plan, producers=()))
+    _change_rules(lambda rules: replace(rules, producers=rules.producers[:0]))
+
+
+def _change_rules(change: Callable[[Any], Any]) -> None:
+    _change_work(lambda plan: replace(plan, rules=change(plan.rules)))
 
 
 def _change_work(change: Callable[[Any], Any]) -> None:

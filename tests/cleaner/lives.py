@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import LogConfig
 from siltstone.base.records.control import end_transaction_marker
-from siltstone.compaction import input_splits as splits
+from siltstone.compaction import work as splits
 from siltstone.log.partition import PartitionLog
 from siltstone.log.validation import Origin
 from tests.cleaner import oracle

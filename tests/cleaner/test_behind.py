@@ -2,16 +2,14 @@
 
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from siltstone.base import files
 from siltstone.compaction import staging
-from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.engine import InProcessEngine, small_batches, small_work
 from siltstone.compaction.staging import OneBehind
-from siltstone.compaction.warm_up import small_batches, small_work
 from siltstone.log.names import segment_file
 
 
@@ -65,7 +63,7 @@ def test_an_error_in_the_block_waits_for_the_call_and_wins() -> None:
 
 def staged(directory: Path, name: str) -> bytes:
     """The log that a cleaning in windows of a batch or two stages."""
-    work = replace(small_work(directory, name), window_size=400)
+    work = small_work(directory, name, window_size=400)
     (done,) = InProcessEngine().clean_whole([work])
     assert done.found.failure is None
     assert done.groups[0].failure is None
@@ -91,7 +89,7 @@ def test_a_writer_that_fails_is_told_of_and_leaves_nothing(
 ) -> None:
     files.write_new(tmp_path / segment_file(0, "log"), b"".join(small_batches()))
     monkeypatch.setattr(staging._Sink, "put", lambda *given: fail())
-    work = replace(small_work(tmp_path, "failing"), window_size=400)
+    work = small_work(tmp_path, "failing", window_size=400)
     (done,) = InProcessEngine().clean_whole([work])
     assert done.groups[0].failure is not None
     assert "disk is full" in done.groups[0].failure.reason

@@ -20,7 +20,7 @@ from siltstone.base.records.decode import decode_records
 from siltstone.cli.watch import watch_logs
 from siltstone.commands import clean as app
 from siltstone.commands.review import ExplainRequest, VerifyRequest, explain, verify
-from siltstone.compaction.explain.observing import Bins
+from siltstone.compaction.explain import Bins
 from siltstone.compaction.inplace import plan
 from siltstone.compaction.inplace.facts import Horizons, find_horizons
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO

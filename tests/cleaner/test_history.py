@@ -10,12 +10,12 @@ import pytest
 
 from siltstone.base import files
 from siltstone.compaction import report as history
-from siltstone.compaction.discards import Discarded
 from siltstone.compaction.report import (
     CLEANED,
     CLEANINGS_FILE,
     FAILED,
     Cleaning,
+    Discarded,
     History,
     LogResult,
     append_cleanings,

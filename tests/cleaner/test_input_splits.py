@@ -11,11 +11,18 @@ import numpy as np
 import pytest
 
 from siltstone.base.records.control import end_transaction_marker
-from siltstone.compaction import input_splits as splits
-from siltstone.compaction.extraction import Extracted, Group
-from siltstone.compaction.input_splits import InputSplit, place_near, shares, whole
-from siltstone.compaction.warm_up import small_work
-from siltstone.compaction.work import carried_between, extract
+from siltstone.compaction import work as splits
+from siltstone.compaction.engine import small_work
+from siltstone.compaction.work import (
+    Extracted,
+    Group,
+    InputSplit,
+    carried_between,
+    extract,
+    place_near,
+    shares,
+    whole,
+)
 from siltstone.log.segments import Segment, list_segments, unchanged, windows
 from siltstone.log.transactions import Carried
 from tests.cleaner import logs

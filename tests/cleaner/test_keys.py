@@ -208,9 +208,9 @@ def test_buckets_follow_the_memory_that_is_allowed(tmp_path: Path) -> None:
     work = _work(tmp_path)
     for span in (1, 1000, 10**7, 10**11):
         for memory in (1 << 20, 1 << 27):
-            asked = replace(work, end=span, memory_bytes=memory)
+            asked = replace(work, end=span, limits=replace(work.limits, memory_bytes=memory))
             buckets = bucket_count(asked)
             assert span * MERGE_BYTES <= buckets * memory
             assert buckets == 1 or span * MERGE_BYTES > (buckets - 1) * memory
     assert bucket_count(work, 7) == 7
-    assert entry_capacity(replace(work, memory_bytes=1 << 27)) * 48 <= 1 << 27
+    assert entry_capacity(replace(work, limits=replace(work.limits, memory_bytes=1 << 27))) * 48 <= 1 << 27

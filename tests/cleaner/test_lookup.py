@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.compaction import broadcast as lookup
-from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.engine import InProcessEngine, small_work
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.report import CLEANED, FAILED, SKIPPED, LogResult
-from siltstone.compaction.warm_up import small_work
 from siltstone.compaction.work import LogWork
 from siltstone.log.segments import list_segments
 from tests.cleaner import logs
@@ -142,12 +141,13 @@ def test_when_it_pays(tmp_path: Path, first_dirty: int, memory: int, share: floa
     partition = logs.write_log(
         tmp_path, {base: [one(base + i, f"k{i}") for i in range(50)] for base in range(0, 150, 10)[::5]}
     )
+    work = small_work(partition, "log")
     work = replace(
-        small_work(partition, "log"),
+        work,
         segments=tuple(list_segments(partition)),
         first_dirty=first_dirty,
         end=150,
-        memory_bytes=memory,
+        limits=replace(work.limits, memory_bytes=memory),
     )
     assert lookup.pays(work, share) is wanted
 

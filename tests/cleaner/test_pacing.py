@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from siltstone.compaction import input_splits as pacing
-from siltstone.compaction.input_splits import UNLIMITED, Pacer, share_of_io
+from siltstone.compaction import work as pacing
+from siltstone.compaction.work import UNLIMITED, Pacer, share_of_io
 
 
 class Time:

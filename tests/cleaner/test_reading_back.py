@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +13,9 @@ from hypothesis import strategies as st
 
 from siltstone.base import files
 from siltstone.compaction import staging
-from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.engine import InProcessEngine, small_work
 from siltstone.compaction.rewrite import in_order
 from siltstone.compaction.staging import ReadBack, Rewritten
-from siltstone.compaction.warm_up import small_work
 from siltstone.log.names import segment_file
 from tests.cleaner import logs
 
@@ -42,7 +40,7 @@ def _batches(packed: bool) -> Iterator[bytes]:
 
 def staged(log: Path, name: str) -> Rewritten:
     """The small log's only group, cleaned in windows of a batch or two."""
-    (done,) = InProcessEngine().clean_whole([replace(small_work(log, name), window_size=SMALL_WINDOW)])
+    (done,) = InProcessEngine().clean_whole([small_work(log, name, window_size=SMALL_WINDOW)])
     assert done.found.failure is None
     return done.groups[0]
 

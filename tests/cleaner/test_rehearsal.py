@@ -12,7 +12,7 @@ from pathlib import Path
 from siltstone.compaction import broadcast, keys, rewrite
 from siltstone.base.records import hashing
 from siltstone.compaction.engine import InProcessEngine
-from siltstone.compaction.warm_up import clean_small_log
+from siltstone.compaction.engine import clean_small_log
 from siltstone.base.records import decode
 
 clean_small_log(Path(sys.argv[1]), InProcessEngine(), InProcessEngine(2))

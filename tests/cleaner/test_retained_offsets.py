@@ -10,8 +10,7 @@ import pytest
 
 from siltstone.base.errors import CheckFailedError
 from siltstone.compaction.engine import read_retained, rewrite_from, write_retained
-from siltstone.compaction.extraction import Group
-from siltstone.compaction.work import LogWork
+from siltstone.compaction.work import Group, LogWork, Rules, TaskLimits
 from siltstone.log.segments import Segment
 
 
@@ -40,16 +39,18 @@ def staged(tmp_path: Path) -> LogWork:
         groups=tuple(groups),
         first_dirty=5,
         end=30,
-        now_ms=1_800_000_000_000,
-        delete_retention_ms=86_400_000,
-        producers=(),
-        index_interval=4096,
-        index_bytes=10 << 20,
-        drop_keyless=True,
+        rules=Rules(
+            now_ms=1_800_000_000_000,
+            delete_retention_ms=86_400_000,
+            last_offset=29,
+            producers=np.empty((0, 3), np.int64),
+            drop_keyless=True,
+        ),
+        limits=TaskLimits(
+            index_interval=4096, index_bytes=10 << 20, window_size=1 << 20, memory_bytes=1 << 29
+        ),
         staging=str(tmp_path),
         hash_key=(0, 0),
-        window_size=1 << 20,
-        memory_bytes=1 << 29,
     )
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from siltstone.compaction.engine import Gathered, InProcessEngine, RetainedFile
-from siltstone.compaction.extraction import Group
+from siltstone.compaction.engine import InProcessEngine, LogDone, RetainedFile
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.inplace.destination import InPlace
 from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import Rewritten
-from siltstone.compaction.work import LogWork
+from siltstone.compaction.work import Group, LogWork
 from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.names import TopicPartition
 from tests.cleaner import logs
@@ -53,7 +52,7 @@ class Counting(InProcessEngine):
         self.after, self.stop = after, stop
         self.gathered, self.rewritten = 0, 0
 
-    def gather(self, work: LogWork) -> Gathered:
+    def gather(self, work: LogWork) -> LogDone:
         self.gathered += 1
         return super().gather(work)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from siltstone.commands import review
-from siltstone.compaction.explain.model import Explanation, LogExplanation
+from siltstone.compaction.explain import Explanation, LogExplanation
 from tests.operator.staged import Staged
 from tests.records import twin
 

@@ -12,9 +12,7 @@ import pytest
 
 from siltstone.base.errors import UsageError
 from siltstone.commands import review
-from siltstone.compaction.explain.explaining import observe_here
-from siltstone.compaction.explain.model import WOULD_CLEAN
-from siltstone.compaction.explain.observing import MASK
+from siltstone.compaction.explain import MASK, WOULD_CLEAN, observe_here
 from tests.cli.conftest import tree
 from tests.explain.asking import asked, explained, explanation, records_by_key
 from tests.golden_sets import write_checkpoint

@@ -11,7 +11,7 @@ import pytest
 
 from siltstone.commands.explain_page import page
 from siltstone.commands.plots import bars, over_time, shares
-from siltstone.compaction.explain.model import Explanation, Moment
+from siltstone.compaction.explain import Explanation, Moment
 from tests.cleaner import logs
 from tests.explain.asking import explanation
 from tests.operator.staged import stage

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import asdict
+from collections import Counter
 
+import msgspec
 import numpy as np
 import pytest
 
-from siltstone.compaction.explain.observing import EXPIRED, FREQUENCIES, TOMBSTONE, Bins, KeyTally, tally
+from siltstone.compaction.explain import EXPIRED, TOMBSTONE, Bins, Observed, tally
 
 Row = tuple[int, int, int, int, int]
 
@@ -35,15 +36,14 @@ def _naive(rows: list[Row], first_dirty: int, bins: Bins) -> dict[str, object]:
     keys: dict[int, list[Row]] = {}
     for row in sorted(rows, key=lambda each: each[1]):
         keys.setdefault(row[0], []).append(row)
-    found: dict[str, object] = {"keys": len(keys), "by_frequency": [0] * FREQUENCIES}
+    frequencies, by_bin = Counter[int](), Counter[int]()
     gone: list[Row] = []
     dead: list[Row] = []
-    by_bin = [0] * bins.count
     for mine in keys.values():
         step = 0
         while 1 << step < len(mine):
             step += 1
-        found["by_frequency"][step] += 1  # type: ignore[index]
+        frequencies[step] += 1
         dirty = mine[-1][1] >= first_dirty
         for number, row in enumerate(mine):
             if dirty and number < len(mine) - 1:
@@ -52,11 +52,14 @@ def _naive(rows: list[Row], first_dirty: int, bins: Bins) -> dict[str, object]:
                 by_bin[min(max(place, 0), bins.count - 1)] += row[3]
             elif row[4] & EXPIRED:
                 dead.append(row)
-    found["dirty_keys"] = sum(mine[-1][1] >= first_dirty for mine in keys.values())
-    found["superseded"], found["superseded_size"] = len(gone), sum(row[3] for row in gone)
-    found["tombstones"], found["tombstones_size"] = len(dead), sum(row[3] for row in dead)
-    found["superseded_by_bin"] = by_bin
-    return found
+    counts = {
+        "keys": len(keys),
+        "dirty_keys": sum(mine[-1][1] >= first_dirty for mine in keys.values()),
+        "superseded": len(gone),
+        "expired": len(dead),
+    }
+    sizes = {"superseded": sum(row[3] for row in gone), "expired": sum(row[3] for row in dead)}
+    return {"counts": counts, "sizes": sizes, "frequencies": frequencies, "superseded": by_bin}
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -71,27 +74,26 @@ def test_a_tally_is_what_a_dict_counts(seed: int) -> None:
     bins = Bins(start_ms=0, width_ms=100, count=7)
     entries = _entries(rows)
     found = tally([entries[:50], entries[50:]], first_dirty, bins, 5)
-    hottest = asdict(found).pop("hottest")
     naive = _naive(rows, first_dirty, bins)
     assert {name: getattr(found, name) for name in naive} == naive
     counts: dict[int, int] = {}
     for key, *_ in rows:
         counts[key] = counts.get(key, 0) + 1
-    assert [each["records"] for each in hottest] == sorted(counts.values(), reverse=True)[:5]
+    assert [each.records for each in found.hottest] == sorted(counts.values(), reverse=True)[:5]
 
 
 def test_parts_add_up() -> None:
     rng = random.Random(7)
     bins = Bins(start_ms=0, width_ms=10, count=3)
     rows = [(rng.randrange(40), offset, offset, 5, 0) for offset in range(300)]
-    whole = tally([_entries(rows)], 0, bins, 6)
-    parts = KeyTally()
+    whole, parts = Observed(), Observed()
+    whole.add(tally([_entries(rows)], 0, bins, 6), 6)
     for half in (0, 1):
         parts.add(tally([_entries([row for row in rows if row[0] % 2 == half])], 0, bins, 6), 6)
-    assert asdict(parts) == asdict(whole)
-    assert KeyTally.of_json(asdict(whole)) == whole
+    assert parts == whole
+    assert msgspec.json.decode(msgspec.json.encode(whole), type=Observed) == whole
 
 
 def test_nothing_is_a_tally_too() -> None:
     found = tally([], 0, Bins(start_ms=0, width_ms=1, count=2), 3)
-    assert (found.keys, found.hottest, found.superseded_by_bin) == (0, [], [0, 0])
+    assert (found.counts["keys"], found.hottest, found.superseded) == (0, [], {})

@@ -86,7 +86,7 @@ def while_swapping(marker: str) -> None:
 def spread() -> None:
     """All logs go over all workers, as if they were large."""
     from siltstone.commands import clean as app
-    from siltstone.compaction.explain import explaining
+    from siltstone.compaction import explain as explaining
 
     app.RunLimits = functools.partial(app.RunLimits, whole_log_bytes=0)  # type: ignore[assignment, misc]
     explaining.WHOLE_LOG_BYTES = 0

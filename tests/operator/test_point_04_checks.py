@@ -11,9 +11,8 @@ from siltstone.base import files
 from siltstone.commands import clean as app
 from siltstone.compaction import engine as engine_module
 from siltstone.compaction.engine import InProcessEngine, LogDone, RetainedFile
-from siltstone.compaction.extraction import Extracted, Group
 from siltstone.compaction.staging import Rewritten
-from siltstone.compaction.work import LogWork
+from siltstone.compaction.work import Extracted, Group, LogWork
 from siltstone.log.transactions import Carried
 from tests.operator.staged import SMALL_WAVES, Staged, listing, no_leftovers, stage
 

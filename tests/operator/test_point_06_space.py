@@ -11,9 +11,8 @@ from siltstone.base import files
 from siltstone.base.errors import DirectoryRefusedError
 from siltstone.commands import clean as app
 from siltstone.compaction.engine import InProcessEngine, RetainedFile
-from siltstone.compaction.extraction import Group
 from siltstone.compaction.staging import Rewritten
-from siltstone.compaction.work import LogWork
+from siltstone.compaction.work import Group, LogWork
 from tests.operator.staged import (
     Staged,
     in_process,

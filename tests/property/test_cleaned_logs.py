@@ -16,9 +16,8 @@ from hypothesis import HealthCheck, given, settings
 
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
-from siltstone.compaction.input_splits import InputSplit, shares
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, LogResult
-from siltstone.compaction.work import LogWork
+from siltstone.compaction.work import InputSplit, LogWork, shares
 from tests import in_memory
 from tests.cleaner import judging, logs, oracle
 from tests.cleaner.lives import Life, Living, Round, lives, splits_of_any_size

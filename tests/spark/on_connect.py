@@ -14,7 +14,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from siltstone.commands import review
-from siltstone.compaction.explain import explaining
+from siltstone.compaction import explain as explaining
 from siltstone.spark.explain import SparkObserver
 from siltstone.spark.session import workers_of
 from siltstone.spark.verify import SparkChecker

@@ -22,8 +22,7 @@ from siltstone.commands import clean as app
 from siltstone.compaction.engine import Engine, Progress
 from siltstone.spark import clean as pipeline
 from siltstone.spark.clean import SparkEngine
-from siltstone.spark.probe import refuse_strange_executors
-from siltstone.spark.session import start_session
+from siltstone.spark.session import refuse_strange_executors, start_session
 from tests.operator.staged import stage
 
 MASTER = "local-cluster[2,1,1024]"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.compaction.warm_up import small_work
+from siltstone.compaction.engine import small_work
 from siltstone.compaction.work import LogWork
 from siltstone.spark.clean import dealt
 from siltstone.spark.tasks import finer, merging, why_failed

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from siltstone.compaction.engine import Engine, InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
-from siltstone.compaction.input_splits import are_cut, place_near, shares
 from siltstone.compaction.report import CLEANED, UNCLEANABLE, LogResult
+from siltstone.compaction.work import are_cut, place_near, shares
 from siltstone.log.segments import list_segments
 from siltstone.spark.clean import SparkEngine
 from tests.cleaner import logs

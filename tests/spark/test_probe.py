@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from siltstone.base import files
 from siltstone.base.errors import EngineError
-from siltstone.spark import probe
+from siltstone.spark import session as probe
 
 pytestmark = pytest.mark.spark
 

@@ -8,11 +8,11 @@ import pytest
 
 from siltstone.compaction.broadcast import GroupDone
 from siltstone.compaction.engine import LogDone, RetainedFile
-from siltstone.compaction.extraction import Extracted, LogFailure
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.ledger.keys import KeysPart
 from siltstone.compaction.ledger.work import Compacted
 from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.work import Extracted, LogFailure
 from siltstone.log.transactions import Carried
 from siltstone.spark import rows
 from siltstone.spark.exchange import entries_of, entries_row

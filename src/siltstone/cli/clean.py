@@ -27,8 +27,7 @@ from siltstone.cli.watch import watch_logs
 from siltstone.commands import clean as cleaning
 from siltstone.commands.plots import size_text
 from siltstone.compaction import report as status
-from siltstone.compaction.discards import REASONS
-from siltstone.compaction.report import LogResult, failures
+from siltstone.compaction.report import REASONS, LogResult, failures
 
 _STYLE = {
     status.CLEANED: "green",

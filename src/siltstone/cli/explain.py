@@ -22,9 +22,8 @@ from siltstone.cli.output import (
 )
 from siltstone.commands import review
 from siltstone.commands.plots import size_text
-from siltstone.compaction.discards import CLEANING_REASONS
-from siltstone.compaction.explain.model import Explanation, LogExplanation
-from siltstone.compaction.report import FAILED, UNCLEANABLE
+from siltstone.compaction.explain import Explanation, LogExplanation
+from siltstone.compaction.report import CLEANING_REASONS, FAILED, UNCLEANABLE
 
 GROUPS_MOST = 12
 """Groups of a log in the tables for people; the page and the JSON have them all."""

@@ -172,8 +172,7 @@ def compaction_engine(master: str | None, folders: Sequence[Path]) -> Compaction
 
 def _session(master: str, written: Sequence[Path], spill_dir: Path | None = None) -> Any:
     """A session whose executors see the folders that are ``written`` to. Raises EngineError."""
-    from siltstone.spark.probe import refuse_strange_executors
-    from siltstone.spark.session import is_local, start_session
+    from siltstone.spark.session import is_local, refuse_strange_executors, start_session
 
     session = start_session(master, spill_folder=None if spill_dir is None else str(spill_dir))
     for folder in () if is_local(master) else written:

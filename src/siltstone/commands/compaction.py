@@ -23,8 +23,6 @@ from siltstone.log.directory import open_directories, refuse_network_file_system
 from siltstone.log.ledger.manifest import LEDGER_PROPERTY, SUBSCRIPTION, Ledger
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
-from siltstone.log.partition_files import refuse_unsafe_files
-from siltstone.log.read_only import ReadOnlyLog
 from siltstone.runtime.compactions import (
     Attempt,
     CompactionStatus,

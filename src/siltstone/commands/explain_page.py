@@ -10,8 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from siltstone.base.clock import time_text
 from siltstone.commands import plots
-from siltstone.compaction.explain.model import Explanation, GroupExplained, LogExplanation
-from siltstone.compaction.explain.observing import HotKey
+from siltstone.compaction.explain import Explanation, GroupExplained, HotKey, LogExplanation
 
 GROUPS_MOST = 40
 """Groups that are drawn; the table has them all."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element, tostring
 
 from siltstone.base.clock import time_text
-from siltstone.compaction.explain.model import Moment
+from siltstone.compaction.explain import Moment
 
 WIDTH, HEIGHT = 720, 220
 COLOURS = {

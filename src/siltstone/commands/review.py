@@ -21,8 +21,14 @@ from siltstone.commands.policies import (
     reads_to_the_end,
 )
 from siltstone.compaction.engine import Engine, InProcessEngine
-from siltstone.compaction.explain.explaining import TOP, Observer, Wish, explain_logs, observe_here
-from siltstone.compaction.explain.model import Explanation
+from siltstone.compaction.explain import (
+    TOP,
+    ExplainOptions,
+    Explanation,
+    Observer,
+    explain_logs,
+    observe_here,
+)
 from siltstone.log.directory import LogDirectory, open_directories, refuse_strangers
 from siltstone.log.names import TopicPartition
 from siltstone.verify.checking import Checker, check_here
@@ -122,9 +128,9 @@ def explain(
     refuse_strangers(directories)
     policies = gather_policies(directories, request)
     states = log_states(directories, policies, request.topics)
-    wish = Wish(choices=choices, show_keys=request.show_keys, top=request.top)
+    options = ExplainOptions(choices=choices, show_keys=request.show_keys, top=request.top)
     once = functools.cache(runner or (_here if request.no_spark else lambda: _on_spark(request)))
-    logs = explain_logs(states, wish, lambda: once().engine, lambda: once().observer)
+    logs = explain_logs(states, options, lambda: once().engine, lambda: once().observer)
     passed_over = [(each.path, each.reason) for directory in directories for each in directory.passed_over]
     notes = [*policies.notes, *map(_unclean, filter(_was_not_stopped, directories))]
     return Explanation(now_ms=choices.now_ms, logs=logs, passed_over=passed_over, notes=notes)

@@ -32,6 +32,7 @@ from siltstone.compaction.inplace.facts import (
     Horizons,
     LogState,
     find_horizons,
+    lag_limits,
     log_facts,
     refusal,
 )
@@ -116,11 +117,7 @@ class Outlooks:
             return None
         producers = self._producers(state, segments, checkpoints)
         facts = log_facts(state, checkpoints, segments, producers, committed_below)
-        lag = plan.LagLimits(
-            min_ms=state.config.integer("min.compaction.lag.ms"),
-            max_ms=state.config.integer("max.compaction.lag.ms"),
-        )
-        found = plan.cleanable_range(facts, lag, now_ms)
+        found = plan.cleanable_range(facts, lag_limits(state.config), now_ms)
         is_dirty = found.end > found.first_dirty and found.cleanable_bytes > 0
         is_due = is_dirty and plan.is_eligible(found, state.config.number("min.cleanable.dirty.ratio"))
         clean = tuple(each for each in segments if each.base_offset < found.clean_end)

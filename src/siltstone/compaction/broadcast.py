@@ -35,8 +35,6 @@ from siltstone.base.records.layout import (
     Int64,
     Words,
 )
-from siltstone.compaction.extraction import Extracted, Group, LogFailure
-from siltstone.compaction.input_splits import InputSplit, shares
 from siltstone.compaction.keys import (
     EntryBlob,
     brought_together,
@@ -48,7 +46,7 @@ from siltstone.compaction.keys import (
 )
 from siltstone.compaction.rewrite import Buffers, Decisions, FilteredRecords, Offsets
 from siltstone.compaction.staging import Rewritten, rewrite_by
-from siltstone.compaction.work import LogWork, extract
+from siltstone.compaction.work import Extracted, Group, InputSplit, LogFailure, LogWork, extract, shares
 
 CLEAN_SHARE = 4
 """A log goes this way when its clean segments have so many times the bytes of the others."""
@@ -165,7 +163,7 @@ class Lookup:
     def __init__(self, work: LogWork, offset_map: OffsetMap, buffers: Buffers | None = None) -> None:
         self._key = (np.uint64(work.hash_key[0]), np.uint64(work.hash_key[1]))
         self._first_dirty = work.first_dirty
-        self.batch_limit = work.batch_limit
+        self.batch_limit = work.limits.batch_limit
         self._map = offset_map
         self._tables = offset_map.tables()
         self.buffers = buffers or Buffers()
@@ -259,8 +257,8 @@ def pays(work: LogWork, clean_share: float = CLEAN_SHARE) -> bool:
     sizes = [segment.size for segment in work.segments]
     first = dirty_segments(work).start
     clean, dirty = sum(sizes[:first]), sum(sizes[first:])
-    fits = (work.end - work.first_dirty) * _ENTRY_BYTES <= work.memory_bytes
-    plain = not work.message_sets and not work.aborted and work.map_end == LONG_MAX
+    fits = (work.end - work.first_dirty) * _ENTRY_BYTES <= work.limits.memory_bytes
+    plain = not work.message_sets and not work.aborted and work.rules.map_end == LONG_MAX
     return fits and plain and clean > 0 and clean >= clean_share * dirty
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -17,13 +17,31 @@ import numpy as np
 from crc32c import crc32c
 
 from siltstone.base import files
+from siltstone.base.codec_table import CODECS
 from siltstone.base.errors import CheckFailedError
+from siltstone.base.records.build import BatchShape, Spans, build_batch, encode_headers
+from siltstone.base.records.control import end_transaction_marker
 from siltstone.compaction import broadcast
-from siltstone.compaction.extraction import Extracted, Group, LogFailure, failure_of
-from siltstone.compaction.keys import MERGE_BYTES, EntryBlob, MergedBucket, merge_bucket
+from siltstone.compaction.keys import MERGE_BYTES, EntryBlob, merge_bucket
 from siltstone.compaction.rewrite import Buffers, Offsets, in_order
 from siltstone.compaction.staging import Rewritten, remove_staged, rewrite_group
-from siltstone.compaction.work import LogWork, carried_between, check_keyless, extract, retained_by_group
+from siltstone.compaction.work import (
+    Extracted,
+    Group,
+    InputSplit,
+    LogFailure,
+    LogWork,
+    Rules,
+    TaskLimits,
+    carried_between,
+    check_keyless,
+    extract,
+    failure_of,
+    first_failure,
+    retained_by_group,
+)
+from siltstone.log.names import segment_file
+from siltstone.log.segments import list_segments
 from siltstone.log.transactions import NOTHING, Carried
 
 # A group's retained offsets between two jobs: written by the task that gathered them, verified by whoever
@@ -113,31 +131,26 @@ class LogDone:
     """What an engine did for one log, or for one wave of its groups.
 
     ``retained`` (by group) and ``dirty_keys`` are the merge's totals over the whole log; ``groups`` are in
-    order; ``seconds`` is what the work itself took, where one task did it all.
+    order; ``files`` are those of the retained offsets where these were gathered; ``seconds`` is what the work
+    itself took, where one task did it all.
     """
 
     name: str
-    found: Extracted
+    found: Extracted = field(default_factory=Extracted)
     groups: list[Rewritten] = field(default_factory=list)
+    files: list[RetainedFile] = field(default_factory=list)
     retained: dict[int, int] = field(default_factory=dict)
     dirty_keys: int = 0
     seconds: float = 0.0
 
-
-@dataclass(slots=True, kw_only=True)
-class Gathered:
-    """A log's retained offsets, on disk: the merge's totals (no groups yet), and a file for each group."""
-
-    totals: LogDone
-    files: list[RetainedFile] = field(default_factory=list)
+    @property
+    def failure(self) -> LogFailure | None:
+        """The first one."""
+        return first_failure((self.found, *self.files, *self.groups))
 
 
-class Progress(Protocol):
-    """Told what goes on: which log, at which stage, and how much of it is done."""
-
-    def __call__(self, log: str, stage: str, done: int, total: int) -> None:
-        """``done`` of ``total`` tasks of ``stage``."""
-        ...
+Progress = Callable[[str, str, int, int], None]
+"""Told what goes on: which log, at which stage, how many of how many tasks of that stage are done."""
 
 
 class Engine(Protocol):
@@ -156,9 +169,9 @@ class Engine(Protocol):
         """One log over all workers."""
         ...
 
-    def gather(self, work: LogWork) -> Gathered:
+    def gather(self, work: LogWork) -> LogDone:
         """One log over all workers, up to its retained offsets, which are put into files of the staging
-        folder."""
+        folder; no group is rewritten."""
         ...
 
     def rewrite(
@@ -170,11 +183,11 @@ class Engine(Protocol):
 
 
 def bucket_count(work: LogWork, at_least: int = 1) -> int:
-    """Buckets so that the merge of one stays within ``work.memory_bytes``, whatever the number of keys.
+    """Buckets so that the merge of one stays within the memory for keys, whatever their number.
 
     A log's span of offsets bounds its records, hence its keys.
     """
-    return max(at_least, -(-offset_span(work) * MERGE_BYTES // work.memory_bytes))
+    return max(at_least, -(-offset_span(work) * MERGE_BYTES // work.limits.memory_bytes))
 
 
 def offset_span(work: LogWork) -> int:
@@ -185,7 +198,7 @@ def offset_span(work: LogWork) -> int:
 def entry_capacity(work: LogWork) -> int:
     """Entries that an extracting task may keep: it takes them once and, while its room grows, half as much
     again; what is on its way has the rest of the memory."""
-    return max(1024, work.memory_bytes // (3 * 16))
+    return max(1024, work.limits.memory_bytes // (3 * 16))
 
 
 def fits_one_task(work: LogWork, byte_limit: int) -> bool:
@@ -197,24 +210,52 @@ def clean_in_one_go(work: LogWork, attempt: str, buffers: Buffers | None = None)
     """Extract, merge and rewrite a whole log in this process, or look its keys up where that pays. A task
     that does several logs may give them the same ``buffers``."""
     began, buffers = time.perf_counter(), buffers or Buffers()
-    done = clean_by_lookup(work, attempt, buffers=buffers) or _extract_and_rewrite(work, attempt, buffers)
+    done = clean_by_lookup(work, attempt, buffers=buffers)
+    if done is None:
+        merge = _Merge(work, [work.splits], 1)
+        done = merge.rewritten(attempt, buffers)
     done.seconds = time.perf_counter() - began
     return done
 
 
-def _extract_and_rewrite(work: LogWork, attempt: str, buffers: Buffers) -> LogDone:
-    done = LogDone(name=work.name, found=Extracted())
-    extracted = extract(work, work.splits, 1, entry_capacity(work), done.found)
-    blobs = [blob.kept() for blob in extracted]
-    carried = carried_between(work, done.found)
-    done.found.failure = done.found.failure or check_keyless(work, done.found)
-    if done.found.failure is None:
-        retained = merge_bucket(blobs, 0, 1)
-        by_group = dict(retained_by_group(work, retained))
-        done.dirty_keys = retained.dirty_keys
-        done.retained = {group: len(offsets) for group, offsets in by_group.items()}
-        done.groups = rewrite_groups(work, by_group, carried, attempt, buffers)
-    return done
+class _Merge:
+    """A whole log extracted, run of splits by run of splits, and merged bucket by bucket in this process.
+
+    ``done``: its totals. ``retained``: each group's offsets, less its base; ``carried``: what it starts with,
+    of transactions.
+    """
+
+    def __init__(self, work: LogWork, runs: Iterable[Sequence[InputSplit]], buckets: int) -> None:
+        self._work, self.done = work, LogDone(name=work.name)
+        found, blobs = self.done.found, dict[int, list[EntryBlob]]()
+        for splits in runs:
+            for blob in extract(work, splits, buckets, entry_capacity(work), found):
+                blobs.setdefault(blob.bucket, []).append(blob.kept())
+        self.carried = carried_between(work, found)
+        found.failure = found.failure or check_keyless(work, found)
+        parts: dict[int, list[Offsets]] = {}
+        for bucket in sorted(blobs) if found.failure is None else ():
+            merged = merge_bucket(blobs.pop(bucket), bucket, buckets)
+            self.done.dirty_keys += merged.dirty_keys
+            for group, offsets in retained_by_group(work, merged):
+                parts.setdefault(group, []).append(offsets)
+        self.retained = {group: np.concatenate(mine) for group, mine in parts.items()}
+        self.done.retained = {group: len(offsets) for group, offsets in self.retained.items()}
+
+    def of(self, group: Group) -> tuple[Offsets, Carried]:
+        """The group's retained offsets, and what it starts with."""
+        nothing = np.empty(0, np.uint32)
+        return self.retained.get(group.index, nothing), self.carried.get(group.index, NOTHING)
+
+    def rewritten(self, attempt: str, buffers: Buffers) -> LogDone:
+        """All groups rewritten in order, up to the first that fails."""
+        if self.done.found.failure is None:
+            for group in self._work.groups:
+                retained, carried = self.of(group)
+                self.done.groups.append(rewrite_group(self._work, group, retained, attempt, carried, buffers))
+                if self.done.groups[-1].failure is not None:
+                    break
+        return self.done
 
 
 def clean_by_lookup(
@@ -226,7 +267,7 @@ def clean_by_lookup(
     """A second pass in this process; None where it does not pay, and for a log that has transactions."""
     if not broadcast.pays(work, clean_share):
         return None
-    done = LogDone(name=work.name, found=Extracted())
+    done = LogDone(name=work.name)
     splits = [split for run in broadcast.dirty_splits(work, 1) for split in run]
     entries = broadcast.dirty_entries(work, splits, done.found)
     if done.found.failure is not None:
@@ -242,7 +283,7 @@ def clean_by_lookup(
 def looked_up(work: LogWork, dirty_keys: int, groups: Iterable[broadcast.GroupDone]) -> LogDone | None:
     """What groups that were looked up make of their log, which has so many dirty keys; None where one of them
     has transactions: what the others have staged goes."""
-    done, met = LogDone(name=work.name, found=Extracted(), dirty_keys=dirty_keys), 0
+    done, met = LogDone(name=work.name, dirty_keys=dirty_keys), 0
     for each in groups:
         done.found.add(each.found)
         met += each.met
@@ -257,24 +298,6 @@ def looked_up(work: LogWork, dirty_keys: int, groups: Iterable[broadcast.GroupDo
     found.failure = found.failure or check_keyless(work, found) or broadcast.check_met(work, dirty_keys, met)
     done.groups.sort(key=lambda group: group.group)
     return done
-
-
-def rewrite_groups(
-    work: LogWork,
-    retained: dict[int, Offsets],
-    carried: dict[int, Carried],
-    attempt: str,
-    buffers: Buffers,
-) -> list[Rewritten]:
-    """Rewrite all groups in order, up to the first that fails."""
-    reports = []
-    for group in work.groups:
-        mine = retained.get(group.index, np.empty(0, np.uint32))
-        over = carried.get(group.index, NOTHING)
-        reports.append(rewrite_group(work, group, mine, attempt, over, buffers))
-        if reports[-1].failure is not None:
-            break
-    return reports
 
 
 class InProcessEngine:
@@ -294,24 +317,17 @@ class InProcessEngine:
 
     def clean_spread(self, work: LogWork) -> LogDone:
         """Segment by segment, bucket by bucket, group by group, as a cluster would."""
-        found = clean_by_lookup(work, "0", self._clean_share)
-        if found is not None:
-            return found
-        done, by_group, carried = self._merged(work)
-        if done.found.failure is None:
-            done.groups = rewrite_groups(work, by_group, carried, "0", Buffers())
-        return done
+        done = clean_by_lookup(work, "0", self._clean_share)
+        return done if done is not None else self._merged(work).rewritten("0", Buffers())
 
-    def gather(self, work: LogWork) -> Gathered:
+    def gather(self, work: LogWork) -> LogDone:
         """The same, up to the retained offsets."""
-        done, by_group, carried = self._merged(work)
-        gathered = Gathered(totals=done)
-        if done.found.failure is None:
+        merge = self._merged(work)
+        if merge.done.found.failure is None:
             for group in work.groups:
-                mine = by_group.get(group.index, np.empty(0, np.uint32))
-                over = carried.get(group.index, NOTHING)
-                gathered.files.append(write_retained(work, group, mine, "0", over))
-        return gathered
+                retained, carried = merge.of(group)
+                merge.done.files.append(write_retained(work, group, retained, "0", carried))
+        return merge.done
 
     def rewrite(
         self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
@@ -325,24 +341,82 @@ class InProcessEngine:
                 break
         return reports
 
-    def _merged(self, work: LogWork) -> tuple[LogDone, dict[int, Offsets], dict[int, Carried]]:
-        buckets, found = bucket_count(work, self._buckets), Extracted()
-        blobs: dict[int, list[EntryBlob]] = {}
-        for split in work.splits:
-            for blob in extract(work, [split], buckets, entry_capacity(work), found):
-                blobs.setdefault(blob.bucket, []).append(blob.kept())
-        carried = carried_between(work, found)
-        merged = [merge_bucket(mine, bucket, buckets) for bucket, mine in blobs.items()]
-        found.failure = found.failure or check_keyless(work, found)
-        by_group = _gather(work, merged)
-        done = LogDone(name=work.name, found=found, dirty_keys=sum(each.dirty_keys for each in merged))
-        done.retained = {group: len(offsets) for group, offsets in by_group.items()}
-        return done, by_group, carried
+    def _merged(self, work: LogWork) -> _Merge:
+        return _Merge(work, ([split] for split in work.splits), bucket_count(work, self._buckets))
 
 
-def _gather(work: LogWork, merged: list[MergedBucket]) -> dict[int, Offsets]:
-    parts: dict[int, list[Offsets]] = {}
-    for retained in merged:
-        for group, offsets in retained_by_group(work, retained):
-            parts.setdefault(group, []).append(offsets)
-    return {group: np.concatenate(each) for group, each in parts.items()}
+# A small log, cleaned for nothing but to have every kernel of a cleaning compiled and loaded.
+
+END = 20 * len(CODECS)
+"""Offset of the last batch."""
+
+
+def small_batches() -> list[bytes]:
+    """A few batches of every codec, with superseded keys, tombstones and headers, and a transaction's end."""
+    batches = []
+    for number in range(2 * len(CODECS)):
+        offsets = np.arange(number * 10, number * 10 + 10, dtype=np.int64)
+        batch = build_batch(
+            BatchShape(base_offset=number * 10, codec=number % len(CODECS)),
+            offset=offsets,
+            timestamp=offsets * 7,
+            keys=Spans.of([b"key %d" % (offset % 17) for offset in offsets.tolist()]),
+            values=Spans.of([None if offset % 5 == 0 else b"value" for offset in offsets.tolist()]),
+            headers=Spans.of([encode_headers([(b"header", None)])] * 10),
+        )
+        batches.append(batch.tobytes())
+    marker = end_transaction_marker(
+        commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp_ms=0
+    )
+    return [*batches, END.to_bytes(8, "big") + marker.tobytes()[8:]]
+
+
+def clean_small_log(directory: Path, whole: Engine, spread: Engine) -> None:
+    """Make it in an empty directory and clean it both ways, by one worker, and spread over several; and one
+    whose keys are looked up."""
+    files.write_new(directory / segment_file(0, "log"), b"".join(small_batches()))
+    (done,) = whole.clean_whole([small_work(directory, "whole")])
+    (again,) = whole.clean_whole([_second_pass(directory / "twice")])
+    for each in (done, again, spread.clean_spread(small_work(directory, "spread"))):
+        assert each.found.failure is None and each.groups[0].failure is None, each
+
+
+def _second_pass(directory: Path) -> LogWork:
+    """The cleaning of a log in a new directory of which only the last batch is dirty."""
+    *clean, dirty = small_batches()[:-1]
+    first = END - 10
+    files.make_directory(directory)
+    files.write_new(directory / segment_file(0, "log"), b"".join(clean))
+    files.write_new(directory / segment_file(first, "log"), dirty)
+    groups = (
+        Group(index=0, first=0, last=1, base_offset=0, end_offset=first),
+        Group(index=1, first=1, last=2, base_offset=first, end_offset=END),
+    )
+    work = small_work(directory, "staged")
+    rules = replace(work.rules, last_offset=END - 1)
+    return replace(work, groups=groups, first_dirty=first, end=END, rules=rules)
+
+
+def small_work(directory: Path, name: str, window_size: int = 1 << 16) -> LogWork:
+    """The cleaning of the small log in ``directory``, staged in its folder ``name``, which is made."""
+    files.make_directory(directory / name)
+    end = END + 1
+    return LogWork(
+        name=name,
+        segments=tuple(list_segments(directory)),
+        groups=(Group(index=0, first=0, last=1, base_offset=0, end_offset=end),),
+        first_dirty=end // 4,
+        end=end,
+        rules=Rules(
+            now_ms=0,
+            delete_retention_ms=1,
+            last_offset=END,
+            producers=np.empty((0, 3), np.int64),
+            drop_keyless=True,
+        ),
+        limits=TaskLimits(
+            index_interval=4096, index_bytes=1 << 20, window_size=window_size, memory_bytes=1 << 20
+        ),
+        hash_key=(1, 2),
+        staging=str(directory / name),
+    )

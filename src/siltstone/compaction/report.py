@@ -7,14 +7,71 @@ import json
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from siltstone.base import files
 from siltstone.base.config import Setting
-from siltstone.compaction.discards import REASONS, Discarded
 from siltstone.log.names import TopicPartition
+
+# Why cleaning discards a record: the one table of reasons.
+#
+# The kernels' numbers, the counts of a report and their order, the JSON, the tables of ``clean`` and
+# ``explain``, the history and the log lines follow it. A new reason takes a number and a field here, at the
+# same place, before ``expired``; ``rewrite`` counts it; ``explain/observing`` and ``explain/explaining`` say
+# its bytes. ``verify`` says on purpose by itself what a sound cleaning is: ``verify/findings``,
+# ``comparing``.
+
+SUPERSEDED, TOMBSTONES, ABORTED, KEYLESS, MARKERS, EXPIRED = range(6)
+"""The reasons as indexes into the kernels' counts: in the order of the fields below."""
+BY_CLEANING = EXPIRED
+"""Reasons below this one are cleaning's; those from it on are retention's, which removes whole segments."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Discarded:
+    """How many records were discarded, by reason; a superseded tombstone counts as superseded."""
+
+    superseded: int = 0
+    """A later record has the same key."""
+    tombstones: int = 0
+    """The key was deleted, and the delete horizon has passed."""
+    aborted: int = 0
+    """The record's transaction was aborted."""
+    keyless: int = 0
+    """The record has no key (Kafka's cleaner discards these always, ours where ``LogWork.drop_keyless``
+    allows it)."""
+    markers: int = 0
+    """The end of a transaction of which nothing is left, and the delete horizon has passed."""
+    expired: int = 0
+    """Retention removed the segment, by time, size or the log start offset."""
+
+    @classmethod
+    def of(cls, counts: Iterable[int]) -> Discarded:
+        """Of counts in order of the reasons, as ``rewrite`` sums them up."""
+        return cls(**dict(zip(REASONS, map(int, counts), strict=False)))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Reason → count, in order."""
+        return asdict(self)
+
+    def add(self, other: Discarded) -> None:
+        """Sum up."""
+        for name, count in other.counts.items():
+            setattr(self, name, getattr(self, name) + count)
+
+    def total(self) -> int:
+        """All of them."""
+        return sum(self.counts.values())
+
+
+REASONS: tuple[str, ...] = tuple(field.name for field in fields(Discarded))
+CLEANING_REASONS = REASONS[:BY_CLEANING]
+
 
 CLEANED = "cleaned"
 NOTHING_TO_DO = "nothing_to_do"
@@ -73,11 +130,11 @@ class LogResult:
 
     def to_json(self) -> dict[str, object]:
         """A plain dictionary for ``json``, settings as {key: {value, source}}."""
-        found = asdict(self)
+        found: dict[str, object] = msgspec.to_builtins(replace(self, settings={}))
         found["seconds"] = round(self.seconds, 3)
         found["settings"] = {
-            name: {"value": list(s.value) if isinstance(s.value, tuple) else s.value, "source": s.source}
-            for name, s in self.settings.items()
+            name: {"value": setting.value, "source": setting.source}
+            for name, setting in self.settings.items()
         }
         return found
 
@@ -125,11 +182,8 @@ class Cleaning:
 
     def to_json(self) -> dict[str, object]:
         """The object of a line."""
-        found = asdict(self.result)
-        for name in _NOT_KEPT:
-            del found[name]
-        found["seconds"] = round(self.result.seconds, 3)
-        return {"began_ms": self.began_ms, **found, "recopy_percent": round(self.recopy_percent, 2)}
+        kept = {name: value for name, value in self.result.to_json().items() if name not in _NOT_KEPT}
+        return {"began_ms": self.began_ms, **kept, "recopy_percent": round(self.recopy_percent, 2)}
 
 
 def read_cleanings(directory: Path) -> list[Cleaning]:
@@ -153,25 +207,11 @@ def _lines(directory: Path) -> list[bytes]:
 
 def _parse(line: bytes, directory: Path) -> Cleaning | None:
     try:
-        found: dict[str, Any] = json.loads(line)
-        removed = {name: int(found["removed"].get(name, 0)) for name in REASONS}
-        known = {
-            each.name: found[each.name]
-            for each in fields(LogResult)
-            if each.name in found and each.name not in (*_NOT_KEPT, "removed", "topic", "partition")
-        }
-        where = TopicPartition(str(found["topic"]), int(found["partition"]))
-        result = LogResult(
-            topic=where.topic,
-            partition=where.partition,
-            directory=str(directory / str(where)),
-            removed=Discarded(**removed),
-            **known,
-        )
-        result.bytes_before, result.bytes_after = int(result.bytes_before), int(result.bytes_after)
-        result.seconds, result.status = float(result.seconds), str(result.status)
-        return Cleaning(began_ms=int(found["began_ms"]), result=result)
-    except (ValueError, OverflowError, KeyError, TypeError, AttributeError):
+        row = msgspec.json.decode(line, type=dict[str, Any])
+        path = str(directory / str(TopicPartition(row["topic"], row["partition"])))
+        result = {**row, "directory": path, "settings": {}}
+        return msgspec.convert({"began_ms": row["began_ms"], "result": result}, Cleaning)
+    except (msgspec.MsgspecError, ValueError, KeyError):
         return None
 
 

@@ -20,17 +20,16 @@ object a record, and a compressed batch is the only thing that costs Python anyt
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CheckFailedError
 from siltstone.base.records.build import RECODE_ROOM, compress_batches, copy_bytes, write_header
 from siltstone.base.records.checksum import patch_checksums, refuse_bad_checksum
-from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
+from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.convert import NO_HORIZON, convert_entries
 from siltstone.base.records.decode import ChosenOffsets, decode_chosen_records
@@ -49,7 +48,8 @@ from siltstone.base.records.layout import (
     delete_horizons,
 )
 from siltstone.base.records.varint import read_varint, read_varlong, varint_size, write_varint
-from siltstone.compaction.discards import ABORTED, KEYLESS, MARKERS, SUPERSEDED, TOMBSTONES, no_counts
+from siltstone.compaction.report import ABORTED, BY_CLEANING, KEYLESS, MARKERS, SUPERSEDED, TOMBSTONES
+from siltstone.compaction.work import LogWork, Rules
 from siltstone.log.transactions import TransactionScan
 
 # The kernels of a rewrite: which records stay, and writing the batches that do.
@@ -68,11 +68,14 @@ WHOLE_BATCH = (SUPERSEDED, ABORTED, MARKERS)
 """The reasons for which all records of a batch may be discarded."""
 
 
-class JudgedRecords(NamedTuple):
-    """Records by their numbers: the batch and offset of each, its time (ms), its value's size (-1 for null),
-    and whether it is retained, by its key or regardless of it."""
+class Records(NamedTuple):
+    """Decoded records: the batch and offset of each, its time (ms), its value's size (-1 for null), its place
+    in ``data``, and whether it is retained, by its key or regardless of it."""
 
+    data: Bytes
     batch: Int32
+    start: Int32
+    size: Int32
     offset: Int64
     timestamp: Int64
     value_size: Int32
@@ -91,9 +94,7 @@ class Judgement(NamedTuple):
 
 
 @kernel
-def judge(
-    records: JudgedRecords, expired: Flags, decision: Decisions, map_end: int, judged: Judgement
-) -> int:
+def judge(records: Records, expired: Flags, decision: Decisions, map_end: int, judged: Judgement) -> int:
     """Which of the records stay that are retained by their keys: fills ``judged``, whose rows are 0.
 
     Tombstones of ``expired`` batches go; from ``map_end`` on none does, nor a marker. Returns how many
@@ -144,23 +145,13 @@ class BatchPlan(NamedTuple):
     max_time: Int64
 
 
-class StoredRecords(NamedTuple):
-    """Records by their numbers: the batch of each, where it lies in ``data``, and its time (ms)."""
-
-    data: Bytes
-    batch: Int32
-    start: Int32
-    size: Int32
-    timestamp: Int64
-
-
 @kernel
 def emit(
     window: Bytes,
     batches: Directory,
     plan: BatchPlan,
     judged: Judgement,
-    records: StoredRecords,
+    records: Records,
     out: Bytes,
     starts: Int64,
     sizes: Int64,
@@ -301,26 +292,17 @@ def in_order(retained: Offsets, span: int) -> Offsets:
 
 
 class OffsetFilter:
-    """``retained``: offsets less ``base_offset``, ascending; ``map_end``: records from it on all stay.
+    """``retained``: offsets less ``base_offset``, ascending.
 
-    ``batch_limit``: what one batch may decompress to. Without ``counts_keyless`` a batch in which there is no
-    retained offset is not decompressed: all of it is superseded.
+    Where no record without a key is to be counted (of a log that is cleaned there is none then), a batch in
+    which there is no retained offset is not decompressed: all of it is superseded.
     """
 
-    def __init__(
-        self,
-        retained: Offsets,
-        base_offset: int,
-        *,
-        map_end: int = LONG_MAX,
-        counts_keyless: bool = True,
-        batch_limit: int = DEFAULT_LIMIT,
-    ) -> None:
+    def __init__(self, work: LogWork, base_offset: int, retained: Offsets) -> None:
         self.retained = retained
         self._base_offset = base_offset
-        self._map_end = map_end
-        self._counts_keyless = counts_keyless
-        self._limit = batch_limit
+        self._map_end, self._limit = work.rules.map_end, work.limits.batch_limit
+        self._counts_keyless = work.rules.drop_keyless
         self._met = 0
 
     def superseded(self, batches: Directory) -> Flags:
@@ -369,37 +351,6 @@ class OffsetFilter:
         if self._met != len(self.retained):
             counts = f"{len(self.retained)} retained offsets, but {self._met} of them were met"
             raise CheckFailedError(f"{name}: {counts}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """What a cleaning's rules hang on: times in ms, ``end`` the first uncleanable offset.
-
-    ``producers`` (int64[n, 3]): ids, ascending, their last data offsets (-1 without one) and epochs.
-    ``map_end``: records from it on all stay. ``tombstones_from``: tombstones from it on stay at any age.
-    """
-
-    now_ms: int
-    delete_retention_ms: int
-    end: int
-    producers: Int64
-    map_end: int = LONG_MAX
-    tombstones_from: int = LONG_MAX
-
-    @property
-    def new_horizon_ms(self) -> int:
-        """The delete horizon that this pass stamps with, at most LONG_MAX; a longer retention is for
-        ever. (In Kafka the sum wraps around, and the batch stays without a stamp.)"""
-        return min(self.now_ms + self.delete_retention_ms, LONG_MAX)
-
-
-@dataclass(slots=True, kw_only=True)
-class Tally:
-    """What went, by number of its reason (``discards``), and what stayed, summed up over a group."""
-
-    records: int = 0
-    kept: int = 0
-    gone: Int64 = field(default_factory=no_counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -460,14 +411,15 @@ class Rewriter:
     """Turns the windows of a group, in order, into output. One for each group."""
 
     def __init__(
-        self, rules: Rules, record_filter: RecordFilter, transactions: TransactionScan, buffers: Buffers
+        self, work: LogWork, record_filter: RecordFilter, transactions: TransactionScan, buffers: Buffers
     ) -> None:
-        self._rules = rules
+        self._rules = work.rules
         self._filter = record_filter
         self._transactions = transactions
         self._scratch = buffers.plain
         self._out, self._other_out = buffers.drafts
-        self.tally = Tally()
+        self.records = self.kept = 0
+        self.discarded = np.zeros(BY_CLEANING, np.int64)
 
     def rewrite(
         self,
@@ -501,52 +453,52 @@ class Rewriter:
         decisions = _decisions(batches, aborted, empty & passed, superseded)
         found = self._filter.of(window, batches, decisions, self._scratch, path, origin)
         columns = found.columns
-        judged = self._judge(batches, found, expired, decisions)
-        plan = _decide(self._rules, batches, judged, has_horizon, empty, must_stay)
-        if modern:
-            return self._write(window, batches, columns, judged, plan)
-        return _convert(batches, columns, judged, plan, path, origin)
-
-    def _judge(
-        self, batches: Directory, found: FilteredRecords, expired: Flags, decisions: Decisions
-    ) -> Judgement:
-        """Discard expired tombstones among the retained records; count everything."""
-        columns = found.columns
-        judged = Judgement(np.empty(len(columns), np.bool_), *np.zeros((4, len(batches)), np.int64))
-        records = JudgedRecords(
+        records = Records(
+            data=columns.data,
             batch=columns.batch,
+            start=columns.start,
+            size=columns.size,
             offset=columns.offset,
             timestamp=columns.timestamp,
             value_size=columns.value_size,
             is_retained=found.is_retained,
         )
-        old = judge(records, expired, decisions, self._rules.map_end, judged)
-        of = {reason: int(batches["count"][decisions == reason].sum()) for reason in WHOLE_BATCH}
-        for reason, count in of.items():
-            self.tally.gone[reason] += count
-        self.tally.gone[SUPERSEDED] += found.lost - found.keyless
-        self.tally.gone[TOMBSTONES] += old
-        self.tally.gone[KEYLESS] += found.keyless
-        self.tally.kept += int(judged.kept.sum())
-        self.tally.records += found.met + sum(of.values())
-        return judged
+        judged = Judgement(np.empty(len(columns), np.bool_), *np.zeros((4, len(batches)), np.int64))
+        tombstones = judge(records, expired, decisions, self._rules.map_end, judged)
+        self._count(batches, found, tombstones, decisions, judged)
+        plan = _decide(self._rules, batches, judged, has_horizon, empty, must_stay)
+        if modern:
+            return self._write(window, batches, records, judged, plan)
+        return _convert(batches, columns, judged, plan, path, origin)
+
+    def _count(
+        self,
+        batches: Directory,
+        found: FilteredRecords,
+        tombstones: int,
+        decisions: Decisions,
+        judged: Judgement,
+    ) -> None:
+        """Every record is counted once, with the reason of its discard or as kept."""
+        whole = {reason: int(batches["count"][decisions == reason].sum()) for reason in WHOLE_BATCH}
+        for reason, count in whole.items():
+            self.discarded[reason] += count
+        self.discarded[SUPERSEDED] += found.lost - found.keyless
+        self.discarded[TOMBSTONES] += tombstones
+        self.discarded[KEYLESS] += found.keyless
+        self.kept += int(judged.kept.sum())
+        self.records += found.met + sum(whole.values())
 
     def _write(
-        self, window: Bytes, batches: Directory, columns: RecordColumns, judged: Judgement, plan: BatchPlan
+        self, window: Bytes, batches: Directory, records: Records, judged: Judgement, plan: BatchPlan
     ) -> CleanedBatches | PendingBatches:
         if (plan.action == COPIED).all():
             return _as_they_are(window, batches)
-        room = len(columns.data) + len(window) + RECODE_ROOM * len(columns) + BATCH_OVERHEAD * len(batches)
+        room = len(records.data) + len(window) + RECODE_ROOM * len(records.batch)
+        room += BATCH_OVERHEAD * len(batches)
         self._out, self._other_out = self._other_out, self._out
         out = self._out.reserve(room)
         starts, sizes = np.empty((2, len(batches)), np.int64)
-        records = StoredRecords(
-            data=columns.data,
-            batch=columns.batch,
-            start=columns.start,
-            size=columns.size,
-            timestamp=columns.timestamp,
-        )
         end = emit(window, batches, plan, judged, records, out, starts, sizes)
         return PendingBatches(
             data=out[:end],
@@ -634,7 +586,7 @@ def _convert(
 
 def _must_stay(rules: Rules, batches: Directory) -> Flags:
     """Batches that stay even without records."""
-    last: Flags = batches["last_offset"] + 1 == rules.end
+    last: Flags = batches["last_offset"] == rules.last_offset
     if not len(rules.producers):
         return last
     producers, last_offsets, epochs = rules.producers.T

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
@@ -25,9 +24,7 @@ from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.inflate import pieces
 from siltstone.base.records.layout import CONTROL_BIT
-from siltstone.compaction.discards import Discarded
-from siltstone.compaction.extraction import Group, LogFailure, decoded, failure_of, refuse_disorder
-from siltstone.compaction.input_splits import Pacer, paced_windows
+from siltstone.compaction.report import Discarded
 from siltstone.compaction.rewrite import (
     Buffers,
     CleanedBatches,
@@ -39,7 +36,16 @@ from siltstone.compaction.rewrite import (
     in_order,
     meet_retained,
 )
-from siltstone.compaction.work import LogWork
+from siltstone.compaction.work import (
+    Group,
+    LogFailure,
+    LogWork,
+    Pacer,
+    decoded,
+    failure_of,
+    paced_windows,
+    refuse_disorder,
+)
 from siltstone.log.indexes import IndexBuilder, Indexes
 from siltstone.log.segments import Segment, Window, unchanged, windows
 from siltstone.log.transactions import NOTHING, Carried
@@ -49,36 +55,26 @@ from siltstone.log.transactions import NOTHING, Carried
 # Codecs and kernels leave the other threads alone, so a task whose neighbours are done can use a second core.
 
 
-class OneBehind:
+class OneBehind(ThreadPoolExecutor):
     """Calls that return bytes written, one after another; when one is given, the one before it is done.
 
     There is no thread before the first call, and none after the block.
     """
 
     def __init__(self) -> None:
-        self._pool: ThreadPoolExecutor | None = None
+        super().__init__(1, "behind")
         self._last: Future[int] | None = None
 
     def give(self, call: Callable[[], int]) -> int:
         """Begin a call; returns what the one before wrote, and raises what it raised."""
         written = self.wait()
-        self._pool = self._pool or ThreadPoolExecutor(1, "behind")
-        self._last = self._pool.submit(call)
+        self._last = self.submit(call)
         return written
 
     def wait(self) -> int:
         """Let the last call end; returns what it wrote, 0 without one, and raises what it raised."""
         last, self._last = self._last, None
         return last.result() if last is not None else 0
-
-    def __enter__(self) -> OneBehind:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
 
 
 # Reading back what a task writes, while it writes: a staged segment is checked some way behind its end.
@@ -101,7 +97,7 @@ class ReadBack:
         self, work: LogWork, group: Group, path: str, retained: Callable[[], Offsets], scratch: Scratch
     ) -> None:
         self._work, self._group, self._path, self._retained = work, group, path, retained
-        self._again = IndexBuilder(group.base_offset, work.index_interval, work.index_bytes)
+        self._again = IndexBuilder(group.base_offset, work.limits.index_interval, work.limits.index_bytes)
         self._scratch = scratch
         self._following, self._last, self._met = group.base_offset, group.base_offset - 1, 0
         self.size = self.kept = 0
@@ -112,13 +108,18 @@ class ReadBack:
         base, offsets = self._group.base_offset, (self._following, self._group.end_offset)
         with files.Reader(path) as reader:
             found = self._indexed(
-                windows(reader, start=before, size=size, window_size=self._work.window_size)
+                windows(reader, start=before, size=size, window_size=self._work.limits.window_size)
             )
             for some in decoded(
-                path, found, offsets, decode_record_keys, scratch=self._scratch, limit=self._work.batch_limit
+                path,
+                found,
+                offsets,
+                decode_record_keys,
+                scratch=self._scratch,
+                limit=self._work.limits.batch_limit,
             ):
                 columns, control = some.columns, (some.batches["attributes"] & CONTROL_BIT) != 0
-                spans = (columns.offset, columns.batch, control, base, self._work.map_end)
+                spans = (columns.offset, columns.batch, control, base, self._work.rules.map_end)
                 self._last, self._met, wrong = meet_retained(*spans, retained, self._last, self._met)
                 if wrong:
                     raise CheckFailedError(f"{path}: {_WRONG[wrong - 1]}")
@@ -199,7 +200,7 @@ class _Sink:
         self._writer: files.Writer | None = None
         if path is not None and not self._unchanged:
             self._writer = files.Writer(path)
-        self._indexes = IndexBuilder(group.base_offset, work.index_interval, work.index_bytes)
+        self._indexes = IndexBuilder(group.base_offset, work.limits.index_interval, work.limits.index_bytes)
         self._read_back = read_back
         self._whole = 0
         self.size = 0
@@ -295,15 +296,8 @@ def rewrite_group(
     that rewrites several groups may give them the same ``buffers``. Never raises for what is wrong with the
     log, the disk or the counts: the report says so, and the files of this attempt are gone then.
     """
-    counts_keyless = work.drop_keyless  # else there are none, or the log is not cleaned
     ascending = in_order(retained, group.end_offset - group.base_offset)
-    record_filter = OffsetFilter(
-        ascending,
-        group.base_offset,
-        map_end=work.map_end,
-        counts_keyless=counts_keyless,
-        batch_limit=work.batch_limit,
-    )
+    record_filter = OffsetFilter(work, group.base_offset, ascending)
     return rewrite_by(work, group, record_filter, attempt, carried, buffers)
 
 
@@ -367,7 +361,7 @@ def _stage(
                 files.set_modified(path, source.modified_ns)
         files.sync_files(report.staged.values())
         if not linked:
-            Pacer(work.io_bytes_per_second).done(read_back.finish(report.size, report.kept, staged))
+            Pacer(work.limits.io_bytes_per_second).done(read_back.finish(report.size, report.kept, staged))
             sink.let_go()
     _check_indexes(report, staged)
     report.identity = list(files.stat(log).identity)
@@ -378,15 +372,14 @@ def _fill(
 ) -> bytes:
     """Rewrite the group's segments into ``sink``; returns the new transaction index."""
     transactions = work.transactions(carried)
-    rewriter = Rewriter(work.rules(), record_filter, transactions, sink.buffers)
+    rewriter = Rewriter(work, record_filter, transactions, sink.buffers)
     with OneBehind() as behind:
         for number in range(group.first, group.last):
             _fill_from(work, number, rewriter, sink, behind)
     transactions.refuse_unmarked(group.base_offset, group.end_offset, work.segments[group.first].path)
-    tally = rewriter.tally
-    report.records, report.kept, report.size = tally.records, tally.kept, sink.size
+    report.records, report.kept, report.size = rewriter.records, rewriter.kept, sink.size
     report.largest_timestamp = sink.largest_timestamp
-    report.removed = Discarded.of(tally.gone)
+    report.removed = Discarded.of(rewriter.discarded)
     record_filter.refuse_unmet(work.name)
     if report.records != report.kept + report.removed.total():
         raise CheckFailedError(
@@ -396,12 +389,12 @@ def _fill(
 
 
 def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink, behind: OneBehind) -> None:
-    segment, pacer = work.segments[number], Pacer(work.io_bytes_per_second)
+    segment, pacer = work.segments[number], Pacer(work.limits.io_bytes_per_second)
     following, end = work.offsets_of(number)
     keeps = work.keeps_legacy_tombstones(number)
     with unchanged(segment) as reader:
         # The rewriter sums up what it looks at: what goes as a whole was summed up when the keys were read.
-        for window in paced_windows(reader, work.window_size, pacer, verify=False):
+        for window in paced_windows(reader, work.limits.window_size, pacer, verify=False):
             following = refuse_disorder(segment.path, window, following, end)
             for part in pieces(window.data, window.batches):
                 found = rewriter.rewrite(

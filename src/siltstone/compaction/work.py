@@ -12,31 +12,32 @@ None of these raises for what is wrong with a log: it reports a ``LogFailure``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import functools
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from siltstone.base import files
 from siltstone.base.config import LONG_MAX
+from siltstone.base.errors import CorruptFileError, SiltstoneError
 from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
-from siltstone.base.records.columns import KeyColumns
+from siltstone.base.records.columns import KeyColumns, RecordColumns
 from siltstone.base.records.decode import decode_record_keys
-from siltstone.base.records.layout import CONTROL_BIT, Flags
-from siltstone.compaction.extraction import (
-    Decoded,
-    Extracted,
-    Group,
-    LogFailure,
-    aborted_of,
-    decoded,
-    failure_of,
-)
-from siltstone.compaction.input_splits import UNLIMITED, InputSplit, Pacer, paced_windows, whole
+from siltstone.base.records.inflate import pieces
+from siltstone.base.records.layout import CONTROL_BIT, Directory, Flags, Int64
 from siltstone.compaction.keys import EntryBlob, KeyCollector, MergedBucket, by_base
-from siltstone.compaction.rewrite import Rules
-from siltstone.log.segments import Segment, unchanged
+from siltstone.log.indexes import read_entries
+from siltstone.log.names import segment_file
+from siltstone.log.segments import Segment, Window, unchanged, windows
 from siltstone.log.transactions import (
     NOTHING,
+    Aborted,
     Carried,
     TransactionScan,
     carried_by_group,
@@ -44,23 +45,367 @@ from siltstone.log.transactions import (
     refuse_other_ends,
 )
 
+# What both kinds of compaction share of reading a log: its records, window by window, checked on the way.
+#
+# The functions here raise for what is wrong with a log. A task's functions make a ``LogFailure`` of it
+# (``failure_of``), so that one bad log does not stop the others of the same job.
+
+Columns = TypeVar("Columns", KeyColumns, RecordColumns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFailure:
+    """Why a log is not compacted: a status of the report (skipped, uncleanable, failed) and the reason."""
+
+    status: str
+    reason: str
+
+
+def failure_of(error: Exception) -> LogFailure:
+    """The failure that an error means: damage is uncleanable, the environment's errors are failures."""
+    if isinstance(error, CorruptFileError):
+        return LogFailure(status="uncleanable", reason=str(error))
+    if isinstance(error, SiltstoneError):
+        return LogFailure(status="failed", reason=str(error))
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return LogFailure(status="failed", reason=f"{where}{error.strerror or error}")
+    return LogFailure(status="failed", reason=f"{type(error).__name__}: {error}")
+
+
+class HasFailure(Protocol):
+    """A report of a piece of work, which may have failed."""
+
+    @property
+    def failure(self) -> LogFailure | None:
+        """Why it did, None where it did not."""
+        ...
+
+
+def first_failure(reports: Iterable[HasFailure]) -> LogFailure | None:
+    """The first failure among some reports."""
+    return next((each.failure for each in reports if each.failure is not None), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Segments ``first`` up to ``last`` (not included) of a log, which one task writes anew: offsets
+    [base, end)."""
+
+    index: int
+    first: int
+    last: int
+    base_offset: int
+    end_offset: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Extracted:
+    """What was seen in some segments: counts of records, and the first failure.
+
+    ``transactional``: a batch of a transaction, or a marker. ``summaries``: how each segment left
+    transactions. In a compaction beside the originals only records in its range count; ``aborted``: of
+    aborted transactions; ``size``: bytes of their batches; ``entries``: of keys, those that were handed on.
+    """
+
+    records: int = 0
+    keyed: int = 0
+    keyless: int = 0
+    aborted: int = 0
+    size: int = 0
+    entries: int = 0
+    transactional: bool = False
+    failure: LogFailure | None = None
+    summaries: list[Int64] = field(default_factory=list, repr=False)
+
+    def add(self, other: Extracted) -> None:
+        """Sum up; the first failure stays."""
+        for name in ("records", "keyed", "keyless", "aborted", "size", "entries"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.transactional |= other.transactional
+        self.failure = self.failure or other.failure
+        self.summaries += other.summaries
+
+
+@functools.lru_cache(maxsize=4)
+def aborted_of(data: bytes) -> Aborted:
+    """The log's aborted transactions in order, made out once for all segments of a task."""
+    return Aborted.of(data)
+
+
+class Decoded(NamedTuple, Generic[Columns]):
+    """Some batches of a window, and their records."""
+
+    window: Window
+    batches: Directory
+    columns: Columns
+
+
+def decoded(
+    path: str,
+    windows: Iterable[Window],
+    offsets: tuple[int, int],
+    decode: Callable[..., Columns],
+    *,
+    scratch: Scratch | None = None,
+    limit: int = DEFAULT_LIMIT,
+) -> Iterator[Decoded[Columns]]:
+    """All records of a segment's ``windows``, in slices of about 8 MiB decompressed (``records.pieces``).
+
+    ``offsets``: what the segment may hold, [base, end). ``decode`` is ``decode_records`` or
+    ``decode_record_keys``; ``limit``: what one batch may decompress to. Raises CorruptFileError for offsets
+    that do not ascend or lie outside, and what ``decode`` raises.
+    """
+    following, scratch = offsets[0], scratch or Scratch()
+    for window in windows:
+        before, following = following, refuse_disorder(path, window, following, offsets[1])
+        for part in pieces(window.data, window.batches):
+            batches = window.batches[part]
+            columns = decode(window.data, batches, scratch, limit=limit, path=path, origin=window.origin)
+            before = _refuse_inner_disorder(path, window, batches, columns, before)
+            yield Decoded(window, batches, columns)
+
+
+def refuse_disorder(path: str, window: Window, following: int, end: int) -> int:
+    """Batches must ascend inside [following, end); returns the offset after the last one.
+
+    Raises CorruptFileError for the first that does not.
+    """
+    base, last = window.batches["base_offset"], window.batches["last_offset"]
+    before = np.concatenate((np.array([following], np.int64), last[:-1] + 1))
+    bad = np.flatnonzero((base < before) | (last >= end))
+    if len(bad):
+        row = int(bad[0])
+        raise CorruptFileError(
+            path,
+            window.origin + int(window.batches["position"][row]),
+            f"offsets {base[row]} to {last[row]} are out of order or outside [{following}, {end})",
+        )
+    return int(last[-1]) + 1
+
+
+def _refuse_inner_disorder(
+    path: str, window: Window, batches: Directory, columns: KeyColumns, following: int
+) -> int:
+    """The offsets inside message sets (v0, v1) must ascend over entries too; returns the one after the last.
+
+    Raises CorruptFileError.
+    """
+    if (batches["magic"] < 2).any():
+        before = np.concatenate((np.array([following - 1], np.int64), columns.offset[:-1]))
+        bad = np.flatnonzero(columns.offset <= before)
+        if len(bad):
+            position = window.origin + int(batches["position"][columns.batch[bad[0]]])
+            raise CorruptFileError(path, position, f"offset {columns.offset[bad[0]]} is out of order")
+    return int(batches["last_offset"][-1]) + 1
+
+
+# Stretches of a log that tasks read: whole segments, or parts of one where there are too few for all tasks.
+#
+# ::
+#
+#     segments      |------------------------|--------------|      two tasks, more bytes in the first segment
+#     splits     |--------------------|                         a cut between two batches, at an entry of the
+#                                        |---|--------------|      offset index, where a sound batch begins
+#
+# An index that is missing, or names no such place, costs nothing but the balance. One that names a batch
+# inside of another one's value is found out: who reads up to that cut meets a batch that goes beyond it. The
+# log is extracted once more then, its segments whole.
+
+LEAST_BYTES = 16 << 20
+"""What a part of a segment has to have to be a task's."""
+_NEAR = 16
+"""A border between segments is taken that is no further off than this part of a task's share."""
+_FIRST_READ = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSplit:
+    """Bytes ``start`` to ``behind`` of segment number ``segment``, which hold offsets ``first`` to ``end``
+    (``behind`` and ``end`` not included)."""
+
+    segment: int
+    start: int
+    behind: int
+    first: int
+    end: int
+
+
+def whole(segments: Sequence[Segment], end: int) -> list[InputSplit]:
+    """A split for each segment; ``end`` is the offset after the last one's."""
+    firsts = [*(segment.base_offset for segment in segments), end]
+    return [
+        InputSplit(segment=number, start=0, behind=segment.size, first=firsts[number], end=firsts[number + 1])
+        for number, segment in enumerate(segments)
+    ]
+
+
+def shares(segments: Sequence[Segment], end: int, tasks: int, *, may_cut: bool) -> list[list[InputSplit]]:
+    """A log in up to ``tasks`` runs of neighbouring splits, of about the same number of bytes each.
+
+    Segments are cut only where that ``may_cut`` (not where message sets are, whose entries do not say where
+    they begin), and into parts of ``LEAST_BYTES`` or more.
+    """
+    total = sum(segment.size for segment in segments)
+    tasks = max(1, min(tasks, max(len(segments), total // LEAST_BYTES)))
+    share = total / tasks
+    borders = np.cumsum([0, *(segment.size for segment in segments)])
+    begins: dict[int, set[tuple[int, int]]] = {}
+    for task in range(1, tasks):
+        wanted = total * task // tasks
+        nearest = int(np.argmin(np.abs(borders - wanted)))
+        found = None
+        if may_cut and share >= LEAST_BYTES and abs(int(borders[nearest]) - wanted) > share / _NEAR:
+            number = int(np.searchsorted(borders, wanted, side="right")) - 1
+            found = place_near(segments[number], wanted - int(borders[number]))
+        if found is not None:
+            begins.setdefault(number, set()).add(found)
+        elif 0 < nearest < len(segments):
+            begins.setdefault(nearest, set()).add((0, segments[nearest].base_offset))
+    return [run for run in _cut(whole(segments, end), begins) if run]
+
+
+def are_cut(runs: Sequence[Sequence[InputSplit]]) -> bool:
+    """Does any of the runs begin within a segment?"""
+    return any(split.start for run in runs for split in run)
+
+
+def _cut(everything: Sequence[InputSplit], begins: dict[int, set[tuple[int, int]]]) -> list[list[InputSplit]]:
+    """Runs that begin at places (position, offset) in segments, by their numbers."""
+    runs: list[list[InputSplit]] = [[]]
+    for split in everything:
+        rest = split
+        for position, offset in sorted(begins.get(split.segment, ())):
+            if position:
+                runs[-1].append(replace(rest, behind=position, end=offset))
+                rest = replace(rest, start=position, first=offset)
+            runs.append([])
+        runs[-1].append(rest)
+    return runs
+
+
+def place_near(segment: Segment, position: int) -> tuple[int, int] | None:
+    """The place nearest to byte ``position`` that the offset index names, where a v2 batch begins whose
+    checksum holds: (position, base offset). None where the index names no such place."""
+    path = Path(segment.directory) / segment_file(segment.base_offset, "index")
+    try:
+        entries = read_entries(files.read_bytes(path), "index", str(path))
+        if not len(entries):
+            return None
+        entry = entries[np.argmin(np.abs(entries["position"].astype(np.int64) - position))]
+        start, last = int(entry["position"]), segment.base_offset + int(entry["relative_offset"])
+        with unchanged(segment) as reader:
+            batch = next(windows(reader, start=start, window_size=_FIRST_READ)).batches[0]
+    except (OSError, SiltstoneError, StopIteration):
+        return None
+    first = int(batch["base_offset"])
+    if start <= 0 or batch["magic"] != 2 or not segment.base_offset < first <= last:
+        return None
+    return start, first
+
+
+# ``log.cleaner.io.max.bytes.per.second``: a task reads and writes no faster than its share (Kafka's
+# ``Throttler``).
+
+IO_LIMIT = "log.cleaner.io.max.bytes.per.second"
+UNLIMITED = math.inf
+_LONGEST_SLEEP = 1.0
+"""Seconds: an interrupt is noticed in between."""
+
+
+def share_of_io(bytes_per_second: float, tasks: int) -> float:
+    """What each of so many tasks may read and write, of the setting's value."""
+    return UNLIMITED if bytes_per_second >= sys.float_info.max else bytes_per_second / max(tasks, 1)
+
+
+class Pacer:
+    """Holds back who has done more bytes than ``bytes_per_second`` allow since it began."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self._rate = bytes_per_second
+        self._began = time.monotonic() if bytes_per_second < UNLIMITED else 0.0
+        self._bytes = 0
+
+    def done(self, size: int) -> None:
+        """So many bytes more were read or written: wait until they may have been."""
+        if self._rate == UNLIMITED:
+            return
+        self._bytes += size
+        while (ahead := self._bytes / self._rate - (time.monotonic() - self._began)) > 0:
+            time.sleep(min(ahead, _LONGEST_SLEEP))
+
+
+def paced_windows(
+    reader: files.Reader,
+    window_size: int,
+    pacer: Pacer,
+    *,
+    span: tuple[int, int | None] = (0, None),
+    verify: bool = True,
+) -> Iterator[Window]:
+    """``windows`` of a ``span`` of a segment (its first byte, and the one behind it), each handed on when its
+    bytes may have been read."""
+    start, behind = span
+    for window in windows(reader, start=start, size=behind, window_size=window_size, verify=verify):
+        pacer.done(len(window.data))
+        yield window
+
+
 KEYLESS = "has {count} records without a key, which cleaning would remove; say --drop-keyless to allow it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rules:
+    """What decides which records stay: times in ms.
+
+    ``last_offset``: of the range that is cleaned, whose batch stays even without records. ``producers``
+    (int64[n, 3]): ids of those that are alive, ascending, their last data offsets (-1 without one) and
+    epochs. ``map_end``: records from it on all stay; Kafka's map ends where it is full, ours does not, so
+    only a comparison with Kafka sets it. ``tombstones_from``: tombstones from it on stay at any age
+    (``log.ledger.keeping``). ``legacy_horizon_ms``: tombstones of v0 and v1 stay in segments that were
+    modified later. ``drop_keyless``: records without a key go; else a log that has some is not cleaned.
+    """
+
+    now_ms: int
+    delete_retention_ms: int
+    last_offset: int
+    producers: Int64
+    map_end: int = LONG_MAX
+    tombstones_from: int = LONG_MAX
+    legacy_horizon_ms: int = 0
+    drop_keyless: bool = False
+
+    @property
+    def new_horizon_ms(self) -> int:
+        """The delete horizon that this pass stamps with, at most LONG_MAX; a longer retention is for
+        ever. (In Kafka the sum wraps around, and the batch stays without a stamp.)"""
+        return min(self.now_ms + self.delete_retention_ms, LONG_MAX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLimits:
+    """The sizes that a task goes by, in bytes: between two index entries, of an index, of a window that is
+    read, of the memory for keys, of one decompressed batch (``max.decompressed.message.bytes``).
+
+    ``io_bytes_per_second``: what one task may read and write.
+    """
+
+    index_interval: int
+    index_bytes: int
+    window_size: int
+    memory_bytes: int
+    batch_limit: int = DEFAULT_LIMIT
+    io_bytes_per_second: float = UNLIMITED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogWork:
-    """One log's cleaning: sizes in bytes, times in ms, offsets absolute.
+    """One log's cleaning: offsets absolute.
 
-    ``staging``: folder for new files, None for a dry run. ``end``: the first uncleanable offset.
-    ``producers``: (producer id, last data offset or -1, producer epoch) of those that are alive,
-    ascending. ``aborted``: the entries of the log's ``.txnindex`` files, those above ``end`` too.
-    ``message_sets``: a segment of it begins with v0 or v1. ``legacy_horizon_ms``: tombstones of those stay in
-    segments that were modified later. ``map_end``: records from it on all stay; Kafka's map ends where it is
-    full, ours does not, so only a comparison with Kafka sets it. ``tombstones_from``: tombstones from it on
-    stay at any age (``log.ledger.store``). ``above``: the segments from ``end`` on, where markers of
-    transactions may be that began below. ``may_cut``: tasks may extract parts of a segment.
-    ``batch_limit``: what one batch may decompress to (``max.decompressed.message.bytes``).
-    ``io_bytes_per_second``: what one task may read and write.
+    ``end``: the first uncleanable offset. ``aborted``: the entries of the log's ``.txnindex`` files, those
+    above ``end`` too. ``above``: the segments from ``end`` on, where markers of transactions may be that
+    began below. ``message_sets``: a segment of it begins with v0 or v1. ``may_cut``: tasks may extract parts
+    of a segment. ``staging``: folder for new files, None for a dry run.
     """
 
     name: str
@@ -68,41 +413,23 @@ class LogWork:
     groups: tuple[Group, ...]
     first_dirty: int
     end: int
-    now_ms: int
-    delete_retention_ms: int
-    producers: tuple[tuple[int, int, int], ...]
+    rules: Rules
+    limits: TaskLimits
+    hash_key: tuple[int, int]
+    staging: str | None
     aborted: bytes = b""
     above: tuple[Segment, ...] = ()
-    may_cut: bool = True
-    legacy_horizon_ms: int = 0
     message_sets: bool = False
-    map_end: int = LONG_MAX
-    tombstones_from: int = LONG_MAX
-    index_interval: int
-    index_bytes: int
-    drop_keyless: bool
-    staging: str | None
-    hash_key: tuple[int, int]
-    window_size: int
-    memory_bytes: int
-    batch_limit: int = DEFAULT_LIMIT
-    io_bytes_per_second: float = UNLIMITED
-
-    def rules(self) -> Rules:
-        """The rules that the rewriter goes by."""
-        return Rules(
-            now_ms=self.now_ms,
-            delete_retention_ms=self.delete_retention_ms,
-            end=min(self.end, self.map_end),
-            map_end=self.map_end,
-            tombstones_from=self.tombstones_from,
-            producers=np.array(self.producers, np.int64).reshape(-1, 3),
-        )
+    may_cut: bool = True
 
     @property
     def size(self) -> int:
         """Bytes of its segments."""
         return sum(segment.size for segment in self.segments)
+
+    def sources(self, group: Group) -> tuple[Segment, ...]:
+        """The segments of one of its groups."""
+        return self.segments[group.first : group.last]
 
     def transactions(self, carried: Carried = NOTHING) -> TransactionScan:
         """Goes along with the batches of a segment, or of a group that starts with what is carried."""
@@ -110,7 +437,7 @@ class LogWork:
 
     def keeps_legacy_tombstones(self, segment: int) -> bool:
         """Do tombstones of v0 and v1 in segment number ``segment`` stay?"""
-        return keeps_legacy_tombstones(self.segments[segment].modified_ms, self.legacy_horizon_ms)
+        return keeps_legacy_tombstones(self.segments[segment].modified_ms, self.rules.legacy_horizon_ms)
 
     @property
     def splits(self) -> list[InputSplit]:
@@ -159,10 +486,10 @@ def _extract_split(
     work: LogWork, split: InputSplit, scratch: Scratch, collector: KeyCollector, found: Extracted
 ) -> Iterator[EntryBlob]:
     segment, scan = work.segments[split.segment], work.transactions()
-    pacer, span = Pacer(work.io_bytes_per_second), (split.start, split.behind)
+    pacer, span = Pacer(work.limits.io_bytes_per_second), (split.start, split.behind)
     with unchanged(segment) as reader:
-        windows = paced_windows(reader, work.window_size, pacer, span=span)
-        offsets, limit = (split.first, split.end), work.batch_limit
+        windows = paced_windows(reader, work.limits.window_size, pacer, span=span)
+        offsets, limit = (split.first, split.end), work.limits.batch_limit
         for each in decoded(segment.path, windows, offsets, decode_record_keys, scratch=scratch, limit=limit):
             columns = each.columns
             found.records += len(columns)
@@ -187,8 +514,8 @@ def _mapped(
         found.transactional = True
         aborted, _ = followed
         mapped = ~(aborted | ((batches["attributes"] & CONTROL_BIT) != 0))[columns.batch]
-    if work.map_end < work.end:
-        below = columns.offset < work.map_end
+    if work.rules.map_end < work.end:
+        below = columns.offset < work.rules.map_end
         mapped = below if mapped is None else mapped & below
     return mapped
 
@@ -209,7 +536,7 @@ def retained_by_group(
 
 def check_keyless(work: LogWork, found: Extracted) -> LogFailure | None:
     """Records without a key go only when that is allowed."""
-    if found.keyless and not work.drop_keyless:
+    if found.keyless and not work.rules.drop_keyless:
         return LogFailure(status="skipped", reason=KEYLESS.format(count=found.keyless))
     return None
 

@@ -24,9 +24,7 @@ from datetime import UTC, datetime
 from siltstone.base.config import LONG_MAX, Config, LogConfig
 from siltstone.base.errors import CleaningAbortedError, EngineError, SiltstoneError
 from siltstone.compaction import report
-from siltstone.compaction.discards import CLEANING_REASONS
 from siltstone.compaction.engine import Engine
-from siltstone.compaction.extraction import failure_of
 from siltstone.compaction.inplace import plan
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import (
@@ -39,9 +37,9 @@ from siltstone.compaction.inplace.destination import (
 )
 from siltstone.compaction.inplace.facts import Choices, LogState, OpenLog, Planned
 from siltstone.compaction.inplace.plan import kafka_map_keys
-from siltstone.compaction.input_splits import IO_LIMIT, UNLIMITED, share_of_io
-from siltstone.compaction.report import CLEANED, Cleaning, LogResult
+from siltstone.compaction.report import CLEANED, CLEANING_REASONS, Cleaning, LogResult
 from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.work import IO_LIMIT, UNLIMITED, failure_of, share_of_io
 from siltstone.log.directory import Checkpoints
 from siltstone.log.fetch import LogView
 from siltstone.log.ledger.store import uncovered

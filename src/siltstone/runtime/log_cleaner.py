@@ -95,7 +95,7 @@ def next_batch(
 # ``Throttler``).
 #
 # Kafka's cleaner waits between buffers, and so does each task of a run here, for its share of the limit
-# (``compaction.input_splits``). What is done beside the tasks, as the check before a swap, is made up for
+# (``compaction.work``). What is done beside the tasks, as the check before a swap, is made up for
 # after the run: the cleaner rests until the average is within the limit. A run is kept to what may be done in
 # ``WINDOW_SECONDS`` or to one log, whichever is more.
 

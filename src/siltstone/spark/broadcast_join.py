@@ -20,10 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from siltstone.compaction import broadcast
 from siltstone.compaction.engine import LogDone, Progress, looked_up
-from siltstone.compaction.extraction import Extracted
-from siltstone.compaction.input_splits import InputSplit
 from siltstone.compaction.keys import EntryBlob
-from siltstone.compaction.work import LogWork
+from siltstone.compaction.work import Extracted, InputSplit, LogWork
 from siltstone.spark import rows
 from siltstone.spark.exchange import Stage, entries_of, entries_row
 from siltstone.spark.jobs import Job, attempt_name, collect, run_in_barrier, stage

@@ -1,7 +1,7 @@
 """Spark's classes as Java has them in memory, kept in a file, so that Java need not read and check them anew.
 
 Java calls it a dynamic class-data archive (JEP 350). ``python -m siltstone.warmup`` makes it
-(``siltstone.spark.warm_up``); a session uses the one that fits, and does without where there is none::
+(``siltstone.spark.session``); a session uses the one that fits, and does without where there is none::
 
     $XDG_CACHE_HOME/siltstone, or ~/.cache/siltstone
       HOME/               a Spark installation, by its path

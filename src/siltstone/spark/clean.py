@@ -30,7 +30,6 @@ from siltstone.base.errors import EngineError
 from siltstone.compaction.broadcast import CLEAN_SHARE, dirty_splits, pays
 from siltstone.compaction.engine import (
     RETAINED_BYTES,
-    Gathered,
     LogDone,
     RetainedFile,
     bucket_count,
@@ -40,13 +39,23 @@ from siltstone.compaction.engine import (
     rewrite_from,
     write_retained,
 )
-from siltstone.compaction.extraction import Extracted, Group, failure_of
-from siltstone.compaction.input_splits import InputSplit, are_cut, shares
 from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob, merge_bucket
 from siltstone.compaction.report import UNCLEANABLE
 from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import Rewritten, remove_staged, rewrite_group
-from siltstone.compaction.work import LogWork, carried_between, check_keyless, extract, retained_by_group
+from siltstone.compaction.work import (
+    Extracted,
+    Group,
+    InputSplit,
+    LogWork,
+    are_cut,
+    carried_between,
+    check_keyless,
+    extract,
+    failure_of,
+    retained_by_group,
+    shares,
+)
 from siltstone.log.transactions import NOTHING, Carried
 from siltstone.spark import rows
 from siltstone.spark.broadcast_join import clean_by_lookup
@@ -59,8 +68,7 @@ from siltstone.spark.jobs import (
     stage,
 )
 from siltstone.spark.rows import Row, array_row, array_rows, report_of, report_row, rows_of
-from siltstone.spark.running import is_alive
-from siltstone.spark.tasks import Batches, finer, merging, task_numbers
+from siltstone.spark.tasks import Batches, finer, is_alive, merging, task_numbers
 
 _TASK_BYTES = 1 << 30
 _WHOLE_TASK_BYTES = 256 << 20
@@ -282,25 +290,19 @@ class SparkEngine(SparkWorkers):
             found = clean_by_lookup(self._session, work, self._parallelism, self._progress, barrier=barrier)
             if found is not None:
                 return found
-        done = LogDone(name=work.name, found=Extracted())
-        _add_reports(work, done, self._by_group(work, rewrite_task))
+        done = _summed_up(work, self._by_group(work, rewrite_task))
         done.groups.sort(key=lambda group: group.group)
         return done
 
-    def gather(self, work: LogWork) -> Gathered:
+    def gather(self, work: LogWork) -> LogDone:
         """One log over all workers, up to a file of retained offsets for each group."""
-        gathered = self._gather(work)
-        if self._was_cut_amiss(work, gathered.totals.found):
-            gathered = self._gather(replace(work, may_cut=False))
-        return gathered
+        done = self._gather(work)
+        if self._was_cut_amiss(work, done.found):
+            done = self._gather(replace(work, may_cut=False))
+        return done
 
-    def _gather(self, work: LogWork) -> Gathered:
-        gathered = Gathered(totals=LogDone(name=work.name, found=Extracted()))
-        reports = self._by_group(work, gather_task)
-        files = [row for row in reports if row.kind == rows.GATHERED]
-        gathered.files = [report_of(row, RetainedFile) for row in files]
-        _add_reports(work, gathered.totals, [row for row in reports if row.kind != rows.GATHERED])
-        return gathered
+    def _gather(self, work: LogWork) -> LogDone:
+        return _summed_up(work, self._by_group(work, gather_task))
 
     def rewrite(
         self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
@@ -320,7 +322,7 @@ class SparkEngine(SparkWorkers):
         """Let ``task`` have the retained offsets, brought together by group, and reports."""
         enough = bucket_count(work, max(self._least_buckets, self._parallelism))
         held = offset_span(work) * ENTRY_BYTES
-        buckets, tasks = merging(enough, self._parallelism, held, work.memory_bytes)
+        buckets, tasks = merging(enough, self._parallelism, held, work.limits.memory_bytes)
         buckets = finer(buckets, tasks, held)
         parts = self._parts(work)
         stages = (
@@ -339,12 +341,14 @@ class SparkEngine(SparkWorkers):
         """A task costs Spark some 80 ms: as many as there are cores, unless the retained offsets that each
         holds would take more than half of its memory."""
         span = sum(group.end_offset - group.base_offset for group in groups)
-        least = math.ceil(2 * span * RETAINED_BYTES / work.memory_bytes)
+        least = math.ceil(2 * span * RETAINED_BYTES / work.limits.memory_bytes)
         return min(len(groups), max(self._parallelism, least))
 
 
-def _add_reports(work: LogWork, done: LogDone, found: Iterable[Row]) -> None:
-    for row in found:
+def _summed_up(work: LogWork, reports: Iterable[Row]) -> LogDone:
+    """What a job's tasks say of a log."""
+    done = LogDone(name=work.name)
+    for row in reports:
         if row.kind == rows.FOUND:
             done.found.add(report_of(row, Extracted))
         elif row.kind == rows.MERGED:
@@ -352,9 +356,12 @@ def _add_reports(work: LogWork, done: LogDone, found: Iterable[Row]) -> None:
             done.dirty_keys += merged.dirty_keys
             for group, count in merged.retained.items():
                 done.retained[group] = done.retained.get(group, 0) + count
+        elif row.kind == rows.GATHERED:
+            done.files.append(report_of(row, RetainedFile))
         else:
             done.groups.append(report_of(row, Rewritten))
     done.found.failure = done.found.failure or check_keyless(work, done.found)
+    return done
 
 
 def _failed(work: LogWork, error: Exception) -> LogDone:

@@ -17,8 +17,10 @@ import ctypes
 import gc
 import importlib
 import os
+import re
 import sys
 import zipimport
+from pathlib import Path
 
 from pyspark import daemon
 
@@ -26,6 +28,16 @@ WORKER = "pyspark.worker"
 """Who runs tasks. PySpark's other modules for workers plan reads; they are forked with nothing imported."""
 THREADLESS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """What keeps the libraries of numpy and Arrow from starting threads as they are loaded."""
+PRELOADED = (
+    "pandas",
+    "pyarrow.compute",
+    "pyarrow.pandas_compat",
+    "pyspark.worker",
+    "siltstone.spark.clean",
+    "siltstone.spark.compact",
+    "siltstone.spark.verify",
+)
+"""What tasks import. Imported late: the libraries look at ``THREADLESS``."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """``M_TRIM_THRESHOLD`` and ``M_MMAP_THRESHOLD`` of glibc's ``mallopt``."""
@@ -50,14 +62,30 @@ def forget_archives() -> None:
             del sys.path_importer_cache[path]
 
 
+def _rehearse() -> int:
+    """Clean something small, so that kernels are loaded; then the number of this process's threads.
+
+    Raises OSError where there is no place for it, or the number is not known.
+    """
+    files = importlib.import_module("siltstone.base.files")
+    engine = importlib.import_module("siltstone.compaction.engine")
+    with files.temporary_directory("siltstone-rehearsal-") as folder:
+        engine.clean_small_log(Path(folder), engine.InProcessEngine(), engine.InProcessEngine())
+    threads = re.search(rb"^Threads:\s*(\d+)$", files.read_bytes("/proc/self/status"), re.MULTILINE)
+    if threads is None:
+        raise OSError("the number of threads is not known")
+    return int(threads[1])
+
+
 def get_ready() -> bool:
     """Import and load what tasks need; False when this process must not be forked."""
     before = dict(os.environ)
     os.environ.update(THREADLESS)
     try:
         with contextlib.redirect_stdout(sys.stderr):  # the other one is Spark's
-            ahead = importlib.import_module("siltstone.spark.preload")  # here: libraries look at THREADLESS
-            return bool(ahead.rehearse() == 1)
+            for name in PRELOADED:
+                importlib.import_module(name)
+            return _rehearse() == 1
     except Exception:
         return False
     finally:

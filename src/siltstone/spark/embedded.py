@@ -27,9 +27,8 @@ from siltstone.runtime.manager import LogManager
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.compact import SparkCompactionEngine
 from siltstone.spark.internals import running_session
-from siltstone.spark.probe import refuse_strange_executors
-from siltstone.spark.running import is_alive
-from siltstone.spark.session import is_local, start_session, stop_session
+from siltstone.spark.session import is_local, refuse_strange_executors, start_session, stop_session
+from siltstone.spark.tasks import is_alive
 
 StartedEngine = TypeVar("StartedEngine", SparkEngine, SparkCompactionEngine)
 _starting = threading.Lock()

@@ -9,22 +9,31 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from siltstone.base.errors import EngineError
 from siltstone.base.records.layout import Words
 from siltstone.compaction.engine import Engine
-from siltstone.compaction.explain.explaining import Sight, buckets_of
-from siltstone.compaction.explain.observing import ENTRY_WORDS, Bins, KeyTally, Observed, observe, tally
-from siltstone.compaction.extraction import LogFailure, failure_of
-from siltstone.compaction.work import LogWork
-from siltstone.spark.bucketed import by_bucket, entries_row, report_row, run_job
+from siltstone.compaction.explain import (
+    ENTRY_WORDS,
+    Bins,
+    Observed,
+    buckets_of,
+    observe,
+    tally,
+)
+from siltstone.compaction.work import LogWork, failure_of
 from siltstone.spark.clean import SparkEngine
-from siltstone.spark.running import is_alive
-from siltstone.spark.tasks import Batches, task_numbers
+from siltstone.spark.tasks import (
+    Batches,
+    all_or_each,
+    by_bucket,
+    entries_row,
+    report_row,
+    run_bucketed,
+    task_numbers,
+)
 
 Works = Sequence[tuple[LogWork, Bins]]
 _BUCKET_BYTES = 512 << 20
@@ -38,13 +47,13 @@ def observe_task(
     for number in task_numbers(batches):
         log, segments = runs[number]
         work, bins = works[log]
-        seen, failure = Observed(bins=bins.count), None
+        seen = Observed()
         try:
             for bucket, entries in observe(work, segments, buckets[log], bins, seen):
                 yield entries_row(log, bucket, entries)
         except Exception as error:
-            failure = asdict(failure_of(error))
-        yield report_row(log, number, {"observed": asdict(seen), "failure": failure})
+            seen.failure = failure_of(error)
+        yield report_row(log, number, seen)
 
 
 def tally_task(works: Works, top: int, batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -53,11 +62,11 @@ def tally_task(works: Works, top: int, batches: Batches) -> Iterator[pa.RecordBa
     Raises ValueError when a blob lost or gained a byte on its way.
     """
 
-    def judge(log: int, bucket: int, parts: list[Words]) -> dict[str, object]:
+    def count(log: int, bucket: int, parts: list[Words]) -> Observed:
         work, bins = works[log]
-        return {"tally": asdict(tally(parts, work.first_dirty, bins, top))}
+        return tally(parts, work.first_dirty, bins, top)
 
-    return by_bucket(batches, ENTRY_WORDS, judge)
+    return by_bucket(batches, ENTRY_WORDS, count)
 
 
 class SparkObserver:
@@ -71,41 +80,28 @@ class SparkObserver:
         """The cleaner's engine on the same session, for the dry run."""
         return SparkEngine(self._session, tasks=self._workers)
 
-    def __call__(self, works: Works, top: int) -> dict[str, Sight]:
+    def __call__(self, works: Works, top: int) -> dict[str, Observed]:
         """All logs in one job; where it fails, each in one of its own. Raises EngineError when Spark is
         gone."""
-        try:
-            return self._observe(works, top)
-        except EngineError as error:
-            if not is_alive(self._session):
-                raise
-            if len(works) == 1:
-                ((work, bins),) = works
-                failure = failure_of(error)
-                return {work.name: Sight(observed=Observed(bins=bins.count), failure=failure)}
-        sights: dict[str, Sight] = {}
-        for each in works:
-            sights |= self([each], top)
-        return sights
+        return all_or_each(
+            self._session,
+            works,
+            lambda logs: self._observe(logs, top),
+            lambda log, error: {log[0].name: Observed(failure=failure_of(error))},
+        )
 
-    def _observe(self, works: Works, top: int) -> dict[str, Sight]:
+    def _observe(self, works: Works, top: int) -> dict[str, Observed]:
         runs = [(log, run) for log, (work, _) in enumerate(works) for run in self._runs(work)]
         buckets = [self._buckets(work) for work, _ in works]
-        sights = {work.name: Sight(observed=Observed(bins=bins.count)) for work, bins in works}
+        seen = {work.name: Observed() for work, _ in works}
         if not runs:
-            return sights
+            return seen
         first = functools.partial(observe_task, list(works), runs, buckets)
         second = functools.partial(tally_task, list(works), top)
-        found = run_job(self._session, "explain", len(runs), len(runs), self._workers, first, second)
-        for log, raw in found:
-            sight = sights[works[log][0].name]
-            if "tally" in raw:
-                sight.tally.add(KeyTally.of_json(raw["tally"]), top)
-                continue
-            sight.observed.add(Observed.of_json(raw["observed"]))
-            if raw["failure"] is not None:
-                sight.failure = sight.failure or LogFailure(**raw["failure"])
-        return sights
+        shape = (len(runs), len(runs), self._workers)
+        for log, part in run_bucketed(self._session, "explain", *shape, first, second, Observed):
+            seen[works[log][0].name].add(part, top)
+        return seen
 
     def _buckets(self, work: LogWork) -> int:
         small = work.size <= _SMALL_BYTES

@@ -28,9 +28,8 @@ from siltstone.compaction.engine import Progress
 from siltstone.spark.exchange import KEPT_BYTES, Stage, barrier_task, has_failed, progress_of
 from siltstone.spark.internals import is_connect, java_context, temporary_folder
 from siltstone.spark.rows import SCHEMA, Row, rows_of
-from siltstone.spark.running import Cancelling, run_job
 from siltstone.spark.session import is_local, workers_of
-from siltstone.spark.tasks import by_number, in_worker, told_as_engine_error
+from siltstone.spark.tasks import Cancelling, by_number, in_worker, run_job, told_as_engine_error
 
 BARRIER_BYTES = 16 << 30
 """Logs up to this size run in one barrier stage: a worker that dies costs all that was done."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
+import json
 import os
 import re
 import secrets
@@ -15,10 +17,11 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -26,6 +29,7 @@ import siltstone
 from siltstone.base import files, interruption
 from siltstone.base.errors import EngineError
 from siltstone.spark import class_archive, daemon, internals
+from siltstone.spark.internals import java_process
 
 OLDEST_JAVA = 17
 TASK_ATTEMPTS = 3
@@ -265,3 +269,97 @@ def workers_of(session: SparkSession) -> int:
         return max(os.cpu_count() or 1, 1) if count == "*" else int(count)
     given = session.conf.get("spark.default.parallelism", None)
     return int(given) if given else _UNKNOWN
+
+
+# Do the executors see the files that we see? Asked before anything is cleaned on a cluster.
+#
+# A nonce is written into the folder where tasks will write. Every task must read the same nonce there, from
+# the same inode, and be the same user: only then may tasks stage files for the owner to rename.
+
+_PROBES = 8
+
+
+def _look(path: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        try:
+            facts = files.stat(path)
+            seen = {"nonce": files.read_bytes(path).hex(), "inode": facts.inode, "user": os.geteuid()}
+        except OSError as error:
+            seen = {"error": error.strerror}
+        yield pa.RecordBatch.from_pydict({"seen": [json.dumps(seen)]})
+
+
+def refuse_strange_executors(session: SparkSession, folder: Path) -> None:
+    """Raises EngineError when an executor does not share our file system and user."""
+    path = folder / f".siltstone-probe-{secrets.token_hex(8)}"
+    nonce = secrets.token_bytes(16)
+    files.write_new(path, nonce)
+    try:
+        wanted = {"nonce": nonce.hex(), "inode": files.stat(path).inode, "user": os.geteuid()}
+        frame = session.range(0, _PROBES, 1, _PROBES).mapInArrow(
+            functools.partial(_look, str(path)), "seen string"
+        )
+        strange = [row.seen for row in frame.collect() if json.loads(row.seen) != wanted]
+    finally:
+        files.unlink(path)
+    if strange:
+        raise EngineError(
+            f"the executors do not share {folder} with this machine and user ({strange[0]}); "
+            "clean with --master local[*], or with --out on storage that all of them share"
+        )
+
+
+# Making the class archive: Spark cleans something small, and its Java leaves what it loaded for that.
+
+_DUMP_SECONDS_MAX = 600
+_MASTER = "local[2]"
+_MAKING = ".making"
+
+
+def make_class_archive(use: Callable[[SparkSession], None]) -> Path | None:
+    """The class archive of this Java and this Spark, made unless it is there; None where it is switched off.
+
+    ``use`` cleans something small. Only for a process that has not started Spark: its Java ends.
+    Raises EngineError when no archive comes of it, OSError when there is no place for one.
+    """
+    version, place = java_version(), class_archive.folder()
+    if place is None:
+        return None
+    found = class_archive.find(version)
+    if found is not None:
+        return found
+    files.make_directory(place, parents=True)
+    for name in files.list_files(place):
+        if name.endswith(_MAKING):  # of one that was killed
+            files.unlink(place / name)
+    making = place / (secrets.token_hex(8) + _MAKING)
+    try:
+        session = start_session(_MASTER, java_options=class_archive.dump_options(making))
+        try:
+            use(session)
+        finally:
+            _end_java(session)
+        if not files.exists(making):
+            raise EngineError("Java left no class archive")
+        return class_archive.keep(making, version)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(making)
+
+
+def _end_java(session: SparkSession) -> None:
+    """Stop the session and wait for its Java, which writes the archive as it ends."""
+    process = java_process()
+    session.stop()
+    if process is None or process.stdin is None:
+        raise EngineError("Spark's Java was not started by this process")
+    process.stdin.close()
+    try:
+        process.wait(_DUMP_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        raise EngineError(f"Java did not write its class archive within {_DUMP_SECONDS_MAX} s") from None
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        stop_session(session)

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import math
+import queue
+import secrets
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
+from pyspark import InheritableThread
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from siltstone.base import interruption
 from siltstone.base.errors import EngineError
-from siltstone.spark.internals import WORKER_EXITED
+from siltstone.base.records.layout import Words
+from siltstone.spark import internals, rows
+from siltstone.spark.internals import WORKER_EXITED, is_connect
+from siltstone.spark.rows import SCHEMA, Report, array_row, report_of, rows_of
 
 Batches = Iterable[pa.RecordBatch]
 _BUCKET_BYTES = 32 << 20
@@ -117,3 +127,151 @@ def _is_without_java(error: Exception) -> bool:
     if name == "Py4JError":
         return "Trace:" not in str(error)
     return name == "Py4JNetworkError" or isinstance(error, ConnectionError)
+
+
+# One job of Spark: run, waited for so that an interrupt ends the wait, cancelled when nobody waits any more.
+#
+# PySpark's own way of bringing rows back waits for the job in a ``finally``: in the main thread it would wait
+# for the end of a job that was just interrupted, and tell of that job's error. So the main thread only waits,
+# and another one speaks to Java. Nothing of the cleaner is imported here.
+
+
+def is_alive(session: SparkSession) -> bool:
+    """Does its Java process answer, and was it not stopped?"""
+    try:
+        if is_connect(session):
+            return bool(session.range(1).count())
+        return not internals.java_context(session).isStopped()
+    except Exception:
+        return False
+
+
+class Cancelling:
+    """Jobs of one thread that another one may cancel."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._context = session.sparkContext
+        self._tag = f"siltstone-{secrets.token_hex(8)}"
+
+    def begin(self) -> None:
+        """In the thread whose jobs they are, before the first of them."""
+        self._context.addJobTag(self._tag)
+
+    def cancel(self) -> None:
+        """Let Spark give these jobs up; those of others go on. Nothing is raised where Spark is gone."""
+        interruption.current().settle()
+        with contextlib.suppress(Exception):
+            if not interruption.current().has_come:
+                self._context.cancelJobsWithTag(self._tag)
+
+
+def run_job(session: SparkSession, title: str, job: Callable[[], DataFrame]) -> pa.Table:
+    """The rows of a job, which ``job`` puts together. Raises EngineError when Spark gives up, and passes a
+    KeyboardInterrupt on when the job is cancelled."""
+    with told_as_engine_error(title):
+        frame = job()
+        if is_connect(session) or threading.current_thread() is not threading.main_thread():
+            return frame.toArrow()
+        return _waited_for(session, frame)
+
+
+def _waited_for(session: SparkSession, frame: DataFrame) -> pa.Table:
+    cancelling = Cancelling(session)
+    done: queue.SimpleQueue[pa.Table | BaseException] = queue.SimpleQueue()
+
+    def go() -> None:
+        try:
+            cancelling.begin()
+            done.put(frame.toArrow())
+        except BaseException as error:
+            done.put(error)
+
+    try:
+        InheritableThread(target=go, daemon=True).start()
+        found = done.get()
+    except BaseException:
+        cancelling.cancel()
+        raise
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+# Jobs of two stages, entries by log and bucket and then reports: ``explain``'s and ``verify``'s.
+#
+# ::
+#
+#     spark.range ─ first task ─► entries, reports ─ by log and target ─► second task ─► reports
+#
+# DataFrames only, so a session of Spark Connect will do as well. Nothing of the cleaner is imported here.
+
+Task = Callable[[Batches], Iterator[pa.RecordBatch]]
+Log = TypeVar("Log")
+
+
+def entries_row(log: int, bucket: int, entries: Words) -> pa.RecordBatch:
+    """Entries on their way to their bucket; they are not copied."""
+    return array_row("", bucket, entries, log=log).batch()
+
+
+def report_row(log: int, target: int, report: object) -> pa.RecordBatch:
+    """A report on its way to the driver."""
+    return rows.report_row("", report, target, log=log).batch()
+
+
+def by_bucket(
+    batches: Batches, words: int, judge: Callable[[int, int, list[Words]], object]
+) -> Iterator[pa.RecordBatch]:
+    """The second task: ``judge(log, bucket, parts)`` reports on a bucket's entries, of ``words`` words each.
+
+    Reports pass through. Raises ValueError when a blob lost or gained a byte on its way.
+    """
+    parts: dict[tuple[int, int], list[Words]] = {}
+    for batch in batches:
+        for row in rows_of(batch):
+            if row.report:
+                yield row.batch()
+            else:
+                parts.setdefault((row.log, row.target), []).append(row.array(np.uint64, words).copy())
+    for log, bucket in sorted(parts):
+        yield report_row(log, bucket, judge(log, bucket, parts.pop((log, bucket))))
+
+
+def run_bucketed(
+    session: SparkSession,
+    title: str,
+    numbers: int,
+    tasks: int,
+    workers: int,
+    first: Task,
+    second: Task,
+    kind: type[Report],
+) -> list[tuple[int, Report]]:
+    """Run it over ``range(numbers)`` in so many tasks; (log, report of that kind), in any order. Raises
+    EngineError when Spark gives up."""
+
+    def job() -> DataFrame:
+        frame = session.range(0, numbers, 1, tasks).mapInArrow(functools.partial(in_worker, first), SCHEMA)
+        frame = frame.repartition(workers, "log", "target")
+        return frame.mapInArrow(functools.partial(in_worker, second), SCHEMA)
+
+    table = run_job(session, title, job)
+    return [(row.log, report_of(row, kind)) for batch in table.to_batches() for row in rows_of(batch)]
+
+
+def all_or_each(
+    session: SparkSession,
+    logs: Sequence[Log],
+    run: Callable[[Sequence[Log]], dict[str, Report]],
+    failed: Callable[[Log, EngineError], dict[str, Report]],
+) -> dict[str, Report]:
+    """``run`` all logs in one job; where it fails, each in one of its own, and ``failed`` tells of one whose
+    own job fails. Raises EngineError when Spark is gone."""
+    try:
+        return run(logs)
+    except EngineError as error:
+        if not is_alive(session):
+            raise
+        if len(logs) == 1:
+            return failed(logs[0], error)
+    return {name: done for log in logs for name, done in all_or_each(session, [log], run, failed).items()}

@@ -21,9 +21,15 @@ from pyspark.sql import SparkSession
 
 from siltstone.base.errors import EngineError
 from siltstone.base.records.layout import Words
-from siltstone.spark.bucketed import by_bucket, entries_row, report_row, run_job
-from siltstone.spark.running import is_alive
-from siltstone.spark.tasks import Batches, task_numbers
+from siltstone.spark.tasks import (
+    Batches,
+    all_or_each,
+    by_bucket,
+    entries_row,
+    report_row,
+    run_bucketed,
+    task_numbers,
+)
 from siltstone.verify.checking import Checked, SpanReport, bucket_count, check_span
 from siltstone.verify.findings import Findings
 from siltstone.verify.keys import judge_bucket
@@ -69,19 +75,12 @@ class SparkChecker:
     def __call__(self, pairs: Sequence[LogPair]) -> Checked:
         """All spans and all buckets in one job; where it fails, each log's in one of its own. Raises
         EngineError when Spark is gone."""
-        try:
-            return self._check(pairs)
-        except EngineError as error:
-            if not is_alive(self._session):
-                raise
-            if len(pairs) == 1:
-                unchecked = Findings(whole=False)
-                unchecked.add("unchecked", str(error))
-                return {pairs[0].name: ([SpanReport(number=0, findings=unchecked)], Findings())}
-        checked: Checked = {}
-        for pair in pairs:
-            checked |= self([pair])
-        return checked
+        return all_or_each(
+            self._session,
+            pairs,
+            self._check,
+            lambda pair, error: {pair.name: ([_unchecked(error)], Findings())},
+        )
 
     def _check(self, pairs: Sequence[LogPair]) -> Checked:
         spans = [(log, span) for log, pair in enumerate(pairs) for span in spans_of(pair)]
@@ -94,13 +93,21 @@ class SparkChecker:
         least = max(self._workers, _BUCKETS_LEAST) if large else 1
         first = functools.partial(span_task, list(pairs), spans, least)
         second = functools.partial(bucket_task, list(pairs))
-        for log, raw in run_job(self._session, "verify", len(spans), tasks, self._workers, first, second):
+        for log, raw in run_bucketed(
+            self._session, "verify", len(spans), tasks, self._workers, first, second, dict
+        ):
             reports, judged = checked[pairs[log].name]
             if "judged" in raw:
                 judged.merge(_decoded(raw["judged"], Findings))
             else:
                 reports.append(_decoded(raw["span"], SpanReport))
         return checked
+
+
+def _unchecked(error: EngineError) -> SpanReport:
+    findings = Findings(whole=False)
+    findings.add("unchecked", str(error))
+    return SpanReport(number=0, findings=findings)
 
 
 def _decoded(raw: Any, kind: type[Report]) -> Report:

@@ -12,8 +12,8 @@ from siltstone.base import files
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import Config, parse_assignments
 from siltstone.base.errors import EngineError
-from siltstone.compaction import input_splits as pacing
 from siltstone.compaction import staging, work
+from siltstone.compaction import work as pacing
 from siltstone.compaction.engine import Engine
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.report import CLEANED, CLEANINGS_FILE, FAILED, UNCLEANABLE, read_cleanings
@@ -322,7 +322,7 @@ def test_a_setting_of_the_broker_that_changes_holds_for_the_next_run(tmp_path: P
 
     class Seeing(Jobs):
         def clean_whole(self, works):  # type: ignore[no-untyped-def]
-            seen.extend(work.window_size for work in works)
+            seen.extend(work.limits.window_size for work in works)
             return super().clean_whole(works)
 
     with serving(tmp_path, Seeing) as (manager, cleaner):

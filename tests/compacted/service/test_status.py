@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltstone.compaction.discards import Discarded
 from siltstone.compaction.ledger.compactor import CompactionResult
+from siltstone.compaction.report import Discarded
 from siltstone.runtime.compactions import (
     ERROR,
     NOT_RUN,

@@ -22,7 +22,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from siltstone.base.errors import EngineError, InvalidConfigError, LedgerError, SiltstoneError
+from siltstone.base.errors import (
+    CheckFailedError,
+    CorruptFileError,
+    EngineError,
+    InvalidConfigError,
+    LedgerError,
+    SiltstoneError,
+)
 from siltstone.base.interruption import Critical
 from siltstone.compaction import report
 from siltstone.compaction.engine import (
@@ -30,13 +37,12 @@ from siltstone.compaction.engine import (
     Engine,
     LogDone,
     Progress,
+    RetainedFile,
     fits_one_task,
     offset_span,
 )
-from siltstone.compaction.extraction import Group, LogFailure, failure_of, first_failure
 from siltstone.compaction.inplace.destination import Destination, Room
 from siltstone.compaction.inplace.expiry import (
-    Left,
     after_cleaning,
     as_they_are,
     expired,
@@ -51,18 +57,101 @@ from siltstone.compaction.inplace.facts import (
     open_result,
     plan_log,
 )
-from siltstone.compaction.inplace.outcome import (
-    InProgress,
-    changes_something,
-    check_counts,
-    check_gathered,
-    count_all,
-    fill,
-    fill_counts,
-)
+from siltstone.compaction.inplace.plan import kafka_map_keys, kafka_passes
 from siltstone.compaction.keys import ENTRY_BYTES
 from siltstone.compaction.report import LogResult
-from siltstone.compaction.work import LogWork
+from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.work import Group, LogFailure, LogWork, failure_of
+from siltstone.log.segments import count_records
+
+# A log on its way through the cleaner: what is checked of each wave, and what its result says in the end.
+
+
+def check_gathered(work: LogWork, gathered: LogDone) -> list[RetainedFile]:
+    """The files of retained offsets, one a group, in order.
+
+    Raises CheckFailedError unless each group's retained offsets that were merged are in its one file.
+    """
+    found = sorted(gathered.files, key=lambda file: file.group)
+    if [file.group for file in found] != [group.index for group in work.groups]:
+        raise CheckFailedError(f"{work.name}: not every group's retained offsets were gathered once")
+    for file in found:
+        _check_winners(work.name, file.group, gathered.retained.get(file.group, 0), file.count)
+    return found
+
+
+def check_counts(planned: Planned, done: LogDone, *, last: bool) -> None:
+    """Group by group, as many retained offsets were met as were merged; records add up, too.
+
+    Raises CheckFailedError.
+    """
+    work = planned.work
+    for group in done.groups:
+        _check_winners(work.name, group.group, done.retained.get(group.group, 0), group.retained)
+    groups = [*planned.accepted, *done.groups]
+    if last and len(groups) != len(work.groups):
+        raise CheckFailedError(f"{work.name}: {len(groups)} groups came back, not {len(work.groups)}")
+    if last and sum(group.records for group in groups) != done.found.records:
+        raise CheckFailedError(
+            f"{work.name}: the groups' records are not the {done.found.records} that were extracted"
+        )
+
+
+def _check_winners(name: str, group: int, merged: int, arrived: int) -> None:
+    if merged != arrived:
+        raise CheckFailedError(
+            f"{name}: {merged} retained offsets of group {group} were merged, "
+            f"but {arrived} arrived; nothing of it was swapped"
+        )
+
+
+def count_all(planned: Planned, done: LogDone) -> None:
+    """Records of the whole log before: those extracted, and those above the cleaned range."""
+    try:
+        rest = [count_records(segment) for segment in planned.uncleaned]
+    except CorruptFileError:
+        rest = [None]
+    if None not in rest:
+        planned.result.records_before = done.found.records + sum(count for count in rest if count is not None)
+
+
+def changes_something(work: LogWork, group: Rewritten) -> bool:
+    """Is the group's new segment less than its sources: in records, in bytes or in segments?
+
+    One that is only a second name of its source, or written as it was, is not; nor is one that was only
+    stamped. So a log that is cleaned again and again has ever less that changes.
+    """
+    members = work.sources(work.groups[group.group])
+    return len(members) > 1 or group.records != group.kept or group.size < members[0].size
+
+
+def fill_counts(planned: Planned) -> None:
+    """Sizes after the groups that were taken over, and the records that went with them; all or some of the
+    log's groups, whatever came of the rest."""
+    result, work = planned.result, planned.work
+    for group in planned.accepted:
+        result.removed.add(group.removed)
+    if result.records_before is not None:
+        result.records_after = result.records_before - result.removed.total()
+    result.bytes_after, result.segments_after = result.bytes_before, result.segments_before
+    for group in planned.accepted:
+        members = work.sources(work.groups[group.group])
+        result.bytes_after += group.size - sum(segment.size for segment in members)
+        result.segments_after -= len(members) - 1
+
+
+def fill(planned: Planned, done: LogDone) -> None:
+    """The result of a log that was cleaned, but for the seconds that it took."""
+    result, config = planned.result, planned.state.config
+    assert config is not None
+    fill_counts(planned)
+    result.distinct_dirty_keys = done.dirty_keys
+    map_keys = kafka_map_keys(
+        config.integer("log.cleaner.dedupe.buffer.size"), config.number("log.cleaner.io.buffer.load.factor")
+    )
+    result.kafka_passes = kafka_passes(done.dirty_keys, map_keys)
+    result.status, result.reason = report.CLEANED, ""
+
 
 # How a log's groups go: all in one task, all in one job, or wave by wave; and the room that each way needs.
 #
@@ -101,7 +190,7 @@ class Budget:
 
 def extra(work: LogWork, group: Group | None = None) -> int:
     """Most bytes of the new files that take the place of a group's segments, or of all."""
-    segments = work.segments if group is None else work.segments[group.first : group.last]
+    segments = work.segments if group is None else work.sources(group)
     growth = GROWTH_OF_MESSAGES if work.message_sets else GROWTH
     return int(sum(segment.size for segment in segments) * growth)
 
@@ -144,7 +233,7 @@ def waves(work: LogWork, room: int, wave_bytes: int, workers: int) -> Iterator[l
     wave: list[Group] = []
     for group in work.groups:
         taken = (*wave, group)
-        members = [segment for each in taken for segment in work.segments[each.first : each.last]]
+        members = [segment for each in taken for segment in work.sources(each)]
         size = sum(segment.size for segment in members)
         if wave and (
             sum(extra(work, each) for each in taken) > room or (size > wave_bytes and len(wave) >= workers)
@@ -254,7 +343,7 @@ class Cleaner:
             if isinstance(found, Planned):
                 planned.append(found)
             elif is_asked(found):
-                self._retain(state, found, functools.partial(as_they_are, state))
+                self._retain(state, found)
         planned.sort(key=lambda each: -(each.result.dirty_ratio or 0.0))
         try:
             self._clean_all(planned)
@@ -361,11 +450,11 @@ class Cleaner:
     def _clean_small(self, batch: Sequence[Planned]) -> None:
         if self._stopped(batch):
             return
-        left = {each.work.name: InProgress(planned=each) for each in batch if self._prepared(each)}
+        left = {each.work.name: each for each in batch if self._prepared(each)}
         if not left:
             return
         try:
-            works = [each.planned.work for each in left.values()]
+            works = [each.work for each in left.values()]
             with side_by_side(self._destination.at_once, self._critical) as go:
                 for done in self._engine().clean_whole(works):
                     left[done.name].began = time.perf_counter() - done.seconds
@@ -382,7 +471,7 @@ class Cleaner:
             self._destination.prepare(planned)
             return True
         except (SiltstoneError, OSError) as error:
-            self._fail(InProgress(planned=planned), failure_of(error))
+            self._fail(planned, failure_of(error))
             return False
 
     def _clean_large(self, planned: Planned) -> None:
@@ -391,79 +480,77 @@ class Cleaner:
         found = self._budget(planned)
         if found is None or not self._prepared(planned):
             return
-        cleaning = InProgress(planned=planned)
         try:
             engine = self._engine()
-            cleaning.began = time.perf_counter()
+            planned.began = time.perf_counter()
             if found.way is Way.IN_WAVES:
-                self._clean_in_waves(cleaning, found, engine)
+                self._clean_in_waves(planned, found, engine)
             else:
-                self._settle(cleaning, engine.clean_spread(planned.work), last=True)
+                self._settle(planned, engine.clean_spread(planned.work), last=True)
         except (SiltstoneError, OSError) as error:
-            self._fail(cleaning, failure_of(error))
+            self._fail(planned, failure_of(error))
             self._raise_if_no_engine(error)
         except KeyboardInterrupt:
-            self._tell_what_was_done(cleaning, LogFailure(status=report.SKIPPED, reason=INTERRUPTED))
+            self._tell_what_was_done(planned, LogFailure(status=report.SKIPPED, reason=INTERRUPTED))
             raise
 
-    def _clean_in_waves(self, cleaning: InProgress, found: Budget, engine: Engine) -> None:
+    def _clean_in_waves(self, planned: Planned, found: Budget, engine: Engine) -> None:
         """The retained offsets of the whole log are put into files, once; then its groups go by them."""
-        planned, work = cleaning.planned, cleaning.planned.work
+        work = planned.work
         gathered = engine.gather(work)
-        failure = gathered.totals.found.failure or first_failure(gathered.files)
+        failure = gathered.failure
         if failure is not None:
-            self._fail(cleaning, failure)
+            self._fail(planned, failure)
             return
         retained = check_gathered(work, gathered)
         done, total = 0, len(work.groups)
         for wave in waves(work, found.size, self._limits.wave_bytes, engine.workers):
             if self._is_time_up():
-                self._fail(cleaning, LogFailure(status=report.SKIPPED, reason=_partly(done, total)))
+                self._fail(planned, LogFailure(status=report.SKIPPED, reason=_partly(done, total)))
                 return
             self._destination.check(planned)
-            rewritten = replace(gathered.totals, groups=engine.rewrite(work, wave, retained))
+            rewritten = replace(gathered, groups=engine.rewrite(work, wave, retained))
             done += len(wave)
-            if not self._settle(cleaning, rewritten, last=done == total):
+            if not self._settle(planned, rewritten, last=done == total):
                 return
 
     def _raise_if_no_engine(self, error: Exception) -> None:
         if isinstance(error, EngineError) and error.__cause__ is None:
             raise error
 
-    def _settle(self, cleaning: InProgress, done: LogDone, *, last: bool) -> bool:
+    def _settle(self, planned: Planned, done: LogDone, *, last: bool) -> bool:
         """Check and take over what an engine hands back; False when the log is not to be gone on with."""
-        planned = cleaning.planned
         try:
-            failure = done.found.failure or first_failure(done.groups)
+            failure = done.failure
             if failure is None:
-                check_counts(cleaning, done, last=last)
+                check_counts(planned, done, last=last)
                 if planned.result.records_before is None:
                     count_all(planned, done)
-                self._accept(cleaning, done)
+                self._accept(planned, done)
                 if last:
                     self._finish(planned)
         except (SiltstoneError, OSError) as error:
             failure = failure_of(error)
         if failure is not None:
-            self._fail(cleaning, failure)
+            self._fail(planned, failure)
             return False
         if last:
-            fill(cleaning, done)
-            self._retain(planned.state, planned.result, lambda: after_cleaning(planned, cleaning.groups))
-            planned.result.seconds = time.perf_counter() - cleaning.began
+            fill(planned, done)
+            self._retain(planned.state, planned.result, planned)
+            planned.result.seconds = time.perf_counter() - planned.began
             self._tell()
         return True
 
-    def _accept(self, cleaning: InProgress, done: LogDone) -> None:
+    def _accept(self, planned: Planned, done: LogDone) -> None:
         """Take over the groups at hand, in one go or one after another. Raises SiltstoneError, OSError."""
         together = [done.groups] if done.groups else []
         if not self._destination.takes_together:
             together = [[each] for each in done.groups]
         for groups in together:
             with self._critical():
-                self._destination.accept(cleaning.planned, groups)
-                cleaning.groups.extend(groups)
-            if any(changes_something(cleaning.planned.work, each) for each in groups):
+                self._destination.accept(planned, groups)
+                planned.accepted.extend(groups)
+            if any(changes_something(planned.work, each) for each in groups):
                 self._has_changed_something = True
 
     def _finish(self, planned: Planned) -> None:
@@ -477,10 +564,13 @@ class Cleaner:
                 raise
             raise OSError(error.errno, UNFINISHED.format(reason=failure_of(error).reason)) from error
 
-    def _retain(self, state: LogState, result: LogResult, left: Callable[[], list[Left]]) -> None:
+    def _retain(self, state: LogState, result: LogResult, planned: Planned | None = None) -> None:
         """Let go of what has expired of a log that is done with; an open log's manager sees to its own."""
         try:
-            found = None if state.opened is not None else expired(state, result, self._choices, left())
+            if state.opened is not None:
+                return
+            left = as_they_are(state.segments()) if planned is None else after_cleaning(planned)
+            found = expired(state, result, self._choices, left)
             if found is not None:
                 with self._critical():
                     self._destination.expire(state, found)
@@ -490,23 +580,22 @@ class Cleaner:
         except (SiltstoneError, OSError) as error:
             result.stop(report.FAILED, f"old segments could not be deleted: {failure_of(error).reason}")
 
-    def _fail(self, cleaning: InProgress, failure: LogFailure) -> None:
+    def _fail(self, planned: Planned, failure: LogFailure) -> None:
         """The log is not gone on with: say why, and clear away."""
-        self._tell_what_was_done(cleaning, failure)
+        self._tell_what_was_done(planned, failure)
         with contextlib.suppress(SiltstoneError, OSError):
-            self._destination.give_up(cleaning.planned)
+            self._destination.give_up(planned)
         self._tell()
 
-    def _tell_what_was_done(self, cleaning: InProgress, failure: LogFailure) -> None:
+    def _tell_what_was_done(self, planned: Planned, failure: LogFailure) -> None:
         """The result of a log that is not cleaned, whatever was taken over of it."""
-        planned = cleaning.planned
         planned.result.stop(failure.status, failure.reason)
         planned.result.cleaned_end_offset = planned.result.first_dirty_offset
         if not self._destination.keeps_accepted:
-            cleaning.groups = []
-        fill_counts(cleaning)
-        if cleaning.began:
-            planned.result.seconds = time.perf_counter() - cleaning.began
+            planned.accepted = []
+        fill_counts(planned)
+        if planned.began:
+            planned.result.seconds = time.perf_counter() - planned.began
 
     def _tell(self) -> None:
         with self._telling:

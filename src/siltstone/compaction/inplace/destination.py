@@ -122,13 +122,13 @@ def swap_of(planned: Planned, groups: Sequence[Rewritten]) -> Swap:
         plan = planned.work.groups[group.group]
         found.staged[plan.base_offset] = {kind: Path(path) for kind, path in group.staged.items()}
         found.known[plan.base_offset] = group.identity
-        found.old.extend(each.base_offset for each in planned.work.segments[plan.first : plan.last])
+        found.old.extend(each.base_offset for each in planned.work.sources(plan))
     return found
 
 
 def cleaned_up_to(planned: Planned) -> int:
     """The cleaner checkpoint afterwards. It does not go back where only the clean part was cleaned again."""
-    return max(min(planned.work.end, planned.work.map_end), planned.result.first_dirty_offset or 0)
+    return max(planned.work.rules.last_offset + 1, planned.result.first_dirty_offset or 0)
 
 
 def drop_staged(partition: Path) -> bool:

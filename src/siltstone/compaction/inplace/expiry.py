@@ -15,11 +15,11 @@ carries them out.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
+from operator import itemgetter
 
 import numpy as np
 
@@ -27,15 +27,15 @@ from siltstone.base import files
 from siltstone.base.config import LONG_MAX, ConfigSource, LogConfig
 from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.base.records.decode import decode_record_keys
+from siltstone.base.records.layout import Directory
 from siltstone.compaction import report
 from siltstone.compaction.inplace.facts import Choices, LogState, Planned
 from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import Rewritten
-from siltstone.compaction.work import LogWork
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.lookup import batch_headers
-from siltstone.log.retention import Decision, SegmentFacts, decide
-from siltstone.log.segments import Segment, count_records, largest_timestamp, windows
+from siltstone.log.retention import SegmentFacts, decide
+from siltstone.log.segments import Segment, largest_timestamp, windows
 
 UNKNOWN_RETENTION = (
     "retention by time was left out: nothing says retention.ms, and by Kafka's default {count} more of the "
@@ -45,29 +45,66 @@ UNKNOWN_RETENTION = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """A segment as the cleaning leaves it: ``size`` in bytes; its largest timestamp in ms and its records
-    when they are asked for: ``records`` answers None where damage keeps them from being counted.
-
-    ``refuse_strange``: raises CorruptFileError where a batch is not of the segment, which ends at an offset.
-    """
+    """A segment as the cleaning leaves it, of ``size`` bytes: one that was not cleaned, or a ``new`` one,
+    wherever it is by now, with the last of its sources in ``segment``."""
 
     base_offset: int
     size: int
-    largest_timestamp: Callable[[], int]
-    records: Callable[[], int | None]
-    refuse_strange: Callable[[int], None] = lambda _: None
+    segment: Segment
+    new: Rewritten | None = None
+
+    def largest_timestamp(self) -> int:
+        """In ms. Without a time in its time index the file's own counts, which is that of its last source."""
+        if self.new is None:
+            return largest_timestamp(self.segment)
+        largest = self.new.largest_timestamp or 0
+        return largest if largest > 0 else self.segment.modified_ms
+
+    def count(self, end: int | None = None) -> int | None:
+        """Its records, counted one by one where message sets do not say; None where it is damaged.
+
+        What goes has to be the segment's own: a log file in the place of another one has that one's indexes,
+        and would go by its times. So with an ``end`` this raises CorruptFileError for a batch with offsets
+        outside [base, ``end``). Damage is none of it: a segment that is too old goes with it, as in Kafka.
+        """
+        if self.new is not None:
+            return self.new.kept
+        records, has_message_sets, path = 0, False, self.segment.path
+        try:
+            with files.Reader(path) as reader:
+                for rows in batch_headers(reader, end=self.size):
+                    if end is not None:
+                        _refuse_strange(self.segment, rows, end)
+                    records += int(rows["count"].sum())
+                    has_message_sets |= bool((rows["magic"] < 2).any())
+                if has_message_sets:
+                    parts = windows(reader)
+                    keys = (decode_record_keys(p.data, p.batches, path=path, origin=p.origin) for p in parts)
+                    records = sum(map(len, keys))
+        except CorruptRecordError:
+            return None
+        return records
+
+
+def _refuse_strange(segment: Segment, rows: Directory, end: int) -> None:
+    bad = np.flatnonzero((rows["base_offset"] < segment.base_offset) | (rows["last_offset"] >= end))
+    if len(bad):
+        row = rows[bad[0]]
+        offsets, span = f"{row['base_offset']} to {row['last_offset']}", f"[{segment.base_offset}, {end})"
+        reason = f"offsets {offsets} are not of this segment, {span}"
+        raise CorruptFileError(segment.path, int(row["position"]), reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expiry:
     """The segments that go of a log, oldest first, each with its reason.
 
-    ``base.records``: how many are in them; ``records_of_all``: in the whole log, asked of one that was not
+    ``records``: how many are in them; ``records_of_all``: in the whole log, asked of one that was not
     cleaned. None: damage keeps them from being counted.
     """
 
-    going: tuple[Left, ...]
-    decisions: tuple[Decision, ...]
+    going: Sequence[Left]
+    reasons: Sequence[str]
     records: int | None
     records_of_all: int | None
 
@@ -82,58 +119,19 @@ def is_asked(result: LogResult) -> bool:
     return result.status in (report.CLEANED, report.NOTHING_TO_DO, report.NOT_ELIGIBLE)
 
 
-def as_they_are(state: LogState) -> list[Left]:
-    """The segments of a log that was not cleaned, the active one last. Raises OSError."""
-    return [_untouched(segment) for segment in state.segments()]
+def as_they_are(segments: Iterable[Segment]) -> list[Left]:
+    """Segments that were not cleaned."""
+    return [Left(base_offset=each.base_offset, size=each.size, segment=each) for each in segments]
 
 
-def after_cleaning(planned: Planned, groups: Sequence[Rewritten]) -> list[Left]:
-    """The segments of a log whose ``groups`` were taken over, all of them; the active one last."""
-    untouched = [_untouched(segment) for segment in planned.uncleaned]
-    return [*(_new(planned.work, group) for group in groups), *untouched]
-
-
-def _untouched(segment: Segment) -> Left:
-    return Left(
-        base_offset=segment.base_offset,
-        size=segment.size,
-        largest_timestamp=lambda: largest_timestamp(segment),
-        records=lambda: _count(segment),
-        refuse_strange=lambda end: _refuse_strange(segment, end),
-    )
-
-
-def _refuse_strange(segment: Segment, end: int) -> None:
-    """What goes has to be the segment's own: a log file in the place of another one has that one's indexes,
-    and would go by its times. Damage is none of it: a segment that is too old goes with it, as in Kafka.
-
-    Raises CorruptFileError for a batch with offsets outside [base, ``end``).
-    """
-    with files.Reader(segment.path) as reader, contextlib.suppress(CorruptRecordError):
-        for rows in batch_headers(reader, end=segment.size):
-            bad = np.flatnonzero((rows["base_offset"] < segment.base_offset) | (rows["last_offset"] >= end))
-            if len(bad):
-                row = rows[bad[0]]
-                offsets = f"offsets {row['base_offset']} to {row['last_offset']}"
-                span = f"[{segment.base_offset}, {end})"
-                raise CorruptFileError(
-                    segment.path, int(row["position"]), f"{offsets} are not of this segment, {span}"
-                )
-
-
-def _new(work: LogWork, group: Rewritten) -> Left:
-    """A group's new segment, wherever it is by now.
-
-    Without a time in its time index the file's own counts, which is that of its last source.
-    """
-    plan, largest = work.groups[group.group], group.largest_timestamp or 0
-    source = work.segments[plan.last - 1]
-    return Left(
-        base_offset=plan.base_offset,
-        size=group.size,
-        largest_timestamp=lambda: largest if largest > 0 else source.modified_ms,
-        records=lambda: group.kept,
-    )
+def after_cleaning(planned: Planned) -> list[Left]:
+    """The segments of a log that was cleaned; the active one last."""
+    left, work = [], planned.work
+    for new in planned.accepted:
+        group = work.groups[new.group]
+        source = work.segments[group.last - 1]
+        left.append(Left(base_offset=group.base_offset, size=new.size, segment=source, new=new))
+    return left + as_they_are(planned.uncleaned)
 
 
 def expired(state: LogState, result: LogResult, choices: Choices, left: Sequence[Left]) -> Expiry | None:
@@ -166,14 +164,15 @@ def expired(state: LogState, result: LogResult, choices: Choices, left: Sequence
         decisions = known
     if not decisions:
         return None
-    going = tuple(left[: len(decisions)])
-    for each, following in zip(going, left[1:], strict=False):
-        each.refuse_strange(following.base_offset)
+    going, staying = left[: len(decisions)], left[len(decisions) :]
+    counts = [each.count(later.base_offset) for each, later in pairwise(left[: len(going) + 1])]
     return Expiry(
         going=going,
-        decisions=decisions,
-        records=_total(going),
-        records_of_all=None if result.status == report.CLEANED else _total(left),
+        reasons=[decision.reason for decision in decisions],
+        records=_total(counts),
+        records_of_all=(
+            None if result.status == report.CLEANED else _total(counts + [each.count() for each in staying])
+        ),
     )
 
 
@@ -193,8 +192,7 @@ def _facts(left: Sequence[Left], *, with_times: bool) -> list[SegmentFacts]:
     ]
 
 
-def _total(segments: Sequence[Left]) -> int | None:
-    counts = [segment.records() for segment in segments]
+def _total(counts: Sequence[int | None]) -> int | None:
     return None if None in counts else sum(count or 0 for count in counts)
 
 
@@ -213,30 +211,10 @@ def fill_expired(result: LogResult, found: Expiry) -> None:
     result.notes += _reasons(found)
 
 
-def _reasons(found: Expiry) -> list[str]:
+def _reasons(found: Expiry) -> Iterator[str]:
     """A line for each reason: what goes by it."""
-    by_base = {each.base_offset: each for each in found.going}
-    notes = []
-    for reason, decisions in groupby(found.decisions, key=lambda decision: decision.reason):
-        going = [by_base[decision.base_offset] for decision in decisions]
-        size = sum(each.size for each in going)
+    for reason, pairs in groupby(zip(found.reasons, found.going, strict=True), key=itemgetter(0)):
+        going = [left for _, left in pairs]
+        size = sum(left.size for left in going)
         segments = f"{len(going)} segment{'s' if len(going) > 1 else ''}"
-        notes.append(f"retention: {segments} from offset {going[0].base_offset} ({size} bytes): {reason}")
-    return notes
-
-
-def _count(segment: Segment) -> int | None:
-    """The segment's records, counted one by one where message sets do not say; None when it is damaged."""
-    try:
-        claimed = count_records(segment)
-        return _decoded(segment) if claimed is None else claimed
-    except CorruptFileError:
-        return None
-
-
-def _decoded(segment: Segment) -> int:
-    with files.Reader(segment.path) as reader:
-        return sum(
-            len(decode_record_keys(part.data, part.batches, path=segment.path, origin=part.origin))
-            for part in windows(reader)
-        )
+        yield f"retention: {segments} from offset {going[0].base_offset} ({size} bytes): {reason}"

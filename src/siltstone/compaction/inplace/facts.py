@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +22,10 @@ from siltstone.base.records.decode import decode_records
 from siltstone.base.records.inflate import pieces
 from siltstone.base.records.layout import CONTROL_BIT, Directory, delete_horizons
 from siltstone.compaction import report
-from siltstone.compaction.extraction import Group
 from siltstone.compaction.inplace import plan
-from siltstone.compaction.input_splits import IO_LIMIT, share_of_io
 from siltstone.compaction.report import LogResult
-from siltstone.compaction.work import LogWork
+from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.work import IO_LIMIT, Group, LogWork, Rules, TaskLimits, share_of_io
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import Checkpoints, LogDirectory
 from siltstone.log.ledger.store import uncovered
@@ -202,17 +202,20 @@ class LogState:
         return list_segments(self.path, owned=True) if self.opened is None else self.opened.segments
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Planned:
-    """A log that is to be cleaned: the work, and the result as it stands before.
+    """A log that is to be cleaned: the work, and the result as it stands.
 
-    ``uncleaned``: the segments above the cleaned range, none of an open log.
+    ``uncleaned``: the segments above the cleaned range, none of an open log. ``began``: by
+    ``time.perf_counter``, 0 before. ``accepted``: the groups that were taken over so far.
     """
 
     state: LogState
     work: LogWork
     result: LogResult
     uncleaned: tuple[Segment, ...]
+    began: float = 0.0
+    accepted: list[Rewritten] = field(default_factory=list)
 
 
 def open_result(state: LogState, segments: Sequence[Segment] | None = None) -> LogResult:
@@ -353,6 +356,13 @@ def _segment_facts(segment: Segment, lagging: bool, hurried: bool) -> plan.PlanS
     )
 
 
+def lag_limits(config: Config) -> plan.LagLimits:
+    """The two limits of a log with these settings."""
+    return plan.LagLimits(
+        min_ms=config.integer("min.compaction.lag.ms"), max_ms=config.integer("max.compaction.lag.ms")
+    )
+
+
 def _decide(
     state: LogState,
     choices: Choices,
@@ -363,11 +373,7 @@ def _decide(
     facts: plan.LogFacts,
 ) -> Planned | LogResult:
     assert state.config is not None
-    lag = plan.LagLimits(
-        min_ms=state.config.integer("min.compaction.lag.ms"),
-        max_ms=state.config.integer("max.compaction.lag.ms"),
-    )
-    found = plan.cleanable_range(facts, lag, choices.now_ms)
+    found = plan.cleanable_range(facts, lag_limits(state.config), choices.now_ms)
     if choices.map_end < found.end:
         found = replace(found, end=min(s.base_offset for s in segments if s.base_offset >= choices.map_end))
     result.first_dirty_offset, result.cleaned_end_offset = found.first_dirty, found.first_dirty
@@ -419,52 +425,60 @@ def _work(
     )
     below = tuple(segment for segment in segments if segment.base_offset < found.end)
     cleaned = [each for each in facts.segments if each.base_offset < found.end]
-    alive = producers.alive(choices.now_ms, config.integer("producer.id.expiration.ms"))
+    alive = [
+        (entry.producer_id, entry.last_offset, entry.producer_epoch)
+        for entry in producers.alive(choices.now_ms, config.integer("producer.id.expiration.ms"))
+    ]
+    retention_ms = config.integer("delete.retention.ms")
     return LogWork(
         name=str(state.where),
         segments=below,
-        groups=tuple(_groups(plan.group_segments(cleaned, found.end, limits), found.end)),
+        groups=_groups(plan.group_segments(cleaned, found.end, limits), found.end),
         first_dirty=found.first_dirty,
         end=found.end,
-        map_end=choices.map_end,
-        tombstones_from=uncovered(state.path).tombstones_from,
-        now_ms=choices.now_ms,
-        delete_retention_ms=config.integer("delete.retention.ms"),
-        producers=tuple((entry.producer_id, entry.last_offset, entry.producer_epoch) for entry in alive),
+        rules=Rules(
+            now_ms=choices.now_ms,
+            delete_retention_ms=retention_ms,
+            last_offset=min(found.end, choices.map_end) - 1,
+            producers=np.array(alive, np.int64).reshape(-1, 3),
+            map_end=choices.map_end,
+            tombstones_from=uncovered(state.path).tombstones_from,
+            legacy_horizon_ms=plan.legacy_delete_horizon(facts.segments, found.first_dirty, retention_ms),
+            drop_keyless=choices.drop_keyless or state.drop_keyless,
+        ),
+        limits=_limits(config, choices.tasks_at_once),
+        hash_key=(secrets.randbits(64), secrets.randbits(64)),
+        staging=None if staging is None else str(staging),
         aborted=transaction_indexes(segments, None if state.opened else producers.end_offset),
         above=tuple(segment for segment in segments if segment.base_offset >= found.end),
         message_sets=any(has_message_sets(each) for each in below if each.size),
-        legacy_horizon_ms=plan.legacy_delete_horizon(
-            facts.segments, found.first_dirty, config.integer("delete.retention.ms")
-        ),
-        index_interval=config.integer("index.interval.bytes"),
-        index_bytes=config.integer("segment.index.bytes"),
-        drop_keyless=choices.drop_keyless or state.drop_keyless,
-        staging=None if staging is None else str(staging),
-        hash_key=(secrets.randbits(64), secrets.randbits(64)),
-        window_size=config.integer("log.cleaner.io.buffer.size"),
-        memory_bytes=TASK_MEMORY_FACTOR * config.integer("log.cleaner.dedupe.buffer.size"),
-        batch_limit=config.integer(LIMIT_SETTING),
-        io_bytes_per_second=share_of_io(config.number(IO_LIMIT), choices.tasks_at_once),
     )
 
 
-def _groups(grouped: Sequence[Sequence[plan.PlanSegment]], end: int) -> list[Group]:
-    groups: list[Group] = []
-    first = 0
-    for index, each in enumerate(grouped):
-        following = grouped[index + 1][0].base_offset if index + 1 < len(grouped) else end
-        groups.append(
-            Group(
-                index=index,
-                first=first,
-                last=first + len(each),
-                base_offset=each[0].base_offset,
-                end_offset=following,
-            )
+def _limits(config: Config, tasks_at_once: int) -> TaskLimits:
+    return TaskLimits(
+        index_interval=config.integer("index.interval.bytes"),
+        index_bytes=config.integer("segment.index.bytes"),
+        window_size=config.integer("log.cleaner.io.buffer.size"),
+        memory_bytes=TASK_MEMORY_FACTOR * config.integer("log.cleaner.dedupe.buffer.size"),
+        batch_limit=config.integer(LIMIT_SETTING),
+        io_bytes_per_second=share_of_io(config.number(IO_LIMIT), tasks_at_once),
+    )
+
+
+def _groups(grouped: Sequence[Sequence[plan.PlanSegment]], end: int) -> tuple[Group, ...]:
+    firsts = [0, *itertools.accumulate(map(len, grouped))]
+    bases = [*(members[0].base_offset for members in grouped), end]
+    return tuple(
+        Group(
+            index=index,
+            first=firsts[index],
+            last=firsts[index + 1],
+            base_offset=bases[index],
+            end_offset=bases[index + 1],
         )
-        first += len(each)
-    return groups
+        for index in range(len(grouped))
+    )
 
 
 def mismatched_topic_ids(states: Sequence[LogState]) -> dict[TopicPartition, str]:

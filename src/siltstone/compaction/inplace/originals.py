@@ -18,12 +18,12 @@ and what was not, every log is whole, and to undo again goes on.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import msgspec
 from crc32c import crc32c
 
 from siltstone.base import files
@@ -35,7 +35,7 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.base.interruption import Critical
-from siltstone.compaction.extraction import Group, failure_of
+from siltstone.compaction.work import Group, failure_of
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import (
     CLEANED,
@@ -56,7 +56,7 @@ ROOM_BYTES = 1 << 20
 """Links take names, and the checkpoint is written anew: so much must be free."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class KeptGroup:
     """One swap: the new segment's base and size, the originals' bases and files.
 
@@ -96,7 +96,7 @@ class Originals:
         """Keep a group's files before its swap, durably: linked, but for one of which ``new_log``, its
         successor, is a second name. Who cuts the log later shall not cut what is kept."""
         log, new = self._log(planned.state), files.stat(new_log)
-        sources = [segment.base_offset for segment in planned.work.segments[group.first : group.last]]
+        sources = [segment.base_offset for segment in planned.work.sources(group)]
         names = self._link(planned.state, sources, staying=new.inode)
         log.groups.append(self._group(planned.state, group.base_offset, new.size, sources, names))
         self._write(planned.state, log)
@@ -106,12 +106,11 @@ class Originals:
         log = self._log(state)
         swapped = {group.base_offset: group for group in log.groups}
         for base in bases:
-            if base in swapped:
-                log.groups[log.groups.index(swapped[base])] = replace(swapped[base], expired=True)
-                continue
-            size = files.stat(state.path / segment_file(base, "log")).size
-            kept = self._group(state, base, size, [base], self._link(state, [base]))
-            log.groups.append(replace(kept, expired=True))
+            if base not in swapped:
+                size = files.stat(state.path / segment_file(base, "log")).size
+                swapped[base] = self._group(state, base, size, [base], self._link(state, [base]))
+                log.groups.append(swapped[base])
+            swapped[base].expired = True
         self._write(state, log)
 
     def _group(
@@ -152,7 +151,7 @@ class Originals:
 
     def _write(self, state: LogState, log: KeptLog) -> None:
         place = self.folder / str(state.where)
-        files.replace(place / UNDO_FILE, json.dumps(asdict(log), indent=1).encode())
+        files.replace(place / UNDO_FILE, msgspec.json.format(msgspec.json.encode(log), indent=1))
         for folder in (self.folder, self.folder.parent):
             files.sync_directory(folder)
 
@@ -182,21 +181,19 @@ def read_run(folder: Path) -> list[tuple[Path, KeptLog]]:
 
 def _read(path: Path) -> KeptLog:
     try:
-        raw: dict[str, Any] = json.loads(files.read_bytes(path))
-        groups = [KeptGroup(**group) for group in raw.pop("groups")]
-        log = KeptLog(**raw, groups=groups)
-        names = [name for group in groups for name in group.names]
-        numbers = [number for group in groups for number in (group.base_offset, *group.originals)]
+        log = msgspec.json.decode(files.read_bytes(path), type=KeptLog)
+        names = [name for group in log.groups for name in group.names]
         sound = Path(log.path).is_absolute() and parse_partition(Path(log.path).name) is not None
-        sound = sound and all(isinstance(number, int) for number in numbers)
-        sound = sound and all(group.originals for group in groups) and all(map(_is_kept_name, names))
-    except (ValueError, TypeError, KeyError):
+        sound = sound and all(group.originals for group in log.groups) and all(map(_is_kept_name, names))
+    except ValueError:
         sound = False
     if not sound:
-        raise DirectoryRefusedError(
-            f"{path}: not what clean --keep-originals writes; nothing was changed"
-        ) from None
+        raise _refused(path, "not what clean --keep-originals writes") from None
     return log
+
+
+def _refused(where: object, reason: str) -> DirectoryRefusedError:
+    return DirectoryRefusedError(f"{where}: {reason}; nothing was changed")
 
 
 def _is_kept_name(name: str) -> bool:
@@ -269,10 +266,7 @@ def check_log(place: Path, log: KeptLog) -> LogUndo:
     todo = [group for group in log.groups if not _is_there(place, partition, group)]
     for group in todo:
         if sizes.get(group.base_offset) not in {group.size, None if group.expired else group.size}:
-            raise DirectoryRefusedError(
-                f"{partition / segment_file(group.base_offset, 'log')}: is not what the run left; "
-                "nothing was changed"
-            )
+            raise _refused(partition / segment_file(group.base_offset, "log"), "is not what the run left")
     known: dict[int, Sequence[int]] = {}
     for group in todo:
         known |= _refuse_spoiled(place, group)
@@ -284,10 +278,10 @@ def check_log(place: Path, log: KeptLog) -> LogUndo:
 def refuse_changed(log: KeptLog) -> None:
     """Raises DirectoryRefusedError unless the log is as the run left it."""
     if not files.is_directory(log.path, follow=False):
-        raise DirectoryRefusedError(f"{log.path}: is not there any more; nothing was changed")
+        raise _refused(log.path, "is not there any more")
     segments = list_segments(Path(log.path), owned=True)
     if not segments or (segments[-1].base_offset, segments[-1].size) != (log.active_base, log.active_size):
-        raise DirectoryRefusedError(f"{log.path}: was appended to, rolled or cut since; nothing was changed")
+        raise _refused(log.path, "was appended to, rolled or cut since")
 
 
 def _refuse_gaps(place: Path, groups: Sequence[KeptGroup]) -> None:
@@ -296,12 +290,10 @@ def _refuse_gaps(place: Path, groups: Sequence[KeptGroup]) -> None:
     for group in groups:
         for name in group.names:
             if name not in there:
-                raise DirectoryRefusedError(f"{place / name}: is missing; nothing was changed")
-            if there[name].size != group.sizes.get(name, there[name].size):
-                raise DirectoryRefusedError(
-                    f"{place / name}: has {there[name].size} bytes, but {group.sizes[name]} were kept; "
-                    "nothing was changed"
-                )
+                raise _refused(place / name, "is missing")
+            size = there[name].size
+            if size != group.sizes.get(name, size):
+                raise _refused(place / name, f"has {size} bytes, but {group.sizes[name]} were kept")
 
 
 def _refuse_spoiled(place: Path, group: KeptGroup) -> dict[int, Sequence[int]]:
@@ -317,22 +309,17 @@ def _refuse_spoiled(place: Path, group: KeptGroup) -> dict[int, Sequence[int]]:
             except CorruptRecordError as error:
                 raise DirectoryRefusedError(f"{error}; nothing was changed") from None
         elif name in group.checksums and crc32c(files.read_bytes(place / name)) != group.checksums[name]:
-            raise DirectoryRefusedError(f"{place / name}: is not what was kept; nothing was changed")
+            raise _refused(place / name, "is not what was kept")
     return known
 
 
 def _refuse_place(place: Path, partition: Path) -> None:
     if files.stat(place).device != files.stat(partition).device:
-        raise DirectoryRefusedError(
-            f"{place}: not on the file system of {partition} any more, so no hard link can be made; "
-            "move the run's folder there; nothing was changed"
-        )
+        reason = f"not on the file system of {partition} any more, so no hard link can be made"
+        raise _refused(place, f"{reason}; move the run's folder there")
     space = files.space(partition)
     if space.free_bytes < ROOM_BYTES or space.free_inodes == 0:
-        raise DirectoryRefusedError(
-            f"{partition}: only {space.free_bytes} bytes are free there; free {ROOM_BYTES}; "
-            "nothing was changed"
-        )
+        raise _refused(partition, f"only {space.free_bytes} bytes are free there; free {ROOM_BYTES}")
 
 
 def undo_logs(

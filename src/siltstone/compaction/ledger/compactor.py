@@ -27,7 +27,6 @@ from siltstone.base import files
 from siltstone.base.clock import Clock
 from siltstone.base.errors import CheckFailedError, CompactionFailedError, UsageError
 from siltstone.base.records.layout import Int64
-from siltstone.compaction.discards import Discarded
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.ledger.keys import PARTITIONS, assemble
 from siltstone.compaction.ledger.staging import KINDS, fold_group, fold_keys, rewrite_group
@@ -46,6 +45,7 @@ from siltstone.compaction.ledger.work import (
     hold_tail,
     merge_bucket,
 )
+from siltstone.compaction.report import Discarded
 from siltstone.log.ledger.manifest import BY_OFFSET, BY_TIME, ORDERS, Generation, Ledger
 from siltstone.log.ledger.reading import HasLedgers
 from siltstone.log.ledger.store import KEYS, LedgerStore, generation_name

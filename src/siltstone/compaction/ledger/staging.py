@@ -34,7 +34,6 @@ from siltstone.base.records.kernel import inlined, kernel
 from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Directory, Flags, Int64, codec_of
 from siltstone.base.records.scan import scan_batches
 from siltstone.base.records.varint import next_varint, varint_size, write_varint
-from siltstone.compaction.extraction import Group, decoded, failure_of, refuse_disorder
 from siltstone.compaction.keys import EntryBlob, offsets_of
 from siltstone.compaction.ledger.keys import PARTITIONS, best_of_each_key, read_keys, write_part
 from siltstone.compaction.ledger.work import (
@@ -46,6 +45,7 @@ from siltstone.compaction.ledger.work import (
     opened,
 )
 from siltstone.compaction.rewrite import CleanedBatches, PendingBatches
+from siltstone.compaction.work import Group, decoded, failure_of, refuse_disorder
 from siltstone.log.indexes import IndexBuilder
 from siltstone.log.ledger.manifest import SegmentEntry
 from siltstone.log.segments import windows

@@ -27,15 +27,6 @@ from siltstone.base.records.codecs import DEFAULT_LIMIT
 from siltstone.base.records.columns import KeyColumns
 from siltstone.base.records.decode import decode_record_keys, decode_records
 from siltstone.base.records.layout import CONTROL_BIT, Flags, Int64
-from siltstone.compaction.extraction import (
-    Decoded,
-    Extracted,
-    Group,
-    LogFailure,
-    aborted_of,
-    decoded,
-    failure_of,
-)
 from siltstone.compaction.keys import PLAIN_WORDS, TIMED_WORDS, EntryBlob, deleted_of, offsets_of
 from siltstone.compaction.ledger.keys import (
     PARTITIONS,
@@ -46,6 +37,7 @@ from siltstone.compaction.ledger.keys import (
     read_keys,
     write_part,
 )
+from siltstone.compaction.work import Decoded, Extracted, Group, LogFailure, aborted_of, decoded, failure_of
 from siltstone.log.fetch import LogView
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.ledger.manifest import SegmentEntry

@@ -1,0 +1,877 @@
+"""Logs explained one by one: planned as a cleaning would be, run dry, observed, and put together.
+
+Nothing is locked, written or changed. Beside a live broker files may go between two steps: that log is then
+``failed`` with the reason, and asking again may do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from siltstone.base import files
+from siltstone.base.config import LONG_MAX, Config, Setting, format_value
+from siltstone.base.errors import EngineError, SiltstoneError
+from siltstone.base.records.codecs import Scratch
+from siltstone.base.records.columns import RecordColumns
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.inflate import pieces
+from siltstone.base.records.layout import CONTROL_BIT, Bytes, Directory, Flags, Int64, Words, delete_horizons
+from siltstone.base.records.scan import scan_batches
+from siltstone.compaction import report
+from siltstone.compaction.engine import Engine, LogDone, fits_one_task
+from siltstone.compaction.inplace import plan
+from siltstone.compaction.inplace.cleaner import WHOLE_LOG_BYTES
+from siltstone.compaction.inplace.facts import (
+    Choices,
+    LogState,
+    Planned,
+    lag_limits,
+    log_facts,
+    mismatched_topic_ids,
+    open_result,
+    plan_log,
+)
+from siltstone.compaction.keys import hashes_of
+from siltstone.compaction.report import CLEANING_REASONS, LogResult
+from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.work import KEYLESS, Extracted, LogFailure, LogWork, failure_of
+from siltstone.log.directory import Checkpoints
+from siltstone.log.lookup import position_of_offset
+from siltstone.log.producers import load_producers
+from siltstone.log.segments import (
+    first_batch_timestamp,
+    largest_timestamp,
+    segment_holding,
+    unchanged,
+    windows,
+)
+from siltstone.log.transactions import TransactionScan
+
+# Going through a log's segments for what its explanation tells: counts, bytes, and an entry for each key.
+#
+# An entry is five uint64::
+#
+#     word 0, word 1: hash of the key, the low two bits of word 1 flags | offset | timestamp, ms
+#     | record's bytes (high half), key's bytes (low half)
+
+TOMBSTONE, EXPIRED = 1, 2
+"""Flags of an entry: no value; a cleaning now lets it go."""
+ENTRY_WORDS = 5
+ENTRY_BYTES = 8 * ENTRY_WORDS
+BLOB_ENTRIES = (16 << 20) // ENTRY_BYTES
+KINDS = ("records", "keyless", "aborted", "control", "tombstones", "superseded", "expired")
+"""Records that are counted: all; those of a reason; tombstones, and those that a cleaning removes now."""
+KEYS = ("keys", "dirty_keys")
+OBSERVED_REASONS = {
+    "superseded": "superseded",
+    "tombstones": "expired",
+    "aborted": "aborted",
+    "keyless": "keyless",
+}
+"""The reasons of ``report`` whose records are counted here too, and as what; markers are not."""
+Name = TypeVar("Name", str, int)
+Sums = dict[Name, int]
+HORIZONS_MOST = 64
+"""Different delete horizons that are told apart, the first ones; each past cleaning gave about one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bins:
+    """Times in equal steps: ``count`` bins from ``start_ms`` on, ``width_ms`` each; what is outside counts in
+    the first or the last one."""
+
+    start_ms: int
+    width_ms: int
+    count: int
+
+    def of(self, times: Int64) -> Int64:
+        """The bin of each time."""
+        last_ms = min(self.start_ms + self.count * self.width_ms, LONG_MAX)
+        # Clipped first: the difference of two times of a damaged or a far-off clock may not fit into 64 bits.
+        return np.clip(
+            (np.clip(times, self.start_ms, last_ms) - self.start_ms) // self.width_ms, 0, self.count - 1
+        )
+
+    def weigh(self, times: Int64, weights: Int64) -> Sums[int]:
+        """Sums of weights by bin."""
+        sums = np.bincount(self.of(times), weights=weights, minlength=self.count)
+        return {number: int(sums[number]) for number in np.flatnonzero(sums).tolist()}
+
+
+MASK = "••••"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotKey:
+    """A key that was written often: its records, those that are superseded, and the offset of the last one.
+
+    ``key`` is masked unless it was asked for; sizes in bytes.
+    """
+
+    key: str = MASK
+    key_size: int
+    records: int
+    bytes: int
+    superseded: int
+    superseded_bytes: int
+    last_offset: int
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """The hottest first; the same whatever the order in which keys came."""
+        return (-self.records, -self.bytes, self.last_offset)
+
+
+@dataclass(slots=True, kw_only=True)
+class Observed:
+    """What was seen of a log below the first uncleanable offset; what segments and buckets show adds up.
+
+    ``counts`` and ``sizes`` (bytes, records as they are uncompressed) by ``KINDS``; the last three, and the
+    counts of ``KEYS``, come from a bucket's keys (``tally``), all others from segments (``observe``).
+    ``waiting`` and ``waiting_sizes``: tombstones by the delete horizon (ms) that they wait for, -1 before
+    they were stamped. By bin: ``written``, all bytes; ``lost``, those of keyless and aborted records;
+    ``superseded``, by the time of the key's next record. ``frequencies``: keys by the number of their
+    records: 1, 2, 3 to 4, 5 to 8, …, in ``FREQUENCIES`` steps. ``failure``: why it is not all.
+    """
+
+    counts: Sums[str] = field(default_factory=lambda: dict.fromkeys(KINDS + KEYS, 0))
+    sizes: Sums[str] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    waiting: Sums[int] = field(default_factory=dict)
+    waiting_sizes: Sums[int] = field(default_factory=dict)
+    written: Sums[int] = field(default_factory=dict)
+    lost: Sums[int] = field(default_factory=dict)
+    superseded: Sums[int] = field(default_factory=dict)
+    frequencies: Sums[int] = field(default_factory=dict)
+    hottest: list[HotKey] = field(default_factory=list)
+    failure: LogFailure | None = None
+
+    def add(self, other: Observed, top: int) -> None:
+        """Sum up; the ``top`` hottest keys stay, and the first failure."""
+        for name in _SUMS:
+            _add(getattr(self, name), getattr(other, name))
+        self.hottest = sorted([*self.hottest, *other.hottest], key=lambda key: key.rank)[:top]
+        self.failure = self.failure or other.failure
+
+
+_SUMS = tuple(each.name for each in fields(Observed) if each.name not in ("hottest", "failure"))
+
+
+def _add(sums: dict[Any, int], others: Mapping[Any, int]) -> None:
+    for name, count in others.items():
+        sums[name] = sums.get(name, 0) + count
+
+
+def bucket_of(entries: Words, buckets: int) -> Int64:
+    """The bucket of each entry, by its first word's top bits."""
+    return (((entries[:, 0] >> np.uint64(32)) * np.uint64(buckets)) >> np.uint64(32)).astype(np.int64)
+
+
+def observe(
+    work: LogWork,
+    segments: Sequence[int],
+    buckets: int,
+    bins: Bins,
+    observed: Observed,
+    only: int | None = None,
+) -> Iterator[tuple[int, Words]]:
+    """Some segments (numbers into ``work.segments``): (bucket, entries), 16 MiB each at most.
+
+    ``observed`` is filled on the way. ``only``: entries of that bucket. Raises CorruptFileError,
+    SourceChangedError, OSError.
+    """
+    pending: dict[int, list[Words]] = {}
+    waiting = 0
+    for number in segments:
+        for entries in _entries(work, number, bins, observed):
+            where = bucket_of(entries, buckets)
+            for bucket in range(buckets) if only is None else (only,):
+                mine = entries[where == bucket] if buckets > 1 else entries
+                if len(mine):
+                    pending.setdefault(bucket, []).append(mine)
+                    waiting += len(mine)
+            if waiting >= BLOB_ENTRIES * max(1, min(buckets, 4)):
+                yield from _flushed(pending)
+                waiting = 0
+    yield from _flushed(pending)
+
+
+def _flushed(pending: dict[int, list[Words]]) -> Iterator[tuple[int, Words]]:
+    for bucket in list(pending):
+        entries = np.concatenate(pending.pop(bucket))
+        for start in range(0, len(entries), BLOB_ENTRIES):
+            yield bucket, entries[start : start + BLOB_ENTRIES]
+
+
+def _entries(work: LogWork, number: int, bins: Bins, observed: Observed) -> Iterator[Words]:
+    segment, scratch, scan = work.segments[number], Scratch(), work.transactions()
+    keeps = work.keeps_legacy_tombstones(number)
+    with unchanged(segment) as reader:
+        for window in windows(reader, window_size=work.limits.window_size):
+            for part in pieces(window.data, window.batches):
+                batches = window.batches[part]
+                columns = decode_records(
+                    window.data,
+                    batches,
+                    scratch,
+                    limit=work.limits.batch_limit,
+                    path=segment.path,
+                    origin=window.origin,
+                )
+                if not len(columns):
+                    continue
+                aborted = _aborted(scan, window.data, batches, columns, segment.path, window.origin)
+                yield _seen(work, batches, columns, aborted, keeps, bins, observed)
+    scan.refuse_unmarked(*work.offsets_of(number), segment.path)
+
+
+def _aborted(
+    scan: TransactionScan,
+    window: Bytes,
+    batches: Directory,
+    columns: RecordColumns,
+    path: str,
+    origin: int,
+) -> Flags:
+    followed = scan.follow(window, batches, path=path, origin=origin)
+    none = np.zeros(len(columns), np.bool_)
+    return none if followed is None else followed[0][columns.batch]
+
+
+def _seen(
+    work: LogWork,
+    batches: Directory,
+    columns: RecordColumns,
+    aborted: Flags,
+    keeps: bool,
+    bins: Bins,
+    observed: Observed,
+) -> Words:
+    """Count the records of some batches; entries of those that have a key to go by."""
+    modern = batches["magic"] == 2
+    control = (((batches["attributes"] & CONTROL_BIT) != 0) & modern)[columns.batch]
+    stamped = delete_horizons(batches)
+    horizon = np.where(stamped, batches["base_timestamp"], -1)
+    expired = np.where(modern, stamped & (horizon <= work.rules.now_ms), not keeps)
+    expired = (expired & (batches["last_offset"] < work.rules.tombstones_from))[columns.batch]
+    data = ~control & ~aborted
+    keyed = data & (columns.key_size >= 0)
+    dead = keyed & (columns.value_size < 0)
+    sizes = columns.size.astype(np.int64)
+    kinds = {
+        "records": np.ones(len(columns), np.bool_),
+        "keyless": data & ~keyed,
+        "aborted": aborted & ~control,
+        "control": control,
+        "tombstones": dead,
+    }
+    for kind, mine in kinds.items():
+        observed.counts[kind] += int(np.count_nonzero(mine))
+        observed.sizes[kind] += int(sizes[mine].sum())
+    lost = kinds["keyless"] | kinds["aborted"]
+    _add(observed.written, bins.weigh(columns.timestamp, sizes))
+    _add(observed.lost, bins.weigh(columns.timestamp[lost], sizes[lost]))
+    _add_waiting(observed, horizon[columns.batch][dead & ~expired], sizes[dead & ~expired])
+    rows = np.flatnonzero(keyed)
+    flags = TOMBSTONE * dead[rows].astype(np.int64) + EXPIRED * (dead & expired)[rows].astype(np.int64)
+    return _packed(work, columns, rows, flags)
+
+
+def _add_waiting(observed: Observed, horizons: Int64, sizes: Int64) -> None:
+    values, where, counts = np.unique(horizons, return_inverse=True, return_counts=True)
+    weights = np.bincount(where, weights=sizes, minlength=len(values))
+    for horizon, count, size in zip(values.tolist(), counts.tolist(), weights.tolist(), strict=True):
+        known = observed.waiting
+        full = horizon not in known and len(known) >= HORIZONS_MOST
+        place = min(known, key=lambda each: abs(each - horizon)) if full else horizon
+        _add(observed.waiting, {place: int(count)})
+        _add(observed.waiting_sizes, {place: int(size)})
+
+
+def _packed(work: LogWork, columns: RecordColumns, rows: Int64, flags: Int64) -> Words:
+    out = np.empty((len(rows), ENTRY_WORDS), np.uint64)
+    out[:, 0], high = hashes_of(columns, rows, (np.uint64(work.hash_key[0]), np.uint64(work.hash_key[1])))
+    out[:, 1] = (high & ~np.uint64(3)) | flags.astype(np.uint64)
+    out[:, 2] = columns.offset[rows].astype(np.uint64)
+    out[:, 3] = columns.timestamp[rows].astype(np.int64).view(np.uint64)
+    weight = columns.size[rows].astype(np.uint64) << np.uint64(32)
+    out[:, 4] = weight | columns.key_size[rows].astype(np.uint64)
+    return out
+
+
+# One bucket's keys counted: how many, how often each was written, what is superseded and since when.
+
+TALLY_BYTES = 160
+"""Memory that tallying takes for an entry at its peak."""
+FREQUENCIES = 24
+
+
+def tally(blobs: list[Words], first_dirty: int, bins: Bins, top: int) -> Observed:
+    """Count all entries of one bucket, in any order. Memory: about 160 bytes an entry."""
+    entries = np.concatenate([*blobs, np.empty((0, ENTRY_WORDS), np.uint64)])
+    hashes = entries[:, 1] & ~np.uint64(3)
+    order = np.lexsort((entries[:, 2], hashes, entries[:, 0]))
+    entries, hashes = entries[order], hashes[order]
+    # A row a key: its entries are neighbours now, ascending by offset.
+    is_new = (entries[1:, 0] != entries[:-1, 0]) | (hashes[1:] != hashes[:-1])
+    first = np.flatnonzero(np.concatenate((np.ones(min(1, len(entries)), np.bool_), is_new)))
+    last = np.append(first[1:], len(entries))[: len(first)] - 1
+    records, offsets = last - first + 1, entries[last, 2].astype(np.int64)
+    sizes = (entries[:, 4] >> np.uint64(32)).astype(np.int64)
+    is_dirty = offsets >= first_dirty
+    # A row an entry: all but the last one of a dirty key are superseded, by the next one.
+    superseded = np.repeat(is_dirty, records)
+    superseded[last] = False
+    rows = np.flatnonzero(superseded)
+    expired = ~superseded & ((entries[:, 1] & np.uint64(EXPIRED)) != 0)
+    steps = np.ceil(np.log2(records)).astype(np.int64).clip(max=FREQUENCIES - 1)
+    frequencies, keys_of = np.unique(steps, return_counts=True)
+    counts = (len(first), int(is_dirty.sum()), len(rows), int(expired.sum()))
+    return Observed(
+        counts=dict(zip(("keys", "dirty_keys", "superseded", "expired"), counts, strict=True)),
+        sizes={"superseded": int(sizes[rows].sum()), "expired": int(sizes[expired].sum())},
+        frequencies=dict(zip(frequencies.tolist(), keys_of.tolist(), strict=True)),
+        superseded=bins.weigh(entries[rows + 1, 3].view(np.int64), sizes[rows]),
+        hottest=_hottest(entries, first, last, is_dirty, top),
+    )
+
+
+def _hottest(entries: Words, first: Int64, last: Int64, is_dirty: Flags, top: int) -> list[HotKey]:
+    """The ``top`` keys with the most records; entries ``first`` to ``last`` (inclusive) are a key's."""
+    sizes, records = (entries[:, 4] >> np.uint64(32)).astype(np.int64), last - first + 1
+    total = np.add.reduceat(sizes, first) if len(first) else sizes
+    offsets = entries[last, 2].astype(np.int64)
+    return [
+        HotKey(
+            records=int(records[key]),
+            bytes=int(total[key]),
+            superseded=int(records[key] - 1) if is_dirty[key] else 0,
+            superseded_bytes=int(total[key] - sizes[last[key]]) if is_dirty[key] else 0,
+            key_size=int(entries[last[key], 4] & np.uint64(0xFFFFFFFF)),
+            last_offset=int(offsets[key]),
+        )
+        for key in np.lexsort((offsets, -total, -records))[:top].tolist()
+    ]
+
+
+# What an explanation says, as data: the JSON of ``siltstone explain``, and what its page and tables draw.
+
+WOULD_CLEAN = "would_clean"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupExplained:
+    """Segments that become one: offsets [base, end), how many, bytes and records before and after."""
+
+    base_offset: int
+    end_offset: int
+    segments: int
+    bytes_before: int
+    bytes_after: int
+    records_before: int
+    records_after: int
+    removed: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """Up to ``at_ms``: all bytes that were written, and those of them that could be done without by then."""
+
+    at_ms: int
+    written_bytes: int
+    reclaimable_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Tombstones that wait for a delete horizon (ms); -1: a cleaning has yet to give them one. Those that a
+    later record supersedes are among them."""
+
+    at_ms: int
+    tombstones: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frequency:
+    """``keys`` have between ``records_from`` and ``records_to`` records."""
+
+    records_from: int
+    records_to: int
+    keys: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningBound:
+    """Something that no cleaning goes beyond, and its offset; the least one holds."""
+
+    name: str
+    offset: int
+
+
+@dataclass(slots=True, kw_only=True)
+class KafkaExplained:
+    """What Kafka's own cleaner would need: the keys that its map holds, and at least so many passes."""
+
+    buffer_bytes: int
+    load_factor: float
+    map_keys: int
+    passes: int
+    buffer_bytes_for_one_pass: int
+
+
+@dataclass(slots=True, kw_only=True)
+class RangeExplained:
+    """The range of a log that may be cleaned, what bounds it, and how dirty it is; None where nothing is
+    known."""
+
+    log_start_offset: int | None = None
+    first_dirty_offset: int | None = None
+    first_uncleanable_offset: int | None = None
+    log_end_offset: int | None = None
+    bounds: list[CleaningBound] = field(default_factory=list)
+    dirty_ratio: float | None = None
+    min_dirty_ratio: float | None = None
+    overdue_ms: int = 0
+    cleanable_bytes: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class OutcomeExplained:
+    """What a cleaning would leave and remove. ``bytes_after`` is of ``.log`` files, None where the log was
+    not looked into; ``removed_bytes`` are of records, uncompressed."""
+
+    bytes_after: int | None = None
+    records: dict[str, int] = field(default_factory=dict)
+    removed: dict[str, int] = field(default_factory=dict)
+    removed_bytes: dict[str, int] = field(default_factory=dict)
+    kept_bytes: int = 0
+    groups: list[GroupExplained] = field(default_factory=list)
+    tombstones_waiting: list[Waiting] = field(default_factory=list)
+    reclaimable: list[Moment] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class KeysExplained:
+    """A log's keys, and what Kafka would need for the dirty ones; None where it was not looked into."""
+
+    distinct_keys: int | None = None
+    distinct_dirty_keys: int | None = None
+    keys_by_records: list[Frequency] = field(default_factory=list)
+    hottest_keys: list[HotKey] = field(default_factory=list)
+    kafka: KafkaExplained | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class LogExplanation:
+    """One log; ``bytes_before`` is of ``.log`` files.
+
+    ``status``: would_clean, or why not (nothing_to_do, not_eligible, skipped, uncleanable, failed), with the
+    ``reason``; what would go is told for those that are not eligible, too.
+    """
+
+    topic: str
+    partition: int
+    directory: str
+    status: str
+    reason: str = ""
+    segments: int = 0
+    bytes_before: int = 0
+    range: RangeExplained = field(default_factory=RangeExplained)
+    outcome: OutcomeExplained = field(default_factory=OutcomeExplained)
+    keys: KeysExplained = field(default_factory=KeysExplained)
+    notes: list[str] = field(default_factory=list)
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """``topic-N``."""
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def bytes_after(self) -> int | None:
+        """Bytes of ``.log`` files after the cleaning, None where the log was not looked into."""
+        return self.outcome.bytes_after
+
+    @property
+    def is_explained(self) -> bool:
+        """Was it looked into?"""
+        return self.bytes_after is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain, flat dictionary for ``json``, settings as {key: {value, source}}."""
+        flat: dict[str, Any] = msgspec.to_builtins(replace(self, settings={}))
+        for part in ("range", "outcome", "keys"):
+            flat |= flat.pop(part)
+        flat["settings"] = {
+            name: {"value": format_value(setting.value), "source": setting.source}
+            for name, setting in self.settings.items()
+        }
+        return flat
+
+
+@dataclass(slots=True, kw_only=True)
+class Explanation:
+    """All logs as of ``now_ms``; what was passed over as (path, reason)."""
+
+    now_ms: int
+    logs: list[LogExplanation] = field(default_factory=list)
+    passed_over: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dictionary for ``json``."""
+        return {
+            "now_ms": self.now_ms,
+            "dry_run": True,
+            "logs": [log.to_json() for log in self.logs],
+            "passed_over": [{"path": path, "reason": reason} for path, reason in self.passed_over],
+            "notes": self.notes,
+        }
+
+
+# The parts of an explanation: bounds, groups, times, keys.
+
+BINS = 60
+KEY_BYTES_SHOWN = 64
+
+
+def bins_of(work: LogWork) -> Bins:
+    """Equal steps from the first batch's time to the largest one below the first uncleanable offset."""
+    full = [segment for segment in work.segments if segment.size]
+    first = first_batch_timestamp(full[0]) if full else None
+    last = max((largest_timestamp(segment) for segment in full), default=work.rules.now_ms)
+    start = last if first is None else min(first, last)
+    return Bins(start_ms=start, width_ms=max(1, -(-(last - start + 1) // BINS)), count=BINS)
+
+
+def range_of(state: LogState, checkpoints: Checkpoints, choices: Choices) -> RangeExplained:
+    """The range that may be cleaned, and the offsets that bound it, each with its name."""
+    assert state.config is not None
+    segments = state.segments()
+    if not segments:
+        return RangeExplained()
+    producers = load_producers(state.path, segments)
+    mark = checkpoints.high_watermark.get(state.where)
+    facts = log_facts(state, checkpoints, segments, producers, LONG_MAX if mark is None else mark)
+    lag = lag_limits(state.config)
+    found = plan.cleanable_range(facts, lag, choices.now_ms)
+    bounds = [CleaningBound(name="active segment", offset=segments[-1].base_offset)]
+    if mark is not None:
+        bounds.append(CleaningBound(name="high watermark", offset=mark))
+    opened = producers.first_open_transaction()
+    if opened is not None:
+        bounds.append(CleaningBound(name="open transaction", offset=opened))
+    if found.end < min(bound.offset for bound in bounds) and lag.min_ms > 0:
+        bounds.append(CleaningBound(name="min.compaction.lag.ms", offset=found.end))
+    return RangeExplained(
+        log_start_offset=facts.log_start_offset,
+        first_dirty_offset=found.first_dirty,
+        first_uncleanable_offset=found.end,
+        log_end_offset=facts.log_end_offset,
+        bounds=sorted(bounds, key=lambda bound: bound.offset),
+        dirty_ratio=found.dirty_ratio,
+        min_dirty_ratio=state.config.number("min.cleanable.dirty.ratio"),
+        overdue_ms=found.delay_ms,
+        cleanable_bytes=found.cleanable_bytes,
+    )
+
+
+def groups_of(work: LogWork, done: Sequence[Rewritten]) -> list[GroupExplained]:
+    """The groups, each with what becomes of it."""
+    found = []
+    for each in sorted(done, key=lambda group: group.group):
+        group = work.groups[each.group]
+        members = work.sources(group)
+        found.append(
+            GroupExplained(
+                base_offset=group.base_offset,
+                end_offset=group.end_offset,
+                segments=len(members),
+                bytes_before=sum(segment.size for segment in members),
+                bytes_after=each.size,
+                records_before=each.records,
+                records_after=each.kept,
+                removed={name: each.removed.counts[name] for name in CLEANING_REASONS},
+            )
+        )
+    return found
+
+
+def moments(bins: Bins, observed: Observed) -> list[Moment]:
+    """Sums up to the end of each bin; tombstones whose window has passed count at the end."""
+    numbers = range(bins.count)
+    written = np.cumsum([observed.written.get(number, 0) for number in numbers])
+    sums = (observed.superseded, observed.lost)
+    free = np.cumsum([sum(part.get(number, 0) for part in sums) for number in numbers])
+    free[-1:] += observed.sizes["expired"]
+    return [
+        Moment(
+            at_ms=bins.start_ms + (number + 1) * bins.width_ms - 1,
+            written_bytes=int(written[number]),
+            reclaimable_bytes=int(free[number]),
+        )
+        for number in numbers
+    ]
+
+
+def frequencies(observed: Observed) -> list[Frequency]:
+    """How many keys have 1, 2, 3–4, 5–8, … records."""
+    return [
+        Frequency(records_from=(1 << step >> 1) + 1, records_to=1 << step, keys=keys)
+        for step, keys in sorted(observed.frequencies.items())
+    ]
+
+
+def key_text(work: LogWork, offset: int) -> str:
+    """The key of one record for people: its text, or hexadecimal digits; long ones are cut.
+
+    Raises CorruptFileError, OSError.
+    """
+    segment = work.segments[segment_holding(list(work.segments), offset)]
+    with files.Reader(segment.path) as reader:
+        place = position_of_offset(reader, offset, end=segment.size)
+        if place is None:
+            return ""
+        window = np.empty(place.size, np.uint8)
+        reader.read_into(window, place.position)
+    columns = decode_records(
+        window,
+        scan_batches(window).batches,
+        limit=work.limits.batch_limit,
+        path=segment.path,
+        origin=place.position,
+    )
+    rows = np.flatnonzero(columns.offset == offset)
+    key = columns.key(int(rows[0])) if len(rows) else None
+    if key is None:
+        return ""
+    if not key:
+        return '""'
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if text.isprintable() and text:
+        return text[:KEY_BYTES_SHOWN] + ("…" if len(text) > KEY_BYTES_SHOWN else "")
+    return f"0x{key[:KEY_BYTES_SHOWN].hex()}{'…' if len(key) > KEY_BYTES_SHOWN else ''}"
+
+
+TOP = 10
+"""Hottest keys that are told."""
+
+
+Observer = Callable[[Sequence[tuple[LogWork, Bins]], int], dict[str, Observed]]
+"""Observes logs, the so many hottest keys of each: one answer a log, by name. Raises EngineError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainOptions:
+    """What is to be told: as of which choices, with keys or masked, how many of the hottest."""
+
+    choices: Choices
+    show_keys: bool = False
+    top: int = TOP
+
+
+@dataclass(slots=True, kw_only=True)
+class _Asked:
+    """A log on its way; ``planned``: what a cleaning would do with it, whether it is eligible or not."""
+
+    state: LogState
+    log: LogExplanation
+    planned: Planned | None = None
+
+
+def explain_logs(
+    states: Sequence[LogState],
+    options: ExplainOptions,
+    engine: Callable[[], Engine],
+    observer: Callable[[], Observer],
+) -> list[LogExplanation]:
+    """One explanation a log, in order. ``engine`` and ``observer`` are asked for when a log needs them.
+
+    Raises EngineError when Spark gives up; what is wrong with a log is in its explanation.
+    """
+    strangers = mismatched_topic_ids(states)
+    asked = [_begin(state, options, strangers.get(state.where)) for state in states]
+    left = {each.planned.work.name: each for each in asked if each.planned is not None}
+    if left:
+        works = [each.planned.work for each in left.values() if each.planned is not None]
+        done = _run_dry(works, engine())
+        seen = observer()([(work, bins_of(work)) for work in works], options.top)
+        for name, each in left.items():
+            _finish(each, done[name], seen[name], options)
+    return [each.log for each in asked]
+
+
+def _run_dry(works: Sequence[LogWork], engine: Engine) -> dict[str, LogDone]:
+    small = [work for work in works if fits_one_task(work, WHOLE_LOG_BYTES)]
+    done = {each.name: each for each in engine.clean_whole(small)} if small else {}
+    for work in works:
+        if work.name not in done:
+            done[work.name] = _spread(work, engine)
+    return done
+
+
+def _spread(work: LogWork, engine: Engine) -> LogDone:
+    """A job that fails is its log's failure, unless there is no engine at all."""
+    try:
+        return engine.clean_spread(work)
+    except EngineError as error:
+        if error.__cause__ is None:
+            raise
+        return LogDone(name=work.name, found=Extracted(failure=failure_of(error)))
+
+
+def _begin(state: LogState, options: ExplainOptions, stranger: str | None) -> _Asked:
+    """Plan twice: as it would be done now, and as if it were eligible, which tells what would go."""
+    log = LogExplanation(
+        topic=state.where.topic,
+        partition=state.where.partition,
+        directory=str(state.path),
+        status=report.SKIPPED,
+        settings={} if state.config is None else state.config.settings(),
+    )
+    asked = _Asked(state=state, log=log)
+    try:
+        if stranger is not None:
+            _stop(log, open_result(state), report.SKIPPED, stranger)
+            return asked
+        checkpoints = state.checkpoints()
+        now = plan_log(state, checkpoints, options.choices, None)
+        result = now.result if isinstance(now, Planned) else now
+        _stop(log, result, WOULD_CLEAN if isinstance(now, Planned) else result.status, result.reason)
+        if log.status == report.SKIPPED:
+            return asked
+        forced = plan_log(state, checkpoints, replace(options.choices, force=True, drop_keyless=True), None)
+        log.range = range_of(state, checkpoints, options.choices)
+        asked.planned = forced if isinstance(forced, Planned) else None
+    except (SiltstoneError, OSError) as error:
+        failure = failure_of(error)
+        log.status, log.reason = failure.status, failure.reason
+    return asked
+
+
+def _stop(log: LogExplanation, result: LogResult, status: str, reason: str) -> None:
+    log.status, log.reason = status, "" if status == WOULD_CLEAN else reason
+    log.segments, log.bytes_before = result.segments_before, result.bytes_before
+    log.notes = list(result.notes)
+
+
+def _finish(asked: _Asked, done: LogDone, seen: Observed, options: ExplainOptions) -> None:
+    log, planned = asked.log, asked.planned
+    assert planned is not None and asked.state.config is not None
+    failure = done.failure or seen.failure
+    if failure is not None:
+        log.status, log.reason = failure.status, failure.reason
+        return
+    log.outcome = _outcome(log.bytes_before, planned.work, done, seen)
+    log.keys = KeysExplained(
+        distinct_keys=seen.counts["keys"],
+        distinct_dirty_keys=seen.counts["dirty_keys"],
+        keys_by_records=frequencies(seen),
+    )
+    different = _different(log, seen)
+    if different is not None:
+        log.status, log.reason = report.FAILED, different
+        return
+    keyless = log.outcome.records["keyless"]
+    if keyless and not (options.choices.drop_keyless or asked.state.drop_keyless):
+        log.status, log.reason = report.SKIPPED, KEYLESS.format(count=keyless)
+    log.keys.kafka = kafka_needs(asked.state.config, seen.counts["dirty_keys"])
+    log.outcome.tombstones_waiting = [
+        Waiting(at_ms=horizon, tombstones=count, bytes=seen.waiting_sizes[horizon])
+        for horizon, count in sorted(seen.waiting.items())
+    ]
+    log.outcome.reclaimable = moments(bins_of(planned.work), seen)
+    try:
+        log.keys.hottest_keys = [
+            replace(key, key=key_text(planned.work, key.last_offset)) if options.show_keys else key
+            for key in seen.hottest
+        ]
+    except (SiltstoneError, OSError) as error:
+        log.notes.append(f"the hottest keys could not be read: {failure_of(error).reason}")
+
+
+def _outcome(bytes_before: int, work: LogWork, done: LogDone, seen: Observed) -> OutcomeExplained:
+    removed = {name: sum(group.removed.counts[name] for group in done.groups) for name in CLEANING_REASONS}
+    marker_bytes = seen.sizes["control"] // max(seen.counts["control"], 1)
+    removed_bytes = {reason: seen.sizes[kind] for reason, kind in OBSERVED_REASONS.items()}
+    removed_bytes["markers"] = removed["markers"] * marker_bytes
+    counts = {kind: seen.counts[kind] for kind in ("keyless", "aborted", "control", "tombstones")}
+    total = seen.counts["records"]
+    return OutcomeExplained(
+        bytes_after=bytes_before - work.size + sum(group.size for group in done.groups),
+        records={
+            "total": total,
+            "keyed": total - counts["keyless"] - counts["aborted"] - counts["control"],
+            **counts,
+            "after": total - sum(removed.values()),
+        },
+        removed=removed,
+        removed_bytes=removed_bytes,
+        kept_bytes=seen.sizes["records"] - sum(removed_bytes.values()),
+        groups=groups_of(work, done.groups),
+    )
+
+
+def _different(log: LogExplanation, seen: Observed) -> str | None:
+    """The two passes must have seen the same log."""
+    for reason, kind in OBSERVED_REASONS.items():
+        removed, count = log.outcome.removed[reason], seen.counts[kind]
+        if removed != count:
+            return (
+                f"{log.directory}: the dry run removes {removed} {reason} records, not {count}; "
+                "the log changed meanwhile, ask again"
+            )
+    return None
+
+
+def kafka_needs(config: Config, dirty_keys: int) -> KafkaExplained:
+    """Kafka's map for these settings, and at least how many passes it would need for so many keys."""
+    buffer = config.integer("log.cleaner.dedupe.buffer.size")
+    load = config.number("log.cleaner.io.buffer.load.factor")
+    map_keys = plan.kafka_map_keys(buffer, load)
+    return KafkaExplained(
+        buffer_bytes=buffer,
+        load_factor=load,
+        map_keys=map_keys,
+        passes=plan.kafka_passes(dirty_keys, map_keys),
+        buffer_bytes_for_one_pass=plan.kafka_buffer_bytes(dirty_keys, load),
+    )
+
+
+# Observing in this process, bucket after bucket: memory is bounded, a large log is read several times.
+
+MEMORY_BYTES = 1 << 30
+
+
+def buckets_of(work: LogWork, memory_bytes: int = MEMORY_BYTES, at_least: int = 1) -> int:
+    """Buckets so that one is tallied within that memory; a log's span of offsets bounds its records."""
+    span = work.end - work.segments[0].base_offset
+    return max(at_least, -(-span * TALLY_BYTES // memory_bytes))
+
+
+def observe_here(
+    works: Sequence[tuple[LogWork, Bins]], top: int, memory_bytes: int = MEMORY_BYTES
+) -> dict[str, Observed]:
+    """One log after another."""
+    return {work.name: _observe_one(work, bins, top, memory_bytes) for work, bins in works}
+
+
+def _observe_one(work: LogWork, bins: Bins, top: int, memory_bytes: int) -> Observed:
+    seen, buckets = Observed(), buckets_of(work, memory_bytes)
+    try:
+        for bucket in range(buckets):
+            # Every pass over the segments counts the same records: the first one's counts are taken.
+            counts = seen if bucket == 0 else Observed()
+            entries = observe(work, range(len(work.segments)), buckets, bins, counts, bucket)
+            seen.add(tally([part for _, part in entries], work.first_dirty, bins, top), top)
+    except (SiltstoneError, OSError) as error:
+        seen.failure = failure_of(error)
+    return seen

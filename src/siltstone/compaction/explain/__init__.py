@@ -1,1 +1,0 @@
-"""siltstone.compaction.explain"""
