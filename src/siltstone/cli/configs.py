@@ -161,7 +161,7 @@ def _describe_broker(place: Place, flags: ConfigsFlags, *, as_json: bool) -> Non
     number = str(look.broker_id)
     if flags.entity_name not in (None, number):
         raise UsageError(f"--entity-name {flags.entity_name}: the directory is that of broker {number}")
-    config = look.broker_in_force
+    config = look.settings.broker
     if flags.entity_default:
         number, of_all = "default", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
         config = Config().replacing(of_all, config.given(of_all))

@@ -6,14 +6,16 @@ somebody is writing to it right now) it shows what the next start would find, an
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from functools import cached_property
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from siltstone.base import files
-from siltstone.base.config import LONG_MAX, Config, parse_topic_config
+from siltstone.base.config import LONG_MAX, Config
 from siltstone.base.config.values import parse_server_properties
 from siltstone.base.errors import (
     CorruptFileError,
@@ -30,7 +32,7 @@ from siltstone.log.metadata_log import ClusterSettings, metadata_directory, node
 from siltstone.log.names import CLUSTER_METADATA, LOCK, TopicPartition
 from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
 from siltstone.runtime.manager import LogManager
-from siltstone.runtime.topics import TopicRegistry, load_registry
+from siltstone.runtime.topics import NO_TOPICS, TopicRegistry, TopicSettings, load_registry
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__share_group_state", "__transaction_state")
 """Topics that a broker keeps for itself."""
@@ -105,7 +107,7 @@ class Look:
         self.directories = open_directories(paths, lock=False)
         self.logs = ReadOnlyLogs(paths)
         roots = {each.path for each in self.directories}
-        self.registry: TopicRegistry = load_registry(roots)[0] if roots else TopicRegistry()
+        self.registry: TopicRegistry = load_registry(roots)[0] if roots else NO_TOPICS
         self._here = {
             where: path
             for directory in self.directories
@@ -115,9 +117,9 @@ class Look:
 
     def _is_deleted(self, where: TopicPartition, path: Path) -> bool:
         """Does the next start take this partition away?"""
-        gone = self.registry.deleted.get(where.topic)
+        deleted = self.registry.deleted.get(where.topic)
         try:
-            return gone is not None and (read_topic_id(path) or "") in gone
+            return deleted is not None and (read_topic_id(path) or "") in deleted
         except CorruptFileError:
             return False
 
@@ -128,7 +130,7 @@ class Look:
         for directory in self.directories:
             if directory.was_stopped_cleanly or not directory.is_marked:
                 continue
-            if self._is_in_use(directory.path):
+            if files.is_locked(directory.path / LOCK):
                 found.append(f"{directory.path}: in use by another process: shown as its files are now")
             else:
                 found.append(
@@ -137,9 +139,8 @@ class Look:
                 )
         return found
 
-    @staticmethod
-    def _is_in_use(directory: Path) -> bool:
-        return files.is_locked(directory / LOCK)
+    def _is_in_use(self, where: TopicPartition) -> bool:
+        return files.is_locked(self._here[where].parent / LOCK)
 
     @property
     def has_brokers_metadata(self) -> bool:
@@ -153,12 +154,8 @@ class Look:
     @property
     def broker_id(self) -> int:
         """The node that the directories belong to, 0 where nothing says."""
-        for directory in self.directories:
-            found = directory.properties()
-            number = found.get("node.id") or found.get("broker.id") or ""
-            if number.isdigit():
-                return int(number)
-        return 0
+        number = node_id_of(self.directories) or ""
+        return int(number) if number.isdigit() else 0
 
     def names(self) -> list[str]:
         """All topics, in order of name."""
@@ -171,29 +168,17 @@ class Look:
 
     def topic(self, name: str) -> TopicFacts:
         """One topic. Raises UnknownTopicError."""
-        entry = self.registry.topics.get(name)
-        found = sorted(where for where in self._here if where.topic == name)
-        if entry is None and not found:
-            places = ", ".join(map(str, self.paths))
-            raise UnknownTopicError(
-                f"there is no topic {name!r} in {places}; siltstone topics --list shows all"
-            )
-        listed = entry.partitions if entry is not None and not self._is_partial else ()
+        entry, made_here = self.registry.entry(name, self._here), name in self.registry.topics
+        if made_here and self._is_partial:
+            numbers = sorted(where.partition for where in self._here if where.topic == name)
+            entry = replace(entry, partitions=tuple(numbers))
         return TopicFacts(
             name=name,
-            topic_id=(entry.topic_id or None) if entry else self._found_id(found),
-            partitions=tuple(sorted({*listed, *(where.partition for where in found)})),
-            config=dict(entry.config) if entry else {},
-            made_here=entry is not None,
+            topic_id=entry.topic_id or None,
+            partitions=entry.partitions,
+            config=dict(entry.config),
+            made_here=made_here,
         )
-
-    def _found_id(self, wheres: Sequence[TopicPartition]) -> str | None:
-        for where in wheres:
-            try:
-                return read_topic_id(self._here[where])
-            except CorruptFileError:
-                continue
-        return None
 
     @cached_property
     def _metadata(self) -> ClusterSettings | str | None:
@@ -206,22 +191,23 @@ class Look:
         except (CorruptFileError, DirectoryRefusedError, UsageError, OSError) as error:
             return str(error)
 
-    def _cluster_of(self, topic: TopicFacts) -> ClusterSettings | None:
-        """The metadata, where it is about this very topic and Siltstone has not taken it over."""
-        found = self._metadata
-        if topic.made_here or not isinstance(found, ClusterSettings):
-            return None
-        known = found.topic_id(topic.name)
-        return found if known is not None and known == topic.topic_id else None
+    @cached_property
+    def settings(self) -> TopicSettings:
+        """The settings of all topics, over the broker's with those that were set at run time."""
+        cluster = self._metadata if isinstance(self._metadata, ClusterSettings) else None
+        broker = self.broker if cluster is None else cluster.broker_in_force(self.broker)
+        return TopicSettings(listed=self.registry.topics, cluster=cluster, broker=broker)
 
-    def knows_settings_of(self, topic: TopicFacts) -> bool:
-        """Does Siltstone's list of topics or the broker's metadata log have this very topic's settings?"""
-        return topic.made_here or self._cluster_of(topic) is not None
+    def settings_of(self, topic: TopicFacts) -> TopicSettings:
+        """Those about this very topic: metadata that has another one of its name is left out."""
+        if self.settings.brokers_id(topic.name) == topic.topic_id:
+            return self.settings
+        return replace_fields(self.settings, cluster=None)
 
     def own_texts(self, topic: TopicFacts) -> Mapping[str, str]:
-        """A topic's own settings: Siltstone's, else those that its broker gave it."""
-        cluster = self._cluster_of(topic)
-        return topic.config if cluster is None else cluster.own_texts(topic.name)
+        """A topic's own settings: Siltstone's, else those that its broker gave it, every one."""
+        cluster = self.settings_of(topic).cluster
+        return topic.config if topic.made_here or cluster is None else cluster.own_texts(topic.name)
 
     def notes_on(self, topics: Sequence[TopicFacts]) -> list[str]:
         """For people: where the settings of a broker's topics come from, or why they are not shown."""
@@ -230,24 +216,15 @@ class Look:
             return []
         if isinstance(found, str):
             return [f"settings that a broker gave its topics are in its metadata log, not shown: {found}"]
-        strange = [topic.name for topic in theirs if self._cluster_of(topic) is None]
+        strange = [topic.name for topic in theirs if not self.settings_of(topic).knows(topic.name)]
         return [
             f"settings of a broker's topics: its metadata log, up to offset {found.image.end_offset}",
             *(f"{name}: the metadata log has no such topic with its id: left over" for name in strange),
         ]
 
-    @property
-    def broker_in_force(self) -> Config:
-        """The broker's settings with those that were set at run time."""
-        cluster = self._metadata
-        return cluster.broker_in_force(self.broker) if isinstance(cluster, ClusterSettings) else self.broker
-
     def config_of(self, topic: TopicFacts) -> Config:
         """A topic's settings over the broker's. Raises UsageError for a bad one."""
-        cluster = self._cluster_of(topic)
-        if cluster is not None:
-            return cluster.config_of(topic.name, self.broker_in_force)
-        return self.broker_in_force.over(parse_topic_config(topic.config, f"topic {topic.name}"))
+        return self.settings_of(topic).config_of(topic.name)
 
     def path_of(self, where: TopicPartition) -> Path | None:
         """A partition's directory, None where it is in none of these."""
@@ -269,7 +246,7 @@ class Look:
         except UnsafeFileError:
             raise
         except DirectoryRefusedError:
-            if not self._is_in_use(self._here[where].parent):
+            if not self._is_in_use(where):
                 raise
             raise DirectoryRefusedError(
                 f"{self._here[where]}: the process that uses it is swapping segments; try again in a moment"
@@ -300,16 +277,16 @@ class Look:
 
     def _batch_limit(self, topic: str) -> int:
         """What a batch may decompress to; the setting is ours: a broker gives it to no topic of its own."""
-        entry, config = self.registry.topics.get(topic), self.broker
-        if entry is not None:
-            with contextlib.suppress(UsageError):  # for who shows settings to say
-                config = config.over(parse_topic_config(entry.config, f"topic {topic}"))
-        return config.integer(LIMIT_SETTING)
+        settings = TopicSettings(listed=self.registry.topics, broker=self.broker)
+        try:
+            return settings.config_of(topic).integer(LIMIT_SETTING)
+        except UsageError:  # for who shows settings to say
+            return self.broker.integer(LIMIT_SETTING)
 
     def damage_of(self, where: TopicPartition) -> str | None:
         """Why not all of a partition can be read; of one that somebody is writing to, nothing is said."""
         not_shown = self.logs[where].not_shown
-        if not not_shown or self._is_in_use(self._here[where].parent):
+        if not not_shown or self._is_in_use(where):
             return None
         return f"not all of it can be read: {'; '.join(not_shown)}"
 

@@ -23,7 +23,6 @@ from siltstone.base.config import (
     find_topic_key,
     format_value,
 )
-from siltstone.base.config.table import TOPIC_NAMES
 from siltstone.base.errors import InvalidConfigError
 from siltstone.commands.places import Place
 from siltstone.commands.topics import texts_of
@@ -124,7 +123,7 @@ def alter_settings(
     gone = [find_topic_key(each).name for each in removals]
     look = place.look()
     topic = look.topic(name)
-    before = topic.config if topic.made_here else _known(look.own_texts(topic))
+    before = look.settings_of(topic).own_texts(name)
     _refuse_unset(name, before, removals, gone)
     after = altered_settings(name, before, set_to, removals, look.broker)
     if not dry_run:
@@ -153,11 +152,6 @@ def settings_of_namespace(policies: Mapping[str, str]) -> list[SettingFacts]:
         SettingFacts(name=name, value=text, source=NAMESPACE_SOURCE, synonyms=())
         for name, text in sorted(policies.items())
     ]
-
-
-def _known(texts: Mapping[str, str]) -> dict[str, str]:
-    """Of a broker's own texts for a topic those that Siltstone knows, which are all that it can keep."""
-    return {name: text for name, text in texts.items() if name in TOPIC_NAMES}
 
 
 def _refuse_unset(topic: str, before: Iterable[str], removals: Sequence[str], gone: Sequence[str]) -> None:

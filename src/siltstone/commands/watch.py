@@ -15,7 +15,7 @@ from pathlib import Path
 
 from siltstone.base import files
 from siltstone.base.clock import Clock
-from siltstone.base.config import LONG_MAX, Config, Setting, refuse_contradictions
+from siltstone.base.config import LONG_MAX, Setting, refuse_contradictions
 from siltstone.base.errors import (
     CorruptFileError,
     CorruptRecordError,
@@ -397,7 +397,7 @@ class Watch:
     def _open(self, now_ms: int) -> Look:
         before = self._metadata
         known = before[1] if before is not None and now_ms - before[0] < METADATA_MS else None
-        look = Look(self._paths, Config(static=self._given.static), known)
+        look = Look(self._paths, self._given.settings.broker, known)
         if known is None and look.has_brokers_metadata:
             self._metadata = (now_ms, look)
         return look
@@ -406,10 +406,10 @@ class Watch:
         """A log with the settings that hold for it, or with the reason why they are not known."""
         by_hand = {**self._given.by_topic.get(topic.name, {}), **self._given.given}
         try:
-            if look.knows_settings_of(topic):
+            if look.settings_of(topic).knows(topic.name):
                 config = look.config_of(topic).over(by_hand)
             elif by_hand:
-                config = look.broker_in_force.over(by_hand)
+                config = look.settings.broker.over(by_hand)
             else:
                 return replace(state, refused=(look.notes_on([topic]) or [NO_SETTINGS])[-1])
             return replace(state, config=refuse_contradictions(config))

@@ -22,7 +22,7 @@ import pyarrow as pa
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.codec_table import CODEC_NAMES, codec_number
-from siltstone.base.config import Config, LogConfig, parse_topic_config
+from siltstone.base.config import Config, LogConfig
 from siltstone.base.errors import (
     DirectoryLockedError,
     MessageTooLargeError,
@@ -35,7 +35,7 @@ from siltstone.log.directory import LogDirectory, true_path
 from siltstone.log.names import CLUSTER_METADATA, LOCK, STAGED_WRITES, TopicPartition
 from siltstone.log.partition_files import refuse_unsafe_files
 from siltstone.runtime.manager import LogManager
-from siltstone.runtime.topics import BrokerTopics, load_registry
+from siltstone.runtime.topics import TopicSettings, load_registry, read_brokers_topics
 from siltstone.tables.batching import Filling, by_value, partitions_of, refuse_columns, rows_of, topics_of
 from siltstone.tables.commit import (
     StagedFile,
@@ -187,14 +187,13 @@ def _shapes(directory: LogDirectory, options: WriteOptions, topic: str | None) -
             if topic is not None
             else f"{directory.path}: there is no topic to write to; siltstone topics --create makes one"
         )
-    registry, broker = load_registry([directory.path])[0], BrokerTopics.read([directory])
-    shapes = []
-    for name, found in numbers.items():
-        entry = registry.topics.get(name)
-        texts = broker.own_texts(name) if entry is None else entry.config
-        config = broker.broker(Config()).over(parse_topic_config(texts, f"topic {name}"))
-        shapes.append(_shape(name, tuple(found), LogConfig.of(config), options))
-    return tuple(shapes)
+    listed, cluster = load_registry([directory.path])[0].topics, read_brokers_topics([directory])
+    broker = Config() if cluster is None else cluster.broker_in_force(Config())
+    settings = TopicSettings(listed=listed, cluster=cluster, broker=broker)
+    return tuple(
+        _shape(name, tuple(partitions), LogConfig.of(settings.config_of(name)), options)
+        for name, partitions in numbers.items()
+    )
 
 
 def _shape(name: str, numbers: tuple[int, ...], config: LogConfig, options: WriteOptions) -> TopicShape:
