@@ -24,7 +24,7 @@ from siltstone.commands.policies import LogOptions
 from siltstone.commands.watch import Seen, Watch
 from siltstone.compaction.inplace.facts import NO_HIGH_WATERMARK
 from siltstone.log.names import TopicPartition
-from siltstone.runtime.cleaning import candidate
+from siltstone.runtime.log_cleaner import candidate
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.served_directory import UNCLEANABLE_FILE
 from tests.cleaner.service.serving import SOON, USERS, Blocking, in_background, joined, serving, write

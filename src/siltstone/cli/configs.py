@@ -13,7 +13,7 @@ from siltstone.base.config import Config, ConfigSource, split_additions
 from siltstone.base.errors import UsageError
 from siltstone.cli.output import Directories, Json, note, place_of, write_json, write_line
 from siltstone.commands.places import Place
-from siltstone.commands.settings import (
+from siltstone.commands.topics import (
     SettingFacts,
     SettingsChange,
     alter_namespace,

@@ -21,7 +21,7 @@ from siltstone.cli.output import (
     write_table,
 )
 from siltstone.commands import review
-from siltstone.commands.plots import size_text
+from siltstone.commands.explain_page import size_text
 from siltstone.compaction.discards import CLEANING_REASONS
 from siltstone.compaction.explain.model import Explanation, LogExplanation
 from siltstone.compaction.report import FAILED, UNCLEANABLE

@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from siltstone.base import files
-from siltstone.base.config import LONG_MAX, Config
+from siltstone.base.config import Config
 from siltstone.base.config.values import parse_server_properties
 from siltstone.base.errors import (
     CorruptFileError,
@@ -58,7 +58,12 @@ class Place:
 
     def look_before_making(self) -> Look:
         """The same where some may not be there yet, as before a first topic is made."""
-        return Look([each for each in self.directories if not _is_new(each)], self.broker_config())
+        there = [
+            path
+            for path in self.directories
+            if files.exists(path) and not (files.is_directory(path) and not files.entries(path))
+        ]
+        return Look(there, self.broker_config())
 
     def open(self) -> LogManager:
         """Lock, recover and open the directories for a change. Raises as ``LogManager.open``."""
@@ -72,10 +77,6 @@ def refuse_unclean(directory: LogDirectory) -> None:
             f"{directory.path}: was not stopped cleanly (no .kafka_cleanshutdown); run siltstone recover "
             f"{directory.path} (or start the broker on it once and stop it), and try again then"
         )
-
-
-def _is_new(path: Path) -> bool:
-    return not files.exists(path) or (files.is_directory(path) and not files.entries(path))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,11 +146,8 @@ class Look:
     @property
     def has_brokers_metadata(self) -> bool:
         """Is a broker's metadata log here, where its topics and their settings are?"""
-        return any(
-            where.topic == CLUSTER_METADATA
-            for directory in self.directories
-            for where in directory.partitions
-        )
+        partitions = (where for directory in self.directories for where in directory.partitions)
+        return any(where.topic == CLUSTER_METADATA for where in partitions)
 
     @property
     def broker_id(self) -> int:
@@ -251,9 +249,13 @@ class Look:
             raise DirectoryRefusedError(
                 f"{self._here[where]}: the process that uses it is swapping segments; try again in a moment"
             ) from None
-        log = reading_to_the_end(log) if to_the_end or where.topic in self.registry.topics else log
-        log.view = log.view._replace(batch_limit=self._batch_limit(where.topic))
-        return log
+        view = log.view._replace(batch_limit=self._batch_limit(where.topic))
+        if to_the_end or where.topic in self.registry.topics:
+            # Open transactions hold back what they did before.
+            is_stable = view.last_stable_offset == view.high_watermark
+            stable = view.log_end_offset if is_stable else view.last_stable_offset
+            view = view._replace(high_watermark=view.log_end_offset, last_stable_offset=stable)
+        return ReadOnlyLog(log.where, log.directory, view, log.not_shown, log.first_dirty_offset)
 
     def committed_log(self, where: TopicPartition, *, no_other_replica: bool = False) -> ReadOnlyLog:
         """A partition's log as far as it is committed, for a change that goes by its records.
@@ -262,18 +264,12 @@ class Look:
         whatever ``no_other_replica`` says, which is asked of logs without one. Raises DirectoryRefusedError
         where nothing says what is committed, and as ``log``.
         """
-        bound = self._bound_of(where, no_other_replica=no_other_replica)
-        if bound is None:
+        checkpoints = [each.checkpoints() for each in self.directories if where in each.partitions]
+        if where.topic not in self.registry.topics and not any(
+            each.committed_below(where, no_other_replica=no_other_replica) is not None for each in checkpoints
+        ):
             raise DirectoryRefusedError(f"{where}: {NO_HIGH_WATERMARK}")
         return self.log(where)
-
-    def _bound_of(self, where: TopicPartition, *, no_other_replica: bool) -> int | None:
-        if where.topic in self.registry.topics:
-            return LONG_MAX
-        found = (each for each in self.directories if where in each.partitions)
-        checkpoints = (each.checkpoints() for each in found)
-        bounds = (each.committed_below(where, no_other_replica=no_other_replica) for each in checkpoints)
-        return next(bounds, None)
 
     def _batch_limit(self, topic: str) -> int:
         """What a batch may decompress to; the setting is ours: a broker gives it to no topic of its own."""
@@ -289,13 +285,3 @@ class Look:
         if not not_shown or self._is_in_use(where):
             return None
         return f"not all of it can be read: {'; '.join(not_shown)}"
-
-
-def reading_to_the_end(log: ReadOnlyLog) -> ReadOnlyLog:
-    """The same log, its high watermark at its end; open transactions hold back what they did before."""
-    view = log.view
-    stable = (
-        view.log_end_offset if view.last_stable_offset == view.high_watermark else view.last_stable_offset
-    )
-    view = view._replace(high_watermark=view.log_end_offset, last_stable_offset=stable)
-    return ReadOnlyLog(log.where, log.directory, view, log.not_shown)

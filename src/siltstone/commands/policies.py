@@ -288,10 +288,6 @@ def _named_elsewhere(directories: Sequence[LogDirectory], broker_config: Path | 
     if not named or not files.is_directory(path / str(METADATA_PARTITION)):
         return None
     found = LogDirectory.open(path, lock=False)
-    _refuse_another_brokers(directories, found)
-    return found
-
-
-def _refuse_another_brokers(directories: Sequence[LogDirectory], found: LogDirectory) -> None:
-    found.partitions = {}
+    found.partitions = {}  # only the identity of the broker counts
     refuse_strangers([*directories, found])
+    return found

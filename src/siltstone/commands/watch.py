@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from siltstone.base import files
@@ -42,7 +42,7 @@ from siltstone.log.names import LOCK, STAGING, TopicPartition
 from siltstone.log.producers import ProducerState, load_producers, producer_state
 from siltstone.log.replacement import interrupted
 from siltstone.log.segments import Segment, list_segments
-from siltstone.runtime.metrics import Sample
+from siltstone.runtime.manager import Sample
 from siltstone.runtime.served_directory import Uncleanable, read_uncleanable
 
 # What a cleaner would find in a log now, asked again and again while somebody else writes and cleans it.
@@ -61,31 +61,15 @@ HORIZON_BYTES = 4 << 30
 class Outlook:
     """A log's size in bytes, its segments, what of it may be cleaned now, and is that enough?
 
-    ``horizons``: those of the clean part, None where they were not looked for yet. ``is_dirty``: something
-    may be cleaned. ``is_due``: and it is dirty enough, or has waited for too long.
+    ``horizons``: those of the clean part, None where they were not looked for yet. ``is_due``: something may
+    be cleaned, and it is dirty enough or has waited for too long.
     """
 
     size: int
     segments: int
     range: plan.CleanableRange
-    is_dirty: bool
     is_due: bool
     horizons: Horizons | None
-
-
-@dataclass(slots=True)
-class _Known:
-    """The horizons of some segments, as they were found at ``looked_ms``."""
-
-    segments: tuple[Segment, ...]
-    looked_ms: int
-    horizons: Horizons
-
-    def holds(self, segments: tuple[Segment, ...], now_ms: int) -> bool:
-        """Have neither the segments changed, nor the newest horizon passed since?"""
-        newest_ms = self.horizons.newest_ms
-        passed = newest_ms is not None and self.looked_ms < newest_ms <= now_ms
-        return segments == self.segments and not passed
 
 
 @dataclass(slots=True)
@@ -93,7 +77,7 @@ class Outlooks:
     """Looks at logs, round by round. ``begin_round`` before each."""
 
     _settled: dict[Path, tuple[int, int]] = field(default_factory=dict)
-    _known: dict[Path, _Known] = field(default_factory=dict)
+    _known: dict[Path, tuple[tuple[Segment, ...], int, Horizons]] = field(default_factory=dict)
     _room: int = HORIZON_BYTES
 
     def begin_round(self, logs: Sequence[Path]) -> None:
@@ -121,15 +105,13 @@ class Outlooks:
             max_ms=state.config.integer("max.compaction.lag.ms"),
         )
         found = plan.cleanable_range(facts, lag, now_ms)
-        is_dirty = found.end > found.first_dirty and found.cleanable_bytes > 0
-        is_due = is_dirty and plan.is_eligible(found, state.config.number("min.cleanable.dirty.ratio"))
+        is_due = plan.is_eligible(found, state.config.number("min.cleanable.dirty.ratio"))
         clean = tuple(each for each in segments if each.base_offset < found.clean_end)
         limit = state.config.integer(LIMIT_SETTING)
         return Outlook(
             size=sum(each.size for each in segments),
             segments=len(segments),
             range=found,
-            is_dirty=is_dirty,
             is_due=is_due,
             horizons=None if is_due else self._horizons(state.path, clean, found.clean_end, now_ms, limit),
         )
@@ -158,30 +140,24 @@ class Outlooks:
     def _horizons(
         self, path: Path, segments: tuple[Segment, ...], end: int, now_ms: int, batch_limit: int
     ) -> Horizons | None:
-        known = self._known.get(path)
-        if known is not None and known.holds(segments, now_ms):
-            return known.horizons
+        """The horizons of some segments, looked for again once these have changed or the newest passed."""
+        if path in self._known:
+            before, looked_ms, horizons = self._known[path]
+            newest_ms = horizons.newest_ms
+            if before == segments and (newest_ms is None or not looked_ms < newest_ms <= now_ms):
+                return horizons
         if self._room <= 0:
             return None
-        self._room -= sum(each.size for each in segments)
-        found = find_horizons(segments, end, now_ms, uncovered(path).tombstones_from, batch_limit)
-        self._known[path] = _Known(segments, now_ms, found)
-        return found
+        self._room -= sum(segment.size for segment in segments)
+        horizons = find_horizons(segments, end, now_ms, uncovered(path).tombstones_from, batch_limit)
+        self._known[path] = (segments, now_ms, horizons)
+        return horizons
 
 
 # What ``siltstone clean --watch`` sees: one log, and all of them at one moment; and both as JSON.
 
-UNCLEANABLE, UNREADABLE, CLEANING, DUE, TOMBSTONES, DIRTY, CHANGING, UP_TO_DATE, SKIPPED = STATES = (
-    "uncleanable",
-    "unreadable",
-    "cleaning",
-    "due",
-    "tombstones",
-    "dirty",
-    "changing",
-    "up_to_date",
-    "skipped",
-)
+STATES = "uncleanable unreadable cleaning due tombstones dirty changing up_to_date skipped".split()
+UNCLEANABLE, UNREADABLE, CLEANING, DUE, TOMBSTONES, DIRTY, CHANGING, UP_TO_DATE, SKIPPED = STATES
 """What a log may be, the most urgent first.
 
 uncleanable: the cleaner gave it up, with the reason; unreadable: it cannot be looked into; cleaning: a
@@ -220,10 +196,8 @@ class WatchedLog:
 
     def to_json(self) -> dict[str, object]:
         """One object; offsets, bytes and times are null where nothing is known."""
-        found, delay_ms, horizon_ms = self.outlook, None, None
-        if found is not None:
-            delay_ms = found.range.delay_ms
-            horizon_ms = None if found.horizons is None else found.horizons.newest_ms
+        found = self.outlook
+        horizons = None if found is None else found.horizons
         return {
             "topic": self.where.topic,
             "partition": self.where.partition,
@@ -241,8 +215,8 @@ class WatchedLog:
             "cleaner_checkpoint": self.checkpoint,
             "first_dirty_offset": None if found is None else found.range.first_dirty,
             "first_uncleanable_offset": None if found is None else found.range.end,
-            "overdue_ms": delay_ms,
-            "delete_horizon_ms": horizon_ms,
+            "overdue_ms": None if found is None else found.range.delay_ms,
+            "delete_horizon_ms": None if horizons is None else horizons.newest_ms,
             "uncleanable_since_ms": None if self.uncleanable is None else self.uncleanable.since_ms,
             "last_cleaning": _cleaning(self.last_cleaning),
             "last_failure": _cleaning(self.last_failure),
@@ -306,15 +280,7 @@ class Seen:
             "at_ms": self.at_ms,
             "directories": [{"path": path, "in_use": used} for path, used in self.directories.items()],
             "logs": [each.to_json() for each in self.logs],
-            "total": {
-                "logs": total.logs,
-                "bytes": total.bytes,
-                "clean_bytes": total.clean_bytes,
-                "dirty_bytes": total.dirty_bytes,
-                "dirty_ratio": round(total.dirty_ratio, 6),
-                "overdue_ms": total.overdue_ms,
-                "states": total.states,
-            },
+            "total": {**asdict(total), "dirty_ratio": round(total.dirty_ratio, 6)},
             "notes": list(self.notes),
             "error": self.error,
         }
@@ -428,26 +394,20 @@ class _Seeing:
         self._in_use = files.is_locked(directory.path / LOCK)
         self.notes: list[str] = []
         self._checkpoints = directory.checkpoints()
-        self._uncleanable = self._read_uncleanable()
-        self._cleanings, self._failures = self._read_cleanings()
-
-    def _read_uncleanable(self) -> dict[TopicPartition, Uncleanable]:
+        self._uncleanable: dict[TopicPartition, Uncleanable] = {}
         try:
-            return read_uncleanable(self._directory.path)
+            self._uncleanable = read_uncleanable(directory.path)
         except CorruptFileError as error:
             self.notes.append(str(error))
-            return {}
-
-    def _read_cleanings(self) -> tuple[dict[TopicPartition, Cleaning], dict[TopicPartition, Cleaning]]:
-        done, failed = dict[TopicPartition, Cleaning](), dict[TopicPartition, Cleaning]()
-        for each in read_cleanings(self._directory.path):
-            where = each.result.where
-            if each.result.status == CLEANED:
-                done[where] = each
-                failed.pop(where, None)
+        self._cleanings: dict[TopicPartition, Cleaning] = {}
+        self._failures: dict[TopicPartition, Cleaning] = {}
+        for cleaning in read_cleanings(directory.path):
+            where = cleaning.result.where
+            if cleaning.result.status == CLEANED:
+                self._cleanings[where] = cleaning
+                self._failures.pop(where, None)
             else:
-                failed[where] = each
-        return done, failed
+                self._failures[where] = cleaning
 
     def log(self, where: TopicPartition, topic: TopicFacts) -> WatchedLog:
         """One log; what is wrong with it is in its state and reason."""
@@ -502,9 +462,8 @@ class _Seeing:
     def _being_swapped(self, state: LogState, blank: WatchedLog) -> WatchedLog | None:
         """The log in the middle of a swap: what its files are then is nothing to go by."""
         left = interrupted(state.path) if self._in_use else []
-        return (
-            replace(blank, state=CLEANING, reason=f"segments are being swapped ({left[0]})") if left else None
-        )
+        reason = f"segments are being swapped ({left[0]})" if left else ""
+        return replace(blank, state=CLEANING, reason=reason) if left else None
 
     def _verdict(self, path: Path, log: WatchedLog, found: Outlook | None) -> tuple[str, str]:
         """Its state, and the reason where there is one to tell."""
@@ -515,14 +474,15 @@ class _Seeing:
             return CLEANING, f"run {run} is at it, or was killed"
         if found is None:
             return UP_TO_DATE, "the directory holds no segments"
+        is_dirty = found.range.cleanable_bytes > 0
         if found.is_due:
             late = f"overdue by {found.range.delay_ms / 1000:,.0f} s" if found.range.overdue else ""
             return DUE, late
         horizons = found.horizons
         if horizons is not None and horizons.is_due:
             passed = "the delete horizons of all its tombstones have passed"
-            return DUE if found.is_dirty else TOMBSTONES, passed
-        if found.is_dirty:
+            return DUE if is_dirty else TOMBSTONES, passed
+        if is_dirty:
             return DIRTY, ""
         newest_ms = None if horizons is None else horizons.newest_ms
         if newest_ms is not None and newest_ms > self._now_ms:
@@ -534,17 +494,14 @@ def prometheus_text(samples: Iterable[Sample]) -> bytes:
     """``samples`` in Prometheus' text format: HELP and TYPE once a name, then its samples in the order
     given. Needs ``siltstone[server]``."""
     from prometheus_client import CollectorRegistry, Metric, generate_latest
-    from prometheus_client.registry import Collector
 
     families: dict[str, Metric] = {}
     for each in samples:
         family = families.setdefault(each.name, Metric(each.name, each.help, each.type))
         family.add_sample(each.name, dict(each.labels), each.value)
 
-    class Measured(Collector):
+    class Families(CollectorRegistry):
         def collect(self) -> Iterable[Metric]:
             return families.values()
 
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(Measured())
-    return generate_latest(registry)
+    return generate_latest(Families())

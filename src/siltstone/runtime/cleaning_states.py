@@ -71,7 +71,7 @@ class Claim:
     def changing(self) -> Iterator[None]:
         """The log itself is changed within; whoever wants it waits. Raises CleaningAbortedError before."""
         with self._states._changed:
-            self._states.check(self)
+            self.check()
             self.is_changing = True
         try:
             yield
@@ -152,6 +152,12 @@ class CleaningStates:
         """Take the log away from a cleaner that has it, without waiting and without a pause."""
         with self._changed:
             self._abort(where, pauses=0)
+
+    def abort_all(self) -> None:
+        """The same for every log that is claimed."""
+        with self._changed:
+            for where in self._claims:
+                self._abort(where, pauses=0)
 
     def abort_and_pause(self, where: TopicPartition) -> None:
         """No cleaner has the log when this returns, nor will one before ``resume``.

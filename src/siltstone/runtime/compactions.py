@@ -47,8 +47,7 @@ from siltstone.runtime.compaction_status import (
     write_status,
 )
 from siltstone.runtime.engines import EngineUse, LogService
-from siltstone.runtime.manager import LogManager
-from siltstone.runtime.metrics import Sample
+from siltstone.runtime.manager import LogManager, Sample
 from siltstone.runtime.topic_names import find_topic, namespace_of, persistent_name
 
 # One compaction of one partition directory: nobody else's meanwhile, and what is written down of it.

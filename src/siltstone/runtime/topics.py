@@ -492,16 +492,13 @@ class Topics:
             count = self._manager.config.integer("num.partitions") if partitions is None else partitions
             refuse_new_topic(name, names, count, texts, self._topic_settings.broker)
             numbers = tuple(range(count))
-            self._refuse_in_the_way(name, numbers)
-            entry = TopicEntry(
-                topic_id=new_id(self._random_bytes), partitions=numbers, unmade=numbers, config=texts
-            )
             if validate_only:
+                self._refuse_in_the_way(name, numbers)
                 return TopicDescription(
                     name=name, topic_id=None, partitions=numbers, offline=(), config=texts
                 )
-            self._write(self._registry.with_topic(name, entry))
-            self._make(name, entry)
+            topic_id = new_id(self._random_bytes)
+            self._add(name, TopicEntry(topic_id=topic_id, partitions=(), unmade=(), config=texts), numbers)
             return self.describe(name)
 
     def add_partitions(self, name: str, count: int) -> TopicDescription:

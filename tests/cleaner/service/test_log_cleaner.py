@@ -20,7 +20,7 @@ from siltstone.compaction.report import CLEANED, CLEANINGS_FILE, FAILED, UNCLEAN
 from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.names import CLEANER_CHECKPOINT, TopicPartition
 from siltstone.log.partition import PartitionLog
-from siltstone.runtime.cleaning import MOST_FAILURES
+from siltstone.runtime.log_cleaner import MOST_FAILURES
 from siltstone.runtime.cleaning_states import NONE
 from siltstone.runtime.log_cleaner import LogCleaner
 from siltstone.runtime.upkeep import UNLINK
