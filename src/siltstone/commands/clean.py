@@ -155,19 +155,6 @@ def fingerprints(partitions: Sequence[Path]) -> Fingerprints:
     return found
 
 
-def concerned(states: Sequence[LogState]) -> list[Path]:
-    """The partition directories that a run may change."""
-    return [state.path for state in states if state.config is not None and "compact" in state.config.policies]
-
-
-def _user() -> str:
-    """Who we are; the number where no name belongs to it, as in many containers."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanRequest(CleaningOptions):
     """What ``siltstone clean`` was asked to do.
@@ -407,7 +394,10 @@ class _Audit:
         self._request = request
         self._run = run
         self._started = started
-        self._places = concerned(states)
+        # The partition directories that a run may change.
+        self._places = [
+            state.path for state in states if state.config is not None and "compact" in state.config.policies
+        ]
         self._before = fingerprints(self._places)
 
     def write(self, results: Sequence[LogResult], error: str | None = None) -> str | None:
@@ -416,12 +406,16 @@ class _Audit:
         with the disk: the logs are cleaned by now, and their results are not to be lost."""
         path, out = self._request.report, self._request.out
         assert path is not None
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):  # no name belongs to the number, as in many containers
+            user = str(os.getuid())
         after = self._places if out is None else [out.absolute() / place.name for place in self._places]
         options = {name: str(getattr(self._request, name)) for name in CleanRequest.__dataclass_fields__}
         found = {
             "run": self._run,
             "version": __version__,
-            "user": _user(),
+            "user": user,
             "host": socket.gethostname(),
             "started_ms": self._started,
             "options": options,

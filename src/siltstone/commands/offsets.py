@@ -180,11 +180,9 @@ def _delete_all(
     for where, offset in offsets.items():
         try:
             done.append(PartitionOffset(where=where, offset=delete(where, offset)))
-        except LogError as error:
-            failure = f"{error} ({error.kafka_name})"
-            done.append(PartitionOffset(where=where, offset=None, failure=failure))
         except SiltstoneError as error:
-            done.append(PartitionOffset(where=where, offset=None, failure=str(error)))
+            failure = f"{error} ({error.kafka_name})" if isinstance(error, LogError) else str(error)
+            done.append(PartitionOffset(where=where, offset=None, failure=failure))
     return done
 
 

@@ -26,13 +26,12 @@ from siltstone.base.errors import (
 )
 from siltstone.base.records.codecs import LIMIT_SETTING
 from siltstone.compaction.inplace.facts import NO_HIGH_WATERMARK
-from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import LogDirectory, open_directories
 from siltstone.log.metadata_log import ClusterSettings, metadata_directory, node_id_of, read_cluster_settings
 from siltstone.log.names import CLUSTER_METADATA, LOCK, TopicPartition
 from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
 from siltstone.runtime.manager import LogManager
-from siltstone.runtime.topics import NO_TOPICS, TopicRegistry, TopicSettings, load_registry
+from siltstone.runtime.topics import NO_TOPICS, TopicDescription, TopicRegistry, TopicSettings, load_registry
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__share_group_state", "__transaction_state")
 """Topics that a broker keeps for itself."""
@@ -79,20 +78,6 @@ def refuse_unclean(directory: LogDirectory) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicFacts:
-    """A topic: partitions that are listed or on disk, its settings as Siltstone keeps them, as texts.
-
-    ``made_here``: Siltstone made it, so its settings are those, and nobody else has a replica.
-    """
-
-    name: str
-    topic_id: str | None
-    partitions: tuple[int, ...]
-    config: Mapping[str, str]
-    made_here: bool
-
-
 class Look:
     """Log directories as they lie there. ``directories`` are in the order given."""
 
@@ -118,9 +103,8 @@ class Look:
 
     def _is_deleted(self, where: TopicPartition, path: Path) -> bool:
         """Does the next start take this partition away?"""
-        deleted = self.registry.deleted.get(where.topic)
         try:
-            return deleted is not None and (read_topic_id(path) or "") in deleted
+            return self.registry.has_deleted(where, path)
         except CorruptFileError:
             return False
 
@@ -164,13 +148,13 @@ class Look:
     def _is_partial(self) -> bool:
         return any(directory.is_partial for directory in self.directories)
 
-    def topic(self, name: str) -> TopicFacts:
+    def topic(self, name: str) -> TopicDescription:
         """One topic. Raises UnknownTopicError."""
         entry, made_here = self.registry.entry(name, self._here), name in self.registry.topics
         if made_here and self._is_partial:
             numbers = sorted(where.partition for where in self._here if where.topic == name)
             entry = replace(entry, partitions=tuple(numbers))
-        return TopicFacts(
+        return TopicDescription(
             name=name,
             topic_id=entry.topic_id or None,
             partitions=entry.partitions,
@@ -196,18 +180,18 @@ class Look:
         broker = self.broker if cluster is None else cluster.broker_in_force(self.broker)
         return TopicSettings(listed=self.registry.topics, cluster=cluster, broker=broker)
 
-    def settings_of(self, topic: TopicFacts) -> TopicSettings:
+    def settings_of(self, topic: TopicDescription) -> TopicSettings:
         """Those about this very topic: metadata that has another one of its name is left out."""
         if self.settings.brokers_id(topic.name) == topic.topic_id:
             return self.settings
         return replace_fields(self.settings, cluster=None)
 
-    def own_texts(self, topic: TopicFacts) -> Mapping[str, str]:
+    def own_texts(self, topic: TopicDescription) -> Mapping[str, str]:
         """A topic's own settings: Siltstone's, else those that its broker gave it, every one."""
         cluster = self.settings_of(topic).cluster
         return topic.config if topic.made_here or cluster is None else cluster.own_texts(topic.name)
 
-    def notes_on(self, topics: Sequence[TopicFacts]) -> list[str]:
+    def notes_on(self, topics: Sequence[TopicDescription]) -> list[str]:
         """For people: where the settings of a broker's topics come from, or why they are not shown."""
         found, theirs = self._metadata, [topic for topic in topics if not topic.made_here]
         if found is None or not theirs:
@@ -220,7 +204,7 @@ class Look:
             *(f"{name}: the metadata log has no such topic with its id: left over" for name in strange),
         ]
 
-    def config_of(self, topic: TopicFacts) -> Config:
+    def config_of(self, topic: TopicDescription) -> Config:
         """A topic's settings over the broker's. Raises UsageError for a bad one."""
         return self.settings_of(topic).config_of(topic.name)
 

@@ -24,11 +24,16 @@ from siltstone.base.config import (
 )
 from siltstone.base.errors import InvalidConfigError, SiltstoneError, UnknownTopicError, UsageError
 from siltstone.commands.compaction import CompactedFacts, compacted_facts
-from siltstone.commands.places import Look, Place, TopicFacts
+from siltstone.commands.places import Look, Place
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.topic_names import altered_policies, is_deleted_directory, parse_namespace
-from siltstone.runtime.topics import altered_settings, refuse_fewer_partitions, refuse_new_topic
+from siltstone.runtime.topics import (
+    TopicDescription,
+    altered_settings,
+    refuse_fewer_partitions,
+    refuse_new_topic,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +97,7 @@ def texts_of(assignments: Sequence[str], flag: str) -> dict[str, str]:
     return {name: format_value(setting.value) for name, setting in parsed.items()}
 
 
-def partitions_of(look: Look, topic: TopicFacts) -> list[PartitionFacts]:
+def partitions_of(look: Look, topic: TopicDescription) -> list[PartitionFacts]:
     """The partitions of a topic; one that cannot be read says why, and the others are there."""
     return [_partition(look, TopicPartition(topic.name, number)) for number in topic.partitions]
 

@@ -24,7 +24,7 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.base.records.codecs import LIMIT_SETTING
-from siltstone.commands.places import Look, TopicFacts
+from siltstone.commands.places import Look
 from siltstone.commands.policies import LogOptions, gather_policies, reads_to_the_end
 from siltstone.compaction.inplace import plan
 from siltstone.compaction.inplace.facts import (
@@ -44,6 +44,7 @@ from siltstone.log.replacement import interrupted
 from siltstone.log.segments import Segment, list_segments
 from siltstone.runtime.manager import Sample
 from siltstone.runtime.served_directory import Uncleanable, read_uncleanable
+from siltstone.runtime.topics import TopicDescription
 
 # What a cleaner would find in a log now, asked again and again while somebody else writes and cleans it.
 #
@@ -70,88 +71,6 @@ class Outlook:
     range: plan.CleanableRange
     is_due: bool
     horizons: Horizons | None
-
-
-@dataclass(slots=True)
-class Outlooks:
-    """Looks at logs, round by round. ``begin_round`` before each."""
-
-    _settled: dict[Path, tuple[int, int]] = field(default_factory=dict)
-    _known: dict[Path, tuple[tuple[Segment, ...], int, Horizons]] = field(default_factory=dict)
-    _room: int = HORIZON_BYTES
-
-    def begin_round(self, logs: Sequence[Path]) -> None:
-        """Another round over these logs; what is known of others is forgotten."""
-        self._room = HORIZON_BYTES
-        for kept in (self._settled, self._known):
-            for path in kept.keys() - set(logs):
-                del kept[path]
-
-    def look(
-        self, state: LogState, checkpoints: Checkpoints, now_ms: int, *, committed_below: int
-    ) -> Outlook | None:
-        """One log that has settings, None where it has no segments.
-
-        ``committed_below``: an offset, see ``Checkpoints``. Raises SiltstoneError, OSError; see above.
-        """
-        assert state.config is not None
-        segments = list_segments(state.path)
-        if not segments:
-            return None
-        producers = self._producers(state, segments, checkpoints)
-        facts = log_facts(state, checkpoints, segments, producers, committed_below)
-        lag = plan.LagLimits(
-            min_ms=state.config.integer("min.compaction.lag.ms"),
-            max_ms=state.config.integer("max.compaction.lag.ms"),
-        )
-        found = plan.cleanable_range(facts, lag, now_ms)
-        is_due = plan.is_eligible(found, state.config.number("min.cleanable.dirty.ratio"))
-        clean = tuple(each for each in segments if each.base_offset < found.clean_end)
-        limit = state.config.integer(LIMIT_SETTING)
-        return Outlook(
-            size=sum(each.size for each in segments),
-            segments=len(segments),
-            range=found,
-            is_due=is_due,
-            horizons=None if is_due else self._horizons(state.path, clean, found.clean_end, now_ms, limit),
-        )
-
-    def _producers(self, state: LogState, segments: list[Segment], checkpoints: Checkpoints) -> ProducerState:
-        """The log's end and open transactions, as far as these bound what may be cleaned.
-
-        Only transactions that were open when the active segment was begun do; once these have ended, the
-        active segment need not be read, and its base stands for the log's end.
-        """
-        active, path = segments[-1], state.path
-        base, identity = active.base_offset, (active.base_offset, active.inode)
-        at_base = ProducerState(producers={}, end_offset=base)
-        if checkpoints.cleaner.get(state.where, 0) <= base:
-            if self._settled.get(path) == identity:
-                return at_base
-            if load_producers(path, segments, base).first_open_transaction() is None:
-                self._settled[path] = identity
-                return at_base
-        found = producer_state(path, segments)
-        first = found.first_open_transaction()
-        if first is None or first >= base:
-            self._settled[path] = identity
-        return found
-
-    def _horizons(
-        self, path: Path, segments: tuple[Segment, ...], end: int, now_ms: int, batch_limit: int
-    ) -> Horizons | None:
-        """The horizons of some segments, looked for again once these have changed or the newest passed."""
-        if path in self._known:
-            before, looked_ms, horizons = self._known[path]
-            newest_ms = horizons.newest_ms
-            if before == segments and (newest_ms is None or not looked_ms < newest_ms <= now_ms):
-                return horizons
-        if self._room <= 0:
-            return None
-        self._room -= sum(segment.size for segment in segments)
-        horizons = find_horizons(segments, end, now_ms, uncovered(path).tombstones_from, batch_limit)
-        self._known[path] = (segments, now_ms, horizons)
-        return horizons
 
 
 # What ``siltstone clean --watch`` sees: one log, and all of them at one moment; and both as JSON.
@@ -309,7 +228,9 @@ class Watch:
         self._clock = clock
         self.to_the_end = reads_to_the_end(options.high_watermark)
         self._given = gather_policies(open_directories(paths, lock=False), options)
-        self.outlooks = Outlooks()
+        self._settled: dict[Path, tuple[int, int]] = {}
+        self._known: dict[Path, tuple[tuple[Segment, ...], int, Horizons]] = {}
+        self._room = HORIZON_BYTES
         self._metadata: tuple[int, Look] | None = None
         self._has_seen = False
 
@@ -330,7 +251,10 @@ class Watch:
         look = self._open(now_ms)
         refuse_strangers(look.directories)
         meant = self._meant(look)
-        self.outlooks.begin_round(list(meant.values()))
+        self._room = HORIZON_BYTES
+        for kept in (self._settled, self._known):
+            for path in kept.keys() - set(meant.values()):
+                del kept[path]
         topics = {name: look.topic(name) for name in sorted({where.topic for where in meant})}
         logs, notes = list[WatchedLog](), list[str]()
         for directory in look.directories:
@@ -368,7 +292,7 @@ class Watch:
             self._metadata = (now_ms, look)
         return look
 
-    def settled(self, look: Look, topic: TopicFacts, state: LogState) -> LogState:
+    def settled(self, look: Look, topic: TopicDescription, state: LogState) -> LogState:
         """A log with the settings that hold for it, or with the reason why they are not known."""
         by_hand = {**self._given.by_topic.get(topic.name, {}), **self._given.given}
         try:
@@ -381,6 +305,72 @@ class Watch:
             return replace(state, config=refuse_contradictions(config))
         except UsageError as error:
             return replace(state, refused=str(error))
+
+    def outlook(
+        self, state: LogState, checkpoints: Checkpoints, now_ms: int, *, committed_below: int
+    ) -> Outlook | None:
+        """One log that has settings, None where it has no segments.
+
+        ``committed_below``: an offset, see ``Checkpoints``. Raises SiltstoneError, OSError; see above.
+        """
+        assert state.config is not None
+        segments = list_segments(state.path)
+        if not segments:
+            return None
+        producers = self._producers(state, segments, checkpoints)
+        facts = log_facts(state, checkpoints, segments, producers, committed_below)
+        lag = plan.LagLimits(
+            min_ms=state.config.integer("min.compaction.lag.ms"),
+            max_ms=state.config.integer("max.compaction.lag.ms"),
+        )
+        found = plan.cleanable_range(facts, lag, now_ms)
+        is_due = plan.is_eligible(found, state.config.number("min.cleanable.dirty.ratio"))
+        clean = tuple(each for each in segments if each.base_offset < found.clean_end)
+        limit = state.config.integer(LIMIT_SETTING)
+        return Outlook(
+            size=sum(each.size for each in segments),
+            segments=len(segments),
+            range=found,
+            is_due=is_due,
+            horizons=None if is_due else self._horizons(state.path, clean, found.clean_end, now_ms, limit),
+        )
+
+    def _producers(self, state: LogState, segments: list[Segment], checkpoints: Checkpoints) -> ProducerState:
+        """The log's end and open transactions, as far as these bound what may be cleaned.
+
+        Only transactions that were open when the active segment was begun do; once these have ended, the
+        active segment need not be read, and its base stands for the log's end.
+        """
+        active, path = segments[-1], state.path
+        base, identity = active.base_offset, (active.base_offset, active.inode)
+        at_base = ProducerState(producers={}, end_offset=base)
+        if checkpoints.cleaner.get(state.where, 0) <= base:
+            if self._settled.get(path) == identity:
+                return at_base
+            if load_producers(path, segments, base).first_open_transaction() is None:
+                self._settled[path] = identity
+                return at_base
+        found = producer_state(path, segments)
+        first = found.first_open_transaction()
+        if first is None or first >= base:
+            self._settled[path] = identity
+        return found
+
+    def _horizons(
+        self, path: Path, segments: tuple[Segment, ...], end: int, now_ms: int, batch_limit: int
+    ) -> Horizons | None:
+        """The horizons of some segments, looked for again once these have changed or the newest passed."""
+        if path in self._known:
+            before, looked_ms, horizons = self._known[path]
+            newest_ms = horizons.newest_ms
+            if before == segments and (newest_ms is None or not looked_ms < newest_ms <= now_ms):
+                return horizons
+        if self._room <= 0:
+            return None
+        self._room -= sum(segment.size for segment in segments)
+        horizons = find_horizons(segments, end, now_ms, uncovered(path).tombstones_from, batch_limit)
+        self._known[path] = (segments, now_ms, horizons)
+        return horizons
 
 
 class _Seeing:
@@ -409,7 +399,7 @@ class _Seeing:
             else:
                 self._failures[where] = cleaning
 
-    def log(self, where: TopicPartition, topic: TopicFacts) -> WatchedLog:
+    def log(self, where: TopicPartition, topic: TopicDescription) -> WatchedLog:
         """One log; what is wrong with it is in its state and reason."""
         path = self._directory.partitions[where]
         bare = LogState(where=where, path=path, directory=self._directory, config=None)
@@ -451,7 +441,7 @@ class _Seeing:
             return replace(blank, reason=NO_HIGH_WATERMARK)
         if alone and self._in_use:
             bound = LONG_MAX  # its owner goes by what it has in memory; the entry lags behind
-        found = self._watch.outlooks.look(state, checkpoints, self._now_ms, committed_below=bound)
+        found = self._watch.outlook(state, checkpoints, self._now_ms, committed_below=bound)
         swapped = self._being_swapped(state, blank)
         if swapped is not None:
             return swapped

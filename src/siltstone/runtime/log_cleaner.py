@@ -292,21 +292,18 @@ class CleaningRun:
         for each in self.batch.values():
             _tell_beginning(each)
         try:
+            config, tasks = self.manager.config, 1
+            if share_of_io(config.number(IO_LIMIT), 1) != UNLIMITED:  # else the engine need not be started
+                tasks = self.engine.engine.workers * max(config.integer("log.cleaner.threads"), 1)
+            choices = Choices(now_ms=self.began_ms, drop_keyless=True, tasks_at_once=tasks)
             cleaner = Cleaner(lambda: self.engine.engine, destination, self.limits)
-            results += cleaner.run(states, self._choices())
+            results += cleaner.run(states, choices)
         except EngineError as error:
             _logger.warning("the cleaner has no engine: %s", error)
         self.manager.upkeep.take_failed_offline()
         for result in results:
             self._take_in(result)
         return results
-
-    def _choices(self) -> Choices:
-        """An engine is asked how many tasks it runs only where they have to share a limit."""
-        config, tasks = self.manager.config, 1
-        if share_of_io(config.number(IO_LIMIT), 1) != UNLIMITED:
-            tasks = self.engine.engine.workers * max(config.integer("log.cleaner.threads"), 1)
-        return Choices(now_ms=self.began_ms, drop_keyless=True, tasks_at_once=tasks)
 
     def _states(self, results: list[LogResult]) -> list[LogState]:
         checkpoints: dict[int, dict[TopicPartition, int]] = {}
@@ -583,57 +580,52 @@ class LogCleaner(LogService[Engine]):
         with self._counting:
             return list(self._cleanings)
 
-    def samples(self) -> list[Sample]:
-        """``metrics`` with labels, types and what they mean; those of uncleanable logs for each directory in
-        service. ``LogManager.samples`` has them too."""
-        by_directory = (UNCLEANABLE_COUNT, UNCLEANABLE_BYTES)
-        found = [
-            Sample(name=name, value=value, help=_HELP[name])
-            for name, value in self.metrics().items()
-            if name not in by_directory
-        ]
-        for served in self._manager.serving():
-            size = sum(served.logs[where].size for where in served.uncleanable if where in served.logs)
-            labels = {"logDirectory": str(served.path)}
-            found += [
-                Sample(name=name, value=value, help=_HELP[name], labels=labels)
-                for name, value in zip(by_directory, (len(served.uncleanable), size), strict=True)
-            ]
-        return found
-
     def metrics(self) -> dict[str, float]:
-        """Kafka's gauges of ``LogCleaner`` and ``LogCleanerManager``, over all directories together, by the
-        names that the usual exporter rules give them.
+        """``samples`` by name, over all directories together."""
+        totals = dict.fromkeys(_HELP, 0.0)
+        for sample in self.samples():
+            totals[sample.name] += sample.value
+        return totals
 
-        The buffer's utilization is that of a map as large as Kafka's: ours does not fill up, so it may be
-        over 100. Where nothing was ever cleaned there is a ``time_since_last_run_ms`` of 0.
+    def samples(self) -> list[Sample]:
+        """Kafka's gauges of ``LogCleaner`` and ``LogCleanerManager``, by the names that the usual exporter
+        rules give them; those of uncleanable logs for each directory in service.
+
+        ``LogManager.samples`` has them too. The buffer's utilization is that of a map as large as Kafka's:
+        ours does not fill up, so it may be over 100. Where nothing was ever cleaned there is a
+        ``time_since_last_run_ms`` of 0.
         """
-        config, manager = self._manager.config, self._manager
+        config, now_ms = self._manager.config, self._manager.clock.now_ms()
         with self._counting:
             last, last_ms = [cleaning.result for cleaning in self._last_run], self._last_run_ms
             dirtiest, delay_ms = self._dirtiest, self._delay_ms
         before = sum(result.bytes_before for result in last)
+        after = sum(result.bytes_after for result in last)
         keys = max((result.distinct_dirty_keys or 0 for result in last), default=0)
         map_keys = kafka_map_keys(
             config.integer("log.cleaner.dedupe.buffer.size"),
             config.number("log.cleaner.io.buffer.load.factor"),
         )
-        uncleanable = manager.uncleanable
         alive = sum(thread.is_alive() for thread in self._threads.values())
         wanted = self._wanted_threads if self._started else 0
-        return {
+        values = {
             f"{CLEANER}max_buffer_utilization_percent": 100 * keys / max(map_keys, 1),
-            f"{CLEANER}cleaner_recopy_percent": (
-                100 * sum(result.bytes_after for result in last) / before if before else 0.0
-            ),
+            f"{CLEANER}cleaner_recopy_percent": 100 * after / before if before else 0.0,
             f"{CLEANER}max_clean_time_secs": max((result.seconds for result in last), default=0.0),
             f"{CLEANER}max_compaction_delay_secs": delay_ms / 1000,
             f"{CLEANER}deadthreadcount": max(wanted - alive, 0),
             f"{MANAGER}max_dirty_percent": 100 * dirtiest,
-            f"{MANAGER}time_since_last_run_ms": 0 if last_ms is None else manager.clock.now_ms() - last_ms,
-            UNCLEANABLE_COUNT: len(uncleanable),
-            UNCLEANABLE_BYTES: sum(manager[where].size for where in uncleanable if where in manager),
+            f"{MANAGER}time_since_last_run_ms": 0 if last_ms is None else now_ms - last_ms,
         }
+        found = [Sample(name=name, value=value, help=_HELP[name]) for name, value in values.items()]
+        for served in self._manager.serving():
+            size = sum(served.logs[where].size for where in served.uncleanable if where in served.logs)
+            by_directory = {UNCLEANABLE_COUNT: len(served.uncleanable), UNCLEANABLE_BYTES: size}
+            found += [
+                Sample(name=name, value=value, help=_HELP[name], labels={"logDirectory": str(served.path)})
+                for name, value in by_directory.items()
+            ]
+        return found
 
     def _earlier_cleanings(self) -> list[Cleaning]:
         """What the directories' histories hold of the partitions that are here."""

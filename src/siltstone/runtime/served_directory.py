@@ -149,17 +149,17 @@ class ServedDirectory:
         self._kept: dict[str, dict[TopicPartition, int]] = {}
         self.uncleanable: dict[TopicPartition, Uncleanable] = {}
         self.when_offline: Callable[[ServedDirectory], None] = lambda served: None
+        self._read_checkpoints()
 
     @classmethod
     def claim(cls, path: Path, *, only: TopicPartition | None = None) -> ServedDirectory:
         """Claim a directory; nothing in it is touched yet. Raises SiltstoneError, OSError."""
-        served = cls(LogDirectory.claim(path, only=only))
+        directory = LogDirectory.claim(path, only=only)
         try:
-            served._read_checkpoints()
+            return cls(directory)
         except BaseException:
-            served.directory.close()
+            directory.close()
             raise
-        return served
 
     def take_marker(self) -> None:
         """Take the clean-shutdown marker away, durably: from here on a crash is a crash. Raises OSError."""

@@ -132,6 +132,11 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         topic_id = next(filter(None, map(_readable_topic_id, paths.values())), "")
         return TopicEntry(topic_id=topic_id, partitions=tuple(paths), unmade=(), config={})
 
+    def has_deleted(self, where: TopicPartition, directory: Path) -> bool:
+        """Is this the directory of a topic that was deleted? Raises CorruptFileError."""
+        ids = self.deleted.get(where.topic)
+        return ids is not None and (read_topic_id(directory) or "") in ids
+
     def encode(self) -> bytes:
         """The file's content. By ``json``, since a text may hold bytes that are no UTF-8 as surrogates."""
         document = msgspec.to_builtins(self, order="deterministic")
@@ -268,13 +273,18 @@ _logger = logging.getLogger("siltstone")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
-    """A topic: its id (None where Kafka gave it none), partitions, those not served now, own settings."""
+    """A topic: its id (None where Kafka gave it none), partitions, own settings as texts.
+
+    ``offline``: partitions that are not served now. ``made_here``: Siltstone lists the topic, so its settings
+    are those, and there is no other replica.
+    """
 
     name: str
     topic_id: str | None
     partitions: tuple[int, ...]
-    offline: tuple[int, ...]
     config: Mapping[str, str]
+    offline: tuple[int, ...] = ()
+    made_here: bool = True
 
 
 # What a change of topics refuses, whether it is carried out or only tried (``--dry-run``).
@@ -351,9 +361,9 @@ class Topics:
         Raises StorageError.
         """
         for where in list(served.directory.partitions):
-            deleted, path = self._registry.deleted.get(where.topic), served.partition_path(where)
+            path = served.partition_path(where)
             try:
-                if deleted is not None and (read_topic_id(path) or "") in deleted:
+                if self._registry.has_deleted(where, path):
                     delay_ms = self.log_config("").file_delete_delay_ms
                     self._manager.take_away(served, where, delay_ms)
                     continue
@@ -450,8 +460,9 @@ class Topics:
             name=name,
             topic_id=entry.topic_id or None,
             partitions=entry.partitions,
-            offline=tuple(number for number in entry.partitions if number not in served),
             config=dict(entry.config),
+            offline=tuple(number for number in entry.partitions if number not in served),
+            made_here=name in self._registry.topics,
         )
 
     def _entry(self, name: str) -> TopicEntry:
@@ -494,9 +505,7 @@ class Topics:
             numbers = tuple(range(count))
             if validate_only:
                 self._refuse_in_the_way(name, numbers)
-                return TopicDescription(
-                    name=name, topic_id=None, partitions=numbers, offline=(), config=texts
-                )
+                return TopicDescription(name=name, topic_id=None, partitions=numbers, config=texts)
             topic_id = new_id(self._random_bytes)
             self._add(name, TopicEntry(topic_id=topic_id, partitions=(), unmade=(), config=texts), numbers)
             return self.describe(name)

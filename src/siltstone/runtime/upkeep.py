@@ -8,8 +8,6 @@ directory offline, and the others go on.
 from __future__ import annotations
 
 import contextlib
-import heapq
-import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -48,8 +46,7 @@ class Scheduler:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ticking = threading.Lock()
-        self._numbers = itertools.count()
-        self._waiting: list[tuple[int, int, str, Action, Period | None]] = []
+        self._waiting: list[tuple[int, str, Action, Period | None]] = []
         self.changed = threading.Event()
 
     def every(self, name: str, period: Period, action: Action, *, first_ms: int) -> None:
@@ -64,21 +61,20 @@ class Scheduler:
         """Let the periodic task ``name`` run no later than at ``when_ms``."""
         with self._lock:
             self._waiting = [
-                (min(each[0], when_ms) if each[2] == name else each[0], *each[1:]) for each in self._waiting
+                (min(task[0], when_ms), *task[1:]) if task[1] == name else task for task in self._waiting
             ]
-            heapq.heapify(self._waiting)
         self.changed.set()
 
     def _push(self, when_ms: int, name: str, action: Action, period: Period | None) -> None:
         with self._lock:
-            heapq.heappush(self._waiting, (when_ms, next(self._numbers), name, action, period))
+            self._waiting.append((when_ms, name, action, period))
         self.changed.set()
 
     @property
     def next_ms(self) -> int | None:
         """When the next task is due, None when there is none."""
         with self._lock:
-            return self._waiting[0][0] if self._waiting else None
+            return min((task[0] for task in self._waiting), default=None)
 
     def tick(self, now_ms: int) -> list[str]:
         """Carry out what is due, in order of time; the names of what was run.
@@ -88,7 +84,10 @@ class Scheduler:
         ran = []
         errors: list[Exception] = []
         with self._ticking:
-            for when_ms, _, name, action, period in self._take_due(now_ms):
+            with self._lock:
+                due = sorted((task for task in self._waiting if task[0] <= now_ms), key=lambda task: task[0])
+                self._waiting = [task for task in self._waiting if task[0] > now_ms]
+            for when_ms, name, action, period in due:
                 ran.append(name)
                 if period is not None:
                     missed = max(now_ms - when_ms, 0) // max(period(), 1)
@@ -100,13 +99,6 @@ class Scheduler:
         if errors:
             raise errors[0]
         return ran
-
-    def _take_due(self, now_ms: int) -> list[tuple[int, int, str, Action, Period | None]]:
-        due = []
-        with self._lock:
-            while self._waiting and self._waiting[0][0] <= now_ms:
-                due.append(heapq.heappop(self._waiting))
-        return due
 
 
 class Ticker:
