@@ -14,7 +14,7 @@ from siltstone.cli.main import run
 from siltstone.commands import clean as app
 from siltstone.compaction.report import LogResult
 from siltstone.runtime import embedded
-from siltstone.runtime.topics import TopicEntry, TopicRegistry, write_registry
+from siltstone.runtime.topics import NO_TOPICS, TopicEntry, write_registry
 from tests.log.metadata_logs import write_cluster_metadata, write_metadata_log
 from tests.operator.staged import in_process, listing, no_engine, stage
 from tests.records.frames import config, remove_topic, topic, topic_config, topic_id
@@ -386,14 +386,16 @@ def test_what_was_altered_here_of_a_brokers_topic_counts(directory: Path) -> Non
     write_cluster_metadata(
         directory, [topic("basic", BASIC), COMPACT, topic_config("basic", "retention.ms", "5")]
     )
-    entry = TopicEntry(topic_id=topic_id(BASIC), partitions=(0,), config={"cleanup.policy": "delete"})
-    write_registry(directory, TopicRegistry().with_topic("basic", entry))
+    entry = TopicEntry(
+        topic_id=topic_id(BASIC), partitions=(0,), unmade=(), config={"cleanup.policy": "delete"}
+    )
+    write_registry(directory, NO_TOPICS.with_topic("basic", entry))
     result = clean(directory)["basic-0"]
     assert (result.status, result.reason) == ("skipped", "cleanup.policy=delete")
 
 
 def test_a_broker_without_its_metadata_is_refused_whatever_siltstone_lists(directory: Path) -> None:
-    entry = TopicEntry(topic_id="", partitions=(0,), config={"cleanup.policy": "compact"})
-    write_registry(directory, TopicRegistry().with_topic("basic", entry))
+    entry = TopicEntry(topic_id="", partitions=(0,), unmade=(), config={"cleanup.policy": "compact"})
+    write_registry(directory, NO_TOPICS.with_topic("basic", entry))
     (directory / "theirs-0").mkdir()
     assert "__cluster_metadata-0" in refused(DirectoryRefusedError, directory)

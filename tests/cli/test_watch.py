@@ -24,7 +24,7 @@ from siltstone.commands.policies import LogOptions
 from siltstone.commands.watch import Seen, Watch
 from siltstone.compaction.inplace.facts import NO_HIGH_WATERMARK
 from siltstone.log.names import TopicPartition
-from siltstone.runtime.cleaning import candidate
+from siltstone.runtime.log_cleaner import candidate
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.served_directory import UNCLEANABLE_FILE
 from tests.cleaner.service.serving import SOON, USERS, Blocking, in_background, joined, serving, write
@@ -92,7 +92,8 @@ def test_each_log_has_its_state_and_its_numbers(watch: Callable[..., Done], stop
     assert states(seen) == wanted
     logs = by_log(seen)
     cleaned, due = logs["users-0"], logs["users-1"]
-    assert cleaned["cleanup_policy"] == "compact" and "users" in cleaned["cleanup_policy_source"]
+    assert cleaned["cleanup_policy"] == "compact"
+    assert cleaned["cleanup_policy_source"] == "siltstone-topics.json"
     assert cleaned["min_cleanable_dirty_ratio"] == 0.5
     assert cleaned["cleaner_checkpoint"] == cleaned["first_dirty_offset"] > 0
     last = cleaned["last_cleaning"]

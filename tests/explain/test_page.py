@@ -9,8 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from siltstone.commands.explain_page import page
-from siltstone.commands.plots import bars, over_time, shares
+from siltstone.commands.explain_page import bars, over_time, page, shares
 from siltstone.compaction.explain import Explanation, Moment
 from tests.cleaner import logs
 from tests.explain.asking import explanation

@@ -35,7 +35,7 @@ from siltstone.runtime.topic_names import (
     refuse_bad_name,
     refuse_collision,
 )
-from siltstone.runtime.topics import TOPICS_FILE, TopicEntry, TopicRegistry, load_registry, write_registry
+from siltstone.runtime.topics import NO_TOPICS, TOPICS_FILE, TopicEntry, load_registry, write_registry
 from tests.log.managed import MINUTE, NOW, append, opened, values
 from tests.log.test_manager import failing, names_in
 
@@ -388,7 +388,7 @@ def test_any_bytes_are_a_registry_or_refused(tmp_path_factory: pytest.TempPathFa
 
 def test_a_registry_comes_back_as_it_was_written(tmp_path: Path) -> None:
     entry = TopicEntry(topic_id="x" * 22, partitions=(0, 3), unmade=(3,), config={"a": "b"})
-    registry = TopicRegistry().with_topic("t", entry).with_topic("u", entry).without_topic("u", "id")
+    registry = NO_TOPICS.with_topic("t", entry).with_topic("u", entry).without_topic("u", "id")
     write_registry(tmp_path, registry)
     assert load_registry([tmp_path]) == (registry, [])
     assert registry.generation == 3 and registry.deleted == {"u": frozenset({"id"})}

@@ -25,7 +25,7 @@ from siltstone.cli.output import (
 )
 from siltstone.cli.watch import watch_logs
 from siltstone.commands import clean as cleaning
-from siltstone.commands.plots import size_text
+from siltstone.commands.explain_page import size_text
 from siltstone.compaction import report as status
 from siltstone.compaction.report import REASONS, LogResult, failures
 

@@ -21,7 +21,7 @@ from siltstone.cli.output import (
 from siltstone.commands import clean
 from siltstone.commands.compaction import EngineFor, PartitionCompaction, TopicCompaction
 from siltstone.commands.compaction import compact_topic as compact
-from siltstone.commands.plots import size_text
+from siltstone.commands.explain_page import size_text
 from siltstone.commands.policies import DEFAULT_MASTER, reads_to_the_end
 from siltstone.compaction.ledger.compactor import CompactionEngine
 from siltstone.runtime.compactions import ERROR, counts_text

@@ -13,7 +13,7 @@ from siltstone.base.config import Config, ConfigSource, split_additions
 from siltstone.base.errors import UsageError
 from siltstone.cli.output import Directories, Json, note, place_of, write_json, write_line
 from siltstone.commands.places import Place
-from siltstone.commands.settings import (
+from siltstone.commands.topics import (
     SettingFacts,
     SettingsChange,
     alter_namespace,
@@ -161,7 +161,7 @@ def _describe_broker(place: Place, flags: ConfigsFlags, *, as_json: bool) -> Non
     number = str(look.broker_id)
     if flags.entity_name not in (None, number):
         raise UsageError(f"--entity-name {flags.entity_name}: the directory is that of broker {number}")
-    config = look.broker_in_force
+    config = look.settings.broker
     if flags.entity_default:
         number, of_all = "default", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
         config = Config().replacing(of_all, config.layer(of_all))

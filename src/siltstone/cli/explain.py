@@ -21,7 +21,7 @@ from siltstone.cli.output import (
     write_table,
 )
 from siltstone.commands import review
-from siltstone.commands.plots import size_text
+from siltstone.commands.explain_page import size_text
 from siltstone.compaction.explain import Explanation, LogExplanation
 from siltstone.compaction.report import CLEANING_REASONS, FAILED, UNCLEANABLE
 

@@ -22,7 +22,7 @@ from siltstone.cli.output import (
     write_table,
 )
 from siltstone.commands.compaction import compacted_json
-from siltstone.commands.places import Place, TopicFacts
+from siltstone.commands.places import Place
 from siltstone.commands.topics import (
     PartitionFacts,
     TopicChange,
@@ -33,6 +33,7 @@ from siltstone.commands.topics import (
     partitions_of,
     texts_of,
 )
+from siltstone.runtime.topics import TopicDescription
 
 _ACTIONS = ("create", "list", "describe", "alter", "delete")
 _WORDS = ("compact", "compaction-status")
@@ -242,7 +243,7 @@ def _describe(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
 
 
 def _document(
-    topic: TopicFacts, own: Mapping[str, str], partitions: Sequence[PartitionFacts]
+    topic: TopicDescription, own: Mapping[str, str], partitions: Sequence[PartitionFacts]
 ) -> dict[str, object]:
     return {
         "topic": topic.name,
@@ -260,7 +261,9 @@ def _partition_document(partition: PartitionFacts) -> dict[str, object]:
     return {**found, **compacted_json(partition.compacted)}
 
 
-def _show_topic(topic: TopicFacts, own: Mapping[str, str], partitions: Sequence[PartitionFacts]) -> None:
+def _show_topic(
+    topic: TopicDescription, own: Mapping[str, str], partitions: Sequence[PartitionFacts]
+) -> None:
     configs = ",".join(f"{name}={text}" for name, text in sorted(own.items()))
     write_line(
         f"Topic: {topic.name}\tTopicId: {topic.topic_id or 'none'}\tPartitionCount: {len(partitions)}\t"

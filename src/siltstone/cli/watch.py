@@ -17,7 +17,7 @@ from siltstone.base.clock import Clock, ManualClock, SystemClock, chosen_ms, tim
 from siltstone.base.errors import UsageError
 from siltstone.cli.output import first_of, write_json
 from siltstone.commands.clean import CleanRequest
-from siltstone.commands.plots import size_text
+from siltstone.commands.explain_page import size_text
 from siltstone.commands.policies import LogOptions
 from siltstone.commands.watch import STATES, Seen, Watch, WatchedLog
 from siltstone.compaction.report import Cleaning

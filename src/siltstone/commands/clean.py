@@ -7,8 +7,10 @@ really needed.
 from __future__ import annotations
 
 import contextlib
+import functools
 import getpass
 import json
+import logging
 import os
 import secrets
 import socket
@@ -20,9 +22,9 @@ from typing import Any
 
 from siltstone import __version__
 from siltstone.base import files, interruption
-from siltstone.base.clock import Clock, SystemClock, chosen_ms
+from siltstone.base.clock import Clock, SystemClock, chosen_ms, time_text
 from siltstone.base.config import parse_assignments
-from siltstone.base.errors import SiltstoneError, UsageError
+from siltstone.base.errors import CorruptFileError, SiltstoneError, UsageError
 from siltstone.commands.places import refuse_unclean
 from siltstone.commands.policies import (
     CleaningOptions,
@@ -37,7 +39,16 @@ from siltstone.compaction.inplace.destination import CleanedCopy, Destination, D
 from siltstone.compaction.inplace.facts import LogState
 from siltstone.compaction.inplace.originals import Originals, read_run, refuse_other_file_system, undo_logs
 from siltstone.compaction.ledger.compactor import CompactionEngine, InProcessCompactionEngine
-from siltstone.compaction.report import FAILED, LogResult
+from siltstone.compaction.report import (
+    CLEANED,
+    CLEANINGS_FILE,
+    FAILED,
+    NOTHING_TO_DO,
+    UNCLEANABLE,
+    Cleaning,
+    History,
+    LogResult,
+)
 from siltstone.log.directory import (
     LogDirectory,
     PassedOver,
@@ -45,9 +56,72 @@ from siltstone.log.directory import (
     refuse_network_file_system,
     refuse_strangers,
 )
-from siltstone.log.names import parse_partition
+from siltstone.log.names import TopicPartition, parse_partition
 from siltstone.log.recovery.directories import DirectoryRecovery, Recovery, recover_directories
-from siltstone.runtime.remembered import note_listed, remember
+from siltstone.runtime.served_directory import (
+    UNCLEANABLE_FILE,
+    Uncleanable,
+    clear_uncleanable,
+    mark_uncleanable,
+    read_uncleanable,
+)
+from siltstone.runtime.topics import TOPICS_FILE
+
+# What a cleaning of stopped directories leaves for the next one to know: who is uncleanable, what was done.
+#
+# The embedded cleaner keeps the same two files through its ``LogManager``; ``clean --watch`` shows them. Here
+# they are gone on with in directories that have files of Siltstone's; to a broker's nothing is added. A log
+# that is listed as uncleanable is tried all the same: whoever calls ``siltstone clean`` asks for it. It
+# leaves the list when it was cleaned, or when nothing is dirty any more. Nothing is decided by these files
+# here, so a disk that does not take them is warned of.
+
+_logger = logging.getLogger("siltstone.cleaner")
+
+
+def note_listed(states: Sequence[LogState], results: Sequence[LogResult]) -> None:
+    """Say of each result (one a state, in order) that its log is listed as uncleanable, and why."""
+    listed = {path: _listed(path) for path in {state.directory.path for state in states}}
+    for state, result in zip(states, results, strict=True):
+        found = listed[state.directory.path].get(state.where)
+        if found is not None:
+            since = time_text(found.since_ms)
+            result.notes.append(f"listed as uncleanable since {since}: {found.reason}")
+
+
+def remember(
+    request: CleanRequest, states: Sequence[LogState], results: Sequence[LogResult], began_ms: int
+) -> None:
+    """Keep what came of a cleaning in place that began at ``began_ms``; one result a state, in order, of an
+    interrupted one what was done of the first logs."""
+    if request.dry_run or not request.in_place:
+        return
+    history = History()
+    marks = (TOPICS_FILE, CLEANINGS_FILE, UNCLEANABLE_FILE)
+    directories = {state.directory.path for state in states}
+    ours = {path for path in directories if any(files.exists(path / name) for name in marks)}
+    for state, result in zip(states[: len(results)], results, strict=True):
+        directory = state.directory.path
+        if directory not in ours:
+            continue
+        try:
+            if result.status == UNCLEANABLE:
+                mark_uncleanable(directory, state.where, result.reason, began_ms)
+            elif result.status in (CLEANED, NOTHING_TO_DO) and state.where in _listed(directory):
+                clear_uncleanable(directory, state.where)
+                result.notes.append("taken off the list of uncleanable logs")
+        except OSError as error:
+            _logger.warning("%s: the list of uncleanable logs was not written: %s", state.where, error)
+        if result.status in (CLEANED, UNCLEANABLE, FAILED) or result.is_partly_cleaned:
+            history.keep(directory, [Cleaning(began_ms=began_ms, result=result)])
+
+
+def _listed(directory: Path) -> Mapping[TopicPartition, Uncleanable]:
+    try:
+        return read_uncleanable(directory)
+    except (CorruptFileError, OSError) as error:
+        _logger.warning("the list of uncleanable logs cannot be read: %s", error)
+        return {}
+
 
 # ``--report``: who cleaned what, when, with which settings, and every file before and after by SHA-256.
 #
@@ -62,41 +136,23 @@ Fingerprints = dict[str, dict[str, Fingerprint]]
 
 def fingerprints(partitions: Sequence[Path]) -> Fingerprints:
     """SHA-256 of every file of some partition directories, or the error that kept it from being read."""
-    return {str(partition): _fingerprints_in(partition) for partition in partitions}
-
-
-def _fingerprints_in(partition: Path) -> dict[str, Fingerprint]:
-    try:
-        names = [entry.name for entry in files.entries(partition) if entry.is_file]
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        return {".": _unread(error)}
-    return {name: _fingerprint(partition / name) for name in names}
-
-
-def _fingerprint(path: Path) -> Fingerprint:
-    try:
-        return files.sha256(path)
-    except OSError as error:
-        return _unread(error)
-
-
-def _unread(error: OSError) -> dict[str, str]:
-    return {"error": error.strerror or str(error)}
-
-
-def concerned(states: Sequence[LogState]) -> list[Path]:
-    """The partition directories that a run may change."""
-    return [state.path for state in states if state.config is not None and "compact" in state.config.policies]
-
-
-def _user() -> str:
-    """Who we are; the number where no name belongs to it, as in many containers."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
+    found: Fingerprints = {}
+    for partition in partitions:
+        in_partition: dict[str, Fingerprint] = {}
+        found[str(partition)] = in_partition
+        try:
+            names = [entry.name for entry in files.entries(partition) if entry.is_file]
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            in_partition["."] = {"error": error.strerror or str(error)}
+            continue
+        for name in names:
+            try:
+                in_partition[name] = files.sha256(partition / name)
+            except OSError as error:
+                in_partition[name] = {"error": error.strerror or str(error)}
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,17 +253,13 @@ def clean(
     with contextlib.ExitStack() as stack:
         opened = open_directories(request.directories, dry_run=request.dry_run)
         directories = [stack.enter_context(each) for each in opened]
-        _refuse_outputs_inside(request, directories)
-        for directory in directories:
-            refuse_unclean(directory)
-            if request.in_place:
-                refuse_network_file_system(directory)
-        refuse_strangers(directories)
+        _refuse_directories(request, directories)
         policies = gather_policies(directories, request)
         states = log_states(directories, policies, request.topics)
-        destination = _destination(request, run, directories, states)
+        kept = None if request.keep_originals is None else request.keep_originals.absolute() / run
+        destination = _destination(request, run, kept, directories, states)
         audited = _Audit(request, run, started, states) if request.report else None
-        once = _EngineOnce(request, progress, engine)
+        once = functools.cache(lambda: InProcessEngine() if request.no_spark else engine(request, progress))
         cleaner = _cleaner(request, destination, once, progress)
         try:
             results = cleaner.run(states, request.choices(now_ms))
@@ -218,48 +270,20 @@ def clean(
             if audited is not None and isinstance(error, (SiltstoneError, OSError)):
                 audited.write([], str(error))
             if isinstance(error, KeyboardInterrupt):
-                _remember(request, states, cleaner.results, started)
+                remember(request, states, cleaner.results, started)
             raise
         note_listed(states, results)
-        report = CleanReport(run=run, results=results, notes=list(policies.notes), engine=once.name)
-        report.passed_over = [each for directory in directories for each in directory.passed_over]
-        not_meant = _tell_left_out(left_out, results, report.passed_over)
-        _remember(request, states, results, started)
-        report.results = [*results, *not_meant]
-        report.kept = _kept_originals(request, run)
+        passed_over = [each for directory in directories for each in directory.passed_over]
+        not_meant = _tell_left_out(left_out, results, passed_over)
+        remember(request, states, results, started)
+        report = CleanReport(run=run, results=[*results, *not_meant], passed_over=passed_over)
+        report.notes = list(policies.notes)
+        report.kept = kept if kept is not None and files.exists(kept) else None
+        if once.cache_info().currsize:  # else nothing was to be cleaned, and no engine was started
+            report.engine = "in-process" if isinstance(once(), InProcessEngine) else f"spark {request.master}"
         if audited is not None:
             report.report_error = audited.write(report.results)
         return report
-
-
-def _remember(
-    request: CleanRequest, states: Sequence[LogState], results: Sequence[LogResult], began_ms: int
-) -> None:
-    """Keep what came of a run in place; of an interrupted one, what was done of the first logs."""
-    if request.in_place and not request.dry_run:
-        remember(states[: len(results)], results, began_ms)
-
-
-class _EngineOnce:
-    """The engine of a run: started when it is first asked for. ``name`` for people, None until then."""
-
-    def __init__(self, request: CleanRequest, progress: Progress | None, engine: EngineFactory) -> None:
-        self._request = request
-        self._progress = progress
-        self._factory = engine
-        self._engine: Engine | None = None
-
-    def __call__(self) -> Engine:
-        if self._engine is None:
-            alone = self._request.no_spark
-            self._engine = InProcessEngine() if alone else self._factory(self._request, self._progress)
-        return self._engine
-
-    @property
-    def name(self) -> str | None:
-        if self._engine is None:
-            return None
-        return "in-process" if isinstance(self._engine, InProcessEngine) else f"spark {self._request.master}"
 
 
 def _cleaner(
@@ -271,17 +295,12 @@ def _cleaner(
     return Cleaner(engine, destination, limits, critical=critical, progress=progress)
 
 
-def _kept_originals(request: CleanRequest, run: str) -> Path | None:
-    kept = _originals_of(request, run)
-    return kept if kept is not None and files.exists(kept) else None
-
-
-def _originals_of(request: CleanRequest, run: str) -> Path | None:
-    return None if request.keep_originals is None else request.keep_originals.absolute() / run
-
-
 def _destination(
-    request: CleanRequest, run: str, directories: Sequence[LogDirectory], states: Sequence[LogState]
+    request: CleanRequest,
+    run: str,
+    kept: Path | None,
+    directories: Sequence[LogDirectory],
+    states: Sequence[LogState],
 ) -> Destination:
     if request.dry_run or not (request.in_place or request.out):
         return DryRun()
@@ -289,7 +308,6 @@ def _destination(
         copy = CleanedCopy(run, directories[0], request.out.absolute())
         copy.refuse_little_room()
         return copy
-    kept = _originals_of(request, run)
     if kept is None:
         return InPlace(run)
     files.make_directory(kept.parent, parents=True)
@@ -349,7 +367,8 @@ def _refuse_out(request: CleanRequest, out: Path) -> None:
         raise UsageError(f"--out {out}: {out.parent} is no directory")
 
 
-def _refuse_outputs_inside(request: CleanRequest, directories: Sequence[LogDirectory]) -> None:
+def _refuse_directories(request: CleanRequest, directories: list[LogDirectory]) -> None:
+    """Those that this request may not clean, and outputs inside of them."""
     outputs = {"--out": request.out, "--keep-originals": request.keep_originals, "--report": request.report}
     for flag, path in outputs.items():
         above = [] if path is None else [each for each in path.resolve().parents if files.exists(each)]
@@ -360,6 +379,11 @@ def _refuse_outputs_inside(request: CleanRequest, directories: Sequence[LogDirec
                     f"{flag} {path}: inside {directory.path}, where a broker would stumble over it; "
                     "name another place"
                 )
+    for directory in directories:
+        refuse_unclean(directory)
+        if request.in_place:
+            refuse_network_file_system(directory)
+    refuse_strangers(directories)
 
 
 class _Audit:
@@ -369,7 +393,10 @@ class _Audit:
         self._request = request
         self._run = run
         self._started = started
-        self._places = concerned(states)
+        # The partition directories that a run may change.
+        self._places = [
+            state.path for state in states if state.config is not None and "compact" in state.config.policies
+        ]
         self._before = fingerprints(self._places)
 
     def write(self, results: Sequence[LogResult], error: str | None = None) -> str | None:
@@ -378,12 +405,16 @@ class _Audit:
         with the disk: the logs are cleaned by now, and their results are not to be lost."""
         path, out = self._request.report, self._request.out
         assert path is not None
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):  # no name belongs to the number, as in many containers
+            user = str(os.getuid())
         after = self._places if out is None else [out.absolute() / place.name for place in self._places]
         options = {name: str(getattr(self._request, name)) for name in CleanRequest.__dataclass_fields__}
         found = {
             "run": self._run,
             "version": __version__,
-            "user": _user(),
+            "user": user,
             "host": socket.gethostname(),
             "started_ms": self._started,
             "options": options,

@@ -1,16 +1,137 @@
-"""An explanation as one self-contained page: no script, nothing loaded from anywhere, every text escaped.
+"""An explanation as one self-contained page with plots: nothing loaded from elsewhere, every text escaped.
 
 Its content security policy forbids what it does not need, so a key that looks like markup stays text twice
-over. The page is ``explain.html`` beside this file, a template of Jinja; needs ``siltstone[web]``.
+over. The page is ``explain.html`` beside this file, a template of Jinja; needs ``siltstone[web]``. Each plot
+is an ``svg`` element as text, "" where there is nothing to draw: no script, no file from elsewhere, no size
+of its own. ``ElementTree`` makes the elements and escapes every text. A plot says in words what it shows
+(``title``), and so does each of its shapes.
 """
 
 from __future__ import annotations
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from xml.etree.ElementTree import Element, tostring
 
 from siltstone.base.clock import time_text
-from siltstone.commands import plots
-from siltstone.compaction.explain import Explanation, GroupExplained, HotKey, LogExplanation
+
+if TYPE_CHECKING:
+    from siltstone.compaction.explain import Explanation, LogExplanation, Moment
+
+WIDTH, HEIGHT = 720, 220
+COLOURS = {
+    "kept": "#2f6fdf",
+    "superseded": "#e07b39",
+    "tombstones": "#8a5cc9",
+    "aborted": "#c4455d",
+    "keyless": "#8f9bad",
+    "markers": "#3f9d77",
+    "written": "#a9c2ea",
+    "reclaimable": "#e07b39",
+}
+"""The same thing has the same colour in every plot."""
+OTHER = "#8a8f98"
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 12, 12, 30
+_LABELS, _SAYS, _ROW = 240, 150, 20
+_GRID = 4
+
+
+def size_text(size: float) -> str:
+    """Bytes for people: ``1.5 MB``, thousands by thousands."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(size) < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def printable(text: object) -> str:
+    """Text for a page or a plot: no control characters, nothing that changes the direction of writing."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in str(text))
+
+
+def shares(sizes: Sequence[tuple[str, int]], title: str) -> str:
+    """One bar cut into parts (name, bytes)."""
+    total, at, parts = sum(size for _, size in sizes), 0.0, []
+    for name, size in sizes if total > 0 else ():
+        if size > 0:
+            width = size / total * WIDTH
+            says = f"{name}: {size_text(size)}, {size / total:.1%}"
+            parts.append(_rect(COLOURS.get(name, OTHER), says, x=at, y=0, width=width, height=28))
+            at += width
+    return _svg(title, 28, parts)
+
+
+def over_time(moments: Sequence[Moment], title: str) -> str:
+    """Bytes written up to a time, and before them those that could be done without by then."""
+    series = {
+        "written": [each.written_bytes for each in moments],
+        "reclaimable": [each.reclaimable_bytes for each in moments],
+    }
+    most = max(map(max, series.values())) if len(moments) > 1 else 0
+    if most <= 0:
+        return ""
+    first, last, floor = moments[0].at_ms, moments[-1].at_ms, HEIGHT - _BOTTOM
+    width, height = WIDTH - _LEFT - _RIGHT, floor - _TOP
+    shapes = []
+    for step in range(_GRID + 1):
+        y = floor - step / _GRID * height
+        shapes.append(Element("line", _numbers(x1=_LEFT, y1=y, x2=WIDTH - _RIGHT, y2=y)))
+        shapes.append(_text(size_text(most * step / _GRID), "end", x=_LEFT - 6, y=y + 4))
+    for name, values in series.items():
+        points = [
+            ((each.at_ms - first) / max(last - first, 1) * width + _LEFT, floor - value / most * height)
+            for each, value in zip(moments, values, strict=True)
+        ]
+        corners = [(_LEFT, floor), *points, (_LEFT + width, floor)]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
+        area = Element("polygon", {"fill": COLOURS[name], "points": path})
+        shapes.append(_titled(area, f"{name}: {size_text(values[-1])} in the end"))
+    shapes.append(_text(time_text(first), "start", x=_LEFT, y=HEIGHT - 8))
+    shapes.append(_text(time_text(last), "end", x=WIDTH - _RIGHT, y=HEIGHT - 8))
+    return _svg(title, HEIGHT, shapes)
+
+
+def bars(rows: Sequence[tuple[str, int, int, str]], title: str) -> str:
+    """A row for each (label, all, part, what it says), ``part`` drawn over ``all``; at most some dozens."""
+    most = max((whole for _, whole, _, _ in rows), default=0)
+    shapes = []
+    for number, (label, whole, part, says) in enumerate(rows if most > 0 else ()):
+        y, scale = number * _ROW, (WIDTH - _LABELS - _SAYS) / most
+        shapes.append(_text(label if len(label) <= 34 else f"{label[:33]}…", "end", x=_LABELS - 8, y=y + 14))
+        for colour, value in ((COLOURS["written"], whole), (COLOURS["kept"], part)):
+            width = max(value * scale, 0.5 if value else 0)
+            shapes.append(_rect(colour, f"{label}: {says}", x=_LABELS, y=y + 3, width=width, height=14))
+        shapes.append(_text(says, "start", x=_LABELS + whole * scale + 6, y=y + 14))
+    return _svg(title, _ROW * len(rows), shapes)
+
+
+def _svg(title: str, height: int, shapes: Sequence[Element]) -> str:
+    root = Element("svg", {"viewBox": f"0 0 {WIDTH} {height}", "role": "img", "aria-label": title})
+    _titled(root, title).extend(shapes)
+    return tostring(root, encoding="unicode") if shapes else ""
+
+
+def _titled(element: Element, title: str) -> Element:
+    name = Element("title")
+    name.text = printable(title)
+    element.append(name)
+    return element
+
+
+def _rect(colour: str, title: str, **place: float) -> Element:
+    return _titled(Element("rect", {"fill": colour, **_numbers(**place)}), title)
+
+
+def _text(content: str, anchor: str, **place: float) -> Element:
+    text = Element("text", {"text-anchor": anchor, **_numbers(**place)})
+    text.text = printable(content)
+    return text
+
+
+def _numbers(**place: float) -> dict[str, str]:
+    return {name: f"{number:.2f}" for name, number in place.items()}
+
 
 GROUPS_MOST = 40
 """Groups that are drawn; the table has them all."""
@@ -18,36 +139,41 @@ GROUPS_MOST = 40
 
 def page(explanation: Explanation) -> str:
     """The whole page."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(
         loader=PackageLoader("siltstone.commands", "."),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: plots.printable(value) if type(value) is str else value,
+        finalize=lambda value: printable(value) if type(value) is str else value,
     )
-    environment.filters |= {"size": plots.size_text, "time": time_text, "thousands": "{:,}".format}
+    environment.filters |= {"size": size_text, "time": time_text, "thousands": "{:,}".format}
     template = environment.get_template("explain.html")
-    return template.render(explanation=explanation, plots_of=_plots_of, colours=plots.COLOURS)
+    return template.render(explanation=explanation, plots_of=_plots_of, colours=COLOURS)
 
 
 def _plots_of(log: LogExplanation) -> dict[str, str]:
     """The plots of one log by name, "" where there is nothing to draw."""
     outcome = log.outcome
     sizes = [("kept", outcome.kept_bytes), *outcome.removed_bytes.items()]
+    groups = [
+        (
+            f"{group.base_offset:,} to {group.end_offset - 1:,}",
+            group.bytes_before,
+            group.bytes_after,
+            f"{size_text(group.bytes_before)} → {size_text(group.bytes_after)}",
+        )
+        for group in outcome.groups[:GROUPS_MOST]
+    ]
+    hottest = [
+        (f"{key.key} ({key.key_size} B)", key.records, key.superseded, f"{key.records:,} records")
+        for key in log.keys.hottest_keys
+    ]
     return {
-        "reasons": plots.shares(sizes, "bytes by reason"),
-        "times": plots.over_time(outcome.reclaimable, "written and reclaimable bytes over time"),
-        "groups": plots.bars([_group(each) for each in outcome.groups[:GROUPS_MOST]], "bytes of each group"),
-        "hottest": plots.bars([_key(each) for each in log.keys.hottest_keys], "records of the hottest keys"),
+        "reasons": shares(sizes, "bytes by reason"),
+        "times": over_time(outcome.reclaimable, "written and reclaimable bytes over time"),
+        "groups": bars(groups, "bytes of each group"),
+        "hottest": bars(hottest, "records of the hottest keys"),
     }
-
-
-def _group(group: GroupExplained) -> tuple[str, int, int, str]:
-    label = f"{group.base_offset:,} to {group.end_offset - 1:,}"
-    says = f"{plots.size_text(group.bytes_before)} → {plots.size_text(group.bytes_after)}"
-    return label, group.bytes_before, group.bytes_after, says
-
-
-def _key(key: HotKey) -> tuple[str, int, int, str]:
-    return f"{key.key} ({key.key_size} B)", key.records, key.superseded, f"{key.records:,} records"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from siltstone.base import files
 from siltstone.base.errors import (
@@ -127,34 +130,33 @@ def list_offsets(look: Look, wheres: Iterable[TopicPartition], time: int) -> lis
     return found
 
 
+class _Offset(msgspec.Struct):
+    topic: str
+    partition: int
+    offset: int
+
+
+class _Offsets(msgspec.Struct, tag_field="version", tag=1):
+    partitions: list[_Offset]
+
+
 def read_offsets(path: Path) -> dict[TopicPartition, int]:
     """``{"partitions": [{"topic": "a", "partition": 1, "offset": 2}], "version": 1}``.
 
     Raises UsageError, OSError.
     """
     try:
-        found = _offsets(json.loads(files.read_input(path)))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        rows = msgspec.convert(json.loads(files.read_input(path)), _Offsets).partitions
+    except ValueError as error:
         raise UsageError(
-            f"--offset-json-file {path}: {type(error).__name__}: {error}; give "
+            f"--offset-json-file {path}: {error}; give "
             '{"partitions": [{"topic": "a", "partition": 0, "offset": 5}], "version": 1}'
         ) from None
-    twice = sorted({str(where) for where, _ in found if sum(where == other for other, _ in found) > 1})
+    wheres = Counter(TopicPartition(row.topic, row.partition) for row in rows)
+    twice = sorted(str(where) for where, times in wheres.items() if times > 1)
     if twice:
         raise UsageError(f"--offset-json-file {path}: names {', '.join(twice)} more than once")
-    return dict(found)
-
-
-def _offsets(document: Any) -> list[tuple[TopicPartition, int]]:
-    if document.get("version", 1) != 1:
-        raise ValueError(f"version {document['version']}; only 1 is known")
-    found = []
-    for entry in document["partitions"]:
-        numbers = (entry["partition"], entry["offset"])
-        if not all(type(number) is int for number in numbers) or type(entry["topic"]) is not str:
-            raise ValueError(f"{entry}: a topic is text, partition and offset are whole numbers")
-        found.append((TopicPartition(entry["topic"], numbers[0]), numbers[1]))
-    return found
+    return {TopicPartition(row.topic, row.partition): row.offset for row in rows}
 
 
 def delete_records(
@@ -178,11 +180,9 @@ def _delete_all(
     for where, offset in offsets.items():
         try:
             done.append(PartitionOffset(where=where, offset=delete(where, offset)))
-        except LogError as error:
-            failure = f"{error} ({error.kafka_name})"
-            done.append(PartitionOffset(where=where, offset=None, failure=failure))
         except SiltstoneError as error:
-            done.append(PartitionOffset(where=where, offset=None, failure=str(error)))
+            failure = f"{error} ({error.kafka_name})" if isinstance(error, LogError) else str(error)
+            done.append(PartitionOffset(where=where, offset=None, failure=failure))
     return done
 
 
@@ -218,22 +218,19 @@ def describe_log_dirs(place: Place, topics: Collection[str] = ()) -> dict[str, A
         entry: dict[str, Any] = {"logDir": str(path.absolute()), "error": None, "partitions": []}
         try:
             look = Look([path], place.broker_config())
-            entry["partitions"] = _partitions(look, topics)
+            entry["partitions"] = [
+                {
+                    "partition": str(where),
+                    "size": sum(segment.size for segment in list_segments(partition)),
+                    "offsetLag": 0,
+                    "isFuture": False,
+                }
+                for directory in look.directories
+                for where, partition in sorted(directory.partitions.items())
+                if where.topic != CLUSTER_METADATA and (not topics or where.topic in topics)
+            ]
             broker = broker or look.broker_id
         except (SiltstoneError, OSError) as error:
             entry["error"] = f"{_STORAGE_ERROR}: {error}"
         found.append(entry)
     return {"version": 1, "brokers": [{"broker": broker, "logDirs": found}]}
-
-
-def _partitions(look: Look, topics: Collection[str]) -> list[dict[str, Any]]:
-    return [
-        {"partition": str(where), "size": _size(path), "offsetLag": 0, "isFuture": False}
-        for directory in look.directories
-        for where, path in sorted(directory.partitions.items())
-        if where.topic != CLUSTER_METADATA and (not topics or where.topic in topics)
-    ]
-
-
-def _size(path: Path) -> int:
-    return sum(segment.size for segment in list_segments(path))

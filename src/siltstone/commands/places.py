@@ -6,14 +6,16 @@ somebody is writing to it right now) it shows what the next start would find, an
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from functools import cached_property
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from siltstone.base import files
-from siltstone.base.config import LONG_MAX, Config, parse_server_properties, parse_topic_config
+from siltstone.base.config import Config, parse_server_properties
 from siltstone.base.errors import (
     CorruptFileError,
     DirectoryRefusedError,
@@ -23,13 +25,12 @@ from siltstone.base.errors import (
 )
 from siltstone.base.records.codecs import LIMIT_SETTING
 from siltstone.compaction.inplace.facts import NO_HIGH_WATERMARK
-from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import LogDirectory, open_directories
 from siltstone.log.metadata_log import ClusterSettings, metadata_directory, node_id_of, read_cluster_settings
 from siltstone.log.names import CLUSTER_METADATA, LOCK, TopicPartition
 from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
 from siltstone.runtime.manager import LogManager
-from siltstone.runtime.topics import TopicRegistry, load_registry
+from siltstone.runtime.topics import NO_TOPICS, TopicDescription, TopicRegistry, TopicSettings, load_registry
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__share_group_state", "__transaction_state")
 """Topics that a broker keeps for itself."""
@@ -55,7 +56,12 @@ class Place:
 
     def look_before_making(self) -> Look:
         """The same where some may not be there yet, as before a first topic is made."""
-        return Look([each for each in self.directories if not _is_new(each)], self.broker_config())
+        there = [
+            path
+            for path in self.directories
+            if files.exists(path) and not (files.is_directory(path) and not files.entries(path))
+        ]
+        return Look(there, self.broker_config())
 
     def open(self) -> LogManager:
         """Lock, recover and open the directories for a change. Raises as ``LogManager.open``."""
@@ -69,24 +75,6 @@ def refuse_unclean(directory: LogDirectory) -> None:
             f"{directory.path}: was not stopped cleanly (no .kafka_cleanshutdown); run siltstone recover "
             f"{directory.path} (or start the broker on it once and stop it), and try again then"
         )
-
-
-def _is_new(path: Path) -> bool:
-    return not files.exists(path) or (files.is_directory(path) and not files.entries(path))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicFacts:
-    """A topic: partitions that are listed or on disk, its settings as Siltstone keeps them, as texts.
-
-    ``made_here``: Siltstone made it, so its settings are those, and nobody else has a replica.
-    """
-
-    name: str
-    topic_id: str | None
-    partitions: tuple[int, ...]
-    config: Mapping[str, str]
-    made_here: bool
 
 
 class Look:
@@ -104,7 +92,7 @@ class Look:
         self.directories = open_directories(paths, lock=False)
         self.logs = ReadOnlyLogs(paths)
         roots = {each.path for each in self.directories}
-        self.registry: TopicRegistry = load_registry(roots)[0] if roots else TopicRegistry()
+        self.registry: TopicRegistry = load_registry(roots)[0] if roots else NO_TOPICS
         self._here = {
             where: path
             for directory in self.directories
@@ -114,9 +102,8 @@ class Look:
 
     def _is_deleted(self, where: TopicPartition, path: Path) -> bool:
         """Does the next start take this partition away?"""
-        gone = self.registry.deleted.get(where.topic)
         try:
-            return gone is not None and (read_topic_id(path) or "") in gone
+            return self.registry.has_deleted(where, path)
         except CorruptFileError:
             return False
 
@@ -127,7 +114,7 @@ class Look:
         for directory in self.directories:
             if directory.was_stopped_cleanly or not directory.is_marked:
                 continue
-            if self._is_in_use(directory.path):
+            if files.is_locked(directory.path / LOCK):
                 found.append(f"{directory.path}: in use by another process: shown as its files are now")
             else:
                 found.append(
@@ -136,28 +123,20 @@ class Look:
                 )
         return found
 
-    @staticmethod
-    def _is_in_use(directory: Path) -> bool:
-        return files.is_locked(directory / LOCK)
+    def _is_in_use(self, where: TopicPartition) -> bool:
+        return files.is_locked(self._here[where].parent / LOCK)
 
     @property
     def has_brokers_metadata(self) -> bool:
         """Is a broker's metadata log here, where its topics and their settings are?"""
-        return any(
-            where.topic == CLUSTER_METADATA
-            for directory in self.directories
-            for where in directory.partitions
-        )
+        partitions = (where for directory in self.directories for where in directory.partitions)
+        return any(where.topic == CLUSTER_METADATA for where in partitions)
 
     @property
     def broker_id(self) -> int:
         """The node that the directories belong to, 0 where nothing says."""
-        for directory in self.directories:
-            found = directory.properties()
-            number = found.get("node.id") or found.get("broker.id") or ""
-            if number.isdigit():
-                return int(number)
-        return 0
+        number = node_id_of(self.directories) or ""
+        return int(number) if number.isdigit() else 0
 
     def names(self) -> list[str]:
         """All topics, in order of name."""
@@ -168,31 +147,19 @@ class Look:
     def _is_partial(self) -> bool:
         return any(directory.is_partial for directory in self.directories)
 
-    def topic(self, name: str) -> TopicFacts:
+    def topic(self, name: str) -> TopicDescription:
         """One topic. Raises UnknownTopicError."""
-        entry = self.registry.topics.get(name)
-        found = sorted(where for where in self._here if where.topic == name)
-        if entry is None and not found:
-            places = ", ".join(map(str, self.paths))
-            raise UnknownTopicError(
-                f"there is no topic {name!r} in {places}; siltstone topics --list shows all"
-            )
-        listed = entry.partitions if entry is not None and not self._is_partial else ()
-        return TopicFacts(
+        entry, made_here = self.registry.entry(name, self._here), name in self.registry.topics
+        if made_here and self._is_partial:
+            numbers = sorted(where.partition for where in self._here if where.topic == name)
+            entry = replace(entry, partitions=tuple(numbers))
+        return TopicDescription(
             name=name,
-            topic_id=(entry.topic_id or None) if entry else self._found_id(found),
-            partitions=tuple(sorted({*listed, *(where.partition for where in found)})),
-            config=dict(entry.config) if entry else {},
-            made_here=entry is not None,
+            topic_id=entry.topic_id or None,
+            partitions=entry.partitions,
+            config=dict(entry.config),
+            made_here=made_here,
         )
-
-    def _found_id(self, wheres: Sequence[TopicPartition]) -> str | None:
-        for where in wheres:
-            try:
-                return read_topic_id(self._here[where])
-            except CorruptFileError:
-                continue
-        return None
 
     @cached_property
     def _metadata(self) -> ClusterSettings | str | None:
@@ -205,48 +172,40 @@ class Look:
         except (CorruptFileError, DirectoryRefusedError, UsageError, OSError) as error:
             return str(error)
 
-    def _cluster_of(self, topic: TopicFacts) -> ClusterSettings | None:
-        """The metadata, where it is about this very topic and Siltstone has not taken it over."""
-        found = self._metadata
-        if topic.made_here or not isinstance(found, ClusterSettings):
-            return None
-        known = found.topic_id(topic.name)
-        return found if known is not None and known == topic.topic_id else None
+    @cached_property
+    def settings(self) -> TopicSettings:
+        """The settings of all topics, over the broker's with those that were set at run time."""
+        cluster = self._metadata if isinstance(self._metadata, ClusterSettings) else None
+        broker = self.broker if cluster is None else cluster.broker_in_force(self.broker)
+        return TopicSettings(listed=self.registry.topics, cluster=cluster, broker=broker)
 
-    def knows_settings_of(self, topic: TopicFacts) -> bool:
-        """Does Siltstone's list of topics or the broker's metadata log have this very topic's settings?"""
-        return topic.made_here or self._cluster_of(topic) is not None
+    def settings_of(self, topic: TopicDescription) -> TopicSettings:
+        """Those about this very topic: metadata that has another one of its name is left out."""
+        if self.settings.brokers_id(topic.name) == topic.topic_id:
+            return self.settings
+        return replace_fields(self.settings, cluster=None)
 
-    def own_texts(self, topic: TopicFacts) -> Mapping[str, str]:
-        """A topic's own settings: Siltstone's, else those that its broker gave it."""
-        cluster = self._cluster_of(topic)
-        return topic.config if cluster is None else cluster.own_texts(topic.name)
+    def own_texts(self, topic: TopicDescription) -> Mapping[str, str]:
+        """A topic's own settings: Siltstone's, else those that its broker gave it, every one."""
+        cluster = self.settings_of(topic).cluster
+        return topic.config if topic.made_here or cluster is None else cluster.own_texts(topic.name)
 
-    def notes_on(self, topics: Sequence[TopicFacts]) -> list[str]:
+    def notes_on(self, topics: Sequence[TopicDescription]) -> list[str]:
         """For people: where the settings of a broker's topics come from, or why they are not shown."""
         found, theirs = self._metadata, [topic for topic in topics if not topic.made_here]
         if found is None or not theirs:
             return []
         if isinstance(found, str):
             return [f"settings that a broker gave its topics are in its metadata log, not shown: {found}"]
-        strange = [topic.name for topic in theirs if self._cluster_of(topic) is None]
+        strange = [topic.name for topic in theirs if not self.settings_of(topic).knows(topic.name)]
         return [
             f"settings of a broker's topics: its metadata log, up to offset {found.image.end_offset}",
             *(f"{name}: the metadata log has no such topic with its id: left over" for name in strange),
         ]
 
-    @property
-    def broker_in_force(self) -> Config:
-        """The broker's settings with those that were set at run time."""
-        cluster = self._metadata
-        return cluster.broker_in_force(self.broker) if isinstance(cluster, ClusterSettings) else self.broker
-
-    def config_of(self, topic: TopicFacts) -> Config:
+    def config_of(self, topic: TopicDescription) -> Config:
         """A topic's settings over the broker's. Raises UsageError for a bad one."""
-        cluster = self._cluster_of(topic)
-        if cluster is not None:
-            return cluster.config_of(topic.name, self.broker_in_force)
-        return self.broker_in_force.over(parse_topic_config(topic.config, f"topic {topic.name}"))
+        return self.settings_of(topic).config_of(topic.name)
 
     def path_of(self, where: TopicPartition) -> Path | None:
         """A partition's directory, None where it is in none of these."""
@@ -268,14 +227,18 @@ class Look:
         except UnsafeFileError:
             raise
         except DirectoryRefusedError:
-            if not self._is_in_use(self._here[where].parent):
+            if not self._is_in_use(where):
                 raise
             raise DirectoryRefusedError(
                 f"{self._here[where]}: the process that uses it is swapping segments; try again in a moment"
             ) from None
-        log = reading_to_the_end(log) if to_the_end or where.topic in self.registry.topics else log
-        log.view = log.view._replace(batch_limit=self._batch_limit(where.topic))
-        return log
+        view = log.view._replace(batch_limit=self._batch_limit(where.topic))
+        if to_the_end or where.topic in self.registry.topics:
+            # Open transactions hold back what they did before.
+            is_stable = view.last_stable_offset == view.high_watermark
+            stable = view.log_end_offset if is_stable else view.last_stable_offset
+            view = view._replace(high_watermark=view.log_end_offset, last_stable_offset=stable)
+        return ReadOnlyLog(log.where, log.directory, view, log.not_shown, log.first_dirty_offset)
 
     def committed_log(self, where: TopicPartition, *, no_other_replica: bool = False) -> ReadOnlyLog:
         """A partition's log as far as it is committed, for a change that goes by its records.
@@ -284,40 +247,24 @@ class Look:
         whatever ``no_other_replica`` says, which is asked of logs without one. Raises DirectoryRefusedError
         where nothing says what is committed, and as ``log``.
         """
-        bound = self._bound_of(where, no_other_replica=no_other_replica)
-        if bound is None:
+        checkpoints = [each.checkpoints() for each in self.directories if where in each.partitions]
+        if where.topic not in self.registry.topics and not any(
+            each.committed_below(where, no_other_replica=no_other_replica) is not None for each in checkpoints
+        ):
             raise DirectoryRefusedError(f"{where}: {NO_HIGH_WATERMARK}")
         return self.log(where)
 
-    def _bound_of(self, where: TopicPartition, *, no_other_replica: bool) -> int | None:
-        if where.topic in self.registry.topics:
-            return LONG_MAX
-        found = (each for each in self.directories if where in each.partitions)
-        checkpoints = (each.checkpoints() for each in found)
-        bounds = (each.committed_below(where, no_other_replica=no_other_replica) for each in checkpoints)
-        return next(bounds, None)
-
     def _batch_limit(self, topic: str) -> int:
         """What a batch may decompress to; the setting is ours: a broker gives it to no topic of its own."""
-        entry, config = self.registry.topics.get(topic), self.broker
-        if entry is not None:
-            with contextlib.suppress(UsageError):  # for who shows settings to say
-                config = config.over(parse_topic_config(entry.config, f"topic {topic}"))
-        return config.integer(LIMIT_SETTING)
+        settings = TopicSettings(listed=self.registry.topics, broker=self.broker)
+        try:
+            return settings.config_of(topic).integer(LIMIT_SETTING)
+        except UsageError:  # for who shows settings to say
+            return self.broker.integer(LIMIT_SETTING)
 
     def damage_of(self, where: TopicPartition) -> str | None:
         """Why not all of a partition can be read; of one that somebody is writing to, nothing is said."""
         not_shown = self.logs[where].not_shown
-        if not not_shown or self._is_in_use(self._here[where].parent):
+        if not not_shown or self._is_in_use(where):
             return None
         return f"not all of it can be read: {'; '.join(not_shown)}"
-
-
-def reading_to_the_end(log: ReadOnlyLog) -> ReadOnlyLog:
-    """The same log, its high watermark at its end; open transactions hold back what they did before."""
-    view = log.view
-    stable = (
-        view.log_end_offset if view.last_stable_offset == view.high_watermark else view.last_stable_offset
-    )
-    view = view._replace(high_watermark=view.log_end_offset, last_stable_offset=stable)
-    return ReadOnlyLog(log.where, log.directory, view, log.not_shown)

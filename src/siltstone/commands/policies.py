@@ -12,9 +12,10 @@ the same name is skipped.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from siltstone.base import files
@@ -26,12 +27,10 @@ from siltstone.base.config import (
     parse_assignments,
     parse_config_file,
     parse_server_properties,
-    parse_topic_config,
     refuse_contradictions,
 )
 from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, UnsafeFileError, UsageError
 from siltstone.compaction.inplace.facts import Choices, LogState
-from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import LogDirectory, refuse_strangers
 from siltstone.log.metadata_log import (
     METADATA_PARTITION,
@@ -41,7 +40,7 @@ from siltstone.log.metadata_log import (
     read_cluster_settings,
 )
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
-from siltstone.runtime.topics import TOPICS_FILE, TopicEntry, load_registry
+from siltstone.runtime.topics import TopicSettings, load_registry
 
 DEFAULT_MASTER = "local[*]"
 _logger = logging.getLogger("siltstone")
@@ -139,74 +138,44 @@ def reads_to_the_end(high_watermark: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """What was found there. ``cluster`` None: the metadata was not asked, or there is only Siltstone's own
-    list of topics, ``listed``. ``broker_known``: the broker's own settings were."""
+    """What was found there. ``settings``: of topics; without the metadata only the broker's own, which are
+    known where ``broker_known``. ``given``, ``by_topic``: by hand."""
 
-    given: Mapping[str, Setting] = field(default_factory=dict)
-    by_topic: Mapping[str, Mapping[str, Setting]] = field(default_factory=dict)
-    static: Mapping[str, Setting] = field(default_factory=dict)
-    cluster: ClusterSettings | None = None
-    listed: Mapping[str, TopicEntry] = field(default_factory=dict)
+    given: Mapping[str, Setting]
+    by_topic: Mapping[str, Mapping[str, Setting]]
+    settings: TopicSettings
     notes: tuple[str, ...] = ()
     broker_known: bool = False
 
     def state_of(self, where: TopicPartition, path: Path, directory: LogDirectory) -> LogState:
-        """One log with its settings, or with the reason why they are not known. Raises UsageError."""
-
-        def state(config: Config | None, refused: str | None = None, *, keyless: bool = False) -> LogState:
-            return LogState(
-                where=where,
-                path=path,
-                directory=directory,
-                config=config,
-                refused=refused,
-                drop_keyless=keyless,
-                defaults_hold=self.broker_known or self._was_made_here(where.topic),
-            )
-
-        by_hand = {**self.by_topic.get(where.topic, {})}
-        if where.topic == CLUSTER_METADATA:
-            return state(None)
-        if self.cluster is None and where.topic not in self.listed:
-            if not (by_hand or self.given):
-                return state(None)
-            return state(refuse_contradictions(Config(by_hand, static=self.static).over(self.given)))
-        refused = self._why_a_stranger(where.topic, path)
-        if refused is not None:
-            return state(None, refused)
+        """One log with its settings, or with the reason why they are not known. Raises UsageError for those
+        given by hand."""
+        topic, settings = where.topic, self.settings
+        made_here = settings.is_made_here(topic)
+        state = LogState(
+            where=where,
+            path=path,
+            directory=directory,
+            config=None,
+            defaults_hold=self.broker_known or made_here,
+        )
+        by_hand = self.by_topic.get(topic, {})
+        named = settings.cluster is not None or topic in settings.listed
+        if topic == CLUSTER_METADATA or not (named or by_hand or self.given):
+            return state
+        # A partition.metadata that makes no sense is for the plan of the log to refuse.
+        with contextlib.suppress(CorruptFileError):
+            refused = settings.why_a_stranger(topic, path)
+            if refused is not None:
+                return replace(state, refused=refused)
         try:
-            own = self._own(where.topic)
+            own = settings.config_of(topic)
             config = refuse_contradictions(own.over(by_hand).over(self.given))
         except UsageError as error:
-            return state(None, str(error))
-        return state(config, keyless="compact" in own.policies)
-
-    def _was_made_here(self, topic: str) -> bool:
-        """Not a broker's, with settings that were altered here: then nobody else has defaults for it."""
-        if topic not in self.listed:
-            return False
-        brokers = None if self.cluster is None else self.cluster.topic_id(topic)
-        return brokers != (self.listed[topic].topic_id or None)
-
-    def _why_a_stranger(self, topic: str, path: Path) -> str | None:
-        """A ``partition.metadata`` that makes no sense is for the plan of the log to stumble over."""
-        try:
-            if topic in self.listed:
-                here, listed = read_topic_id(path), self.listed[topic].topic_id
-                if here is None or not listed or here == listed:
-                    return None
-                return f"its topic id is {here}, but {TOPICS_FILE} has {listed} for its name"
-            return None if self.cluster is None else self.cluster.why_a_stranger(topic, path)
-        except CorruptFileError:
-            return None
-
-    def _own(self, topic: str) -> Config:
-        """A topic's own settings over the broker's. Raises UsageError."""
-        if topic in self.listed:
-            broker = Config(static=self.static) if self.cluster is None else self.cluster.broker
-            return broker.over(parse_topic_config(self.listed[topic].config, TOPICS_FILE))
-        assert self.cluster is not None
-        return self.cluster.config_of(topic)
+            if not named:
+                raise
+            return replace(state, refused=str(error))
+        return replace(state, config=config, drop_keyless=named and "compact" in own.policies)
 
 
 def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) -> Policies:
@@ -220,26 +189,20 @@ def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) ->
         by_topic = parse_config_file(_text(options.config_file), str(options.config_file))
     static = _static(options.broker_config)
     known = options.broker_config is not None
-    if not options.policy_from_metadata:
-        return Policies(given=given, by_topic=by_topic, static=static, broker_known=known)
-    listed = load_registry(directory.path for directory in directories)[0].topics
-    cluster, notes = None, list[str]()
-    holder = metadata_directory(directories)
-    if holder is None and not all(where.topic in listed for each in directories for where in each.partitions):
-        holder = _elsewhere(directories, options.broker_config)
-    if holder is not None:
-        cluster = read_cluster_settings(holder, node_id=node_id_of(directories), static=static)
-        notes = [f"settings of topics: {cluster.path} up to offset {cluster.image.end_offset}"]
-        notes += [] if known else [NO_BROKER_CONFIG]
-    return Policies(
-        given=given,
-        by_topic=by_topic,
-        static=static,
-        cluster=cluster,
-        listed=listed,
-        notes=tuple(notes),
-        broker_known=known,
-    )
+    settings, notes = TopicSettings(broker=Config(static=static)), list[str]()
+    if options.policy_from_metadata:
+        listed = load_registry(directory.path for directory in directories)[0].topics
+        settings = replace(settings, listed=listed)
+        holder = metadata_directory(directories)
+        partitions = [where for directory in directories for where in directory.partitions]
+        if holder is None and not all(where.topic in listed for where in partitions):
+            holder = _elsewhere(directories, options.broker_config)
+        if holder is not None:
+            cluster = read_cluster_settings(holder, node_id=node_id_of(directories), static=static)
+            settings = replace(settings, cluster=cluster, broker=cluster.broker)
+            notes = [f"settings of topics: {cluster.path} up to offset {cluster.image.end_offset}"]
+            notes += [] if known else [NO_BROKER_CONFIG]
+    return Policies(given=given, by_topic=by_topic, settings=settings, notes=tuple(notes), broker_known=known)
 
 
 def recovery_configs(
@@ -328,10 +291,6 @@ def _named_elsewhere(directories: Sequence[LogDirectory], broker_config: Path | 
     if not named or not files.is_directory(path / str(METADATA_PARTITION)):
         return None
     found = LogDirectory.open(path, lock=False)
-    _refuse_another_brokers(directories, found)
-    return found
-
-
-def _refuse_another_brokers(directories: Sequence[LogDirectory], found: LogDirectory) -> None:
-    found.partitions = {}
+    found.partitions = {}  # only the identity of the broker counts
     refuse_strangers([*directories, found])
+    return found

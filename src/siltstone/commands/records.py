@@ -7,10 +7,9 @@ What was appended before an error stays appended; everything is durable when ``P
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
@@ -31,7 +30,7 @@ from siltstone.runtime.embedded import NewRecord, batch_of
 _BATCH_BYTES = 256 << 10
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Produced:
     """What went into one partition: offsets of the first and the last record, how many."""
 
@@ -60,7 +59,12 @@ class Producing:
         if compression is not None and compression not in CODEC_NAMES:
             raise UsageError(f"codec {compression!r}: give one of {', '.join(CODEC_NAMES)}")
         self._compression, self._clock = compression, clock or SystemClock()
-        _refuse_unknown(place, topic, partition)
+        look = place.look_before_making()  # before anything is locked or changed
+        if topic not in look.names():
+            message = f"there is no topic {topic!r} here; make it with siltstone topics --create"
+            raise UnknownTopicError(message)
+        if partition is not None and partition not in look.topic(topic).partitions:
+            raise UnknownTopicError(f"topic {topic!r} has no partition {partition}")
         self._manager = place.open()
         try:
             numbers = self._manager.topics.describe(topic).partitions
@@ -79,31 +83,22 @@ class Producing:
         self._turn += 1
         by_partition: dict[int, list[NewRecord]] = {}
         for record in records:
-            by_partition.setdefault(self._partition_of(record, keyless), []).append(record)
+            number = keyless if record.key is None else partition_for_key(record.key, self._count)
+            by_partition.setdefault(number if self._partition is None else self._partition, []).append(record)
         for number, some in by_partition.items():
             for batch in _batches(some, self._logs[number]):
                 self._append(number, batch)
 
-    def _partition_of(self, record: NewRecord, keyless: int) -> int:
-        if self._partition is not None:
-            return self._partition
-        return keyless if record.key is None else partition_for_key(record.key, self._count)
-
     def _append(self, number: int, records: Sequence[NewRecord]) -> None:
         log = self._logs[number]
-        appended = log.append(batch_of(records, self._codec(log), self._clock.now_ms()))
-        before = self.produced.get(number)
-        self.produced[number] = Produced(
-            where=log.where,
-            first_offset=appended.first_offset if before is None else before.first_offset,
-            last_offset=appended.last_offset,
-            records=len(records) + (0 if before is None else before.records),
+        codec = log.config.compression_type if self._compression is None else self._compression
+        codec = "uncompressed" if codec == "none" else codec
+        appended = log.append(batch_of(records, codec, self._clock.now_ms()))
+        produced = self.produced.setdefault(
+            number, Produced(log.where, first_offset=appended.first_offset, last_offset=0, records=0)
         )
-
-    def _codec(self, log: PartitionLog) -> str:
-        if self._compression is None:
-            return log.config.compression_type
-        return "uncompressed" if self._compression == "none" else self._compression
+        produced.last_offset = appended.last_offset
+        produced.records += len(records)
 
     def close(self) -> None:
         """Make everything durable and let go of the directories. Raises StorageError."""
@@ -112,19 +107,8 @@ class Producing:
     def __enter__(self) -> Producing:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _refuse_unknown(place: Place, topic: str, partition: int | None) -> None:
-    """Before anything is locked or changed: is there such a topic?"""
-    look = place.look_before_making()
-    if topic not in look.names():
-        raise UnknownTopicError(f"there is no topic {topic!r} here; make it with siltstone topics --create")
-    if partition is not None and partition not in look.topic(topic).partitions:
-        raise UnknownTopicError(f"topic {topic!r} has no partition {partition}")
 
 
 def _batches(records: Sequence[NewRecord], log: PartitionLog) -> Iterator[list[NewRecord]]:
@@ -133,7 +117,9 @@ def _batches(records: Sequence[NewRecord], log: PartitionLog) -> Iterator[list[N
     run: list[NewRecord] = []
     room = most
     for record in records:
-        size = RECORD_ROOM + len(record.key or b"") + len(record.value or b"") + _headers_size(record)
+        headers = record.headers.items() if isinstance(record.headers, Mapping) else record.headers
+        size = RECORD_ROOM + len(record.key or b"") + len(record.value or b"")
+        size += sum(20 + 4 * len(name) + len(value or b"") for name, value in headers)
         if run and size > room:
             yield run
             run, room = [], most
@@ -143,11 +129,6 @@ def _batches(records: Sequence[NewRecord], log: PartitionLog) -> Iterator[list[N
         yield run
 
 
-def _headers_size(record: NewRecord) -> int:
-    pairs = record.headers.items() if hasattr(record.headers, "items") else record.headers
-    return sum(20 + 4 * len(name) + len(value or b"") for name, value in pairs)
-
-
 # Records out of a topic: from somewhere on to the end, or on and on (as ``kcat -C``).
 #
 # Nothing is locked and nothing is changed. Following looks at the directory again and again: a partition
@@ -155,15 +136,8 @@ def _headers_size(record: NewRecord) -> int:
 # start. What cannot be read for a moment beside a live broker (a swap of cleaned segments) is tried again.
 
 ISOLATIONS = (READ_COMMITTED, READ_UNCOMMITTED)
-_WORDS = {
-    "start": EARLIEST,
-    "beginning": EARLIEST,
-    "earliest": EARLIEST,
-    "oldest": EARLIEST,
-    "end": "end",
-    "latest": "end",
-    "newest": "end",
-}
+_WORDS = dict.fromkeys(("start", "beginning", "earliest", "oldest"), EARLIEST)
+_WORDS |= dict.fromkeys(("end", "latest", "newest"), "end")
 _NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
 _TRIES = 20
 """How often in a row a directory that cannot be read for the moment is tried again."""
@@ -288,17 +262,16 @@ class Consuming:
         self._compacted = read_compacted
         look = place.look()
         self.notes, self.broker_id = look.notes, look.broker_id
-        found = look.topic(topic).partitions
-        missing = sorted(partitions - set(found))
+        numbers = look.topic(topic).partitions
+        missing = sorted(partitions - set(numbers))
         if missing:
             raise UnknownTopicError(f"topic {topic!r} has no partition {missing[0]}")
         self._followed = {
             number: self._follow(look, number, wanted)
-            for number in found
+            for number in numbers
             if not partitions or number in partitions
         }
-        each_damage = (look.damage_of(each.where) for each in self._followed.values())
-        self.damage = [damage for damage in each_damage if damage is not None]
+        self.damage = list(filter(None, (look.damage_of(each.where) for each in self._followed.values())))
         self._failures = 0
 
     def _follow(self, look: Look, number: int, wanted: Range) -> _Followed:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from siltstone.base import files
 from siltstone.base.clock import Clock
-from siltstone.base.config import LONG_MAX, Config, Setting, refuse_contradictions
+from siltstone.base.config import LONG_MAX, Setting, refuse_contradictions
 from siltstone.base.errors import (
     CorruptFileError,
     CorruptRecordError,
@@ -24,7 +24,7 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.base.records.codecs import LIMIT_SETTING
-from siltstone.commands.places import Look, TopicFacts
+from siltstone.commands.places import Look
 from siltstone.commands.policies import LogOptions, gather_policies, reads_to_the_end
 from siltstone.compaction.inplace import plan
 from siltstone.compaction.inplace.facts import (
@@ -43,8 +43,9 @@ from siltstone.log.names import LOCK, STAGING, TopicPartition
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.replacement import interrupted
 from siltstone.log.segments import Segment, list_segments
-from siltstone.runtime.metrics import Sample
+from siltstone.runtime.manager import Sample
 from siltstone.runtime.served_directory import Uncleanable, read_uncleanable
+from siltstone.runtime.topics import TopicDescription
 
 # What a cleaner would find in a log now, asked again and again while somebody else writes and cleans it.
 #
@@ -62,125 +63,21 @@ HORIZON_BYTES = 4 << 30
 class Outlook:
     """A log's size in bytes, its segments, what of it may be cleaned now, and is that enough?
 
-    ``horizons``: those of the clean part, None where they were not looked for yet. ``is_dirty``: something
-    may be cleaned. ``is_due``: and it is dirty enough, or has waited for too long.
+    ``horizons``: those of the clean part, None where they were not looked for yet. ``is_due``: something may
+    be cleaned, and it is dirty enough or has waited for too long.
     """
 
     size: int
     segments: int
     range: plan.CleanableRange
-    is_dirty: bool
     is_due: bool
     horizons: Horizons | None
 
 
-@dataclass(slots=True)
-class _Known:
-    """The horizons of some segments, as they were found at ``looked_ms``."""
-
-    segments: tuple[Segment, ...]
-    looked_ms: int
-    horizons: Horizons
-
-    def holds(self, segments: tuple[Segment, ...], now_ms: int) -> bool:
-        """Have neither the segments changed, nor the newest horizon passed since?"""
-        newest_ms = self.horizons.newest_ms
-        passed = newest_ms is not None and self.looked_ms < newest_ms <= now_ms
-        return segments == self.segments and not passed
-
-
-@dataclass(slots=True)
-class Outlooks:
-    """Looks at logs, round by round. ``begin_round`` before each."""
-
-    _settled: dict[Path, tuple[int, int]] = field(default_factory=dict)
-    _known: dict[Path, _Known] = field(default_factory=dict)
-    _room: int = HORIZON_BYTES
-
-    def begin_round(self, logs: Sequence[Path]) -> None:
-        """Another round over these logs; what is known of others is forgotten."""
-        self._room = HORIZON_BYTES
-        for kept in (self._settled, self._known):
-            for path in kept.keys() - set(logs):
-                del kept[path]
-
-    def look(
-        self, state: LogState, checkpoints: Checkpoints, now_ms: int, *, committed_below: int
-    ) -> Outlook | None:
-        """One log that has settings, None where it has no segments.
-
-        ``committed_below``: an offset, see ``Checkpoints``. Raises SiltstoneError, OSError; see above.
-        """
-        assert state.config is not None
-        segments = list_segments(state.path)
-        if not segments:
-            return None
-        producers = self._producers(state, segments, checkpoints)
-        facts = log_facts(state, checkpoints, segments, producers, committed_below)
-        found = plan.cleanable_range(facts, lag_limits(state.config), now_ms)
-        is_dirty = found.end > found.first_dirty and found.cleanable_bytes > 0
-        is_due = is_dirty and plan.is_eligible(found, state.config.number("min.cleanable.dirty.ratio"))
-        clean = tuple(each for each in segments if each.base_offset < found.clean_end)
-        limit = state.config.integer(LIMIT_SETTING)
-        return Outlook(
-            size=sum(each.size for each in segments),
-            segments=len(segments),
-            range=found,
-            is_dirty=is_dirty,
-            is_due=is_due,
-            horizons=None if is_due else self._horizons(state.path, clean, found.clean_end, now_ms, limit),
-        )
-
-    def _producers(
-        self, state: LogState, segments: list[Segment], checkpoints: Checkpoints
-    ) -> ProducerStates:
-        """The log's end and open transactions, as far as these bound what may be cleaned.
-
-        Only transactions that were open when the active segment was begun do; once these have ended, the
-        active segment need not be read, and its base stands for the log's end.
-        """
-        active, path = segments[-1], state.path
-        base, identity = active.base_offset, (active.base_offset, active.inode)
-        at_base = ProducerStates(base)
-        if checkpoints.cleaner.get(state.where, 0) <= base:
-            if self._settled.get(path) == identity:
-                return at_base
-            if load_producers(path, segments, base).first_open_transaction() is None:
-                self._settled[path] = identity
-                return at_base
-        found = load_producers(path, segments)
-        first = found.first_open_transaction()
-        if first is None or first >= base:
-            self._settled[path] = identity
-        return found
-
-    def _horizons(
-        self, path: Path, segments: tuple[Segment, ...], end: int, now_ms: int, batch_limit: int
-    ) -> Horizons | None:
-        known = self._known.get(path)
-        if known is not None and known.holds(segments, now_ms):
-            return known.horizons
-        if self._room <= 0:
-            return None
-        self._room -= sum(each.size for each in segments)
-        found = find_horizons(segments, end, now_ms, uncovered(path).tombstones_from, batch_limit)
-        self._known[path] = _Known(segments, now_ms, found)
-        return found
-
-
 # What ``siltstone clean --watch`` sees: one log, and all of them at one moment; and both as JSON.
 
-UNCLEANABLE, UNREADABLE, CLEANING, DUE, TOMBSTONES, DIRTY, CHANGING, UP_TO_DATE, SKIPPED = STATES = (
-    "uncleanable",
-    "unreadable",
-    "cleaning",
-    "due",
-    "tombstones",
-    "dirty",
-    "changing",
-    "up_to_date",
-    "skipped",
-)
+STATES = "uncleanable unreadable cleaning due tombstones dirty changing up_to_date skipped".split()
+UNCLEANABLE, UNREADABLE, CLEANING, DUE, TOMBSTONES, DIRTY, CHANGING, UP_TO_DATE, SKIPPED = STATES
 """What a log may be, the most urgent first.
 
 uncleanable: the cleaner gave it up, with the reason; unreadable: it cannot be looked into; cleaning: a
@@ -219,10 +116,8 @@ class WatchedLog:
 
     def to_json(self) -> dict[str, object]:
         """One object; offsets, bytes and times are null where nothing is known."""
-        found, delay_ms, horizon_ms = self.outlook, None, None
-        if found is not None:
-            delay_ms = found.range.delay_ms
-            horizon_ms = None if found.horizons is None else found.horizons.newest_ms
+        found = self.outlook
+        horizons = None if found is None else found.horizons
         return {
             "topic": self.where.topic,
             "partition": self.where.partition,
@@ -240,8 +135,8 @@ class WatchedLog:
             "cleaner_checkpoint": self.checkpoint,
             "first_dirty_offset": None if found is None else found.range.first_dirty,
             "first_uncleanable_offset": None if found is None else found.range.end,
-            "overdue_ms": delay_ms,
-            "delete_horizon_ms": horizon_ms,
+            "overdue_ms": None if found is None else found.range.delay_ms,
+            "delete_horizon_ms": None if horizons is None else horizons.newest_ms,
             "uncleanable_since_ms": None if self.uncleanable is None else self.uncleanable.since_ms,
             "last_cleaning": _cleaning(self.last_cleaning),
             "last_failure": _cleaning(self.last_failure),
@@ -305,15 +200,7 @@ class Seen:
             "at_ms": self.at_ms,
             "directories": [{"path": path, "in_use": used} for path, used in self.directories.items()],
             "logs": [each.to_json() for each in self.logs],
-            "total": {
-                "logs": total.logs,
-                "bytes": total.bytes,
-                "clean_bytes": total.clean_bytes,
-                "dirty_bytes": total.dirty_bytes,
-                "dirty_ratio": round(total.dirty_ratio, 6),
-                "overdue_ms": total.overdue_ms,
-                "states": total.states,
-            },
+            "total": {**asdict(total), "dirty_ratio": round(total.dirty_ratio, 6)},
             "notes": list(self.notes),
             "error": self.error,
         }
@@ -342,7 +229,9 @@ class Watch:
         self._clock = clock
         self.to_the_end = reads_to_the_end(options.high_watermark)
         self._given = gather_policies(open_directories(paths, lock=False), options)
-        self.outlooks = Outlooks()
+        self._settled: dict[Path, tuple[int, int]] = {}
+        self._known: dict[Path, tuple[tuple[Segment, ...], int, Horizons]] = {}
+        self._room = HORIZON_BYTES
         self._metadata: tuple[int, Look] | None = None
         self._has_seen = False
 
@@ -363,7 +252,10 @@ class Watch:
         look = self._open(now_ms)
         refuse_strangers(look.directories)
         meant = self._meant(look)
-        self.outlooks.begin_round(list(meant.values()))
+        self._room = HORIZON_BYTES
+        for kept in (self._settled, self._known):
+            for path in kept.keys() - set(meant.values()):
+                del kept[path]
         topics = {name: look.topic(name) for name in sorted({where.topic for where in meant})}
         logs, notes = list[WatchedLog](), list[str]()
         for directory in look.directories:
@@ -396,24 +288,88 @@ class Watch:
     def _open(self, now_ms: int) -> Look:
         before = self._metadata
         known = before[1] if before is not None and now_ms - before[0] < METADATA_MS else None
-        look = Look(self._paths, Config(static=self._given.static), known)
+        look = Look(self._paths, self._given.settings.broker, known)
         if known is None and look.has_brokers_metadata:
             self._metadata = (now_ms, look)
         return look
 
-    def settled(self, look: Look, topic: TopicFacts, state: LogState) -> LogState:
+    def settled(self, look: Look, topic: TopicDescription, state: LogState) -> LogState:
         """A log with the settings that hold for it, or with the reason why they are not known."""
         by_hand = {**self._given.by_topic.get(topic.name, {}), **self._given.given}
         try:
-            if look.knows_settings_of(topic):
+            if look.settings_of(topic).knows(topic.name):
                 config = look.config_of(topic).over(by_hand)
             elif by_hand:
-                config = look.broker_in_force.over(by_hand)
+                config = look.settings.broker.over(by_hand)
             else:
                 return replace(state, refused=(look.notes_on([topic]) or [NO_SETTINGS])[-1])
             return replace(state, config=refuse_contradictions(config))
         except UsageError as error:
             return replace(state, refused=str(error))
+
+    def outlook(
+        self, state: LogState, checkpoints: Checkpoints, now_ms: int, *, committed_below: int
+    ) -> Outlook | None:
+        """One log that has settings, None where it has no segments.
+
+        ``committed_below``: an offset, see ``Checkpoints``. Raises SiltstoneError, OSError; see above.
+        """
+        assert state.config is not None
+        segments = list_segments(state.path)
+        if not segments:
+            return None
+        producers = self._producers(state, segments, checkpoints)
+        facts = log_facts(state, checkpoints, segments, producers, committed_below)
+        found = plan.cleanable_range(facts, lag_limits(state.config), now_ms)
+        is_due = plan.is_eligible(found, state.config.number("min.cleanable.dirty.ratio"))
+        clean = tuple(each for each in segments if each.base_offset < found.clean_end)
+        limit = state.config.integer(LIMIT_SETTING)
+        return Outlook(
+            size=sum(each.size for each in segments),
+            segments=len(segments),
+            range=found,
+            is_due=is_due,
+            horizons=None if is_due else self._horizons(state.path, clean, found.clean_end, now_ms, limit),
+        )
+
+    def _producers(
+        self, state: LogState, segments: list[Segment], checkpoints: Checkpoints
+    ) -> ProducerStates:
+        """The log's end and open transactions, as far as these bound what may be cleaned.
+
+        Only transactions that were open when the active segment was begun do; once these have ended, the
+        active segment need not be read, and its base stands for the log's end.
+        """
+        active, path = segments[-1], state.path
+        base, identity = active.base_offset, (active.base_offset, active.inode)
+        at_base = ProducerStates(base)
+        if checkpoints.cleaner.get(state.where, 0) <= base:
+            if self._settled.get(path) == identity:
+                return at_base
+            if load_producers(path, segments, base).first_open_transaction() is None:
+                self._settled[path] = identity
+                return at_base
+        found = load_producers(path, segments)
+        first = found.first_open_transaction()
+        if first is None or first >= base:
+            self._settled[path] = identity
+        return found
+
+    def _horizons(
+        self, path: Path, segments: tuple[Segment, ...], end: int, now_ms: int, batch_limit: int
+    ) -> Horizons | None:
+        """The horizons of some segments, looked for again once these have changed or the newest passed."""
+        if path in self._known:
+            before, looked_ms, horizons = self._known[path]
+            newest_ms = horizons.newest_ms
+            if before == segments and (newest_ms is None or not looked_ms < newest_ms <= now_ms):
+                return horizons
+        if self._room <= 0:
+            return None
+        self._room -= sum(segment.size for segment in segments)
+        horizons = find_horizons(segments, end, now_ms, uncovered(path).tombstones_from, batch_limit)
+        self._known[path] = (segments, now_ms, horizons)
+        return horizons
 
 
 class _Seeing:
@@ -427,28 +383,22 @@ class _Seeing:
         self._in_use = files.is_locked(directory.path / LOCK)
         self.notes: list[str] = []
         self._checkpoints = directory.checkpoints()
-        self._uncleanable = self._read_uncleanable()
-        self._cleanings, self._failures = self._read_cleanings()
-
-    def _read_uncleanable(self) -> dict[TopicPartition, Uncleanable]:
+        self._uncleanable: dict[TopicPartition, Uncleanable] = {}
         try:
-            return read_uncleanable(self._directory.path)
+            self._uncleanable = read_uncleanable(directory.path)
         except CorruptFileError as error:
             self.notes.append(str(error))
-            return {}
-
-    def _read_cleanings(self) -> tuple[dict[TopicPartition, Cleaning], dict[TopicPartition, Cleaning]]:
-        done, failed = dict[TopicPartition, Cleaning](), dict[TopicPartition, Cleaning]()
-        for each in read_cleanings(self._directory.path):
-            where = each.result.where
-            if each.result.status == CLEANED:
-                done[where] = each
-                failed.pop(where, None)
+        self._cleanings: dict[TopicPartition, Cleaning] = {}
+        self._failures: dict[TopicPartition, Cleaning] = {}
+        for cleaning in read_cleanings(directory.path):
+            where = cleaning.result.where
+            if cleaning.result.status == CLEANED:
+                self._cleanings[where] = cleaning
+                self._failures.pop(where, None)
             else:
-                failed[where] = each
-        return done, failed
+                self._failures[where] = cleaning
 
-    def log(self, where: TopicPartition, topic: TopicFacts) -> WatchedLog:
+    def log(self, where: TopicPartition, topic: TopicDescription) -> WatchedLog:
         """One log; what is wrong with it is in its state and reason."""
         path = self._directory.partitions[where]
         bare = LogState(where=where, path=path, directory=self._directory, config=None)
@@ -490,7 +440,7 @@ class _Seeing:
             return replace(blank, reason=NO_HIGH_WATERMARK)
         if alone and self._in_use:
             bound = LONG_MAX  # its owner goes by what it has in memory; the entry lags behind
-        found = self._watch.outlooks.look(state, checkpoints, self._now_ms, committed_below=bound)
+        found = self._watch.outlook(state, checkpoints, self._now_ms, committed_below=bound)
         swapped = self._being_swapped(state, blank)
         if swapped is not None:
             return swapped
@@ -501,9 +451,8 @@ class _Seeing:
     def _being_swapped(self, state: LogState, blank: WatchedLog) -> WatchedLog | None:
         """The log in the middle of a swap: what its files are then is nothing to go by."""
         left = interrupted(state.path) if self._in_use else []
-        return (
-            replace(blank, state=CLEANING, reason=f"segments are being swapped ({left[0]})") if left else None
-        )
+        reason = f"segments are being swapped ({left[0]})" if left else ""
+        return replace(blank, state=CLEANING, reason=reason) if left else None
 
     def _verdict(self, path: Path, log: WatchedLog, found: Outlook | None) -> tuple[str, str]:
         """Its state, and the reason where there is one to tell."""
@@ -514,14 +463,15 @@ class _Seeing:
             return CLEANING, f"run {run} is at it, or was killed"
         if found is None:
             return UP_TO_DATE, "the directory holds no segments"
+        is_dirty = found.range.cleanable_bytes > 0
         if found.is_due:
             late = f"overdue by {found.range.delay_ms / 1000:,.0f} s" if found.range.overdue else ""
             return DUE, late
         horizons = found.horizons
         if horizons is not None and horizons.is_due:
             passed = "the delete horizons of all its tombstones have passed"
-            return DUE if found.is_dirty else TOMBSTONES, passed
-        if found.is_dirty:
+            return DUE if is_dirty else TOMBSTONES, passed
+        if is_dirty:
             return DIRTY, ""
         newest_ms = None if horizons is None else horizons.newest_ms
         if newest_ms is not None and newest_ms > self._now_ms:
@@ -533,17 +483,14 @@ def prometheus_text(samples: Iterable[Sample]) -> bytes:
     """``samples`` in Prometheus' text format: HELP and TYPE once a name, then its samples in the order
     given. Needs ``siltstone[server]``."""
     from prometheus_client import CollectorRegistry, Metric, generate_latest
-    from prometheus_client.registry import Collector
 
     families: dict[str, Metric] = {}
     for each in samples:
         family = families.setdefault(each.name, Metric(each.name, each.help, each.type))
         family.add_sample(each.name, dict(each.labels), each.value)
 
-    class Measured(Collector):
+    class Families(CollectorRegistry):
         def collect(self) -> Iterable[Metric]:
             return families.values()
 
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(Measured())
-    return generate_latest(registry)
+    return generate_latest(Families())

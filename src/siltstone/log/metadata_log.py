@@ -298,7 +298,7 @@ class ClusterSettings:
         Raises UsageError for a bad value of a setting that is used.
         """
         broker = self.broker if broker is None else broker
-        return broker.replacing(ConfigSource.DYNAMIC_TOPIC_CONFIG, _in_kafkas_words(self.own(topic)))
+        return broker.over(_in_kafkas_words(self.own(topic)))
 
 
 def _in_kafkas_words(given: Layer) -> dict[str, Setting]:

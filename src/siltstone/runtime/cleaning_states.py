@@ -65,24 +65,43 @@ class Claim:
 
     def check(self) -> None:
         """Raises CleaningAbortedError when the log was asked back."""
-        self._states.check(self)
+        states = self._states
+        with states._changed:
+            if self.is_lost or states._states.get(self.where) != IN_PROGRESS:
+                raise CleaningAbortedError(f"{self.where}: its {states._work} was aborted")
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
         """The log itself is changed within; whoever wants it waits. Raises CleaningAbortedError before."""
         with self._states._changed:
-            self._states.check(self)
+            self.check()
             self.is_changing = True
         try:
             yield
         finally:
             with self._states._changed:
                 self.is_changing = False
-                self._states.let_go(self)
+                self._let_go()
 
     def done(self) -> None:
         """The cleaner is through with the log; twice is once."""
-        self._states.done(self)
+        states = self._states
+        with states._changed:
+            if states._claims.get(self.where) is not self:
+                return
+            del states._claims[self.where]
+            self._let_go()
+            if not self.is_lost:
+                self.is_lost = True
+                states._set(self.where, NONE)
+            states._changed.notify_all()
+
+    def _let_go(self) -> None:
+        """Whoever has waited for the log has it now; under the lock."""
+        state = self._states._states.get(self.where, NONE)
+        if not self.is_lost and state.phase is Phase.ABORTED:
+            self.is_lost = True
+            self._states._set(self.where, paused(state.pauses))
 
 
 class CleaningStates:
@@ -121,37 +140,18 @@ class CleaningStates:
             self._set(where, IN_PROGRESS)
             return claim
 
-    def check(self, claim: Claim) -> None:
-        """Raises CleaningAbortedError when the claim does not hold any more."""
-        with self._changed:
-            if claim.is_lost or self._states.get(claim.where) != IN_PROGRESS:
-                raise CleaningAbortedError(f"{claim.where}: its {self._work} was aborted")
-
-    def let_go(self, claim: Claim) -> None:
-        """Whoever has waited for the log has it now; under the lock."""
-        state = self._states.get(claim.where, NONE)
-        if not claim.is_lost and state.phase is Phase.ABORTED:
-            claim.is_lost = True
-            self._set(claim.where, paused(state.pauses))
-
-    def done(self, claim: Claim) -> None:
-        """See ``Claim.done``."""
-        with self._changed:
-            if self._claims.get(claim.where) is not claim:
-                return
-            del self._claims[claim.where]
-            self.let_go(claim)
-            if not claim.is_lost:
-                claim.is_lost = True
-                self._set(claim.where, NONE)
-            self._changed.notify_all()
-
     # Those who keep it away
 
     def abort(self, where: TopicPartition) -> None:
         """Take the log away from a cleaner that has it, without waiting and without a pause."""
         with self._changed:
             self._abort(where, pauses=0)
+
+    def abort_all(self) -> None:
+        """The same for every log that is claimed."""
+        with self._changed:
+            for where in self._claims:
+                self._abort(where, pauses=0)
 
     def abort_and_pause(self, where: TopicPartition) -> None:
         """No cleaner has the log when this returns, nor will one before ``resume``.

@@ -46,8 +46,7 @@ from siltstone.log.names import CLUSTER_METADATA, COMPACTED, TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.runtime.cleaning_states import Claim
 from siltstone.runtime.engines import EngineUse, LogService
-from siltstone.runtime.manager import LogManager
-from siltstone.runtime.metrics import Sample
+from siltstone.runtime.manager import LogManager, Sample
 from siltstone.runtime.topic_names import find_topic, namespace_of, persistent_name
 
 # What came of a log's compactions, kept beside its ledger (Pulsar's ``LongRunningProcessStatus``).

@@ -12,14 +12,12 @@ import abc
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, Self, TypeVar, cast
 
 from siltstone.base.errors import EngineError, SiltstoneError
-from siltstone.log.names import TopicPartition
 from siltstone.runtime.cleaning_states import CleaningStates
-from siltstone.runtime.manager import LogManager
-from siltstone.runtime.metrics import Sample
+from siltstone.runtime.manager import LogManager, Sample
 
 Started = TypeVar("Started")
 _logger = logging.getLogger("siltstone.cleaner")
@@ -68,20 +66,20 @@ class KeptEngine(Generic[Started]):
 
 
 class EngineUse(Generic[Started]):
-    """The kept engine as one run sees it: ``engine`` has all that an engine has, and every call is watched.
+    """The kept engine as one run sees it: has all that an engine has, and every call is watched.
 
-    ``lost``: why it was lost in this run, None while it was not. ``started``: whether it was there, so that
-    what it was given may be why it was lost.
+    ``engine``: itself, by the engine's type. ``lost``: why it was lost in this run, None while it was not.
+    ``started``: whether it was there, so that what it was given may be why it was lost.
     """
 
     def __init__(self, kept: KeptEngine[Started]) -> None:
         self._kept = kept
         self.lost: Exception | None = None
         self.started = False
-        self.engine = cast(Started, _Watched(self))
+        self.engine = cast(Started, self)
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[Started]:
+    def _watched(self) -> Iterator[Started]:
         """Whatever an engine raises that is not about a log is its own end; Java's sockets raise OSErrors."""
         engine = None
         try:
@@ -92,36 +90,29 @@ class EngineUse(Generic[Started]):
             if isinstance(error, SiltstoneError) and not isinstance(error, EngineError):
                 raise
             self.lost = error
+            if engine is None and isinstance(error, EngineError):
+                raise
             if engine is not None:
                 self._kept.lose(engine)
-            if isinstance(error, EngineError) and engine is None:
-                raise
-            said = error if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
-            raise EngineError(f"the engine was lost: {said}") from error
-
-
-class _Watched:
-    """Stands for an engine of either kind: asks the kept one, within ``EngineUse.watched``."""
-
-    def __init__(self, use: EngineUse[Any]) -> None:
-        self._use = use
+            reason = error if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+            raise EngineError(f"the engine was lost: {reason}") from error
 
     def __getattr__(self, name: str) -> Any:
-        with self._use.watched() as engine:
-            found = getattr(engine, name)
-        if not callable(found):
-            return found
+        with self._watched() as engine:
+            attribute = getattr(engine, name)
+        if not callable(attribute):
+            return attribute
 
         def call(*arguments: Any) -> Any:
-            with self._use.watched():
-                answer = found(*arguments)
+            with self._watched():
+                answer = attribute(*arguments)
             return self._one_by_one(answer) if isinstance(answer, Iterator) else answer
 
         return call
 
     def _one_by_one(self, answers: Iterator[Any]) -> Iterator[Any]:
         while True:
-            with self._use.watched():
+            with self._watched():
                 try:
                     answer = next(answers)
                 except StopIteration:
@@ -132,10 +123,8 @@ class _Watched:
 class LogService(abc.ABC, Generic[Started]):
     """Works on the logs of ``manager`` with the engine that ``engine`` makes and ``stop_engine`` closes.
 
-    ``states`` say who has a log, and that it is asked back. A subclass keeps those that it has in ``_held``.
+    ``states`` say who has a log, and that it is asked back.
     """
-
-    _held: Collection[TopicPartition]
 
     def __init__(
         self,
@@ -168,10 +157,8 @@ class LogService(abc.ABC, Generic[Started]):
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            held = list(self._held)
         if abort:
-            for where in held:
-                self._states.abort(where)
+            self._states.abort_all()
             self._engine.close()
         self._end_work()
         self._engine.close()

@@ -17,16 +17,15 @@ import contextlib
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
-from siltstone.base.config import Config, LogConfig
+from siltstone.base.config import Config
 from siltstone.base.errors import (
     DirectoryRefusedError,
     LogError,
@@ -37,38 +36,290 @@ from siltstone.base.errors import (
 )
 from siltstone.base.records.fetch_results import MessageSetSend, MultiMessageSetSend
 from siltstone.log import names
-from siltstone.log.directory import LogDirectory, refuse_strangers
+from siltstone.log.directory import refuse_strangers
 from siltstone.log.fetch import READ_UNCOMMITTED
 from siltstone.log.ledger.store import settle
 from siltstone.log.names import CLUSTER_METADATA, META_PROPERTIES, TopicPartition
 from siltstone.log.partition import Background, PartitionLog
 from siltstone.log.recovery.partition import recover_partition
 from siltstone.runtime.cleaning_states import CleaningStates
-from siltstone.runtime.metrics import Sample, samples
 from siltstone.runtime.served_directory import ServedDirectory, Uncleanable
 from siltstone.runtime.topic_names import RandomBytes, deleted_directory, new_id, partition_metadata
 from siltstone.runtime.topics import Topics
 from siltstone.runtime.upkeep import Scheduler, Ticker, Upkeep
 
-# The logs of several directories, and where each of them is: the half of ``LogManager`` that finds them.
+if TYPE_CHECKING:
+    from siltstone.runtime.engines import LogService
+
+GAUGE = "gauge"
 
 
-class ServedLogs:
-    """What ``LogManager`` is built on; nobody opens it by itself.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One number. ``type`` and ``help`` are the same for all samples of a name."""
 
-    ``directories``: those in service; ``topics``; ``cleaning``: which logs a cleaner has, and from which it
-    is kept away; ``compacting``: the same of compactions beside the originals.
+    name: str
+    value: float
+    help: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    type: str = GAUGE
+
+
+_HELP = {
+    "logmanager_offlinelogdirectorycount": "Log directories that are out of service.",
+    "logmanager_logdirectoryoffline": "1 where the log directory is out of service, else 0.",
+    "log_size": "Bytes of the log's .log files.",
+    "log_numlogsegments": "Segments of the log.",
+    "log_logstartoffset": "The first offset that may be read.",
+    "log_logendoffset": "The offset behind the last record.",
+}
+
+
+def _sample(name: str, value: int, **labels: str) -> Sample:
+    return Sample(name=f"kafka_log_{name}", value=value, help=_HELP[name], labels=labels)
+
+
+# Taking several log directories into service: each claimed, all of one broker, each with its identity.
+
+
+def claim_all(
+    paths: Sequence[Path], config: Config, random_bytes: RandomBytes, only: TopicPartition | None
+) -> tuple[list[ServedDirectory], dict[Path, str]]:
+    """Claim the directories; those that the disk refuses come back with the reason.
+
+    One that is new gets a ``meta.properties``, unless it is there for ``only`` one partition. Raises
+    SiltstoneError when one is locked or another broker's, and StorageError when none is left.
+    """
+    if only is not None and only.topic == CLUSTER_METADATA:
+        raise DirectoryRefusedError(f"{only}: the log of a broker's metadata is never opened for a change")
+    served: list[ServedDirectory] = []
+    offline: dict[Path, str] = {}
+    try:
+        for path in paths:
+            try:
+                place = files.stat(path).place if files.is_directory(path) else None
+                for each in served:
+                    if each.directory.place == place:
+                        raise DirectoryRefusedError(
+                            f"{path} and {each.path} are one log directory; name it once"
+                        )
+                served.append(ServedDirectory.claim(path, only=only))
+            except OSError as error:
+                offline[path] = f"{error.strerror or error}"
+                _logger.error("%s: offline: %s", path, offline[path])
+        refuse_strangers([each.directory for each in served])
+        if only is None:
+            _settle_identity(served, config.integer("node.id"), random_bytes)
+    except BaseException:
+        for each in served:
+            each.directory.close()
+        raise
+    serving = [each for each in served if each.offline is None]
+    offline.update({each.path: each.offline for each in served if each.offline is not None})
+    if not serving:
+        reasons = "; ".join(f"{path}: {why}" for path, why in offline.items())
+        raise StorageError(f"no log directory can be used: {reasons}")
+    return serving, offline
+
+
+def _settle_identity(served: Sequence[ServedDirectory], node_id: int, random_bytes: RandomBytes) -> None:
+    """Write ``meta.properties`` where there is none, in the form of a KRaft broker's (version 1).
+
+    Cluster and node are those of the directories that have one, else new. ``node_id`` -1: not said. The log
+    of the broker's metadata is not served. Raises DirectoryRefusedError where a directory is another node's.
+    """
+    cluster, node, missing = None, None, []
+    for each in served:
+        partitions = each.directory.partitions
+        each.directory.partitions = {w: path for w, path in partitions.items() if w.topic != CLUSTER_METADATA}
+        properties = each.directory.properties()
+        if not properties:
+            missing.append(each)
+        cluster = cluster or properties.get("cluster.id")
+        node = node or properties.get("node.id") or properties.get("broker.id")
+    if node is not None and node_id >= 0 and node != str(node_id):
+        raise DirectoryRefusedError(f"the directories are those of node {node}, not of node.id={node_id}")
+    cluster = cluster or new_id(random_bytes)
+    lines = f"#\nversion=1\ncluster.id={cluster}\nnode.id={node or max(node_id, 0)}\ndirectory.id="
+    for each in missing:
+        try:
+            files.replace(each.path / META_PROPERTIES, f"{lines}{new_id(random_bytes)}\n".encode())
+        except OSError as error:
+            each.go_offline(f"{error.strerror or error}")
+
+
+_BACKGROUND_THREADS = 2
+_CHUNKS_PER_THREAD = 8
+_logger = logging.getLogger("siltstone")
+
+
+class LogManager:
+    """Logs of some directories, open for appending. Use ``open``; close it, or use it as a context.
+
+    ``topics``: make, change and delete topics. ``directories``: those in service; ``offline``: directories
+    that are not, and why. ``config``: the broker's settings. ``changing``: held by whoever makes or deletes
+    partitions. ``cleaning``: which logs a cleaner has, and from which it is kept away; ``compacting``: the
+    same of compactions beside the originals. ``attendants``: told of other settings, and closed before the
+    logs are.
     """
 
-    topics: Topics
-
-    def __init__(self, directories: Sequence[ServedDirectory], offline: Mapping[Path, str]) -> None:
+    def __init__(
+        self,
+        directories: Sequence[ServedDirectory],
+        offline: Mapping[Path, str],
+        *,
+        config: Config,
+        clock: Clock,
+        background: Background | None,
+        random_bytes: RandomBytes,
+        only: TopicPartition | None,
+    ) -> None:
         self.directories = tuple(directories)
         self._unopened = dict(offline)
+        self.config, self.clock, self.only = config, clock, only
+        self._random_bytes = random_bytes
         self.cleaning = CleaningStates()
         self.compacting = CleaningStates("compaction")
         for served in self.directories:
             served.when_offline = self._take_from_cleaner
+        self.changing = threading.RLock()
+        self._closed = False
+        self._ticker: Ticker | None = None
+        self._pool = ThreadPoolExecutor(_BACKGROUND_THREADS, thread_name_prefix="siltstone-background")
+        self._background = background or self._in_background
+        self.scheduler = Scheduler()
+        self.topics = Topics(self, random_bytes)
+        self.upkeep = Upkeep(self)
+        self.attendants: list[LogService[Any]] = []
+
+    @classmethod
+    def open(
+        cls,
+        directories: Sequence[Path | str],
+        *,
+        config: Config | None = None,
+        clock: Clock | None = None,
+        background: Background | None = None,
+        random_bytes: RandomBytes = secrets.token_bytes,
+        only: TopicPartition | None = None,
+    ) -> LogManager:
+        """Claim the directories (made where they are not there), recover and open their logs.
+
+        ``config`` is the broker's; ``background`` runs what can wait (a small pool of threads, unless
+        given); ``only``: nothing but this one partition. Raises DirectoryLockedError, DirectoryRefusedError,
+        NotALogDirectoryError, CorruptFileError, and StorageError when no directory can be used.
+        """
+        config = config or Config()
+        served, offline = claim_all([Path(each) for each in directories], config, random_bytes, only)
+        manager = cls(
+            served,
+            offline,
+            config=config,
+            clock=clock or SystemClock(),
+            background=background,
+            random_bytes=random_bytes,
+            only=only,
+        )
+        try:
+            manager._load()
+        except BaseException:
+            manager._abandon()
+            raise
+        return manager
+
+    def _load(self) -> None:
+        self.topics.load()
+
+        def load(served: ServedDirectory) -> None:
+            try:
+                served.take_marker()
+                self.topics.sort_out(served)
+                self._open_logs(served)
+                served.drop_strange_entries()
+            except StorageError:
+                pass
+            except OSError as error:
+                served.go_offline(f"{error.strerror or error}")
+
+        with ThreadPoolExecutor(max(len(self.directories), 1)) as pool:
+            list(pool.map(load, self.directories))
+        self.topics.finish()
+        for where in self:
+            self._settings_hold(self[where])
+
+    def _abandon(self) -> None:
+        """Let go of everything as if the process had been killed: no marker, no checkpoint."""
+        for served in self.directories:
+            served.go_offline("the start failed")
+        self._end_threads()
+
+    def _in_background(self, task: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                task()
+            except SiltstoneError as error:
+                _logger.warning("%s", error)
+                self.upkeep.take_failed_offline()
+
+        self._pool.submit(run)
+
+    # Opening partitions. A log that cannot be served is refused with the reason and the others are opened
+    # (Kafka would stop); an error of the disk itself takes the whole directory offline.
+
+    def _open_logs(self, served: ServedDirectory) -> None:
+        """Open all partitions of a directory, many side by side, into its ``logs`` and ``refused``.
+
+        The directory's own state of cleanliness holds for all of them. Raises OSError.
+        """
+
+        def open_some(some: Sequence[tuple[TopicPartition, Path]]) -> None:
+            for where, path in some:
+                try:
+                    served.logs[where] = self._open_log(
+                        where,
+                        path,
+                        clean=served.was_clean,
+                        recovery_point=served.recovery_point(where),
+                        log_start=served.log_start(where),
+                    )
+                except SiltstoneError as error:
+                    served.refused[where] = str(error)
+
+        threads = self.config.integer("num.recovery.threads.per.data.dir")
+        partitions = sorted(served.directory.partitions.items())
+        size = max(-(-len(partitions) // (threads * _CHUNKS_PER_THREAD)), 1)
+        chunks = [partitions[start : start + size] for start in range(0, len(partitions), size)]
+        with ThreadPoolExecutor(threads, thread_name_prefix="siltstone-open") as pool:
+            list(pool.map(open_some, chunks))
+
+    def _open_log(
+        self,
+        where: TopicPartition,
+        directory: Path,
+        *,
+        clean: bool,
+        recovery_point: int = 0,
+        log_start: int = 0,
+    ) -> PartitionLog:
+        """Recover a partition directory and open it; an empty one gets its first segment.
+
+        Raises CorruptFileError for a log that cannot be served, OSError.
+        """
+        config = self.topics.log_config(where.topic)
+        recovered = recover_partition(
+            directory,
+            clean=clean,
+            recovery_point=recovery_point,
+            log_start=log_start,
+            config=config,
+            now_ms=self.clock.now_ms(),
+        )
+        for note in (*recovered.notes, *recovered.damage):
+            _logger.warning("%s: %s", directory, note)
+        settle(directory, recovered.log_end_offset)
+        return PartitionLog(where, recovered, config, self.clock, background=self._background)
+
+    # Which logs there are, and in which directories
 
     def _take_from_cleaner(self, served: ServedDirectory) -> None:
         for where in list(served.logs):
@@ -172,298 +423,6 @@ class ServedLogs:
         with served.failing():
             return served.clear_uncleanable(where)
 
-
-# Taking several log directories into service: each claimed, all of one broker, each with its identity.
-
-
-def claim_all(
-    paths: Sequence[Path], config: Config, random_bytes: RandomBytes, only: TopicPartition | None
-) -> tuple[list[ServedDirectory], dict[Path, str]]:
-    """Claim the directories; those that the disk refuses come back with the reason.
-
-    One that is new gets a ``meta.properties``, unless it is there for ``only`` one partition. Raises
-    SiltstoneError when one is locked or another broker's, and StorageError when none is left.
-    """
-    if only is not None and only.topic == CLUSTER_METADATA:
-        raise DirectoryRefusedError(f"{only}: the log of a broker's metadata is never opened for a change")
-    served: list[ServedDirectory] = []
-    offline: dict[Path, str] = {}
-    try:
-        for path in paths:
-            try:
-                _refuse_twice(path, served)
-                served.append(ServedDirectory.claim(path, only=only))
-            except OSError as error:
-                offline[path] = f"{error.strerror or error}"
-                _logger.error("%s: offline: %s", path, offline[path])
-        refuse_strangers([each.directory for each in served])
-        if only is None:
-            _settle_identity(served, config.integer("node.id"), random_bytes)
-    except BaseException:
-        for each in served:
-            each.directory.close()
-        raise
-    serving = [each for each in served if each.offline is None]
-    offline.update({each.path: each.offline for each in served if each.offline is not None})
-    if not serving:
-        raise StorageError(f"no log directory can be used: {_said(offline)}")
-    return serving, offline
-
-
-def _refuse_twice(path: Path, served: Sequence[ServedDirectory]) -> None:
-    """As a broker refuses a directory that ``log.dirs`` names twice, be it by two paths. Raises
-    DirectoryRefusedError, OSError."""
-    if files.is_directory(path):
-        place = files.stat(path).place
-        for each in served:
-            if each.directory.place == place:
-                raise DirectoryRefusedError(f"{path} and {each.path} are one log directory; name it once")
-
-
-def _said(offline: dict[Path, str]) -> str:
-    return "; ".join(f"{path}: {why}" for path, why in offline.items())
-
-
-def _settle_identity(served: Iterable[ServedDirectory], node_id: int, random_bytes: RandomBytes) -> None:
-    for each in served:
-        partitions = each.directory.partitions
-        for where in [where for where in partitions if where.topic == CLUSTER_METADATA]:
-            del partitions[where]
-    new = properties_for([each.directory for each in served], node_id, random_bytes)
-    for each in served:
-        if each.path in new:
-            try:
-                files.replace(each.path / META_PROPERTIES, new[each.path])
-            except OSError as error:
-                each.go_offline(f"{error.strerror or error}")
-
-
-def properties_for(
-    directories: Iterable[LogDirectory], node_id: int, random_bytes: RandomBytes
-) -> dict[Path, bytes]:
-    """``meta.properties`` for the directories that have none, in the form of a KRaft broker's (version 1).
-
-    Cluster and node are those of the directories that have one, else new. ``node_id`` -1: not said. Raises
-    DirectoryRefusedError where a directory is another node's.
-    """
-    cluster, node, missing = None, None, []
-    for directory in directories:
-        found = directory.properties()
-        if not found:
-            missing.append(directory.path)
-        cluster = cluster or found.get("cluster.id")
-        node = node or found.get("node.id") or found.get("broker.id")
-    if node is not None and node_id >= 0 and node != str(node_id):
-        raise DirectoryRefusedError(f"the directories are those of node {node}, not of node.id={node_id}")
-    cluster = cluster or new_id(random_bytes)
-    node = node or str(max(node_id, 0))
-    lines = f"#\nversion=1\ncluster.id={cluster}\nnode.id={node}\ndirectory.id="
-    return {path: f"{lines}{new_id(random_bytes)}\n".encode() for path in missing}
-
-
-# Opening partitions: brought into order, then handed to ``PartitionLog``; many of a directory side by side.
-#
-# A log that cannot be served is refused with the reason and the others are opened (Kafka would stop); an
-# error of the disk itself takes the whole directory offline.
-
-_CHUNKS_PER_THREAD = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What every log is handed: its settings by topic, the clock, and who runs what can wait."""
-
-    config_of: Callable[[str], LogConfig]
-    clock: Clock
-    background: Background
-
-
-def open_log(
-    where: TopicPartition,
-    directory: Path,
-    surroundings: Surroundings,
-    *,
-    clean: bool,
-    recovery_point: int = 0,
-    log_start: int = 0,
-) -> PartitionLog:
-    """Bring a partition directory into order and open it; an empty one gets its first segment.
-
-    Raises CorruptFileError for a log that cannot be served, OSError.
-    """
-    config = surroundings.config_of(where.topic)
-    recovered = recover_partition(
-        directory,
-        clean=clean,
-        recovery_point=recovery_point,
-        log_start=log_start,
-        config=config,
-        now_ms=surroundings.clock.now_ms(),
-    )
-    for odd in (*recovered.notes, *recovered.damage):
-        _logger.warning("%s: %s", directory, odd)
-    settle(directory, recovered.log_end_offset)
-    return PartitionLog(where, recovered, config, surroundings.clock, background=surroundings.background)
-
-
-def open_logs(served: ServedDirectory, surroundings: Surroundings, threads: int) -> None:
-    """Open all partitions of a directory into its ``logs`` and ``refused``. Raises OSError.
-
-    The directory's own state of cleanliness holds for all of them.
-    """
-
-    def open_some(some: Sequence[tuple[TopicPartition, Path]]) -> None:
-        for where, path in some:
-            try:
-                served.logs[where] = open_log(
-                    where,
-                    path,
-                    surroundings,
-                    clean=served.was_clean,
-                    recovery_point=served.recovery_point(where),
-                    log_start=served.log_start(where),
-                )
-            except SiltstoneError as error:
-                served.refused[where] = str(error)
-
-    partitions = sorted(served.directory.partitions.items())
-    size = max(-(-len(partitions) // (threads * _CHUNKS_PER_THREAD)), 1)
-    chunks = [partitions[start : start + size] for start in range(0, len(partitions), size)]
-    with ThreadPoolExecutor(threads, thread_name_prefix="siltstone-open") as pool:
-        for done in [pool.submit(open_some, chunk) for chunk in chunks]:
-            done.result()
-
-
-_BACKGROUND_THREADS = 2
-_logger = logging.getLogger("siltstone")
-
-
-class Attendant(Protocol):
-    """Who works on a manager's logs in threads of its own, such as the cleaner."""
-
-    def settings_changed(self) -> None:
-        """The broker's settings are others now."""
-
-    def close(self) -> None:
-        """The manager is about to close: let go of all logs."""
-
-    def samples(self) -> list[Sample]:
-        """What it is measured by; see ``runtime.metrics``."""
-
-
-class LogManager(ServedLogs):
-    """Logs of some directories, open for appending. Use ``open``; close it, or use it as a context.
-
-    ``topics``: make, change and delete topics. ``directories``: those in service; ``offline``: directories
-    that are not, and why. ``config``: the broker's settings. ``changing``: held by whoever makes or
-    deletes partitions. ``cleaning``: see ``ServedLogs``. ``attendants``: told of other settings, and closed
-    before the logs are.
-    """
-
-    def __init__(
-        self,
-        directories: Sequence[ServedDirectory],
-        offline: Mapping[Path, str],
-        *,
-        config: Config,
-        clock: Clock,
-        background: Background | None,
-        random_bytes: RandomBytes,
-        only: TopicPartition | None,
-    ) -> None:
-        super().__init__(directories, offline)
-        self.config = config
-        self.clock = clock
-        self.only = only
-        self._random_bytes = random_bytes
-        self.changing = threading.RLock()
-        self._closed = False
-        self._ticker: Ticker | None = None
-        self._pool: ThreadPoolExecutor | None = None
-        if background is None:
-            self._pool = ThreadPoolExecutor(_BACKGROUND_THREADS, thread_name_prefix="siltstone-background")
-            background = self._in_background
-        self.scheduler = Scheduler()
-        self.topics = Topics(self, random_bytes)
-        self._surroundings = Surroundings(
-            config_of=self.topics.log_config, clock=clock, background=background
-        )
-        self.upkeep = Upkeep(self.directories, self.scheduler, config, clock, self.cleaning)
-        self.attendants: list[Attendant] = []
-
-    @classmethod
-    def open(
-        cls,
-        directories: Sequence[Path | str],
-        *,
-        config: Config | None = None,
-        clock: Clock | None = None,
-        background: Background | None = None,
-        random_bytes: RandomBytes = secrets.token_bytes,
-        only: TopicPartition | None = None,
-    ) -> LogManager:
-        """Claim the directories (made where they are not there), recover and open their logs.
-
-        ``config`` is the broker's; ``background`` runs what can wait (a small pool of threads, unless
-        given); ``only``: nothing but this one partition. Raises DirectoryLockedError, DirectoryRefusedError,
-        NotALogDirectoryError, CorruptFileError, and StorageError when no directory can be used.
-        """
-        config = config or Config()
-        served, offline = claim_all([Path(each) for each in directories], config, random_bytes, only)
-        manager = cls(
-            served,
-            offline,
-            config=config,
-            clock=clock or SystemClock(),
-            background=background,
-            random_bytes=random_bytes,
-            only=only,
-        )
-        try:
-            manager._load()
-        except BaseException:
-            manager._abandon()
-            raise
-        return manager
-
-    def _load(self) -> None:
-        self.topics.load()
-        threads = self.config.integer("num.recovery.threads.per.data.dir")
-
-        def load(served: ServedDirectory) -> None:
-            try:
-                served.take_marker()
-                self.topics.sort_out(served)
-                open_logs(served, self._surroundings, threads)
-                served.drop_strange_entries()
-            except StorageError:
-                pass
-            except OSError as error:
-                served.go_offline(f"{error.strerror or error}")
-
-        with ThreadPoolExecutor(max(len(self.directories), 1)) as pool:
-            list(pool.map(load, self.directories))
-        self.topics.finish()
-        for where in self:
-            self._settings_hold(self[where])
-
-    def _abandon(self) -> None:
-        """Let go of everything as if the process had been killed: no marker, no checkpoint."""
-        for served in self.directories:
-            served.go_offline("the start failed")
-        self._end_threads()
-
-    def _in_background(self, task: Callable[[], None]) -> None:
-        assert self._pool is not None
-        self._pool.submit(self._run_quietly, task)
-
-    def _run_quietly(self, task: Callable[[], None]) -> None:
-        try:
-            task()
-        except SiltstoneError as error:
-            _logger.warning("%s", error)
-            self.upkeep.take_failed_offline()
-
     # Making and deleting partitions
 
     def get_or_create(self, where: TopicPartition) -> PartitionLog:
@@ -506,7 +465,7 @@ class LogManager(ServedLogs):
                 if topic_id and not files.exists(path / names.PARTITION_METADATA):
                     files.replace(path / names.PARTITION_METADATA, partition_metadata(topic_id))
                 files.sync_directory(served.path)
-                log = open_log(where, path, self._surroundings, clean=True)
+                log = self._open_log(where, path, clean=True)
             served.directory.partitions[where] = path
             served.logs[where] = log
             self._settings_hold(log)
@@ -578,7 +537,7 @@ class LogManager(ServedLogs):
         for served in self.serving():
             for where, log in list(served.logs.items()):
                 if topic is None or where.topic == topic:
-                    log.update_config(self._surroundings.config_of(where.topic))
+                    log.update_config(self.topics.log_config(where.topic))
                     self._settings_hold(log)
 
     def update_config(self, config: Config) -> None:
@@ -604,9 +563,27 @@ class LogManager(ServedLogs):
             self._ticker = Ticker(self.tick, self.scheduler, self.clock)
 
     def samples(self) -> list[Sample]:
-        """What all of it is measured by: logs, directories, attendants; see ``runtime.metrics``."""
-        own = samples(self.serving(), self.offline)
-        return own + [sample for attendant in self.attendants for sample in attendant.samples()]
+        """The numbers of directories and of the logs of those in service, with the names that exporters give
+        Kafka's MBeans; those of attendants, such as the cleaner, behind them.
+
+        Takes no lock of a log: each log's numbers are of one view. A log that is offline has none.
+        """
+        offline = self.offline
+        directories = {**dict.fromkeys(offline, 1), **{served.path: 0 for served in self.serving()}}
+        found = [_sample("logmanager_offlinelogdirectorycount", len(offline))]
+        for path, is_offline in sorted(directories.items()):
+            found.append(_sample("logmanager_logdirectoryoffline", is_offline, logDirectory=str(path)))
+        for log in (log for served in self.serving() for _, log in sorted(served.logs.items())):
+            view, labels = log.view, {"topic": log.where.topic, "partition": str(log.where.partition)}
+            if log.offline is None:
+                sizes = [view.size_of(number) for number in range(len(view.segments))]
+                found += [
+                    _sample("log_size", sum(sizes), **labels),
+                    _sample("log_numlogsegments", len(sizes), **labels),
+                    _sample("log_logstartoffset", view.log_start_offset, **labels),
+                    _sample("log_logendoffset", view.log_end_offset, **labels),
+                ]
+        return found + [sample for attendant in self.attendants for sample in attendant.samples()]
 
     def flush(self) -> None:
         """Make everything that was appended durable. Raises StorageError."""
@@ -637,13 +614,10 @@ class LogManager(ServedLogs):
     def _end_threads(self) -> None:
         if self._ticker is not None:
             self._ticker.stop()
-        if self._pool is not None:
-            self._pool.shutdown()
+        self._pool.shutdown()
 
     def __enter__(self) -> LogManager:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

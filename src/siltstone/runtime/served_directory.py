@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from siltstone.base import files
 from siltstone.base.errors import CorruptFileError, StorageError
 from siltstone.log import names
@@ -41,7 +43,6 @@ from siltstone.log.partition import PartitionLog
 # Nothing but the cleaner goes by it: such a log is appended to, read and retained as any other.
 
 UNCLEANABLE_FILE = "siltstone-uncleanable.json"
-_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,54 +53,57 @@ class Uncleanable:
     since_ms: int
 
 
+class _Row(msgspec.Struct, frozen=True):
+    topic: str
+    partition: int
+    since_ms: int
+    reason: str
+
+
+class _Listing(msgspec.Struct, frozen=True, tag_field="version", tag=1):
+    partitions: list[_Row]
+
+
 def read_uncleanable(directory: Path) -> dict[TopicPartition, Uncleanable]:
     """What a log directory's file says; empty without one. Raises CorruptFileError, OSError."""
     path = directory / UNCLEANABLE_FILE
     try:
-        raw = files.read_bytes(path)
+        listing = msgspec.convert(json.loads(files.read_bytes(path)), _Listing)
     except FileNotFoundError:
         return {}
-    try:
-        found = json.loads(raw)
-        if found["version"] != _VERSION:
-            raise ValueError(f"version {found['version']}; only {_VERSION} is known")
-        return {
-            TopicPartition(str(row["topic"]), int(row["partition"])): Uncleanable(
-                reason=str(row["reason"]), since_ms=int(row["since_ms"])
-            )
-            for row in found["partitions"]
-        }
-    except (ValueError, OverflowError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptFileError(str(path), 0, f"no list of uncleanable partitions ({error})") from None
+    return {
+        TopicPartition(row.topic, row.partition): Uncleanable(reason=row.reason, since_ms=row.since_ms)
+        for row in listing.partitions
+    }
 
 
-def write_uncleanable(directory: Path, found: Mapping[TopicPartition, Uncleanable]) -> None:
+def write_uncleanable(directory: Path, uncleanable: Mapping[TopicPartition, Uncleanable]) -> None:
     """Replace the file, durably; without any partition there is none. Raises OSError."""
     path = directory / UNCLEANABLE_FILE
-    if found:
+    if uncleanable:
         rows = [
-            {
-                "topic": where.topic,
-                "partition": where.partition,
-                "since_ms": each.since_ms,
-                "reason": each.reason,
-            }
-            for where, each in sorted(found.items())
+            _Row(where.topic, where.partition, why.since_ms, why.reason)
+            for where, why in sorted(uncleanable.items())
         ]
-        files.replace(path, (json.dumps({"version": _VERSION, "partitions": rows}, indent=1) + "\n").encode())
+        text = json.dumps(msgspec.to_builtins(_Listing(rows)), indent=1)  # a reason may name any path
+        files.replace(path, f"{text}\n".encode())
     elif files.exists(path):
         files.unlink(path)
         files.sync_directory(directory)
 
 
-def mark_uncleanable(directory: Path, where: TopicPartition, reason: str, now_ms: int) -> None:
+def mark_uncleanable(directory: Path, where: TopicPartition, reason: str, now_ms: int) -> Uncleanable:
     """Add a partition, or give it another reason; the first one's time stays. Raises OSError.
 
-    For a cleaner that works on a directory that nobody serves; ``ServedDirectory`` has its own.
+    For a cleaner that works on a directory that is not served; ``ServedDirectory`` has its own.
     """
-    found = _read_or_begin_anew(directory)
-    since_ms = found[where].since_ms if where in found else now_ms
-    write_uncleanable(directory, {**found, where: Uncleanable(reason=reason, since_ms=since_ms)})
+    listed = _read_or_begin_anew(directory)
+    since_ms = listed[where].since_ms if where in listed else now_ms
+    uncleanable = Uncleanable(reason=reason, since_ms=since_ms)
+    write_uncleanable(directory, {**listed, where: uncleanable})
+    return uncleanable
 
 
 def clear_uncleanable(directory: Path, where: TopicPartition) -> bool:
@@ -145,17 +149,17 @@ class ServedDirectory:
         self._kept: dict[str, dict[TopicPartition, int]] = {}
         self.uncleanable: dict[TopicPartition, Uncleanable] = {}
         self.when_offline: Callable[[ServedDirectory], None] = lambda served: None
+        self._read_checkpoints()
 
     @classmethod
     def claim(cls, path: Path, *, only: TopicPartition | None = None) -> ServedDirectory:
         """Claim a directory; nothing in it is touched yet. Raises SiltstoneError, OSError."""
-        served = cls(LogDirectory.claim(path, only=only))
+        directory = LogDirectory.claim(path, only=only)
         try:
-            served._read_checkpoints()
+            return cls(directory)
         except BaseException:
-            served.directory.close()
+            directory.close()
             raise
-        return served
 
     def take_marker(self) -> None:
         """Take the clean-shutdown marker away, durably: from here on a crash is a crash. Raises OSError."""
@@ -264,9 +268,8 @@ class ServedDirectory:
     def mark_uncleanable(self, where: TopicPartition, reason: str, now_ms: int) -> None:
         """The cleaner is to leave a partition alone, durably. Raises OSError."""
         with self._lock:
-            mark_uncleanable(self.path, where, reason, now_ms)
-            since_ms = self.uncleanable[where].since_ms if where in self.uncleanable else now_ms
-            self.uncleanable = {**self.uncleanable, where: Uncleanable(reason=reason, since_ms=since_ms)}
+            listed = mark_uncleanable(self.path, where, reason, now_ms)
+            self.uncleanable = {**self.uncleanable, where: listed}
 
     def clear_uncleanable(self, where: TopicPartition) -> bool:
         """It may be cleaned again, durably; False when it was not listed. Raises OSError."""
@@ -290,14 +293,10 @@ class ServedDirectory:
             listed = read_uncleanable(self.path)
             if listed.keys() - here:
                 write_uncleanable(self.path, {where: listed[where] for where in listed if where in here})
-        path = self.path / names.CLEANER_CHECKPOINT
-        try:
-            cleaner = read_checkpoint(path)
-        except CorruptFileError:
-            return
+        cleaner = self._read_cleaner_checkpoint()
         kept = {where: at for where, at in cleaner.items() if where in here}
         if kept != cleaner:
-            write_checkpoint(path, kept)
+            write_checkpoint(self.path / names.CLEANER_CHECKPOINT, kept)
 
     def forget(self, where: TopicPartition) -> None:
         """A partition is not here any more: its entries go. Raises OSError."""

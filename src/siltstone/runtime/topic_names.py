@@ -153,7 +153,12 @@ def find_topic(text: str, partitions: Mapping[str, Collection[int]]) -> AskedTop
     """
     names = list(dict.fromkeys(_possible_names(text)))
     exact = [AskedTopic(topic=name) for name in names if name in partitions]
-    found = exact or [each for name in names for each in _one_partition(name, partitions)]
+    matches = filter(None, map(_PARTITION.match, names))
+    found = exact or [
+        AskedTopic(topic=match[1], partition=int(match[2]))
+        for match in matches
+        if int(match[2]) in partitions.get(match[1], ())
+    ]
     if len(found) > 1:
         fitting = ", ".join(persistent_name(each.topic) for each in found)
         raise UsageError(f"{text}: several topics fit: {fitting}; give one of these names")
@@ -161,12 +166,6 @@ def find_topic(text: str, partitions: Mapping[str, Collection[int]]) -> AskedTop
         said = "" if names == [text] else f" ({names[0]})"
         raise UnknownTopicError(f"there is no topic {text!r}{said} here; siltstone topics --list shows all")
     return found[0]
-
-
-def _one_partition(name: str, partitions: Mapping[str, Collection[int]]) -> Iterator[AskedTopic]:
-    parts = _PARTITION.match(name)
-    if parts is not None and int(parts[2]) in partitions.get(parts[1], ()):
-        yield AskedTopic(topic=parts[1], partition=int(parts[2]))
 
 
 def _possible_names(text: str) -> Iterator[str]:

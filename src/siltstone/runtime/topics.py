@@ -10,11 +10,14 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from siltstone.base import files
 from siltstone.base.config import (
@@ -50,7 +53,9 @@ from siltstone.runtime.topic_names import (
     refuse_bad_name,
     refuse_collision,
 )
-from siltstone.runtime.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from siltstone.runtime.manager import LogManager
 
 # The topics that were made here and their settings, kept in a file of ours: ``siltstone-topics.json``.
 #
@@ -68,37 +73,34 @@ from siltstone.runtime.upkeep import Upkeep
 # start makes the partitions that are listed as unmade, and takes away those of topics (by id) that are listed
 # as deleted. A partition that was made once and is in none of the directories is not made again: its
 # directory may be one that was not named this time. The settings of a topic that is on disk and not in the
-# file are its broker's (see ``BrokerTopics``).
+# file are its broker's (see ``TopicSettings``).
 
 TOPICS_FILE = "siltstone-topics.json"
-_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicEntry:
+class TopicEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One topic: its id ("" where Kafka gave it none), its partitions' numbers, its settings as texts.
 
     ``unmade``: those of the partitions whose directories a crash may have kept from being made.
     """
 
-    topic_id: str
+    topic_id: str = msgspec.field(name="id")
     partitions: tuple[int, ...]
-    unmade: tuple[int, ...] = ()
-    config: Mapping[str, str] = field(default_factory=dict)
+    unmade: tuple[int, ...]
+    config: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicRegistry:
+class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
     """What the file holds. Changes make a new one with the next generation.
 
     ``deleted``: by name, the ids of deleted topics of which directories may be left. ``namespaces``: the
     policies of Pulsar's namespaces, by ``tenant/namespace``, as texts.
     """
 
-    generation: int = 0
-    topics: Mapping[str, TopicEntry] = field(default_factory=dict)
-    deleted: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    generation: int
+    topics: Mapping[str, TopicEntry]
+    deleted: Mapping[str, frozenset[str]]
+    namespaces: Mapping[str, Mapping[str, str]] = {}
 
     def with_topic(self, name: str, entry: TopicEntry) -> TopicRegistry:
         """A topic is there, or is another one now."""
@@ -112,30 +114,45 @@ class TopicRegistry:
 
     def with_namespace(self, name: str, policies: Mapping[str, str]) -> TopicRegistry:
         """A namespace has these policies now; one without any is not listed."""
-        kept = {other: texts for other, texts in self.namespaces.items() if other != name}
-        listed = {**kept, name: dict(policies)} if policies else kept
+        listed = {**self.namespaces, name: dict(policies)}
+        listed = {other: texts for other, texts in listed.items() if texts}
         return replace(self, generation=self.generation + 1, namespaces=listed)
 
-    def without_deleted(self) -> TopicRegistry:
-        """Nothing is left of the topics that were deleted. The generation stays: nothing depends on it."""
-        return replace(self, deleted={})
+    def entry(self, name: str, partitions: Mapping[TopicPartition, Path]) -> TopicEntry:
+        """A topic as it is listed, with what else of it is among ``partitions``, which are on disk.
+
+        Of a topic that is not listed the settings are left out. Raises UnknownTopicError.
+        """
+        paths = {where.partition: partitions[where] for where in sorted(partitions) if where.topic == name}
+        listed = self.topics.get(name)
+        if listed is not None:
+            return replace(listed, partitions=tuple(sorted({*listed.partitions, *paths})))
+        if not paths:
+            raise UnknownTopicError(f"there is no topic {name!r} here; siltstone topics --list shows all")
+        topic_id = next(filter(None, map(_readable_topic_id, paths.values())), "")
+        return TopicEntry(topic_id=topic_id, partitions=tuple(paths), unmade=(), config={})
+
+    def has_deleted(self, where: TopicPartition, directory: Path) -> bool:
+        """Is this the directory of a topic that was deleted? Raises CorruptFileError."""
+        ids = self.deleted.get(where.topic)
+        return ids is not None and (read_topic_id(directory) or "") in ids
 
     def encode(self) -> bytes:
-        """The file's content."""
-        topics = {
-            name: {
-                "id": entry.topic_id,
-                "partitions": entry.partitions,
-                "unmade": entry.unmade,
-                "config": dict(entry.config),
-            }
-            for name, entry in self.topics.items()
-        }
-        deleted = {name: sorted(ids) for name, ids in self.deleted.items()}
-        found = {"version": _VERSION, "generation": self.generation, "topics": topics, "deleted": deleted}
-        if self.namespaces:
-            found["namespaces"] = {name: dict(texts) for name, texts in self.namespaces.items()}
-        return (json.dumps(found, sort_keys=True) + "\n").encode()
+        """The file's content. By ``json``, since a text may hold bytes that are no UTF-8 as surrogates."""
+        document = msgspec.to_builtins(self, order="deterministic")
+        if not self.namespaces:
+            del document["namespaces"]
+        return (json.dumps(document, sort_keys=True) + "\n").encode()
+
+
+def _readable_topic_id(directory: Path) -> str | None:
+    try:
+        return read_topic_id(directory)
+    except CorruptFileError:
+        return None
+
+
+NO_TOPICS = TopicRegistry(generation=0, topics={}, deleted={})
 
 
 def load_registry(directories: Iterable[Path]) -> tuple[TopicRegistry, list[Path]]:
@@ -143,19 +160,24 @@ def load_registry(directories: Iterable[Path]) -> tuple[TopicRegistry, list[Path
 
     A copy that makes no sense counts as missing. Raises CorruptFileError when none does, OSError.
     """
-    copies: dict[Path, TopicRegistry | None] = {}
+    copies: dict[Path, TopicRegistry] = {}
+    missing: list[Path] = []
     failure: CorruptFileError | None = None
     for directory in directories:
+        path = directory / TOPICS_FILE
         try:
-            copies[directory] = _read(directory / TOPICS_FILE)
-        except CorruptFileError as error:
-            copies[directory], failure = None, error
-    found = [copy for copy in copies.values() if copy is not None]
-    if failure is not None and not found:
+            copies[directory] = msgspec.convert(json.loads(files.read_bytes(path)), TopicRegistry)
+        except FileNotFoundError:
+            missing.append(directory)
+        except (ValueError, RecursionError) as error:
+            reason = f"no list of topics ({error}); put an older copy back"
+            failure = CorruptFileError(str(path), 0, reason)
+            missing.append(directory)
+    if failure is not None and not copies:
         raise failure
-    newest = max(found, key=lambda copy: copy.generation, default=TopicRegistry())
-    behind = [each for each, copy in copies.items() if copy is None or copy.generation < newest.generation]
-    return newest, behind if newest.generation else []
+    newest = max(copies.values(), key=lambda copy: copy.generation, default=NO_TOPICS)
+    older = [directory for directory, copy in copies.items() if copy.generation < newest.generation]
+    return newest, [*missing, *older] if newest.generation else []
 
 
 def write_registry(directory: Path, registry: TopicRegistry) -> None:
@@ -163,118 +185,87 @@ def write_registry(directory: Path, registry: TopicRegistry) -> None:
     files.replace(directory / TOPICS_FILE, registry.encode())
 
 
-def _read(path: Path) -> TopicRegistry | None:
-    try:
-        raw = files.read_bytes(path)
-    except FileNotFoundError:
-        return None
-    try:
-        return _parse(json.loads(raw))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptFileError(str(path), 0, f"no list of topics ({error}); put an older copy back") from None
-
-
-def _parse(found: Any) -> TopicRegistry:
-    if found["version"] != _VERSION:
-        raise ValueError(f"version {found['version']}; only {_VERSION} is known")
-    topics = {
-        str(name): TopicEntry(
-            topic_id=str(entry["id"]),
-            partitions=tuple(int(number) for number in entry["partitions"]),
-            unmade=tuple(int(number) for number in entry["unmade"]),
-            config={str(key): str(value) for key, value in entry["config"].items()},
-        )
-        for name, entry in found["topics"].items()
-    }
-    deleted = {str(name): frozenset(map(str, ids)) for name, ids in found["deleted"].items()}
-    namespaces = {
-        str(name): {str(key): str(value) for key, value in texts.items()}
-        for name, texts in found.get("namespaces", {}).items()
-    }
-    return TopicRegistry(
-        generation=int(found["generation"]), topics=topics, deleted=deleted, namespaces=namespaces
-    )
-
-
-# The topics of a broker in whose directories a ``LogManager`` is opened: their ids and settings are in the
-# broker's own ``__cluster_metadata-0``, which is read once, when the directories are opened, and never
-# changed.
+# The settings of topics, for whoever needs them: an open ``LogManager``, a look at stopped directories, and
+# what a cleaning of them goes by.
 #
-# A topic that is listed in ``siltstone-topics.json`` (made here, or altered here) goes by that. Metadata that
-# cannot be read means that nothing is opened for a change: by Kafka's defaults, a topic that compacts would
-# lose all that is older than a week.
+# A topic that is listed in ``siltstone-topics.json`` (made here, or altered here) goes by that; any other by
+# its broker's ``__cluster_metadata-0``, which is only read.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerTopics:
-    """What the metadata says of topics; ``cluster`` None: there is none in these directories.
+class TopicSettings:
+    """Where topics' ids and settings are found, the list of Siltstone's before the broker's metadata.
 
-    ``has_owner``: they have a ``meta.properties``, so topics that are not listed here are somebody else's.
+    ``cluster``: None where there is no metadata. ``broker``: the broker's settings that are in force, those
+    set at run time too.
     """
 
+    listed: Mapping[str, TopicEntry] = field(default_factory=dict)
     cluster: ClusterSettings | None = None
-    has_owner: bool = False
+    broker: Config = field(default_factory=Config)
 
-    @classmethod
-    def read(cls, directories: Sequence[LogDirectory]) -> BrokerTopics:
-        """Read it. Raises DirectoryRefusedError where it is damaged, or is there twice."""
-        try:
-            holder = metadata_directory(directories)
-            if holder is None:
-                return cls(has_owner=any(directory.properties() for directory in directories))
-            found = read_cluster_settings(holder, node_id=node_id_of(directories))
-        except (CorruptFileError, UsageError, OSError) as error:
-            places = ", ".join(str(directory.path) for directory in directories)
-            raise DirectoryRefusedError(
-                f"{places}: not opened for a change: the settings of its broker's topics cannot be read "
-                f"({error}), so nothing says what must not be deleted; let the broker put its metadata log "
-                "in order, or only read the directory"
-            ) from None
-        _logger.info("settings of topics: %s up to offset %d", found.path, found.image.end_offset)
-        return cls(cluster=found, has_owner=True)
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """These directories are a broker's, and its metadata is in another one."""
-        return self.has_owner and self.cluster is None
-
-    def topic_id(self, name: str) -> str | None:
-        """The id of a topic of the broker, None where it has no such topic."""
+    def brokers_id(self, name: str) -> str | None:
+        """The id of a topic in the metadata, None where there is none."""
         return None if self.cluster is None else self.cluster.topic_id(name)
 
-    def why_a_stranger(self, name: str, directory: Path) -> str | None:
-        """Why a directory is of no topic of the broker; None where it is, or no metadata says so."""
-        if self.cluster is None:
-            return None
-        try:
-            return self.cluster.why_a_stranger(name, directory)
-        except CorruptFileError as error:
-            return str(error)
+    def knows(self, name: str) -> bool:
+        """Is the topic listed, or in the metadata?"""
+        return name in self.listed or self.brokers_id(name) is not None
 
-    def own_texts(self, name: str) -> dict[str, str]:
+    def is_made_here(self, name: str) -> bool:
+        """Is it listed, and not a broker's topic whose settings were altered here?"""
+        return name in self.listed and (self.listed[name].topic_id or None) != self.brokers_id(name)
+
+    def own_texts(self, name: str) -> Mapping[str, str]:
         """A topic's own settings as texts, those that are known here. Raises UsageError for a bad one."""
+        if name in self.listed:
+            return self.listed[name].config
         if self.cluster is None:
             return {}
         known = self.cluster.own(name)
         return {key: text for key, text in self.cluster.own_texts(name).items() if key in known}
 
-    def broker(self, config: Config) -> Config:
-        """The broker's settings: those of the program, over what was set at run time."""
-        return config if self.cluster is None else self.cluster.broker_in_force(config)
+    def config_of(self, name: str) -> Config:
+        """A topic's own settings over the broker's. Raises UsageError for a bad one."""
+        if name in self.listed:
+            return self.broker.over(parse_topic_config(self.listed[name].config, TOPICS_FILE))
+        return self.broker if self.cluster is None else self.cluster.config_of(name, self.broker)
 
-    def without_guesses(self, name: str, entry: TopicEntry | None, config: Config) -> LogConfig:
-        """What a log goes by: of a topic that was not made here nothing goes by an age that nobody has set.
+    def why_a_stranger(self, name: str, directory: Path) -> str | None:
+        """Why a directory is no partition of the topic that has its name, None where it is one.
 
-        ``config``: the topic's settings, ``entry``: as it is listed here. Kafka's default of 7 days
-        counts only beside settings out of the broker's ``server.properties``, which may have another; so may
-        a topic whose settings are in a directory that was not named. What is gone is gone.
+        Raises CorruptFileError for a ``partition.metadata`` that makes no sense.
         """
-        found = LogConfig.of(config)
-        made_here = entry is not None and (entry.topic_id or None) != self.topic_id(name)
-        known = config.setting("retention.ms").origin is not ConfigSource.DEFAULT_CONFIG
-        if made_here or known or not self.has_owner or config.layer(ConfigSource.STATIC_BROKER_CONFIG):
-            return found
-        return replace(found, retention_ms=-1)
+        if name not in self.listed:
+            return None if self.cluster is None else self.cluster.why_a_stranger(name, directory)
+        topic_id, known = read_topic_id(directory), self.listed[name].topic_id
+        if not topic_id or known in ("", topic_id):
+            return None
+        return f"its topic id is {topic_id}, but {TOPICS_FILE} has {known} for its name"
+
+
+def read_brokers_topics(directories: Sequence[LogDirectory]) -> ClusterSettings | None:
+    """What the broker's metadata says of topics, read before its directories are opened for a change; None
+    where it is in none of them.
+
+    Metadata that cannot be read means that nothing is opened: by Kafka's defaults, a topic that compacts
+    would lose all that is older than a week. Raises DirectoryRefusedError where it is damaged, or is there
+    twice.
+    """
+    try:
+        holder = metadata_directory(directories)
+        if holder is None:
+            return None
+        cluster = read_cluster_settings(holder, node_id=node_id_of(directories))
+    except (CorruptFileError, UsageError, OSError) as error:
+        places = ", ".join(str(directory.path) for directory in directories)
+        raise DirectoryRefusedError(
+            f"{places}: not opened for a change: the settings of its broker's topics cannot be read "
+            f"({error}), so nothing says what must not be deleted; let the broker put its metadata log "
+            "in order, or only read the directory"
+        ) from None
+    _logger.info("settings of topics: %s up to offset %d", cluster.path, cluster.image.end_offset)
+    return cluster
 
 
 _logger = logging.getLogger("siltstone")
@@ -282,13 +273,18 @@ _logger = logging.getLogger("siltstone")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
-    """A topic: its id (None where Kafka gave it none), partitions, those not served now, own settings."""
+    """A topic: its id (None where Kafka gave it none), partitions, own settings as texts.
+
+    ``offline``: partitions that are not served now. ``made_here``: Siltstone lists the topic, so its settings
+    are those, and there is no other replica.
+    """
 
     name: str
     topic_id: str | None
     partitions: tuple[int, ...]
-    offline: tuple[int, ...]
     config: Mapping[str, str]
+    offline: tuple[int, ...] = ()
+    made_here: bool = True
 
 
 # What a change of topics refuses, whether it is carried out or only tried (``--dry-run``).
@@ -335,41 +331,27 @@ def _refuse_bad_settings(name: str, texts: Mapping[str, str], broker: Config) ->
     find_policy(LogConfig.of(config).retention_policy)
 
 
-class Partitions(Protocol):
-    """What topics ask of the ``LogManager`` that holds their partitions; see there."""
-
-    config: Config
-    only: TopicPartition | None
-    upkeep: Upkeep
-    changing: threading.RLock
-
-    @property
-    def offline(self) -> Mapping[Path, str]: ...
-    def serving(self) -> list[ServedDirectory]: ...
-    def refuse_in_the_way(self, where: TopicPartition) -> None: ...
-    def make(self, where: TopicPartition) -> object: ...
-    def take_away(self, served: ServedDirectory, where: TopicPartition, delay_ms: int) -> None: ...
-    def settings_changed(self, topic: str) -> None: ...
-
-
 class Topics:
     """The topics of a ``LogManager``."""
 
-    def __init__(self, manager: Partitions, random_bytes: RandomBytes) -> None:
+    def __init__(self, manager: LogManager, random_bytes: RandomBytes) -> None:
         self._manager = manager
         self._random_bytes = random_bytes
-        self._registry = TopicRegistry()
+        self._registry = NO_TOPICS
         self._behind: list[ServedDirectory] = []
-        self._broker_topics = BrokerTopics()
-        self._settings: dict[str, LogConfig] = {}
+        self._cluster: ClusterSettings | None = None
+        self._has_owner = False
+        self._log_configs: dict[str, LogConfig] = {}
         self._ids_given: dict[str, str] = {}
 
     # Starting
 
     def load(self) -> None:
         """Read the registry, and the broker's metadata. Raises CorruptFileError, DirectoryRefusedError."""
-        self._broker_topics = BrokerTopics.read([served.directory for served in self._manager.serving()])
         by_path = {served.path: served for served in self._manager.serving()}
+        directories = [served.directory for served in by_path.values()]
+        self._cluster = read_brokers_topics(directories)
+        self._has_owner = self._cluster is not None or any(each.properties() for each in directories)
         self._registry, behind = load_registry(by_path)
         self._behind = [by_path[path] for path in behind]
 
@@ -379,22 +361,17 @@ class Topics:
         Raises StorageError.
         """
         for where in list(served.directory.partitions):
-            entry, deleted = self._registry.topics.get(where.topic), self._registry.deleted.get(where.topic)
-            path, found = served.partition_path(where), ""
-            if entry is not None or deleted is not None:
-                try:
-                    found = read_topic_id(path) or ""
-                except CorruptFileError as error:
-                    served.pass_over(where, str(error))
+            path = served.partition_path(where)
+            try:
+                if self._registry.has_deleted(where, path):
+                    delay_ms = self.log_config("").file_delete_delay_ms
+                    self._manager.take_away(served, where, delay_ms)
                     continue
-            if deleted is not None and found in deleted:
-                self._manager.take_away(served, where, self.log_config("").file_delete_delay_ms)
-            elif entry is None:
-                reason = self._broker_topics.why_a_stranger(where.topic, path)
-                if reason is not None:
-                    served.pass_over(where, reason)
-            elif found and entry.topic_id not in ("", found):
-                served.pass_over(where, f"its topic id is {found}, the topic's is {entry.topic_id}")
+                reason = self._topic_settings.why_a_stranger(where.topic, path)
+            except CorruptFileError as error:
+                reason = str(error)
+            if reason is not None:
+                served.pass_over(where, reason)
 
     def finish(self) -> None:
         """After the start: make partitions that are listed and missing, bring older copies up to date."""
@@ -421,41 +398,53 @@ class Topics:
 
     # Settings
 
+    @property
+    def _topic_settings(self) -> TopicSettings:
+        """The broker's are those of the program, over what was set at run time."""
+        broker = self._manager.config
+        if self._cluster is not None:
+            broker = self._cluster.broker_in_force(broker)
+        return TopicSettings(listed=self._registry.topics, cluster=self._cluster, broker=broker)
+
     def settings(self, name: str) -> Config:
         """What holds for a topic: its own settings over the broker's. Raises UsageError for a bad one."""
-        entry = self._registry.topics.get(name)
-        own = parse_topic_config(self._own_texts(name, entry), f"topic {name}")
-        return self._broker.over(own)
-
-    def _own_texts(self, name: str, entry: TopicEntry | None) -> Mapping[str, str]:
-        return self._broker_topics.own_texts(name) if entry is None else entry.config
+        return self._topic_settings.config_of(name)
 
     def log_config(self, name: str) -> LogConfig:
-        """The same, as a log reads it; see ``BrokerTopics.without_guesses``. Raises UsageError."""
-        entry = self._registry.topics.get(name)
-        known = name if entry is not None or self._broker_topics.topic_id(name) is not None else ""
-        config = self._settings.get(known)
-        if config is None:
-            config = self._broker_topics.without_guesses(known, entry, self.settings(known))
-            self._settings[known] = config
-        return config
+        """The same, as a log reads it; by an age that no setting gives, no log of a broker loses records.
+
+        Kafka's default of 7 days counts only beside settings out of the broker's ``server.properties``, which
+        may have another; so may a topic whose settings are in a directory that was not named. Raises
+        UsageError.
+        """
+        settings = self._topic_settings
+        name = name if settings.knows(name) else ""
+        if name not in self._log_configs:
+            config = settings.config_of(name)
+            is_known = config.setting("retention.ms").origin is not ConfigSource.DEFAULT_CONFIG
+            is_known = is_known or bool(config.layer(ConfigSource.STATIC_BROKER_CONFIG))
+            log_config = LogConfig.of(config)
+            if self._has_owner and not (is_known or settings.is_made_here(name)):
+                log_config = replace_fields(log_config, retention_ms=-1)
+            self._log_configs[name] = log_config
+        return self._log_configs[name]
 
     def forget_settings(self) -> None:
         """The broker's settings are others now."""
-        self._settings = {}
-
-    @property
-    def _broker(self) -> Config:
-        return self._broker_topics.broker(self._manager.config)
+        self._log_configs = {}
 
     # What there is
 
     def names(self) -> list[str]:
         """All topics, in order of name."""
-        return sorted({*self._registry.topics, *(where.topic for where in self._here())})
+        return sorted({*self._registry.topics, *(where.topic for where in self._on_disk())})
 
-    def _here(self) -> set[TopicPartition]:
-        return {where for served in self._manager.serving() for where in (*served.logs, *served.refused)}
+    def _on_disk(self) -> dict[TopicPartition, Path]:
+        return {
+            where: served.partition_path(where)
+            for served in self._manager.serving()
+            for where in (*served.logs, *served.refused)
+        }
 
     def has(self, where: TopicPartition) -> bool:
         """Is this partition listed, be it served or not?"""
@@ -471,31 +460,15 @@ class Topics:
             name=name,
             topic_id=entry.topic_id or None,
             partitions=entry.partitions,
-            offline=tuple(number for number in entry.partitions if number not in served),
             config=dict(entry.config),
+            offline=tuple(number for number in entry.partitions if number not in served),
+            made_here=name in self._registry.topics,
         )
 
     def _entry(self, name: str) -> TopicEntry:
         """The registry's entry with what else is on disk, for a topic of a broker all of it."""
-        listed = self._registry.topics.get(name)
-        found = sorted(where for where in self._here() if where.topic == name)
-        if listed is None and not found:
-            raise UnknownTopicError(f"there is no topic {name!r} here")
-        numbers = {where.partition for where in found}
-        if listed is not None:
-            return replace(listed, partitions=tuple(sorted({*listed.partitions, *numbers})))
-        topic_id = self._found_id(found)
-        own = self._own_texts(name, None)
-        return TopicEntry(topic_id=topic_id or "", partitions=tuple(sorted(numbers)), config=own)
-
-    def _found_id(self, wheres: Iterable[TopicPartition]) -> str | None:
-        for served in self._manager.serving():
-            for where in wheres:
-                with contextlib.suppress(CorruptFileError):
-                    topic_id = read_topic_id(served.partition_path(where))
-                    if topic_id is not None:
-                        return topic_id
-        return None
+        entry = self._registry.entry(name, self._on_disk())
+        return replace(entry, config=self._topic_settings.own_texts(name))
 
     def id_of(self, name: str) -> str | None:
         """The id for a topic's new partition."""
@@ -522,22 +495,19 @@ class Topics:
         """
         with self._manager.changing:
             names, texts = self.names(), dict(config or {})
-            if name not in names and self._broker_topics.topic_id(name) is not None:
+            if name not in names and self._topic_settings.brokers_id(name) is not None:
                 raise TopicExistsError(
                     f"topic {name!r} exists in the broker's metadata, with no partition here: "
                     "make them with get_or_create, one by one"
                 )
             count = self._manager.config.integer("num.partitions") if partitions is None else partitions
-            refuse_new_topic(name, names, count, texts, self._broker)
+            refuse_new_topic(name, names, count, texts, self._topic_settings.broker)
             numbers = tuple(range(count))
-            self._refuse_in_the_way(name, numbers)
-            entry = TopicEntry(
-                topic_id=new_id(self._random_bytes), partitions=numbers, unmade=numbers, config=texts
-            )
             if validate_only:
-                return _as_asked(name, entry)
-            self._write(self._registry.with_topic(name, entry))
-            self._make(name, entry)
+                self._refuse_in_the_way(name, numbers)
+                return TopicDescription(name=name, topic_id=None, partitions=numbers, config=texts)
+            topic_id = new_id(self._random_bytes)
+            self._add(name, TopicEntry(topic_id=topic_id, partitions=(), unmade=(), config=texts), numbers)
             return self.describe(name)
 
     def add_partitions(self, name: str, count: int) -> TopicDescription:
@@ -585,9 +555,9 @@ class Topics:
         else:
             refuse_bad_name(where.topic)
             refuse_collision(where.topic, names)
-            known = self._broker_topics.topic_id(where.topic)
-            own = self._broker_topics.own_texts(where.topic)
-            entry = TopicEntry(topic_id=known or new_id(self._random_bytes), partitions=(), config=own)
+            topic_id = self._topic_settings.brokers_id(where.topic) or new_id(self._random_bytes)
+            own = self._topic_settings.own_texts(where.topic)
+            entry = TopicEntry(topic_id=topic_id, partitions=(), unmade=(), config=own)
         if where.partition < 0:
             raise InvalidPartitionsError(f"{where.topic}: no partition has number {where.partition}")
         self._add(where.topic, entry, [where.partition])
@@ -602,14 +572,14 @@ class Topics:
         """
         with self._manager.changing:
             entry = self._entry(name)
-            if name not in self._registry.topics and self._broker_topics.is_elsewhere:
+            if self._has_owner and self._cluster is None and name not in self._registry.topics:
                 raise DirectoryRefusedError(
                     f"topic {name}: its other settings are in its broker's metadata, which is in none of "
                     "these directories: name all of the broker's log.dirs, or alter it through the broker"
                 )
-            texts = altered_settings(name, entry.config, set_to or {}, remove, self._broker)
+            texts = altered_settings(name, entry.config, set_to or {}, remove, self._topic_settings.broker)
             self._write(self._registry.with_topic(name, replace(entry, config=texts)))
-            self._settings.pop(name, None)
+            self._log_configs.pop(name, None)
             self._manager.settings_changed(name)
             return self.describe(name)
 
@@ -626,9 +596,9 @@ class Topics:
                 for where in [each for each in (*served.logs, *served.refused) if each.topic == name]:
                     with contextlib.suppress(StorageError):
                         self._manager.take_away(served, where, delay_ms)
-            self._settings.pop(name, None)
+            self._log_configs.pop(name, None)
             if not self._manager.offline:
-                self._registry = self._registry.without_deleted()
+                self._registry = replace(self._registry, deleted={})
 
     # Namespaces
 
@@ -661,9 +631,3 @@ class Topics:
         if not self._manager.serving():
             raise StorageError("no log directory is in service")
         self._registry = registry
-
-
-def _as_asked(name: str, entry: TopicEntry) -> TopicDescription:
-    return TopicDescription(
-        name=name, topic_id=None, partitions=entry.partitions, offline=(), config=entry.config
-    )

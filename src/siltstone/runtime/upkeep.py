@@ -8,23 +8,24 @@ directory offline, and the others go on.
 from __future__ import annotations
 
 import contextlib
-import heapq
-import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from siltstone.base import files
 from siltstone.base.clock import Clock
-from siltstone.base.config import LONG_MAX, Config, LogConfig
+from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.base.errors import SiltstoneError, StorageError
 from siltstone.log.fetch import LogView
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.partition import PartitionLog
 from siltstone.log.retention import Decision, decide, segment_facts
-from siltstone.runtime.cleaning_states import CleaningStates
 from siltstone.runtime.served_directory import ServedDirectory
+
+if TYPE_CHECKING:
+    from siltstone.runtime.manager import LogManager
 
 # What is to be done later, and when: pure scheduling, and a thin thread that makes it go on by itself.
 #
@@ -45,8 +46,7 @@ class Scheduler:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ticking = threading.Lock()
-        self._numbers = itertools.count()
-        self._waiting: list[tuple[int, int, str, Action, Period | None]] = []
+        self._waiting: list[tuple[int, str, Action, Period | None]] = []
         self.changed = threading.Event()
 
     def every(self, name: str, period: Period, action: Action, *, first_ms: int) -> None:
@@ -61,21 +61,20 @@ class Scheduler:
         """Let the periodic task ``name`` run no later than at ``when_ms``."""
         with self._lock:
             self._waiting = [
-                (min(each[0], when_ms) if each[2] == name else each[0], *each[1:]) for each in self._waiting
+                (min(task[0], when_ms), *task[1:]) if task[1] == name else task for task in self._waiting
             ]
-            heapq.heapify(self._waiting)
         self.changed.set()
 
     def _push(self, when_ms: int, name: str, action: Action, period: Period | None) -> None:
         with self._lock:
-            heapq.heappush(self._waiting, (when_ms, next(self._numbers), name, action, period))
+            self._waiting.append((when_ms, name, action, period))
         self.changed.set()
 
     @property
     def next_ms(self) -> int | None:
         """When the next task is due, None when there is none."""
         with self._lock:
-            return self._waiting[0][0] if self._waiting else None
+            return min((task[0] for task in self._waiting), default=None)
 
     def tick(self, now_ms: int) -> list[str]:
         """Carry out what is due, in order of time; the names of what was run.
@@ -85,7 +84,10 @@ class Scheduler:
         ran = []
         errors: list[Exception] = []
         with self._ticking:
-            for when_ms, _, name, action, period in self._take_due(now_ms):
+            with self._lock:
+                due = sorted((task for task in self._waiting if task[0] <= now_ms), key=lambda task: task[0])
+                self._waiting = [task for task in self._waiting if task[0] > now_ms]
+            for when_ms, name, action, period in due:
                 ran.append(name)
                 if period is not None:
                     missed = max(now_ms - when_ms, 0) // max(period(), 1)
@@ -97,13 +99,6 @@ class Scheduler:
         if errors:
             raise errors[0]
         return ran
-
-    def _take_due(self, now_ms: int) -> list[tuple[int, int, str, Action, Period | None]]:
-        due = []
-        with self._lock:
-            while self._waiting and self._waiting[0][0] <= now_ms:
-                due.append(heapq.heappop(self._waiting))
-        return due
 
 
 class Ticker:
@@ -145,31 +140,23 @@ _logger = logging.getLogger("siltstone")
 class Upkeep:
     """The periodic tasks over some directories, on a scheduler."""
 
-    def __init__(
-        self,
-        directories: Sequence[ServedDirectory],
-        scheduler: Scheduler,
-        config: Config,
-        clock: Clock,
-        cleaning: CleaningStates,
-    ) -> None:
-        self._cleaning = cleaning
-        self._directories = directories
-        self._scheduler = scheduler
+    def __init__(self, manager: LogManager) -> None:
+        self._cleaning, self._directories = manager.cleaning, manager.directories
+        self._scheduler, self._clock = manager.scheduler, manager.clock
+        config = manager.config
         self._flush_interval_ms = config.integer("log.flush.scheduler.interval.ms")
-        self._clock = clock
-        first = clock.now_ms() + config.integer("log.initial.task.delay.ms")
+        first = self._clock.now_ms() + config.integer("log.initial.task.delay.ms")
 
         def every(name: str, key: str, action: Callable[[], object]) -> None:
             period = config.integer(key)
-            scheduler.every(name, lambda: period, action, first_ms=first)
+            self._scheduler.every(name, lambda: period, action, first_ms=first)
 
         every(RETENTION, "log.retention.check.interval.ms", self.delete_old_segments)
         every(RECOVERY_POINTS, "log.flush.offset.checkpoint.interval.ms", self.write_recovery_points)
         every(LOG_STARTS, "log.flush.start.offset.checkpoint.interval.ms", self.write_log_starts)
         every(PRODUCERS, "producer.id.expiration.check.interval.ms", self.expire_producers)
-        due = clock.now_ms() + self._flush_interval_ms
-        scheduler.every(FLUSH, self._flush_period, self.flush_due, first_ms=due)
+        due = self._clock.now_ms() + self._flush_interval_ms
+        self._scheduler.every(FLUSH, self._flush_period, self.flush_due, first_ms=due)
 
     def settings_changed(self, config: LogConfig) -> None:
         """A log has come, or goes by these settings now: it may have to be flushed earlier."""
@@ -237,14 +224,13 @@ class Upkeep:
         is left of what a damaged ledger covered.
         """
         decisions: tuple[Decision, ...] = ()
-        now_ms = self._clock.now_ms()
         held_from = LedgerStore(log.directory).held_horizon() if log.config.deletes else None
 
         def count(view: LogView) -> int:
             nonlocal decisions
             decisions = decide(
                 segment_facts(view, with_times=log.config.deletes),
-                now_ms=now_ms,
+                now_ms=self._clock.now_ms(),
                 config=log.config,
                 log_start_offset=view.log_start_offset,
                 high_watermark=view.high_watermark,
@@ -258,15 +244,15 @@ class Upkeep:
 
     def unlink_later(self, served: ServedDirectory, paths: Sequence[Path], delay_ms: int) -> None:
         """Unlink ``.deleted`` files after a while: somebody who reads may still want to open them."""
-        if paths:
-            when_ms = self._clock.now_ms() + delay_ms
-            self._scheduler.at(when_ms, UNLINK, lambda: self._unlink(served, paths))
 
-    def _unlink(self, served: ServedDirectory, paths: Sequence[Path]) -> None:
-        with self.guarded(served):
-            for path in paths if served.offline is None else ():
-                with contextlib.suppress(FileNotFoundError):
-                    files.unlink(path)
+        def unlink() -> None:
+            with self.guarded(served):
+                for path in paths if served.offline is None else ():
+                    with contextlib.suppress(FileNotFoundError):
+                        files.unlink(path)
+
+        if paths:
+            self._scheduler.at(self._clock.now_ms() + delay_ms, UNLINK, unlink)
 
     def remove_later(self, served: ServedDirectory, directory: Path, delay_ms: int) -> None:
         """Remove a deleted partition's directory after a while."""
@@ -289,18 +275,17 @@ class Upkeep:
 
     def write_recovery_points(self) -> None:
         """Write down below what the logs are durable, and their high watermarks."""
-        for served in self._serving():
-            with self.guarded(served):
-                served.write_recovery_points()
+        self._in_each_directory(lambda served: served.write_recovery_points())
 
     def write_log_starts(self) -> None:
         """Write down where the logs start."""
-        for served in self._serving():
-            with self.guarded(served):
-                served.write_log_starts()
+        self._in_each_directory(lambda served: served.write_log_starts())
 
-    def _serving(self) -> list[ServedDirectory]:
-        return [served for served in self._directories if served.offline is None]
+    def _in_each_directory(self, write: Callable[[ServedDirectory], None]) -> None:
+        for served in self._directories:
+            if served.offline is None:
+                with self.guarded(served):
+                    write(served)
 
     def expire_producers(self) -> None:
         """Forget producers that were silent for too long."""

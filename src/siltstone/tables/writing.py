@@ -29,7 +29,7 @@ import pyarrow as pa
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.codec_table import CODEC_NAMES, codec_number
-from siltstone.base.config import LONG_MAX, Config, LogConfig, parse_topic_config
+from siltstone.base.config import LONG_MAX, Config, LogConfig
 from siltstone.base.errors import (
     DirectoryLockedError,
     MessageTooLargeError,
@@ -44,7 +44,7 @@ from siltstone.base.records.varint import write_varint
 from siltstone.log.directory import LogDirectory, refuse_unsafe_files, true_path
 from siltstone.log.names import CLUSTER_METADATA, LOCK, STAGED_WRITES, TopicPartition
 from siltstone.runtime.manager import LogManager
-from siltstone.runtime.topics import BrokerTopics, load_registry
+from siltstone.runtime.topics import TopicSettings, load_registry, read_brokers_topics
 from siltstone.tables.commit import (
     StagedFile,
     StagedWriter,
@@ -203,29 +203,29 @@ def _shapes(directory: LogDirectory, options: WriteOptions, topic: str | None) -
             if topic is not None
             else f"{directory.path}: there is no topic to write to; siltstone topics --create makes one"
         )
-    registry, broker = load_registry([directory.path])[0], BrokerTopics.read([directory])
-    shapes = []
-    for name, partitions in numbers.items():
-        entry = registry.topics.get(name)
-        texts = broker.own_texts(name) if entry is None else entry.config
-        config = LogConfig.of(broker.broker(Config()).over(parse_topic_config(texts, f"topic {name}")))
-        codec = config.compression_type
-        if codec == "producer":
-            codec = options.compression or "none"
-        largest = min(config.max_message_bytes, config.segment_bytes)
-        # What cannot be compressed grows a little: a hundredth is more than any codec adds.
-        most = min(options.batch_bytes, (largest - BATCH_OVERHEAD) * 99 // 100 - 64)
-        shapes.append(
-            TopicShape(
-                name=name,
-                partitions=tuple(partitions),
-                codec=codec_number(codec),
-                most_bytes=max(most, 1),
-                largest_batch=largest,
-                needs_keys=config.compacts,
-            )
-        )
-    return tuple(shapes)
+    listed, cluster = load_registry([directory.path])[0].topics, read_brokers_topics([directory])
+    broker = Config() if cluster is None else cluster.broker_in_force(Config())
+    settings = TopicSettings(listed=listed, cluster=cluster, broker=broker)
+    return tuple(
+        _shape(name, tuple(partitions), LogConfig.of(settings.config_of(name)), options)
+        for name, partitions in numbers.items()
+    )
+
+
+def _shape(name: str, numbers: tuple[int, ...], config: LogConfig, options: WriteOptions) -> TopicShape:
+    own = config.compression_type
+    codec = (options.compression or "none") if own == "producer" else own
+    largest = min(config.max_message_bytes, config.segment_bytes)
+    # What cannot be compressed grows a little: a hundredth is more than any codec adds.
+    most = min(options.batch_bytes, (largest - BATCH_OVERHEAD) * 99 // 100 - 64)
+    return TopicShape(
+        name=name,
+        partitions=numbers,
+        codec=codec_number(codec),
+        most_bytes=max(most, 1),
+        largest_batch=largest,
+        needs_keys=config.compacts,
+    )
 
 
 def stage_task(

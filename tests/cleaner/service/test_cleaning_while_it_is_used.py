@@ -16,9 +16,8 @@ from siltstone.compaction.report import CLEANED, LogResult
 from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.names import CLEANER_CHECKPOINT
 from siltstone.log.partition import PartitionLog
-from siltstone.runtime.cleaning import IntoOpenLogs
 from siltstone.runtime.cleaning_states import NONE, Phase, paused
-from siltstone.runtime.log_cleaner import LogCleaner
+from siltstone.runtime.log_cleaner import IntoOpenLogs, LogCleaner
 from siltstone.runtime.manager import LogManager
 from tests.cleaner.service.serving import (
     SOON,

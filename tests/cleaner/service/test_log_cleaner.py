@@ -20,9 +20,8 @@ from siltstone.compaction.report import CLEANED, CLEANINGS_FILE, FAILED, UNCLEAN
 from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.names import CLEANER_CHECKPOINT, TopicPartition
 from siltstone.log.partition import PartitionLog
-from siltstone.runtime.cleaning import MOST_FAILURES
 from siltstone.runtime.cleaning_states import NONE
-from siltstone.runtime.log_cleaner import LogCleaner
+from siltstone.runtime.log_cleaner import MOST_FAILURES, LogCleaner
 from siltstone.runtime.upkeep import UNLINK
 from tests.cleaner.service.serving import USERS, Jobs, serving, table, write
 from tests.log import driving

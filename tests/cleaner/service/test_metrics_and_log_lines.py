@@ -14,8 +14,7 @@ from siltstone.commands.watch import prometheus_text
 from siltstone.compaction.engine import Engine
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.log_cleaner import UNCLEANABLE_BYTES, UNCLEANABLE_COUNT
-from siltstone.runtime.manager import LogManager
-from siltstone.runtime.metrics import Sample
+from siltstone.runtime.manager import LogManager, Sample
 from tests.cleaner.service.serving import SOON, USERS, Blocking, in_background, joined, serving, write
 from tests.log.managed import NOW, opened
 
