@@ -95,7 +95,7 @@ from siltstone.base.records.layout import (
     ENTRY_MIN,
     LOG_OVERHEAD,
     MAGIC_POSITION,
-    MESSAGE_SIZE_MIN_V0,
+    SIZE_MIN,
     SIZE_POSITION,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
@@ -348,7 +348,7 @@ def _whole_batch_at(data: Bytes, position: int) -> int:
         return 0
     field = data[position + SIZE_POSITION : position + LOG_OVERHEAD]
     size = int.from_bytes(field.tobytes(), "big", signed=True)
-    if size < MESSAGE_SIZE_MIN_V0:
+    if size < SIZE_MIN[0]:
         raise CorruptMessageError(_at(position, SCAN_REASON[ScanEnd.BAD_SIZE]))
     if behind <= MAGIC_POSITION:
         return 0

@@ -86,14 +86,6 @@ class Fault(enum.IntEnum):
     OFFSETS = 16
 
 
-_RECORD_OFFSETS, _LEFT_OVER = Fault.RECORD_OFFSETS.value, Fault.LEFT_OVER.value
-_CHECKSUM, _BASE_OFFSET, _MAGIC = Fault.CHECKSUM.value, Fault.BASE_OFFSET.value, Fault.MAGIC.value
-_COUNT, _CONTROL, _SEQUENCE = Fault.COUNT.value, Fault.CONTROL.value, Fault.SEQUENCE.value
-_EPOCH, _NO_PRODUCER = Fault.EPOCH.value, Fault.NO_PRODUCER.value
-_CODEC, _OFFSETS = Fault.CODEC.value, Fault.OFFSETS.value
-"""The same as plain numbers, for the kernels."""
-
-
 @kernel
 def _header_fault(row: Any, client: bool) -> int:
     """A ``Fault`` of the header of a batch of magic 2 that is to get offsets, in Kafka's order.
@@ -102,17 +94,17 @@ def _header_fault(row: Any, client: bool) -> int:
     transaction, and nothing could fence its producer.
     """
     if row.attributes & CODEC_MASK > _LAST_CODEC:
-        return _CODEC
+        return Fault.CODEC
     if row.count <= 0 or row.last_offset - row.base_offset + 1 != row.count:
-        return _COUNT
+        return Fault.COUNT
     if client and row.attributes & CONTROL_BIT:
-        return _CONTROL
+        return Fault.CONTROL
     if client and row.producer_id >= 0 and row.base_sequence < 0:
-        return _SEQUENCE
+        return Fault.SEQUENCE
     if row.attributes & TRANSACTIONAL_BIT and row.producer_id < 0:
-        return _NO_PRODUCER
+        return Fault.NO_PRODUCER
     fenced = row.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)
-    return _EPOCH if fenced and row.producer_id >= 0 and row.producer_epoch < 0 else 0
+    return Fault.EPOCH if fenced and row.producer_id >= 0 and row.producer_epoch < 0 else 0
 
 
 @kernel
@@ -212,7 +204,7 @@ def _walk(
         if fault > 0:
             return fault, record
         if here <= before or here > last_delta:
-            return _RECORD_OFFSETS, record
+            return Fault.RECORD_OFFSETS, record
         before = here
         _, key_bytes, _, _, _, _, fault = record_fields(at, stop)
         if fault > 0:
@@ -227,7 +219,7 @@ def _walk(
     found[LARGEST] = largest
     found[KEYLESS] = keyless
     found[UNTIMELY] = untimely
-    return (0 if at == behind else _LEFT_OVER), -1
+    return (0 if at == behind else Fault.LEFT_OVER), -1
 
 
 @kernel
@@ -303,14 +295,14 @@ def check_batches(
         found[:] = -1
         found[FAULT] = found[PENDING] = 0
         if row.magic < 2:
-            found[FAULT] = _MAGIC
+            found[FAULT] = Fault.MAGIC
         elif client and row.base_offset != 0:
-            found[FAULT] = _BASE_OFFSET
+            found[FAULT] = Fault.BASE_OFFSET
         elif row.size > SMALL_BATCH_SIZE and checksum < 0:
             found[PENDING] = 1
             left |= UNCHECKED
         elif row.crc != checksum if checksum >= 0 else not _checksum_holds(data, row):
-            found[FAULT] = _CHECKSUM
+            found[FAULT] = Fault.CHECKSUM
         if found[FAULT] == 0:
             found[FAULT] = _header_fault(row, client)
         if row.attributes & TIMESTAMP_TYPE_BIT:
@@ -345,11 +337,11 @@ def check_replicated(
             found[PENDING] = 1
             left |= UNCHECKED
         elif not _checksum_holds(data, row):
-            found[FAULT] = _CHECKSUM
+            found[FAULT] = Fault.CHECKSUM
         if found[FAULT] == 0 and row.attributes & CODEC_MASK > _LAST_CODEC:
-            found[FAULT] = _CODEC
+            found[FAULT] = Fault.CODEC
         if found[FAULT] == 0 and row.base_offset < next_offset:
-            found[FAULT] = _OFFSETS
+            found[FAULT] = Fault.OFFSETS
         if found[FAULT] != 0:
             left |= REFUSED
         next_offset = row.last_offset + 1
