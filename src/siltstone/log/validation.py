@@ -93,7 +93,7 @@ from siltstone.base.records.layout import (
     CRC_POSITION,
     LOG_OVERHEAD,
     MAGIC_POSITION,
-    MESSAGE_SIZE_MIN_V0,
+    SIZE_MIN,
     SIZE_POSITION,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
@@ -308,7 +308,7 @@ def _whole_batch_at(data: Bytes, position: int) -> int:
     if behind < LOG_OVERHEAD:
         return 0
     size = _stored(data, position + SIZE_POSITION, signed=True)
-    if size < MESSAGE_SIZE_MIN_V0:
+    if size < SIZE_MIN[0]:
         raise CorruptMessageError(_at(position, SCAN_REASON[ScanEnd.BAD_SIZE]))
     if behind <= MAGIC_POSITION:
         return 0

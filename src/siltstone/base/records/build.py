@@ -16,34 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from siltstone.base.records import layout
 from siltstone.base.records.checksum import patch_checksums
 from siltstone.base.records.codecs import Scratch, compress, compress_all
 from siltstone.base.records.kernel import inlined, kernel
-from siltstone.base.records.layout import (
-    ATTRIBUTES_POSITION,
-    BASE_SEQUENCE_POSITION,
-    BASE_TIMESTAMP_POSITION,
-    BATCH_OVERHEAD,
-    CONTROL_BIT,
-    COUNT_POSITION,
-    CRC_POSITION,
-    DELETE_HORIZON_BIT,
-    HEADER,
-    LAST_OFFSET_DELTA_POSITION,
-    LEADER_EPOCH_POSITION,
-    LOG_OVERHEAD,
-    MAGIC_POSITION,
-    MAX_TIMESTAMP_POSITION,
-    NO_PRODUCER_ID,
-    PRODUCER_EPOCH_POSITION,
-    PRODUCER_ID_POSITION,
-    SIZE_POSITION,
-    TIMESTAMP_TYPE_BIT,
-    TRANSACTIONAL_BIT,
-    Bytes,
-    Int32,
-    Int64,
-)
+from siltstone.base.records.layout import Bytes, Int32, Int64
 from siltstone.base.records.varint import varint_size, write_varint
 
 RECORD_ROOM = 60
@@ -64,7 +41,7 @@ class BatchShape:
     leader_epoch: int = 0
     codec: int = 0
     log_append: bool = False
-    producer_id: int = NO_PRODUCER_ID
+    producer_id: int = layout.NO_PRODUCER_ID
     producer_epoch: int = -1
     base_sequence: int = -1
     transactional: bool = False
@@ -77,10 +54,10 @@ class BatchShape:
         """The 16 attribute bits."""
         return (
             self.codec
-            | (TIMESTAMP_TYPE_BIT if self.log_append else 0)
-            | (TRANSACTIONAL_BIT if self.transactional else 0)
-            | (CONTROL_BIT if self.control else 0)
-            | (DELETE_HORIZON_BIT if self.delete_horizon_ms is not None else 0)
+            | (layout.TIMESTAMP_TYPE_BIT if self.log_append else 0)
+            | (layout.TRANSACTIONAL_BIT if self.transactional else 0)
+            | (layout.CONTROL_BIT if self.control else 0)
+            | (layout.DELETE_HORIZON_BIT if self.delete_horizon_ms is not None else 0)
         )
 
 
@@ -188,18 +165,18 @@ def write_header(
 ) -> None:
     """Write a cleaned batch's header: what cleaning keeps comes from the ``source`` row, CRC left 0."""
     write_int(out, position, source.base_offset, 8)
-    write_int(out, position + SIZE_POSITION, size - LOG_OVERHEAD, 4)
-    write_int(out, position + LEADER_EPOCH_POSITION, source.leader_epoch, 4)
-    out[position + MAGIC_POSITION] = 2
-    write_int(out, position + CRC_POSITION, 0, 4)
-    write_int(out, position + ATTRIBUTES_POSITION, attributes, 2)
-    write_int(out, position + LAST_OFFSET_DELTA_POSITION, source.last_offset - source.base_offset, 4)
-    write_int(out, position + BASE_TIMESTAMP_POSITION, base_timestamp, 8)
-    write_int(out, position + MAX_TIMESTAMP_POSITION, max_timestamp, 8)
-    write_int(out, position + PRODUCER_ID_POSITION, source.producer_id, 8)
-    write_int(out, position + PRODUCER_EPOCH_POSITION, source.producer_epoch, 2)
-    write_int(out, position + BASE_SEQUENCE_POSITION, source.base_sequence, 4)
-    write_int(out, position + COUNT_POSITION, count, 4)
+    write_int(out, position + layout.SIZE_POSITION, size - layout.LOG_OVERHEAD, 4)
+    write_int(out, position + layout.LEADER_EPOCH_POSITION, source.leader_epoch, 4)
+    out[position + layout.MAGIC_POSITION] = 2
+    write_int(out, position + layout.CRC_POSITION, 0, 4)
+    write_int(out, position + layout.ATTRIBUTES_POSITION, attributes, 2)
+    write_int(out, position + layout.LAST_OFFSET_DELTA_POSITION, source.last_offset - source.base_offset, 4)
+    write_int(out, position + layout.BASE_TIMESTAMP_POSITION, base_timestamp, 8)
+    write_int(out, position + layout.MAX_TIMESTAMP_POSITION, max_timestamp, 8)
+    write_int(out, position + layout.PRODUCER_ID_POSITION, source.producer_id, 8)
+    write_int(out, position + layout.PRODUCER_EPOCH_POSITION, source.producer_epoch, 2)
+    write_int(out, position + layout.BASE_SEQUENCE_POSITION, source.base_sequence, 4)
+    write_int(out, position + layout.COUNT_POSITION, count, 4)
 
 
 def encode_headers(headers: Sequence[tuple[bytes, bytes | None]]) -> bytes:
@@ -258,11 +235,11 @@ def assemble(
     body = records
     if shape.codec and count:
         body = np.frombuffer(compress(shape.codec, records, shape.level), np.uint8)
-    size = BATCH_OVERHEAD + len(body)
+    size = layout.BATCH_OVERHEAD + len(body)
     batch = np.empty(size, np.uint8)
-    header = HEADER.pack(
+    header = layout.HEADER.pack(
         shape.base_offset,
-        size - LOG_OVERHEAD,
+        size - layout.LOG_OVERHEAD,
         shape.leader_epoch,
         2,
         0,
@@ -275,8 +252,8 @@ def assemble(
         shape.base_sequence,
         count,
     )
-    batch[:BATCH_OVERHEAD] = np.frombuffer(header, np.uint8)
-    batch[BATCH_OVERHEAD:] = body
+    batch[: layout.BATCH_OVERHEAD] = np.frombuffer(header, np.uint8)
+    batch[layout.BATCH_OVERHEAD :] = body
     patch_checksums(batch, np.zeros(1, np.int64), np.array([size], np.int64))
     return batch
 
@@ -293,7 +270,7 @@ def compress_batches(
     bodies: list[Any] = [None] * len(places)
     for codec in np.unique(codecs[codecs > 0]).tolist():
         rows = np.flatnonzero((codecs == codec) & (sizes > 0)).tolist()
-        plain = [view[places[row][0] + BATCH_OVERHEAD : sum(places[row])] for row in rows]
+        plain = [view[places[row][0] + layout.BATCH_OVERHEAD : sum(places[row])] for row in rows]
         for row, body in zip(rows, compress_all(codec, plain), strict=True):
             bodies[row] = body
     parts: list[Any] = []
@@ -303,14 +280,14 @@ def compress_batches(
             parts.append(view[start : start + size])
             end += size
         else:
-            parts += (view[start : start + BATCH_OVERHEAD], body)
-            end += BATCH_OVERHEAD + len(body)
+            parts += (view[start : start + layout.BATCH_OVERHEAD], body)
+            end += layout.BATCH_OVERHEAD + len(body)
         filled.append(end)
     packed.clear()
     packed.append(b"".join(parts))
     ends = np.array(filled, np.int64)
     new_starts, new_sizes = ends[:-1], np.diff(ends)
     some = new_sizes > 0
-    lengths = (new_sizes[some] - LOG_OVERHEAD).astype(">i4").view(np.uint8).reshape(-1, 4)
-    packed.array()[new_starts[some, None] + np.arange(SIZE_POSITION, LOG_OVERHEAD)] = lengths
+    lengths = (new_sizes[some] - layout.LOG_OVERHEAD).astype(">i4").view(np.uint8).reshape(-1, 4)
+    packed.array()[new_starts[some, None] + np.arange(layout.SIZE_POSITION, layout.LOG_OVERHEAD)] = lengths
     return packed.array(), new_starts, new_sizes

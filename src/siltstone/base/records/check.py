@@ -86,14 +86,6 @@ class Fault(enum.IntEnum):
     OFFSETS = 16
 
 
-_RECORD_OFFSETS, _LEFT_OVER = Fault.RECORD_OFFSETS.value, Fault.LEFT_OVER.value
-_CHECKSUM, _BASE_OFFSET, _MAGIC = Fault.CHECKSUM.value, Fault.BASE_OFFSET.value, Fault.MAGIC.value
-_COUNT, _CONTROL, _SEQUENCE = Fault.COUNT.value, Fault.CONTROL.value, Fault.SEQUENCE.value
-_EPOCH, _NO_PRODUCER = Fault.EPOCH.value, Fault.NO_PRODUCER.value
-_CODEC, _OFFSETS = Fault.CODEC.value, Fault.OFFSETS.value
-"""The same as plain numbers, for the kernels."""
-
-
 @kernel
 def _header_fault(row: Any, client: bool) -> int:
     """A ``Fault`` of the header of a batch of magic 2 that is to get offsets, in Kafka's order.
@@ -102,17 +94,17 @@ def _header_fault(row: Any, client: bool) -> int:
     transaction, and nothing could fence its producer.
     """
     if row.attributes & CODEC_MASK > _LAST_CODEC:
-        return _CODEC
+        return Fault.CODEC
     if row.count <= 0 or row.last_offset - row.base_offset + 1 != row.count:
-        return _COUNT
+        return Fault.COUNT
     if client and row.attributes & CONTROL_BIT:
-        return _CONTROL
+        return Fault.CONTROL
     if client and row.producer_id >= 0 and row.base_sequence < 0:
-        return _SEQUENCE
+        return Fault.SEQUENCE
     if row.attributes & TRANSACTIONAL_BIT and row.producer_id < 0:
-        return _NO_PRODUCER
+        return Fault.NO_PRODUCER
     fenced = row.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)
-    return _EPOCH if fenced and row.producer_id >= 0 and row.producer_epoch < 0 else 0
+    return Fault.EPOCH if fenced and row.producer_id >= 0 and row.producer_epoch < 0 else 0
 
 
 @kernel
@@ -121,10 +113,10 @@ def _walk_ordinary(data: Bytes, position: int, end: int, count: int, base_timest
     the first record without a key, the least timestamp).
 
     Ordinary is what nearly every record of a producer is: sound, numbered one by one, its sizes of one or two
-    bytes, a short key, no headers. ``_walk`` goes on behind them, and says what is wrong where something is.
-    One load brings the fields up to the key's size; the offset is compared in its encoding. Numbers are
-    unsigned: of a mixture numba makes floats. It returns from where it is: each other way that was tried took
-    a tenth longer or more.
+    bytes, a short key, no headers. ``check_records`` goes on behind them, and says what is wrong where
+    something is. One load brings the fields up to the key's size; the offset is compared in its encoding.
+    Numbers are unsigned: of a mixture numba makes floats. It returns from where it is: each other way that
+    was tried took a tenth longer or more.
     """
     keyless: Any = np.int64(-1)
     largest, smallest = np.int64(-1), np.int64(_NO_TIMESTAMP)
@@ -188,35 +180,33 @@ def _walk_ordinary(data: Bytes, position: int, end: int, count: int, base_timest
 
 
 @kernel
-def _walk(
-    data: Bytes, position: int, end: int, header: Any, least: int, most: int, found: Int64
-) -> tuple[int, int]:
-    """Every record of a plain batch: (``Fault``, its record). ``modern.decode`` without the columns.
+def check_records(
+    data: Bytes, start: int, end: int, rows: Directory, row: int, least: int, most: int, finding: Int64
+) -> None:
+    """Check the plain records ``data[start:end]`` of the batch ``rows[row]`` into its ``finding``.
 
-    Without a fault ``found`` takes the rest of the findings.
+    The same checks as ``decode``'s, without columns. With a fault only ``FAULT`` and ``RECORD`` count.
     """
-    found[LARGEST] = found[KEYLESS] = found[UNTIMELY] = -1
-    first = position
-    done, position, largest, keyless, least_time = _walk_ordinary(
-        data, position, end, header.count, header.base_timestamp
+    header = rows[row]
+    base_timestamp, last_delta = header.base_timestamp, header.last_offset - header.base_offset
+    done, position, largest, keyless, smallest = _walk_ordinary(
+        data, start, end, header.count, base_timestamp
     )
     untimely = -1
-    if least_time < least or largest > most:
-        done, position, largest, keyless = 0, first, -1, -1
+    if smallest < least or largest > most:  # which record is out of bounds, only the walk below says
+        done, position, largest, keyless = 0, start, -1, -1
     before = done - 1
-    last_delta = header.last_offset - header.base_offset
-    base_timestamp = header.base_timestamp
     at, behind = data.ctypes.data + position, data.ctypes.data + end
     for record in range(done, header.count):
         at, stop, delta, here, fault = record_head(at, behind)
-        if fault > 0:
-            return fault, record
-        if here <= before or here > last_delta:
-            return _RECORD_OFFSETS, record
+        if fault == 0 and (here <= before or here > last_delta):
+            fault = Fault.RECORD_OFFSETS
         before = here
-        _, key_bytes, _, _, _, _, fault = record_fields(at, stop)
-        if fault > 0:
-            return fault, record
+        if fault == 0:
+            _, key_bytes, _, _, _, _, fault = record_fields(at, stop)
+        if fault != 0:
+            finding[FAULT], finding[RECORD] = fault, record
+            return
         at = stop
         timestamp = base_timestamp + delta
         largest = max(largest, timestamp)
@@ -224,18 +214,8 @@ def _walk(
             keyless = record
         if (timestamp < least or timestamp > most) and timestamp != -1 and untimely < 0:
             untimely = record
-    found[LARGEST] = largest
-    found[KEYLESS] = keyless
-    found[UNTIMELY] = untimely
-    return (0 if at == behind else _LEFT_OVER), -1
-
-
-@kernel
-def check_records(
-    data: Bytes, start: int, end: int, rows: Directory, row: int, least: int, most: int, found: Int64
-) -> None:
-    """Check the plain records ``data[start:end]`` of the batch ``rows[row]``; ``found``: its findings."""
-    found[FAULT], found[RECORD] = _walk(data, start, end, rows[row], least, most, found)
+    finding[FAULT], finding[RECORD] = (0 if at == behind else Fault.LEFT_OVER), -1
+    finding[LARGEST], finding[KEYLESS], finding[UNTIMELY] = largest, keyless, untimely
 
 
 @kernel
@@ -299,28 +279,28 @@ def check_batches(
     left = 0
     for i in range(count):
         row = rows[i]
-        found = findings[i]
-        found[:] = -1
-        found[FAULT] = found[PENDING] = 0
+        finding = findings[i]
+        finding[:] = -1
+        finding[FAULT] = finding[PENDING] = 0
         if row.magic < 2:
-            found[FAULT] = _MAGIC
+            finding[FAULT] = Fault.MAGIC
         elif client and row.base_offset != 0:
-            found[FAULT] = _BASE_OFFSET
+            finding[FAULT] = Fault.BASE_OFFSET
         elif row.size > SMALL_BATCH_SIZE and checksum < 0:
-            found[PENDING] = 1
+            finding[PENDING] = 1
             left |= UNCHECKED
         elif row.crc != checksum if checksum >= 0 else not _checksum_holds(data, row):
-            found[FAULT] = _CHECKSUM
-        if found[FAULT] == 0:
-            found[FAULT] = _header_fault(row, client)
+            finding[FAULT] = Fault.CHECKSUM
+        if finding[FAULT] == 0:
+            finding[FAULT] = _header_fault(row, client)
         if row.attributes & TIMESTAMP_TYPE_BIT:
             left |= APPEND_TIMED
-        if found[FAULT] == 0 and row.attributes & CODEC_MASK:
+        if finding[FAULT] == 0 and row.attributes & CODEC_MASK:
             left |= COMPRESSED
-        elif found[FAULT] == 0:
+        elif finding[FAULT] == 0:
             start, end_of_row = row.position + BATCH_OVERHEAD, row.position + row.size
-            found[FAULT], found[RECORD] = _walk(data, start, end_of_row, row, least, most, found)
-        if found[FAULT] != 0 or found[UNTIMELY] >= 0 or (keyed and found[KEYLESS] >= 0):
+            check_records(data, start, end_of_row, rows, i, least, most, finding)
+        if finding[FAULT] != 0 or finding[UNTIMELY] >= 0 or (keyed and finding[KEYLESS] >= 0):
             left |= REFUSED
     return count, end, outcome, left
 
@@ -338,19 +318,19 @@ def check_replicated(
     left = 0
     for i in range(count):
         row = rows[i]
-        found = findings[i]
-        found[:] = -1
-        found[FAULT] = found[PENDING] = 0
+        finding = findings[i]
+        finding[:] = -1
+        finding[FAULT] = finding[PENDING] = 0
         if row.magic < 2 or row.size > SMALL_BATCH_SIZE:
-            found[PENDING] = 1
+            finding[PENDING] = 1
             left |= UNCHECKED
         elif not _checksum_holds(data, row):
-            found[FAULT] = _CHECKSUM
-        if found[FAULT] == 0 and row.attributes & CODEC_MASK > _LAST_CODEC:
-            found[FAULT] = _CODEC
-        if found[FAULT] == 0 and row.base_offset < next_offset:
-            found[FAULT] = _OFFSETS
-        if found[FAULT] != 0:
+            finding[FAULT] = Fault.CHECKSUM
+        if finding[FAULT] == 0 and row.attributes & CODEC_MASK > _LAST_CODEC:
+            finding[FAULT] = Fault.CODEC
+        if finding[FAULT] == 0 and row.base_offset < next_offset:
+            finding[FAULT] = Fault.OFFSETS
+        if finding[FAULT] != 0:
             left |= REFUSED
         next_offset = row.last_offset + 1
     return count, end, outcome, left

@@ -247,11 +247,13 @@ def _decompress_lz4(data: memoryview, scratch: Scratch, limit: int) -> int:
         header, packed = _LZ4_HEAD.unpack_from(data)
         size_max, end = min(_LZ4_HEADERS.get(header, 0), limit), _LZ4_HEAD.size + packed
         if size_max and len(data) == end + len(_LZ4_END) and data[end:] == _LZ4_END:
-            with contextlib.suppress(cramjam.DecompressionError):  # a block that is stored, or damaged
-                block, room = data[_LZ4_HEAD.size : end], scratch.room(size_max)
+            block, room = data[_LZ4_HEAD.size : end], scratch.room(size_max)
+            try:
                 size = int(cramjam.lz4.decompress_block_into(block, room, output_len=size_max))
                 scratch.used += size
                 return size
+            except cramjam.DecompressionError:
+                pass  # a block that is stored, or damaged: as a frame
     return _decompress_into(cramjam.lz4.decompress_into, "lz4", data, scratch, limit)
 
 
@@ -337,12 +339,14 @@ _contexts = _Contexts()
 
 def _decompress_zstd(data: memoryview, scratch: Scratch, limit: int) -> int:
     size_max = min(max(_TIMES_MAX * len(data), _ROOM_MIN), limit)
-    with contextlib.suppress(zstandard.ZstdError):
+    try:
         told = zstandard.frame_content_size(data)
         if told <= size_max and (told >= 0 or _is_one_frame(data)):
             plain = _contexts.decompressor.decompress(data, max_output_size=size_max, allow_extra_data=False)
             if plain:  # of a frame that says it is empty the library looks at nothing else
                 return scratch.append(plain)
+    except zstandard.ZstdError:
+        pass  # cramjam names the damage
     return _decompress_into(cramjam.zstd.decompress_into, "zstd", data, scratch, limit)
 
 

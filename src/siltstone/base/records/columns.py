@@ -18,6 +18,11 @@ from siltstone.base.records.varint import next_varint, next_varlong, read_varint
 Columns = TypeVar("Columns", bound=Any)
 
 
+def span_bytes(data: Bytes, start: int, size: int) -> bytes | None:
+    """``data[start:start + size]`` as bytes, None for a negative size: null."""
+    return None if size < 0 else data[start : start + size].tobytes()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyColumns:
     """One row a record, in log order: which it is, and its key.
@@ -60,25 +65,22 @@ class RecordColumns(KeyColumns):
 
     def key(self, row: int) -> bytes | None:
         """The key of one record as bytes, None when null. Not for hot paths."""
-        return self._span(int(self.key_start[row]), int(self.key_size[row]))
+        return span_bytes(self.data, int(self.key_start[row]), int(self.key_size[row]))
 
     def value(self, row: int) -> bytes | None:
         """The value of one record as bytes, None when null. Not for hot paths."""
-        return self._span(int(self.value_start[row]), int(self.value_size[row]))
+        return span_bytes(self.data, int(self.value_start[row]), int(self.value_size[row]))
 
     def headers(self, row: int) -> list[tuple[bytes, bytes | None]]:
         """The headers of one record as (key, value) pairs. Not for hot paths."""
-        position, found = int(self.headers_start[row]), []
+        position, headers = int(self.headers_start[row]), []
         for _ in range(int(self.header_count[row])):
             size, position = read_varint(self.data, position, len(self.data))
-            key = self._span(position, size)
+            key = span_bytes(self.data, position, size)
             size, position = read_varint(self.data, position + size, len(self.data))
-            found.append((key or b"", self._span(position, size)))
+            headers.append((key or b"", span_bytes(self.data, position, size)))
             position += max(size, 0)
-        return found
-
-    def _span(self, start: int, size: int) -> bytes | None:
-        return None if size < 0 else self.data[start : start + size].tobytes()
+        return headers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

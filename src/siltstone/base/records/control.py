@@ -18,7 +18,7 @@ import numpy as np
 
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.build import BatchShape, Spans, build_batch
-from siltstone.base.records.columns import record_head, span_at
+from siltstone.base.records.columns import record_fields, record_head, span_bytes
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import BATCH_OVERHEAD, CODEC_MASK, Bytes, Directory
@@ -72,7 +72,7 @@ def marker_of(
         key, value = columns.key(0), columns.value(0)
     else:
         spans = _first_record(data, one["position"].item(), one["size"].item())
-        key, value = _span(data, *spans[:2]), _span(data, *spans[2:])
+        key, value = span_bytes(data, *spans[:2]), span_bytes(data, *spans[2:])
     try:
         return read_marker(key, value)
     except ValueError as error:
@@ -84,19 +84,11 @@ def _first_record(data: Bytes, position: int, size: int) -> tuple[int, int, int,
     """Start and size of the first record's key and value in a plain batch; null where they make no sense."""
     base = data.ctypes.data
     at, end, _, _, reason = record_head(base + position + BATCH_OVERHEAD, base + position + size)
-    if reason > 0:
+    if reason == 0:
+        key, key_size, value, value_size, _, _, reason = record_fields(at, end)
+    if reason != 0:
         return 0, -1, 0, -1
-    key, key_size, _ = span_at(at, end)
-    if key < 0:
-        return 0, -1, 0, -1
-    value, value_size, _ = span_at(key + max(key_size, 0), end)
-    if value < 0:
-        return key - base, key_size, 0, -1
     return key - base, key_size, value - base, value_size
-
-
-def _span(data: Bytes, start: int, size: int) -> bytes | None:
-    return None if size < 0 else data[start : start + size].tobytes()
 
 
 def end_transaction_marker(

@@ -19,13 +19,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.build import Spans, compress_batches, encode_record, write_header, write_int
 from siltstone.base.records.checksum import patch_checksums
 from siltstone.base.records.codecs import Scratch
-from siltstone.base.records.columns import ColumnArrays, RecordColumns
+from siltstone.base.records.columns import ColumnArrays, RecordColumns, select
+from siltstone.base.records.inflate import corrupt
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import (
     BATCH_OVERHEAD,
@@ -61,26 +60,6 @@ class Converted:
     size: Int64
 
 
-@kernel
-def _survey(
-    first: int, behind: int, offset: Int64, timestamp: Int64, keep: Flags
-) -> tuple[int, int, int, int, int]:
-    """Of the records that stay: count, first and last row, first and largest timestamp."""
-    count, first_row, last_row = 0, 0, 0
-    first_time, last_time = -1, -1
-    for row in range(first, behind):
-        if not keep[row]:
-            continue
-        if count == 0:
-            first_row = row
-            first_time = timestamp[row]
-            last_time = timestamp[row]
-        count += 1
-        last_row = row
-        last_time = max(last_time, timestamp[row])
-    return count, first_row, last_row, first_time, last_time
-
-
 class _Batches(NamedTuple):
     """Where each entry's batch begins in the output, its size (0: nothing of it stays), and what it says:
     int64, a row an entry."""
@@ -99,12 +78,12 @@ def _convert(
     bounds: Int64,
     data: Bytes,
     columns: ColumnArrays,
-    keep: Flags,
     keep_empty: Flags,
     out: Bytes,
     made: _Batches,
 ) -> int:
-    """Write each entry's records as one batch, plain and without checksum; the row that cannot be, or -1.
+    """Write each entry's records, ``columns[bounds[i]:bounds[i + 1]]``, as one batch, plain and without
+    checksum; returns the row that cannot be, or -1.
 
     ``made`` is filled.
     """
@@ -113,34 +92,26 @@ def _convert(
     values = Spans(data, columns.value_start, columns.value_size)
     headers = Spans(data, columns.headers_start, columns.header_count)  # messages have none
     for i in range(len(entries)):
-        made.start[i] = position
-        made.size[i] = 0
-        count, first, last, base_time, largest = _survey(bounds[i], bounds[i + 1], offset, timestamp, keep)
-        if count == 0:
-            if keep_empty[i]:
-                plain, largest = attributes[i] & ~CODEC_MASK, entries[i].max_timestamp
-                write_header(out, position, BATCH_OVERHEAD, entries[i], plain, -1, largest, 0)
-                made.last_offset[i] = entries[i].last_offset
-                made.max_timestamp[i] = largest
-                made.size[i] = BATCH_OVERHEAD
-                position += BATCH_OVERHEAD
+        first, behind = bounds[i], bounds[i + 1]
+        made.start[i], made.size[i] = position, 0
+        if first == behind and not keep_empty[i]:
             continue
-        base = offset[first]
-        if offset[last] - base > _OFFSET_DELTA_MAX:
+        base, last, largest = entries[i].base_offset, entries[i].last_offset, entries[i].max_timestamp
+        base_time, bits = -1, attributes[i] & ~CODEC_MASK
+        if first < behind:
+            base, last, largest = offset[first], offset[behind - 1], timestamp[first]
+            base_time, bits = horizon[i] if horizon[i] >= 0 else timestamp[first], attributes[i]
+        if last - base > _OFFSET_DELTA_MAX:
             return i
-        if horizon[i] >= 0:
-            base_time = horizon[i]
         end = position + BATCH_OVERHEAD
-        for row in range(first, last + 1):
-            if keep[row]:
-                delta, time = offset[row] - base, timestamp[row] - base_time
-                end = encode_record(row, delta, time, keys, values, headers, out, end)
-        write_header(out, position, end - position, entries[i], attributes[i], base_time, largest, count)
+        for row in range(first, behind):
+            delta, time = offset[row] - base, timestamp[row] - base_time
+            end = encode_record(row, delta, time, keys, values, headers, out, end)
+            largest = max(largest, timestamp[row])
+        write_header(out, position, end - position, entries[i], bits, base_time, largest, behind - first)
         write_int(out, position, base, 8)
-        write_int(out, position + LAST_OFFSET_DELTA_POSITION, offset[last] - base, 4)
-        made.last_offset[i] = offset[last]
-        made.max_timestamp[i] = largest
-        made.size[i] = end - position
+        write_int(out, position + LAST_OFFSET_DELTA_POSITION, last - base, 4)
+        made.last_offset[i], made.max_timestamp[i], made.size[i] = last, largest, end - position
         position = end
     return -1
 
@@ -157,36 +128,37 @@ def convert_entries(
 ) -> Converted:
     """The records of message set ``entries`` (magic 0 and 1) as record batches, one for each with records.
 
-    ``columns`` are the decoded records of exactly these entries, ``keep`` (bool, one a record) says which
-    stay: all by default. ``horizon_ms`` (int64, one an entry) stamps a batch with its delete horizon,
-    NO_HORIZON does not. ``keep_empty`` (bool, one an entry): a batch without records stands for the entry's
-    offset where nothing of it stays; none by default. ``path`` and ``origin`` are for messages. Raises
-    CorruptRecordError for an entry whose offsets are too far apart for a batch.
+    ``columns`` are the decoded records of exactly these entries; ``keep`` (bool, one a record) says which
+    stay, by default all. ``horizon_ms`` (int64, one an entry) is its delete horizon, or NO_HORIZON.
+    ``keep_empty`` (bool, one an entry): an entry of which none stays becomes a batch without records. The
+    window begins at ``origin`` in ``path``. Raises CorruptRecordError for offsets too far apart for a batch.
     """
     total = len(entries)
     assert not total or int(entries["magic"].max()) < 2, "record batches need no conversion"
-    keep = np.ones(len(columns), np.bool_) if keep is None else keep
+    kept = columns if keep is None else select(columns, keep)
     horizon = np.full(total, NO_HORIZON, np.int64) if horizon_ms is None else horizon_ms
-    room = BATCH_OVERHEAD * total + int((columns.size[keep].astype(np.int64) + RECORD_GROWTH).sum())
-    out = np.empty(room, np.uint8)
+    room = int((kept.size.astype(np.int64) + RECORD_GROWTH).sum())
+    out = np.empty(BATCH_OVERHEAD * total + room, np.uint8)
     made = _Batches(*np.empty((4, total), np.int64))
     bad = _convert(
         entries,
         _attributes(entries, horizon),
         horizon,
-        np.searchsorted(columns.batch, np.arange(total + 1)),
-        columns.data,
-        columns.arrays,
-        keep,
+        np.searchsorted(kept.batch, np.arange(total + 1)),
+        kept.data,
+        kept.arrays,
         np.zeros(total, np.bool_) if keep_empty is None else keep_empty,
         out,
         made,
     )
     if bad >= 0:
-        raise CorruptRecordError(path, origin + int(entries["position"][bad]), TOO_FAR_APART)
+        raise corrupt(entries, bad, TOO_FAR_APART, path, origin)
     codecs = np.where(made.size > BATCH_OVERHEAD, codec_of(entries), 0)
-    data, _, sizes = _sealed(out[: int(made.size.sum())], made.start, made.size, codecs)
+    data, starts, sizes = out[: int(made.size.sum())], made.start, made.size
+    if codecs.any():
+        data, starts, sizes = compress_batches(data, starts, sizes, codecs, Scratch(len(data) + 1))
     rows = np.flatnonzero(sizes)
+    patch_checksums(data, starts[rows], sizes[rows])
     return Converted(
         data=data,
         entry=rows,
@@ -199,16 +171,5 @@ def convert_entries(
 def _attributes(entries: Directory, horizon: Int64) -> Int64:
     """The batches' attributes: of the entries' those that are known to magic 2, and the horizon's bit."""
     kept_bits = np.where(entries["magic"] == 0, CODEC_MASK, CODEC_MASK | TIMESTAMP_TYPE_BIT)
-    found = (entries["attributes"] & kept_bits) | np.where(horizon >= 0, DELETE_HORIZON_BIT, 0)
-    return found.astype(np.int64)
-
-
-def _sealed(
-    data: Bytes, starts: Int64, sizes: Int64, codecs: npt.NDArray[np.int16]
-) -> tuple[Bytes, Int64, Int64]:
-    """The batches compressed, where they are to be, and with their checksums: (bytes, starts, sizes)."""
-    if codecs.any():
-        data, starts, sizes = compress_batches(data, starts, sizes, codecs, Scratch(len(data) + 1))
-    rows = sizes > 0
-    patch_checksums(data, starts[rows], sizes[rows])
-    return data, starts, sizes
+    attributes = (entries["attributes"] & kept_bits) | np.where(horizon >= 0, DELETE_HORIZON_BIT, 0)
+    return attributes.astype(np.int64)

@@ -112,8 +112,9 @@ def encode_multi_message_set_send(results: Sequence[MessageSetSend], error_code:
 def decode_message_set_send(frame: bytes | bytearray | memoryview | Bytes) -> MessageSetSend:
     """One whole frame; the chunk is a slice of it. Raises CorruptRecordError with the position in it."""
     data = np.frombuffer(frame, np.uint8)
-    _refuse_wrong_size(data)
-    return _message_set_send(data, 0, len(data))
+    result = _message_set_send(data, 0)
+    _refuse_rest(data, result.size)
+    return result
 
 
 def decode_multi_message_set_send(
@@ -124,27 +125,26 @@ def decode_multi_message_set_send(
     ``results_max`` is how many results were asked for: more are refused.
     """
     data = np.frombuffer(frame, np.uint8)
-    _refuse_wrong_size(data)
+    outer = _message_set_send(data, 0)
+    _refuse_rest(data, outer.size)
     results: list[MessageSetSend] = []
     position = HEADER.size
     while position < len(data):
         if len(results) == results_max:
             raise CorruptRecordError(_NAME, position, f"more than {results_max} results")
-        results.append(_message_set_send(data, position, len(data)))
+        results.append(_message_set_send(data, position))
         position += results[-1].size
-    return MultiMessageSetSend(error_code=HEADER.unpack_from(data.data)[1], results=tuple(results))
+    return MultiMessageSetSend(error_code=outer.error_code, results=tuple(results))
 
 
-def _refuse_wrong_size(data: Bytes) -> None:
-    """A frame is as long as it says."""
-    if len(data) < HEADER.size:
-        raise CorruptRecordError(_NAME, 0, "cut within length and error code")
-    size = frame_size(data.data, len(data))
+def _refuse_rest(data: Bytes, size: int) -> None:
     if size < len(data):
         raise CorruptRecordError(_NAME, size, f"{len(data) - size} bytes left over")
 
 
-def _message_set_send(data: Bytes, position: int, end: int) -> MessageSetSend:
+def _message_set_send(data: Bytes, position: int) -> MessageSetSend:
+    """The result at ``position``, whose messages are a slice of ``data``."""
+    end = len(data)
     if end - position < HEADER.size:
         raise CorruptRecordError(_NAME, position, "cut within length and error code")
     length, error_code = HEADER.unpack_from(data.data, position)

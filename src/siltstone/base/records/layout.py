@@ -51,11 +51,11 @@ COUNT_POSITION = 57
 MESSAGE_CRC_POSITION = 12
 MESSAGE_ATTRIBUTES_POSITION = 17
 MESSAGE_TIMESTAMP_POSITION = 18
-MESSAGE_OVERHEAD_V0, MESSAGE_OVERHEAD_V1 = 18, 26
-"""Bytes of a message before its key's size."""
-MESSAGE_SIZE_MIN_V0, MESSAGE_SIZE_MIN_V1, BATCH_SIZE_MIN = 14, 22, BATCH_OVERHEAD - LOG_OVERHEAD
-"""The least that an entry's size field can say."""
-ENTRY_MIN = LOG_OVERHEAD + MESSAGE_SIZE_MIN_V0
+MESSAGE_OVERHEAD = (18, 26)
+"""Bytes of a message before its key's size, by its magic."""
+SIZE_MIN = (14, 22, BATCH_OVERHEAD - LOG_OVERHEAD)
+"""The least that an entry's size field can say, by its magic."""
+ENTRY_MIN = LOG_OVERHEAD + SIZE_MIN[0]
 """Bytes of the smallest entry there is: a message of magic 0 with neither key nor value."""
 
 CODEC_MASK = 0x07

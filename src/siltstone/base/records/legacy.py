@@ -26,26 +26,10 @@ from typing import Any
 import numpy as np
 
 from siltstone.base.codec_table import CODECS
+from siltstone.base.records import layout
 from siltstone.base.records.columns import ColumnArrays
 from siltstone.base.records.kernel import kernel
-from siltstone.base.records.layout import (
-    BATCH_OVERHEAD,
-    CODEC_MASK,
-    ENTRY_MIN,
-    LOG_OVERHEAD,
-    MAGIC_POSITION,
-    MESSAGE_ATTRIBUTES_POSITION,
-    MESSAGE_OVERHEAD_V0,
-    MESSAGE_OVERHEAD_V1,
-    MESSAGE_SIZE_MIN_V0,
-    MESSAGE_SIZE_MIN_V1,
-    MESSAGE_TIMESTAMP_POSITION,
-    SIZE_POSITION,
-    TIMESTAMP_TYPE_BIT,
-    Bytes,
-    Directory,
-    Int64,
-)
+from siltstone.base.records.layout import Bytes, Directory, Int64
 from siltstone.base.records.varint import read_int32, read_int64
 
 LEGACY_REASON = (
@@ -82,10 +66,8 @@ def _sized(data: Bytes, position: int, end: int) -> tuple[int, int, int]:
 @kernel
 def _message(data: Bytes, position: int, end: int) -> tuple[int, int, int, int, int]:
     """The spans of the message entry ``data[position:end]``: key start, size, value start, size, reason."""
-    fields_start = position + (
-        MESSAGE_OVERHEAD_V0 if data[position + MAGIC_POSITION] == 0 else MESSAGE_OVERHEAD_V1
-    )
-    key, key_bytes, reason = _sized(data, fields_start, end)
+    overhead = layout.MESSAGE_OVERHEAD[data[position + layout.MAGIC_POSITION]]
+    key, key_bytes, reason = _sized(data, position + overhead, end)
     if reason != 0:
         return 0, 0, 0, 0, reason
     value, value_bytes, reason = _sized(data, key + max(key_bytes, 0), end)
@@ -107,9 +89,9 @@ def record_spans(
     bad, bad_reason = -1, 0
     for i in range(len(batches)):
         row = batches[i]
-        start, end, codec = row.position, row.position + row.size, row.attributes & CODEC_MASK
+        start, end, codec = row.position, row.position + row.size, row.attributes & layout.CODEC_MASK
         if row.magic == 2:
-            start += BATCH_OVERHEAD
+            start += layout.BATCH_OVERHEAD
             codec = codec if row.count > 0 else 0
         elif codec > 0:
             _, _, start, size, reason = _message(data, start, end)
@@ -137,25 +119,24 @@ def count_messages(
     for i in range(len(batches)):
         if counts[i] >= 0:
             continue
-        if batches[i].attributes & CODEC_MASK == 0:
+        if batches[i].attributes & layout.CODEC_MASK == 0:
             counts[i] = 1
             continue
         position, end = starts[i], ends[i]
         counts[i] = 0
         while position < end:
-            if end - position < ENTRY_MIN:
+            if end - position < layout.ENTRY_MIN:
                 return i, _INNER_SIZE
-            size = read_int32(data, position + SIZE_POSITION)
-            magic = int(data[position + MAGIC_POSITION])
+            size = read_int32(data, position + layout.SIZE_POSITION)
+            magic = int(data[position + layout.MAGIC_POSITION])
             if magic > 1:
                 return i, _INNER_MAGIC
-            least = MESSAGE_SIZE_MIN_V0 if magic == 0 else MESSAGE_SIZE_MIN_V1
-            if size < least or size > end - position - LOG_OVERHEAD:
+            if size < layout.SIZE_MIN[magic] or size > end - position - layout.LOG_OVERHEAD:
                 return i, _INNER_SIZE
-            if data[position + MESSAGE_ATTRIBUTES_POSITION] & CODEC_MASK:
+            if data[position + layout.MESSAGE_ATTRIBUTES_POSITION] & layout.CODEC_MASK:
                 return i, _NESTED
             counts[i] += 1
-            position += LOG_OVERHEAD + size
+            position += layout.LOG_OVERHEAD + size
         if counts[i] == 0:
             return i, _NO_MESSAGES
     return -1, 0
@@ -196,19 +177,19 @@ def decode_messages(
     record = 0
     for i in range(len(rows)):
         entry = batches[rows[i]]
-        is_wrapper = entry.attributes & CODEC_MASK != 0
-        log_append = entry.magic == 1 and (entry.attributes & TIMESTAMP_TYPE_BIT) != 0
+        is_wrapper = entry.attributes & layout.CODEC_MASK != 0
+        log_append = entry.magic == 1 and (entry.attributes & layout.TIMESTAMP_TYPE_BIT) != 0
         position, first = starts[i], record
         for _ in range(counts[i]):
             end = position + entry.size
             here, time = entry.base_offset, entry.base_timestamp
             if is_wrapper:
-                end = position + LOG_OVERHEAD + read_int32(data, position + SIZE_POSITION)
+                end = position + layout.LOG_OVERHEAD + read_int32(data, position + layout.SIZE_POSITION)
                 here = read_int64(data, position)
-                if data[position + MAGIC_POSITION] == 0:
+                if data[position + layout.MAGIC_POSITION] == 0:
                     time = -1
                 elif not log_append:
-                    time = read_int64(data, position + MESSAGE_TIMESTAMP_POSITION)
+                    time = read_int64(data, position + layout.MESSAGE_TIMESTAMP_POSITION)
             key, key_bytes, value, value_bytes, reason = _message(data, position, end)
             if reason != 0:
                 return i, reason

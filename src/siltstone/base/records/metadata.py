@@ -122,16 +122,6 @@ class _Frame:
             raise DamagedMetadataError(start, "null where a text must be")
         return text
 
-    def skip_tagged_fields(self) -> None:
-        for _ in range(self.varint()):
-            self.varint()
-            self.take(self.varint(), "a tagged field")
-
-    def refuse_rest(self) -> None:
-        left = len(self._data) - self.position
-        if left:
-            raise DamagedMetadataError(self.position, f"{left} bytes left over behind the record")
-
 
 _Read = Callable[[_Frame], Any]
 # Api key → the record, and how its fields are read. Version 0 of each is the only one there is (Kafka 4.3).
@@ -163,7 +153,11 @@ def decode_metadata(value: bytes) -> MetadataRecord | None:
     record, reads = schema
     if version:
         raise DamagedMetadataError(start, f"{record.__name__} version {version}; only 0 is known")
-    found = record(*(read(frame) for read in reads))
-    frame.skip_tagged_fields()
-    frame.refuse_rest()
-    return found
+    fields_read = [read(frame) for read in reads]
+    for _ in range(frame.varint()):
+        frame.varint()
+        frame.take(frame.varint(), "a tagged field")
+    if frame.position < len(value):
+        left_over = len(value) - frame.position
+        raise DamagedMetadataError(frame.position, f"{left_over} bytes left over behind the record")
+    return record(*fields_read)

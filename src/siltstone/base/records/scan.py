@@ -14,35 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from siltstone.base.records import layout
 from siltstone.base.records.kernel import kernel
-from siltstone.base.records.layout import (
-    ATTRIBUTES_POSITION,
-    BASE_SEQUENCE_POSITION,
-    BASE_TIMESTAMP_POSITION,
-    BATCH,
-    BATCH_OVERHEAD,
-    BATCH_SIZE_MIN,
-    CODEC_MASK,
-    COUNT_POSITION,
-    CRC_POSITION,
-    ENTRY_MIN,
-    LAST_OFFSET_DELTA_POSITION,
-    LEADER_EPOCH_POSITION,
-    LOG_OVERHEAD,
-    MAGIC_POSITION,
-    MAX_TIMESTAMP_POSITION,
-    MESSAGE_ATTRIBUTES_POSITION,
-    MESSAGE_CRC_POSITION,
-    MESSAGE_SIZE_MIN_V0,
-    MESSAGE_SIZE_MIN_V1,
-    MESSAGE_TIMESTAMP_POSITION,
-    NO_PRODUCER_ID,
-    PRODUCER_EPOCH_POSITION,
-    PRODUCER_ID_POSITION,
-    SIZE_POSITION,
-    Bytes,
-    Directory,
-)
+from siltstone.base.records.layout import Bytes, Directory
 from siltstone.base.records.varint import read_int16, read_int32, read_int64
 
 
@@ -57,8 +31,6 @@ class ScanEnd(enum.IntEnum):
     DIRECTORY_FULL = 5
 
 
-_CLEAN, _TRUNCATED, _BAD_SIZE, _BAD_MAGIC, _BAD_COUNT, _DIRECTORY_FULL = (end.value for end in ScanEnd)
-"""The same as plain numbers, for the kernels."""
 SCAN_REASON = {
     ScanEnd.TRUNCATED: "the last batch goes on beyond the end of the data",
     ScanEnd.BAD_SIZE: "impossible batch size",
@@ -87,32 +59,32 @@ class Scan:
 
 @kernel
 def _fill_v2(data: Bytes, position: int, size: int, row: Any) -> bool:
-    row.leader_epoch = read_int32(data, position + LEADER_EPOCH_POSITION)
-    row.crc = read_int32(data, position + CRC_POSITION) & 0xFFFFFFFF
-    row.attributes = read_int16(data, position + ATTRIBUTES_POSITION)
-    delta = read_int32(data, position + LAST_OFFSET_DELTA_POSITION)
+    row.leader_epoch = read_int32(data, position + layout.LEADER_EPOCH_POSITION)
+    row.crc = read_int32(data, position + layout.CRC_POSITION) & 0xFFFFFFFF
+    row.attributes = read_int16(data, position + layout.ATTRIBUTES_POSITION)
+    delta = read_int32(data, position + layout.LAST_OFFSET_DELTA_POSITION)
     row.last_offset = row.base_offset + delta
-    row.base_timestamp = read_int64(data, position + BASE_TIMESTAMP_POSITION)
-    row.max_timestamp = read_int64(data, position + MAX_TIMESTAMP_POSITION)
-    row.producer_id = read_int64(data, position + PRODUCER_ID_POSITION)
-    row.producer_epoch = read_int16(data, position + PRODUCER_EPOCH_POSITION)
-    row.base_sequence = read_int32(data, position + BASE_SEQUENCE_POSITION)
-    row.count = read_int32(data, position + COUNT_POSITION)
+    row.base_timestamp = read_int64(data, position + layout.BASE_TIMESTAMP_POSITION)
+    row.max_timestamp = read_int64(data, position + layout.MAX_TIMESTAMP_POSITION)
+    row.producer_id = read_int64(data, position + layout.PRODUCER_ID_POSITION)
+    row.producer_epoch = read_int16(data, position + layout.PRODUCER_EPOCH_POSITION)
+    row.base_sequence = read_int32(data, position + layout.BASE_SEQUENCE_POSITION)
+    row.count = read_int32(data, position + layout.COUNT_POSITION)
     if row.base_offset > _OFFSET_MAX - max(delta, 0):
         return False
     # A compressed record may take less than a byte: what its batch can hold is known once it is plain.
-    return row.count >= 0 and delta >= 0 and (row.count <= size or (row.attributes & CODEC_MASK) != 0)
+    return row.count >= 0 and delta >= 0 and (row.count <= size or (row.attributes & layout.CODEC_MASK) != 0)
 
 
 @kernel
 def _fill_legacy(data: Bytes, position: int, magic: int, row: Any) -> None:
     row.leader_epoch = -1
-    row.crc = read_int32(data, position + MESSAGE_CRC_POSITION) & 0xFFFFFFFF
-    row.attributes = int(data[position + MESSAGE_ATTRIBUTES_POSITION])
+    row.crc = read_int32(data, position + layout.MESSAGE_CRC_POSITION) & 0xFFFFFFFF
+    row.attributes = int(data[position + layout.MESSAGE_ATTRIBUTES_POSITION])
     row.last_offset = row.base_offset
-    row.base_timestamp = read_int64(data, position + MESSAGE_TIMESTAMP_POSITION) if magic == 1 else -1
+    row.base_timestamp = read_int64(data, position + layout.MESSAGE_TIMESTAMP_POSITION) if magic == 1 else -1
     row.max_timestamp = row.base_timestamp
-    row.producer_id = NO_PRODUCER_ID
+    row.producer_id = layout.NO_PRODUCER_ID
     row.producer_epoch = -1
     row.base_sequence = -1
     row.count = -1
@@ -123,35 +95,33 @@ def scan_into(data: Bytes, position: int, limit: int, out: Directory) -> tuple[i
     """Scan ``data[position:limit]`` into ``out``: (rows, end, ``ScanEnd``, needed), as in ``Scan``."""
     rows = 0
     while position < limit:
-        if limit - position <= MAGIC_POSITION:
-            return rows, position, _TRUNCATED, 0
-        size = read_int32(data, position + SIZE_POSITION)
-        magic = int(data[position + MAGIC_POSITION])
+        if limit - position <= layout.MAGIC_POSITION:
+            return rows, position, ScanEnd.TRUNCATED, 0
+        size = read_int32(data, position + layout.SIZE_POSITION)
+        magic = int(data[position + layout.MAGIC_POSITION])
         if magic > 2:
-            return rows, position, _BAD_MAGIC if size > 0 else _BAD_SIZE, 0
-        if size < (
-            MESSAGE_SIZE_MIN_V0 if magic == 0 else MESSAGE_SIZE_MIN_V1 if magic == 1 else BATCH_SIZE_MIN
-        ):
-            return rows, position, _BAD_SIZE, 0
-        if size + LOG_OVERHEAD > limit - position:
-            return rows, position, _TRUNCATED, size + LOG_OVERHEAD
+            return rows, position, ScanEnd.BAD_MAGIC if size > 0 else ScanEnd.BAD_SIZE, 0
+        if size < layout.SIZE_MIN[magic]:
+            return rows, position, ScanEnd.BAD_SIZE, 0
+        if size + layout.LOG_OVERHEAD > limit - position:
+            return rows, position, ScanEnd.TRUNCATED, size + layout.LOG_OVERHEAD
         if rows == len(out):
-            return rows, position, _DIRECTORY_FULL, 0
+            return rows, position, ScanEnd.DIRECTORY_FULL, 0
         row = out[rows]
         row.position = position
-        row.size = size + LOG_OVERHEAD
+        row.size = size + layout.LOG_OVERHEAD
         row.magic = magic
         row.base_offset = read_int64(data, position)
         if magic == 2:
             if not _fill_v2(data, position, size, row):
-                return rows, position, _BAD_COUNT, 0
+                return rows, position, ScanEnd.BAD_COUNT, 0
         elif row.base_offset > _OFFSET_MAX:
-            return rows, position, _BAD_COUNT, 0
+            return rows, position, ScanEnd.BAD_COUNT, 0
         else:
             _fill_legacy(data, position, magic, row)
         rows += 1
-        position += size + LOG_OVERHEAD
-    return rows, position, _CLEAN, 0
+        position += size + layout.LOG_OVERHEAD
+    return rows, position, ScanEnd.CLEAN, 0
 
 
 def scan_batches(data: Bytes, start: int = 0, limit: int | None = None) -> Scan:
@@ -161,7 +131,7 @@ def scan_batches(data: Bytes, start: int = 0, limit: int | None = None) -> Scan:
     ``data[0]``. Raises nothing: damage is an outcome.
     """
     end = len(data) if limit is None else limit
-    out, rows, position = np.empty(_ROWS, BATCH), 0, start
+    out, rows, position = np.empty(_ROWS, layout.BATCH), 0, start
     while True:
         more, position, outcome, needed = scan_into(data, position, end, out[rows:])
         rows += more
@@ -169,7 +139,7 @@ def scan_batches(data: Bytes, start: int = 0, limit: int | None = None) -> Scan:
             return Scan(batches=out[:rows], end=position, outcome=ScanEnd(outcome), needed=needed)
         # As many as there are if the rest is like what came so far, and an eighth more.
         likely = rows * (end - start) // (position - start)
-        grown = np.empty(likely + likely // 8 + _ROWS, BATCH)
+        grown = np.empty(likely + likely // 8 + _ROWS, layout.BATCH)
         grown[:rows] = out[:rows]
         out = grown
 
@@ -180,10 +150,11 @@ def scan_headers(data: Bytes, limit: int) -> Scan:
     As ``scan_batches``, but the last batch's own bytes may lie beyond ``data`` when its header does not: its
     row is told and ``end`` is then beyond ``data``. So a file's batches are found without reading them.
     """
-    out = np.empty(len(data) // ENTRY_MIN + 2, BATCH)
+    out = np.empty(len(data) // layout.ENTRY_MIN + 2, layout.BATCH)
     rows, position, outcome, needed = scan_into(data, 0, len(data), out)
     end = position + needed
-    if outcome == ScanEnd.TRUNCATED and needed and end <= limit and len(data) - position >= BATCH_OVERHEAD:
+    has_header = len(data) - position >= layout.BATCH_OVERHEAD
+    if outcome == ScanEnd.TRUNCATED and needed and end <= limit and has_header:
         more, position, outcome, needed = scan_into(data, position, end, out[rows:])
         rows += more
     return Scan(batches=out[:rows], end=position, outcome=ScanEnd(outcome), needed=needed)

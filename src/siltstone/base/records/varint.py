@@ -32,8 +32,7 @@ def _long_varint(at: int, end: int, last_shift: int, last_most: int) -> tuple[in
 
 
 @inlined
-def next_varint(at: int, end: int) -> tuple[int, int]:
-    """Read an int32 at address ``at``, not beyond ``end``."""
+def _next(at: int, end: int, last_shift: int, last_most: int) -> tuple[int, int]:
     if at >= end:
         return 0, -1
     low = byte_at(at)
@@ -43,22 +42,19 @@ def next_varint(at: int, end: int) -> tuple[int, int]:
     if high < 0x80:
         raw = (low & 0x7F) | (high << 7)
         return (raw >> 1) ^ -(raw & 1), at + 2
-    return _long_varint(at, end, 28, 0x0F)
+    return _long_varint(at, end, last_shift, last_most)
+
+
+@inlined
+def next_varint(at: int, end: int) -> tuple[int, int]:
+    """Read an int32 at address ``at``, not beyond ``end``."""
+    return _next(at, end, 28, 0x0F)
 
 
 @inlined
 def next_varlong(at: int, end: int) -> tuple[int, int]:
     """Read an int64 at address ``at``, not beyond ``end``."""
-    if at >= end:
-        return 0, -1
-    low = byte_at(at)
-    if low < 0x80:
-        return (low >> 1) ^ -(low & 1), at + 1
-    high = byte_at(at + 1) if at + 1 < end else 0x80
-    if high < 0x80:
-        raw = (low & 0x7F) | (high << 7)
-        return (raw >> 1) ^ -(raw & 1), at + 2
-    return _long_varint(at, end, 63, 1)
+    return _next(at, end, 63, 1)
 
 
 @kernel
