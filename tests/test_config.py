@@ -14,7 +14,6 @@ from siltstone.base.config import (
     parse_broker_config,
     parse_config_file,
     parse_topic_config,
-    parse_value,
     refuse_contradictions,
     split_additions,
 )
@@ -77,7 +76,7 @@ def test_what_is_refused(text: str, message: str) -> None:
 @given(st.sampled_from(ALL_KEYS), st.text(max_size=12))
 def test_any_text_is_parsed_or_refused(key, text: str) -> None:
     try:
-        setting = parse_value(key, text, "test")
+        setting = parse_assignments([f"{key.name}={text}"], "test")[key.name]
     except UsageError:
         return
     value = setting.value

@@ -31,8 +31,8 @@ from siltstone.base.config import Config, parse_assignments
 from siltstone.base.errors import SiltstoneError
 from siltstone.base.files import Operation
 from siltstone.cli import clean as cli_clean
-from siltstone.cli import explain as cli_explain
 from siltstone.cli import main
+from siltstone.cli import review as cli_review
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.log.partition import run_now
 from siltstone.runtime.embedded import NewRecord, batch_of
@@ -123,7 +123,7 @@ def call(arguments: Sequence[str]) -> Answer:
 
 _PARSED = {
     "clean": (cli_clean.clean, cli_clean.CleanFlags),
-    "explain": (cli_explain.explain, cli_explain.ExplainFlags),
+    "explain": (cli_review.explain, cli_review.ExplainFlags),
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from siltstone.base.errors import UsageError
-from siltstone.cli.record_format import RecordFormat, delimiter, envelope
+from siltstone.cli.records import delimiter, envelope, record_format
 from siltstone.log.names import TopicPartition
 from siltstone.log.reading import Record
 
@@ -32,24 +32,24 @@ def record(**given: Any) -> Record:
     ],
 )
 def test_tokens(text: str, expected: bytes) -> None:
-    assert RecordFormat(text).render(WHERE, record()) == expected
+    assert record_format(text)(WHERE, record()) == expected
 
 
 def test_nulls_and_headers() -> None:
     empty = record(key=None, value=None, headers=((b"a", b"1"), (b"b", None)))
-    assert RecordFormat("%k|%s|%K|%S|%h").render(WHERE, empty) == b"||-1|-1|a=1,b=NULL"
-    assert RecordFormat("%k|%s|%R", null=b"NULL").render(WHERE, empty) == b"NULL|NULL|\xff\xff\xff\xff"
+    assert record_format("%k|%s|%K|%S|%h")(WHERE, empty) == b"||-1|-1|a=1,b=NULL"
+    assert record_format("%k|%s|%R", null=b"NULL")(WHERE, empty) == b"NULL|NULL|\xff\xff\xff\xff"
 
 
 def test_contents_are_made_clean_and_the_format_is_not() -> None:
-    shown = RecordFormat("%k\\x1b%s", clean=lambda raw: b"[%d]" % len(raw)).render(WHERE, record())
+    shown = record_format("%k\\x1b%s", clean=lambda raw: b"[%d]" % len(raw))(WHERE, record())
     assert shown == b"[1]\x1b[1]"
 
 
 @pytest.mark.parametrize("text", ["%", "%z", "\\q", "\\x1", "abc\\"])
 def test_what_is_not_known_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="-f"):
-        RecordFormat(text)
+        record_format(text)
 
 
 def test_delimiters() -> None:

@@ -185,30 +185,9 @@ _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[\]]*\])")
 _DYNAMIC = (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
 
 
-def parse_value(
-    key: Key,
-    text: str,
-    source: str,
-    *,
-    name: str | None = None,
-    origin: ConfigSource = ConfigSource.DYNAMIC_TOPIC_CONFIG,
-) -> Setting:
-    """A checked value, given under ``name`` (default: the key's own). Raises UsageError that says what is
-    allowed."""
-    name = name or key.name
-    try:
-        value = parse_text(key, text, name)
-    except ValueError as error:
-        raise UsageError(f"{source}: {name}={text!r} {error}") from None
-    return Setting(value=value, source=source, origin=origin, name=name)
-
-
 def parse_assignments(assignments: Iterable[str], source: str) -> dict[str, Setting]:
     """``key=value`` strings as settings, by the names given; a topic's or a broker's. Raises UsageError."""
-    return {
-        name: parse_value(find_key(name), value, source, name=name)
-        for name, value in _pairs(assignments, source)
-    }
+    return {name: _setting(find_key, name, text, source) for name, text in _pairs(assignments, source)}
 
 
 def parse_topic_config(texts: Mapping[str, str] | Iterable[str], source: str) -> dict[str, Setting]:
@@ -217,10 +196,7 @@ def parse_topic_config(texts: Mapping[str, str] | Iterable[str], source: str) ->
     Raises UsageError.
     """
     pairs = texts.items() if isinstance(texts, Mapping) else _pairs(texts, source)
-    return {
-        name: parse_value(_find_in(source, find_topic_key, name), value, source, name=name)
-        for name, value in pairs
-    }
+    return {name: _setting(find_topic_key, name, text, source) for name, text in pairs}
 
 
 def parse_broker_config(
@@ -230,13 +206,14 @@ def parse_broker_config(
 
     Raises UsageError.
     """
-    settings = {}
-    for name, text in texts.items():
-        key = _find_in(source, find_broker_key, name)
+
+    def find(name: str) -> Key:
+        key = find_broker_key(name)
         if origin in _DYNAMIC and not key.changes_at_run_time(name):
-            raise UsageError(f"{source}: {name} cannot change at run time; set it in server.properties")
-        settings[name] = parse_value(key, text, source, name=name, origin=origin)
-    return settings
+            raise UsageError(f"{name} cannot change at run time; set it in server.properties")
+        return key
+
+    return {name: _setting(find, name, text, source, origin) for name, text in texts.items()}
 
 
 def parse_stored_config(
@@ -251,15 +228,30 @@ def parse_stored_config(
     known = TOPIC_NAMES if origin is ConfigSource.DYNAMIC_TOPIC_CONFIG else BROKER_NAMES
     settings = {}
     for name, text in texts.items():
-        key = _BY_NAME[name] if name in known else None
-        if key is None or (origin in _DYNAMIC and not key.changes_at_run_time(name)):
+        if name not in known or (origin in _DYNAMIC and not _BY_NAME[name].changes_at_run_time(name)):
             continue
         try:
-            settings[name] = parse_value(key, text, source, name=name, origin=origin)
+            settings[name] = _setting(find_key, name, text, source, origin)
         except UsageError:
-            if key.used:
+            if _BY_NAME[name].used:
                 raise
     return settings
+
+
+def _setting(
+    find: Callable[[str], Key],
+    name: str,
+    text: str,
+    source: str,
+    origin: ConfigSource = ConfigSource.DYNAMIC_TOPIC_CONFIG,
+) -> Setting:
+    """The setting that ``text`` means under ``name``. Raises UsageError: where, and what is allowed."""
+    try:
+        return Setting(value=parse_text(find(name), text, name), source=source, origin=origin, name=name)
+    except UsageError as error:
+        raise UsageError(f"{source}: {error}") from None
+    except ValueError as error:
+        raise UsageError(f"{source}: {name}={text!r} {error}") from None
 
 
 def split_additions(text: str) -> list[str]:
@@ -279,13 +271,6 @@ def parse_config_file(text: str, name: str) -> dict[str, dict[str, Setting]]:
             raise UsageError(f"{name}:{number}: give topic:key=value")
         by_topic.setdefault(topic.strip(), {}).update(parse_assignments([assignment], f"{name}:{number}"))
     return by_topic
-
-
-def _find_in(source: str, find: Callable[[str], Key], name: str) -> Key:
-    try:
-        return find(name)
-    except UsageError as error:
-        raise UsageError(f"{source}: {error}") from None
 
 
 def _pairs(assignments: Iterable[str], source: str) -> Iterator[tuple[str, str]]:

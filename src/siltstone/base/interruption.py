@@ -65,7 +65,7 @@ class Interruption:
     @property
     def status(self) -> int:
         """The exit status that shells know: 130 after SIGINT, 143 after SIGTERM."""
-        return 128 + (signal.SIGINT if self._number is None else self._number)
+        return 128 + (self._number or signal.SIGINT)
 
     def check(self) -> None:
         """Nothing new is begun after a signal: raises KeyboardInterrupt then."""
@@ -129,12 +129,8 @@ class Interruption:
         self._writing.close()
 
     def _came(self, number: int, frame: object) -> None:
-        self._note(number)
+        self._number = self._number or number
         self._tell()
-
-    def _note(self, number: int) -> None:
-        if self._number is None:
-            self._number = number
 
     def _tell(self) -> None:
         if self.has_come and not self._is_told and not self._depth:
@@ -149,7 +145,7 @@ class Interruption:
         else:
             self._waking.close()
             return
-        self._note(woken[0])
+        self._number = self._number or woken[0]
         threading.Thread(target=self._end_all, name="interruption-end", daemon=True).start()
         if self._uninstalled.wait(self._grace_seconds):
             return

@@ -1,8 +1,9 @@
-"""``siltstone clean``: clean the compacted topics of Kafka log directories."""
+"""``siltstone clean`` cleans the compacted topics of Kafka log directories; ``siltstone undo`` puts back what
+``clean --keep-originals`` kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -11,18 +12,7 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from siltstone.base.config import ConfigSource
-from siltstone.base.errors import UsageError
-from siltstone.cli.output import (
-    FromArguments,
-    Json,
-    ProgressBars,
-    Topics,
-    first_of,
-    note,
-    write_json,
-    write_line,
-    write_table,
-)
+from siltstone.cli import output
 from siltstone.cli.watch import watch_logs
 from siltstone.commands import clean as cleaning
 from siltstone.commands.explain_page import size_text
@@ -37,13 +27,16 @@ _STYLE = {
 }
 
 
+_COLUMNS = ("log", "status", "segments", "bytes", "records", *REASONS, "seconds")
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanFlags(cleaning.CleanRequest):
     """The request as flags; the directories are arguments."""
 
-    directories: FromArguments = ()
-    topics: Topics = ()
+    directories: output.FromArguments = ()
+    topics: output.Topics = ()
     stop_after_minutes: Annotated[float | None, Parameter(name="--stop-after")] = None
 
 
@@ -51,10 +44,10 @@ def clean(
     directories: list[Path],
     /,
     *,
-    flags: CleanFlags | None = None,
+    flags: CleanFlags = CleanFlags(),
     watch: bool = False,
     interval: float | None = None,
-    json_: Json = False,
+    json_: output.Json = False,
 ) -> int:
     """Clean the compacted topics of stopped Kafka log directories, as a Spark job.
 
@@ -73,21 +66,22 @@ def clean(
     json_
         Print one JSON document instead of the table; with --watch, one object a line for each look.
     """
-    request = replace(flags or CleanFlags(), directories=directories)
+    request = replace(flags, directories=directories)
     if watch:
         return watch_logs(request, interval, json=json_)
-    if interval is not None:
-        raise UsageError("--interval goes with --watch")
-    with ProgressBars() as bars:
+    output.refuse_if(interval is not None, "--interval goes with --watch")
+    with output.progress_bars() as show:
         done = cleaning.clean(
-            request, progress=lambda log, stage, tasks, total: bars(f"{log} {stage}", tasks, total)
+            request, progress=lambda log, stage, tasks, total: show(f"{log} {stage}", tasks, total)
         )
     if json_:
-        write_json(_document(request, done))
+        output.write_json(_document(request, done))
     else:
         _show(request, done)
     if done.report_error is not None:
-        note(f"the report was not written: {done.report_error}; the logs are as shown on standard output")
+        output.note(
+            f"the report was not written: {done.report_error}; the logs are as shown on standard output"
+        )
     return 1 if failures(done.results) or done.report_error is not None else 0
 
 
@@ -97,10 +91,10 @@ def _document(request: cleaning.CleanRequest, done: cleaning.CleanReport) -> dic
         "dry_run": request.dry_run,
         "engine": done.engine,
         "logs": [result.to_json() for result in done.results],
-        "passed_over": [{"path": each.path, "reason": each.reason} for each in done.passed_over],
+        "passed_over": done.passed_over,
         "notes": done.notes,
         "report_error": done.report_error,
-        "kept_originals": None if done.kept is None else str(done.kept),
+        "kept_originals": done.kept,
     }
 
 
@@ -108,63 +102,64 @@ def _change(before: str, after: str) -> str:
     return before if before == after else f"{before} → {after}"
 
 
-def _records(result: LogResult) -> str:
-    known = (result.records_before, result.records_after)
-    return _change(*("" if count is None else f"{count:,}" for count in known))
-
-
-def _discarded(reason: str) -> Callable[[LogResult], object]:
-    return lambda result: result.removed.counts[reason] or None
-
-
-_COLUMNS: Mapping[str, Callable[[LogResult], object]] = {
-    "log": lambda result: result.where,
-    "status": lambda result: Text(result.status, _STYLE.get(result.status, "dim")),
-    "segments": lambda result: _change(str(result.segments_before), str(result.segments_after)),
-    "bytes": lambda result: _change(size_text(result.bytes_before), size_text(result.bytes_after)),
-    "records": _records,
-    **{reason: _discarded(reason) for reason in REASONS},
-    "seconds": lambda result: f"{result.seconds:.2f}" if result.seconds else "",
-}
-"""The table's columns: what each shows of a log."""
+def _row(result: LogResult) -> Sequence[object]:
+    records = [
+        "" if count is None else f"{count:,}" for count in (result.records_before, result.records_after)
+    ]
+    return [
+        result.where,
+        Text(result.status, _STYLE.get(result.status, "dim")),
+        _change(str(result.segments_before), str(result.segments_after)),
+        _change(size_text(result.bytes_before), size_text(result.bytes_after)),
+        _change(*records),
+        *(result.removed.counts[reason] or None for reason in REASONS),
+        f"{result.seconds:.2f}" if result.seconds else None,
+    ]
 
 
 def _show(request: cleaning.CleanRequest, done: cleaning.CleanReport) -> None:
     title = "what would be cleaned (dry run: nothing was changed)" if request.dry_run else "cleaned"
-    rows = [[shown(result) for shown in _COLUMNS.values()] for result in done.results]
-    write_table(title, tuple(_COLUMNS), rows, left=2)
-    _show_reasons(done.results)
-    _show_settings(done.results)
-    for each_note in done.notes:
-        write_line(each_note)
-    for each in done.passed_over:
-        write_line(f"passed over: {each.path} ({each.reason})")
+    output.write_table(title, _COLUMNS, map(_row, done.results), left=2)
+    output.write_lines(*(f"{result.where}: {text}" for result in done.results for text in result.notes))
+    reasons = (((result.status, result.reason), result.where) for result in done.results if result.reason)
+    output.write_lines(*output.reason_lines(reasons))
+    settings = output.grouped(_settings(done.results))
+    output.write_lines(*(f"settings of {', '.join(logs)}: {text}" for text, logs in settings.items()))
+    output.write_lines(*done.notes)
+    output.write_lines(*(f"passed over: {item.path} ({item.reason})" for item in done.passed_over))
     if done.kept is not None:
-        write_line(f"originals kept; to put them back: siltstone undo {done.kept}")
+        output.write_lines(f"originals kept; to put them back: siltstone undo {done.kept}")
 
 
-def _show_settings(results: Sequence[LogResult]) -> None:
-    """What was set, and where; the rest are Kafka's defaults."""
-    by_settings: dict[str, list[str]] = {}
+def _settings(results: Sequence[LogResult]) -> Iterator[tuple[str, object]]:
+    """What was set, and where, for each log that was to be cleaned; the rest are Kafka's defaults."""
     for result in results:
-        chosen = [
+        chosen = ", ".join(
             f"{name}={','.join(s.value) if isinstance(s.value, tuple) else s.value} ({s.source})"
             for name, s in result.settings.items()
             if s.origin is not ConfigSource.DEFAULT_CONFIG
-        ]
+        )
         if chosen and result.status not in (status.SKIPPED, status.NOTHING_TO_DO):
-            by_settings.setdefault(", ".join(chosen), []).append(str(result.where))
-    for text, logs in by_settings.items():
-        write_line(f"settings of {', '.join(logs)}: {text}")
+            yield chosen, result.where
 
 
-def _show_reasons(results: Sequence[LogResult]) -> None:
-    """Why logs were not cleaned, the same reason once."""
-    by_reason: dict[tuple[str, str], list[str]] = {}
-    for result in results:
-        if result.reason:
-            by_reason.setdefault((result.status, result.reason), []).append(str(result.where))
-        for each_note in result.notes:
-            write_line(f"{result.where}: {each_note}")
-    for (state, reason), logs in by_reason.items():
-        write_line(f"{state}: {first_of(logs)}: {reason}")
+def undo(run: Path, /, *, json_: output.Json = False) -> int:
+    """Put back the segments that a run of clean --keep-originals replaced, and the cleaner checkpoint.
+
+    Refused once a log was appended to, rolled or cleaned since.
+
+    Parameters
+    ----------
+    run
+        The run's folder, KEEP/RUN, as clean printed it.
+    json_
+        Print one JSON document.
+    """
+    restored = cleaning.undo(run)
+    if json_:
+        logs = [{"directory": path, "restored": names} for path, names in restored.items()]
+        output.write_json({"logs": logs})
+        return 0
+    for path, names in restored.items():
+        output.write_lines(f"{path}: {len(names)} segments restored" if names else f"{path}: nothing to undo")
+    return 0

@@ -10,19 +10,17 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from siltstone.base.config import Config, ConfigSource, split_additions
-from siltstone.base.errors import UsageError
-from siltstone.cli.output import Directories, Json, note, place_of, write_json, write_line
-from siltstone.commands.places import Place
-from siltstone.commands.topics import (
-    SettingFacts,
-    SettingsChange,
-    alter_namespace,
-    alter_settings,
-    read_additions,
-    settings_of_broker,
-    settings_of_namespace,
-    settings_of_topic,
+from siltstone.cli.output import (
+    Directories,
+    Json,
+    note,
+    place_of,
+    refuse_if,
+    write_json,
+    write_lines,
 )
+from siltstone.commands import topics as commands
+from siltstone.commands.places import Look, Place
 
 _TYPES = ("topics", "brokers", "namespaces")
 
@@ -75,29 +73,30 @@ class ConfigsFlags:
 
     def refuse_contradictions(self) -> None:
         """Raises UsageError for flags that do not go together."""
-        if self.alter == self.describe:
-            raise UsageError("choose one of --describe and --alter")
-        if self.entity_type not in _TYPES:
-            raise UsageError(f"--entity-type {self.entity_type or '(missing)'}: give {' or '.join(_TYPES)}")
-        if self.entity_default and (self.entity_type != "brokers" or self.entity_name is not None):
-            raise UsageError("--entity-default is for --entity-type brokers, without --entity-name")
+        kind, is_default = self.entity_type, self.entity_default
         changes = bool(self.add_config or self.add_config_file or self.delete_config)
-        if self.describe and (changes or self.dry_run):
-            raise UsageError("--add-config, --add-config-file, --delete-config and --dry-run go with --alter")
-        if self.alter and self.entity_type == "brokers":
-            raise UsageError(
+        refuse_if(self.alter == self.describe, "choose one of --describe and --alter")
+        refuse_if(kind not in _TYPES, f"--entity-type {kind or '(missing)'}: give {' or '.join(_TYPES)}")
+        refuse_if(
+            is_default and (kind != "brokers" or self.entity_name is not None),
+            "--entity-default is for --entity-type brokers, without --entity-name",
+        )
+        refuse_if(
+            self.describe and (changes or self.dry_run),
+            "--add-config, --add-config-file, --delete-config and --dry-run go with --alter",
+        )
+        if self.alter:
+            refuse_if(
+                kind == "brokers",
                 "a broker's settings are those of its server.properties; changing them at run time comes "
-                "with the broker"
+                "with the broker",
             )
-        if self.alter and not changes:
-            raise UsageError("--alter: give --add-config, --add-config-file or --delete-config")
-        if self.alter and self.entity_name is None:
-            raise UsageError(f"--alter: say which of the {self.entity_type} with --entity-name")
-        if self.alter and self.all_:
-            raise UsageError("--all goes with --describe")
+            refuse_if(not changes, "--alter: give --add-config, --add-config-file or --delete-config")
+            refuse_if(self.entity_name is None, f"--alter: say which of the {kind} with --entity-name")
+            refuse_if(self.all_, "--all goes with --describe")
 
 
-def configs(*, flags: ConfigsFlags | None = None, json_: Json = False) -> int:
+def configs(*, flags: ConfigsFlags = ConfigsFlags(), json_: Json = False) -> int:
     """Show and change settings of topics, show those of brokers, as kafka-configs does.
 
     --describe locks nothing and changes nothing. --alter locks the directory, as a broker does.
@@ -107,75 +106,84 @@ def configs(*, flags: ConfigsFlags | None = None, json_: Json = False) -> int:
     json_
         Print one JSON document instead.
     """
-    flags = flags or ConfigsFlags()
     flags.refuse_contradictions()
     place = place_of(flags.dir, flags.server_properties)
     if flags.alter:
-        _show_change(_alter(place, flags), flags, as_json=json_)
-    elif flags.entity_type == "namespaces":
-        _describe_namespaces(place, flags, as_json=json_)
-    elif flags.entity_type == "topics":
-        _describe_topics(place, flags, as_json=json_)
+        _alter(place, flags, as_json=json_)
     else:
-        _describe_broker(place, flags, as_json=json_)
+        _describe(place.look(), flags, as_json=json_)
     return 0
 
 
-def _alter(place: Place, flags: ConfigsFlags) -> SettingsChange:
+def _alter(place: Place, flags: ConfigsFlags, *, as_json: bool) -> None:
     assert flags.entity_name is not None
-    additions = [] if flags.add_config_file is None else read_additions(flags.add_config_file)
-    additions += [each for text in flags.add_config for each in split_additions(text)]
+    additions = [] if flags.add_config_file is None else commands.read_additions(flags.add_config_file)
+    additions += [assignment for text in flags.add_config for assignment in split_additions(text)]
     removals = [name.strip() for text in flags.delete_config for name in text.split(",")]
-    alter = alter_namespace if flags.entity_type == "namespaces" else alter_settings
-    return alter(place, flags.entity_name, additions, removals, dry_run=flags.dry_run)
-
-
-def _describe_topics(place: Place, flags: ConfigsFlags, *, as_json: bool) -> None:
-    look = place.look()
-    names = look.names() if flags.entity_name is None else [flags.entity_name]
-    found = {
-        name: settings_of_topic(look.config_of(look.topic(name)), everything=flags.all_) for name in names
-    }
+    alter = commands.alter_namespace if flags.entity_type == "namespaces" else commands.alter_settings
+    change = alter(place, flags.entity_name, additions, removals, dry_run=flags.dry_run)
+    kind = "namespace" if flags.entity_type == "namespaces" else "topic"
     if as_json:
-        write_json({"entities": [_document("topics", name, settings) for name, settings in found.items()]})
+        changed = {kind: change.topic, "before": change.before, "after": change.after}
+        write_json({"action": "alter", "dry_run": flags.dry_run, **changed})
         return
-    for name, settings in found.items():
-        _show(f"{'All' if flags.all_ else 'Dynamic'} configs for topic {name} are:", settings)
-    note(*look.notes_on([look.topic(name) for name in names]))
+    done = "would be completed" if flags.dry_run else "completed"
+    write_lines(f"updating config for {kind} {change.topic} {done}")
+    for name in sorted({*change.before, *change.after}):
+        before, after = change.before.get(name), change.after.get(name)
+        if before != after:
+            write_lines(f"  {name}: {before or '(default)'} → {after or '(default)'}")
 
 
-def _describe_namespaces(place: Place, flags: ConfigsFlags, *, as_json: bool) -> None:
-    listed = place.look().registry.namespaces
-    names = sorted(listed) if flags.entity_name is None else [flags.entity_name]
-    found = {name: settings_of_namespace(listed.get(name, {})) for name in names}
+def _describe(look: Look, flags: ConfigsFlags, *, as_json: bool) -> None:
+    """Show the settings of the entities that the flags name."""
+    notes: Sequence[str] = ()
+    if flags.entity_type == "brokers":
+        title, entities = _describe_broker(look, flags)
+    elif flags.entity_type == "namespaces":
+        title, policies = "Policies of namespace {} are:", look.registry.namespaces
+        names = sorted(policies) if flags.entity_name is None else [flags.entity_name]
+        entities = {name: commands.settings_of_namespace(policies.get(name, {})) for name in names}
+    else:
+        title = f"{'All' if flags.all_ else 'Dynamic'} configs for topic {{}} are:"
+        topics = map(look.topic, look.names() if flags.entity_name is None else [flags.entity_name])
+        facts = {topic.name: topic for topic in topics}
+        entities = {
+            name: commands.settings_of_topic(look.config_of(topic), everything=flags.all_)
+            for name, topic in facts.items()
+        }
+        notes = look.notes_on(list(facts.values()))
     if as_json:
-        entities = [_document("namespaces", name, settings) for name, settings in found.items()]
-        write_json({"entities": entities})
+        documents = [_document(flags.entity_type, name, settings) for name, settings in entities.items()]
+        write_json({"entities": documents})
         return
-    for name, settings in found.items():
-        _show(f"Policies of namespace {name} are:", settings)
+    for entity, settings in entities.items():
+        write_lines(title.format(entity))
+        for each in settings:
+            synonyms = ", ".join(f"{source}:{name}={value}" for source, name, value in each.synonyms)
+            write_lines(f"  {each.name}={each.value} sensitive=false synonyms={{{synonyms}}}")
+    note(*notes)
 
 
-def _describe_broker(place: Place, flags: ConfigsFlags, *, as_json: bool) -> None:
-    look = place.look()
+def _describe_broker(look: Look, flags: ConfigsFlags) -> tuple[str, dict[str, list[commands.SettingFacts]]]:
+    """The title for people, and the settings by the broker's number. Raises UsageError for another's."""
     number = str(look.broker_id)
-    if flags.entity_name not in (None, number):
-        raise UsageError(f"--entity-name {flags.entity_name}: the directory is that of broker {number}")
+    is_another = flags.entity_name not in (None, number)
+    refuse_if(is_another, f"--entity-name {flags.entity_name}: the directory is that of broker {number}")
     config = look.settings.broker
     if flags.entity_default:
-        number, of_all = "default", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+        of_all = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
         config = Config().replacing(of_all, config.layer(of_all))
-    settings = settings_of_broker(config, everything=flags.all_ and not flags.entity_default)
-    if as_json:
-        write_json({"entities": [_document("brokers", number, settings)]})
-    elif flags.entity_default:
-        _show("Default configs for brokers in the cluster are:", settings)
-    else:
-        _show(f"{'All' if flags.all_ else 'Given'} configs for broker {number} are:", settings)
+        title = "Default configs for brokers in the cluster are:"
+        return title, {"default": commands.settings_of_broker(config, everything=False)}
+    title = f"{'All' if flags.all_ else 'Given'} configs for broker {{}} are:"
+    return title, {number: commands.settings_of_broker(config, everything=flags.all_)}
 
 
-def _document(entity_type: str, name: str, settings: Sequence[SettingFacts]) -> dict[str, object]:
-    shown = [
+def _document(
+    entity_type: str | None, name: str, settings: Sequence[commands.SettingFacts]
+) -> dict[str, object]:
+    configs = [
         {
             "name": each.name,
             "value": each.value,
@@ -185,25 +193,4 @@ def _document(entity_type: str, name: str, settings: Sequence[SettingFacts]) -> 
         }
         for each in settings
     ]
-    return {"entity_type": entity_type, "entity_name": name, "configs": shown}
-
-
-def _show(title: str, settings: Sequence[SettingFacts]) -> None:
-    write_line(title)
-    for each in settings:
-        synonyms = ", ".join(f"{source}:{name}={value}" for source, name, value in each.synonyms)
-        write_line(f"  {each.name}={each.value} sensitive=false synonyms={{{synonyms}}}")
-
-
-def _show_change(change: SettingsChange, flags: ConfigsFlags, *, as_json: bool) -> None:
-    kind, dry_run = "namespace" if flags.entity_type == "namespaces" else "topic", flags.dry_run
-    if as_json:
-        changed = {kind: change.topic, "before": dict(change.before), "after": dict(change.after)}
-        write_json({"action": "alter", "dry_run": dry_run, **changed})
-        return
-    done = "would be completed" if dry_run else "completed"
-    write_line(f"updating config for {kind} {change.topic} {done}")
-    for name in sorted({*change.before, *change.after}):
-        before, after = change.before.get(name), change.after.get(name)
-        if before != after:
-            write_line(f"  {name}: {before or '(default)'} → {after or '(default)'}")
+    return {"entity_type": entity_type, "entity_name": name, "configs": configs}

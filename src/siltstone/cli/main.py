@@ -38,7 +38,12 @@ COMMANDS = {
     "verify": "Check a cleaned log directory against what it was before, independently of the cleaner.",
 }
 """Each command with its line of help: a command's file is loaded only when it is asked for."""
-_MODULES = dict.fromkeys(("get-offsets", "log-dirs", "delete-records"), "offsets")
+_MODULES = (
+    dict.fromkeys(("get-offsets", "log-dirs", "delete-records"), "offsets")
+    | dict.fromkeys(("explain", "verify"), "review")
+    | dict.fromkeys(("consume", "produce"), "records")
+    | {"undo": "clean", "compact-topic": "topics"}
+)
 """The file of a command that is not called like it."""
 
 

@@ -3,41 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 from siltstone.base.errors import UsageError
-from siltstone.cli.output import (
-    NUMBER_OR_WORD,
-    Directories,
-    Json,
-    Topic,
-    note,
-    place_of,
-    write_json,
-    write_line,
-)
-from siltstone.commands.offsets import (
-    PartitionOffset,
-    describe_log_dirs,
-    list_offsets,
-    parse_time,
-    read_offsets,
-    select_partitions,
-)
-from siltstone.commands.offsets import delete_records as delete
+from siltstone.cli import output
+from siltstone.commands import offsets as commands
 
 
 def get_offsets(
     *,
-    dir: Directories = (),
-    topic: Topic = None,
+    dir: output.Directories = (),
+    topic: output.Topic = None,
     partitions: str | None = None,
     topic_partitions: str | None = None,
-    time: Annotated[str, NUMBER_OR_WORD] = "latest",
+    time: Annotated[str, output.NUMBER_OR_WORD] = "latest",
     exclude_internal_topics: bool = False,
-    json_: Json = False,
+    json_: output.Json = False,
 ) -> int:
     """Show offsets of partitions by time, a line topic:partition:offset each, as kafka-get-offsets does.
 
@@ -61,37 +43,32 @@ def get_offsets(
     json_
         Print one JSON document instead.
     """
-    place = place_of(dir)
-    when = parse_time(time)
+    place = output.place_of(dir)
+    when = commands.parse_time(time)
     look = place.look()
-    wheres = select_partitions(
+    wheres = commands.select_partitions(
         look,
         topic=topic,
         partitions=partitions,
         topic_partitions=topic_partitions,
         exclude_internal=exclude_internal_topics,
     )
-    found = list_offsets(look, wheres, when)
-    _show_offsets(found, when, as_json=json_)
-    note(*look.notes, *(f"{each.where}: {each.failure}" for each in found if each.failure))
+    found = commands.list_offsets(look, wheres, when)
+    if json_:
+        output.write_json({"time": when, "partitions": [each.to_json() for each in found]})
+    else:
+        shown = (each for each in found if each.offset is not None)
+        output.write_lines(*(f"{each.where.topic}:{each.where.partition}:{each.offset}" for each in shown))
+    output.note(*look.notes, *(f"{each.where}: {each.failure}" for each in found if each.failure))
     return 1 if any(each.failure for each in found) else 0
-
-
-def _show_offsets(found: Sequence[PartitionOffset], when: int, *, as_json: bool) -> None:
-    if as_json:
-        write_json({"time": when, "partitions": [each.to_json() for each in found]})
-        return
-    for each in found:
-        if each.offset is not None:
-            write_line(f"{each.where.topic}:{each.where.partition}:{each.offset}")
 
 
 def log_dirs(
     *,
-    dir: Directories = (),
+    dir: output.Directories = (),
     describe: bool = False,
     topic_list: str | None = None,
-    json_: Json = False,
+    json_: output.Json = False,
 ) -> int:
     """Show the partitions of each log directory with their sizes, as kafka-log-dirs --describe does.
 
@@ -109,21 +86,20 @@ def log_dirs(
     json_
         The same.
     """
-    place = place_of(dir)
-    if not describe:
-        raise UsageError("give --describe")
+    place = output.place_of(dir)
+    output.refuse_if(not describe, "give --describe")
     topics = [name.strip() for name in (topic_list or "").split(",") if name.strip()]
-    found = describe_log_dirs(place, topics)
-    write_line(json.dumps(found))
+    found = commands.describe_log_dirs(place, topics)
+    output.write_lines(json.dumps(found))
     return 1 if any(each["error"] for broker in found["brokers"] for each in broker["logDirs"]) else 0
 
 
 def delete_records(
     *,
-    dir: Directories = (),
+    dir: output.Directories = (),
     offset_json_file: Path | None = None,
     dry_run: bool = False,
-    json_: Json = False,
+    json_: output.Json = False,
 ) -> int:
     """Delete the records below given offsets, as kafka-delete-records does.
 
@@ -141,19 +117,19 @@ def delete_records(
     json_
         Print one JSON document instead.
     """
-    place = place_of(dir)
+    place = output.place_of(dir)
     if offset_json_file is None:
         raise UsageError("say what to delete with --offset-json-file")
-    done = delete(place, read_offsets(offset_json_file), dry_run=dry_run)
+    done = commands.delete_records(place, commands.read_offsets(offset_json_file), dry_run=dry_run)
     if json_:
-        write_json({"dry_run": dry_run, "partitions": [each.to_json("low_watermark") for each in done]})
+        output.write_json(
+            {"dry_run": dry_run, "partitions": [each.to_json("low_watermark") for each in done]}
+        )
     else:
-        _show_deleted(done, dry_run=dry_run)
+        output.write_lines(
+            "Records that would be deleted:" if dry_run else "Records delete operation completed:"
+        )
+        for each in done:
+            outcome = f"error: {each.failure}" if each.failure else f"low_watermark: {each.offset}"
+            output.write_lines(f"partition: {each.where}\t{outcome}")
     return 1 if any(each.failure for each in done) else 0
-
-
-def _show_deleted(done: list[PartitionOffset], *, dry_run: bool) -> None:
-    write_line("Records that would be deleted:" if dry_run else "Records delete operation completed:")
-    for each in done:
-        said = f"error: {each.failure}" if each.failure else f"low_watermark: {each.offset}"
-        write_line(f"partition: {each.where}\t{said}")

@@ -1,12 +1,14 @@
 """What all commands share: flags, and how JSON documents, tables, lines, notes and progress are printed."""
 
+import contextlib
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, TypeVar
 
+import msgspec
 from cyclopts import Parameter
 from rich.console import Console
 from rich.markup import escape
@@ -19,6 +21,12 @@ from siltstone.commands.places import Place
 
 TABLE_WIDTH = 140
 """Columns of a table where standard output is no terminal."""
+Group = TypeVar("Group", bound=Hashable)
+
+
+def plain(document: object) -> Any:
+    """``document`` for JSON: dataclasses become objects, bytes base64, other types their text."""
+    return msgspec.to_builtins(document, enc_hook=str)
 
 
 def write_json(document: object, *, flush: bool = False) -> None:
@@ -27,15 +35,15 @@ def write_json(document: object, *, flush: bool = False) -> None:
     In ASCII where the output is not UTF-8, and half of a surrogate pair in JSON's own escape everywhere.
     """
     ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-    text = json.dumps(document, ensure_ascii=ascii_only).encode("utf-8", "backslashreplace").decode()
+    text = json.dumps(plain(document), ensure_ascii=ascii_only).encode("utf-8", "backslashreplace").decode()
     sys.stdout.write(f"{text}\n")
     if flush:
         sys.stdout.flush()
 
 
-def write_line(text: str) -> None:
-    """One line on standard output."""
-    sys.stdout.write(f"{text}\n")
+def write_lines(*texts: str) -> None:
+    """Lines on standard output."""
+    sys.stdout.write("".join(f"{text}\n" for text in texts))
 
 
 def note(*texts: str) -> None:
@@ -45,49 +53,57 @@ def note(*texts: str) -> None:
         sys.stderr.write(f"siltstone: {' '.join(text.split())}\n")
 
 
+def new_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]], left: Container[int]) -> Table:
+    """A table; columns ``left`` are texts, the others numbers. None is empty; a ``Text`` keeps its style."""
+    table = Table(title=Text(title), title_justify="left", header_style="bold")
+    for number, name in enumerate(names):
+        table.add_column(name, justify="left" if number in left else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(_cell_text(cell)) for cell in row))
+    return table
+
+
 def write_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1) -> None:
-    """A table on standard output; the first ``left`` columns are texts, the others numbers. None is
-    empty; a ``Text`` keeps its style."""
+    """``new_table`` on standard output, its first ``left`` columns texts."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=TABLE_WIDTH)
-    table = Table(title=Text(title), title_justify="left", header_style="bold")
-    for number, name in enumerate(names):
-        table.add_column(name, justify="left" if number < left else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(each if isinstance(each, Text) else Text(_shown(each)) for each in row))
-    console.print(table)
+    console.print(new_table(title, names, rows, range(left)))
 
 
-class ProgressBars:
-    """A progress bar for each name, on standard error; plain silence where that is no terminal."""
+@contextlib.contextmanager
+def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
+    """A function that shows, for a name, how many of how many are done: as bars on standard error, or not at
+    all where that is no terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bars: dict[str, TaskID] = {}
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
 
-    def __init__(self) -> None:
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._tasks: dict[str, TaskID] = {}
+        def show(name: str, done: int, total: int) -> None:
+            if name not in bars:
+                bars[name] = progress.add_task(escape(name), total=total)
+            progress.update(bars[name], completed=done, total=total)
 
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._progress.stop()
-
-    def __call__(self, name: str, done: int, total: int) -> None:
-        """Show that ``done`` of ``total`` are done."""
-        if name not in self._tasks:
-            self._tasks[name] = self._progress.add_task(escape(name), total=total)
-        self._progress.update(self._tasks[name], completed=done, total=total)
+        yield show
 
 
-def first_of(logs: Sequence[str]) -> str:
-    """The first four names, and how many more there are."""
-    return ", ".join(logs[:4]) + (f" and {len(logs) - 4} more" if len(logs) > 4 else "")
+def grouped(members: Iterable[tuple[Group, object]]) -> dict[Group, list[str]]:
+    """The texts of the members of each group, groups in order of their first member."""
+    groups: dict[Group, list[str]] = {}
+    for group, member in members:
+        groups.setdefault(group, []).append(str(member))
+    return groups
 
 
-def _shown(value: object) -> str:
+def reason_lines(reasons: Iterable[tuple[tuple[str, str], object]]) -> Iterable[str]:
+    """A line for each ``(state, reason)``: the first four logs with it, and how many more there are."""
+    for (state, reason), logs in grouped(reasons).items():
+        more = f" and {len(logs) - 4} more" if len(logs) > 4 else ""
+        yield f"{state}: {', '.join(logs[:4])}{more}: {reason}"
+
+
+def _cell_text(value: object) -> str:
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int) else str(value)
@@ -105,10 +121,15 @@ Topics = Annotated[Sequence[str], Parameter(name="--topic")]
 Topic = Annotated[str | None, Parameter(name=("--topic", "-t"))]
 
 
+def refuse_if(is_wrong: object, message: str) -> None:
+    """Raises UsageError with ``message`` for flags that are wrong, or do not go together."""
+    if is_wrong:
+        raise UsageError(message)
+
+
 def place_of(directories: Sequence[Path], properties: Path | None = None) -> Place:
     """The directories that are meant. Raises UsageError without any."""
-    if not directories:
-        raise UsageError("say which log directory with --dir")
+    refuse_if(not directories, "say which log directory with --dir")
     return Place(directories=tuple(directories), server_properties=properties)
 
 

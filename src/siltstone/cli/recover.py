@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.text import Text
 
-from siltstone.base.errors import UsageError
-from siltstone.cli.output import Json, ProgressBars, write_json, write_line, write_table
+from siltstone.cli.output import Json, progress_bars, refuse_if, write_json, write_lines, write_table
 from siltstone.commands import clean
 from siltstone.log.recovery import directories as status
 from siltstone.log.recovery.directories import DirectoryRecovery, LogRecovery
@@ -24,27 +24,13 @@ _STYLE = {
 }
 
 
-def recover(
-    directories: list[Path],
-    /,
-    *,
-    config: Sequence[str] = (),
-    broker_config: Path | None = None,
-    check: Annotated[bool | None, Parameter(negative="--no-check")] = None,
-    threads: int = 2,
-    now_ms: int | None = None,
-    dry_run: bool = False,
-    json_: Json = False,
-) -> int:
-    """Bring Kafka log directories into order after a crash, as a broker's start and stop would.
-
-    Interrupted swaps are finished, logs are cut at the first bad batch that was not yet flushed, indexes and
-    producer snapshots are built again. What is bad and was flushed is left as it is and reported.
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverFlags:
+    """The flags of ``siltstone recover``.
 
     Parameters
     ----------
-    directories
-        Kafka log directories (all log.dirs of one broker together), or one partition directory.
     config
         A setting of the logs, key=value, such as index.interval.bytes; may be given several times.
     broker_config
@@ -57,31 +43,42 @@ def recover(
         The clock for the expiry of producers, in ms; default: the wall clock.
     dry_run
         Say what would be done, change nothing.
+    """
+
+    config: Sequence[str] = ()
+    broker_config: Path | None = None
+    check: Annotated[bool | None, Parameter(negative="--no-check")] = None
+    threads: int = 2
+    now_ms: int | None = None
+    dry_run: bool = False
+
+
+def recover(
+    directories: list[Path],
+    /,
+    *,
+    flags: RecoverFlags = RecoverFlags(),
+    json_: Json = False,
+) -> int:
+    """Bring Kafka log directories into order after a crash, as a broker's start and stop would.
+
+    Interrupted swaps are finished, logs are cut at the first bad batch that was not yet flushed, indexes and
+    producer snapshots are built again. What is bad and was flushed is left as it is and reported.
+
+    Parameters
+    ----------
+    directories
+        Kafka log directories (all log.dirs of one broker together), or one partition directory.
     json_
         Print one JSON document instead of the table.
     """
-    if threads < 1:
-        raise UsageError(f"--threads {threads}: must be at least 1")
-    with ProgressBars() as bars:
-        done = clean.recover(
-            directories,
-            config=config,
-            broker_config=broker_config,
-            now_ms=now_ms,
-            threads=threads,
-            check=check,
-            dry_run=dry_run,
-            progress=bars,
-        )
-    return _tell(done, as_json=json_, dry_run=dry_run)
-
-
-def _tell(done: Sequence[DirectoryRecovery], *, as_json: bool, dry_run: bool) -> int:
-    """Print what came of it; the exit status."""
-    if as_json:
-        write_json(_document(done, dry_run=dry_run))
+    refuse_if(flags.threads < 1, f"--threads {flags.threads}: must be at least 1")
+    with progress_bars() as show:
+        done = clean.recover(directories, **asdict(flags), progress=show)
+    if json_:
+        write_json(_document(done, dry_run=flags.dry_run))
     else:
-        _show(done, dry_run=dry_run)
+        _show(done, dry_run=flags.dry_run)
     return 1 if any(each.is_bad for each in done) else 0
 
 
@@ -90,31 +87,27 @@ def _document(done: Sequence[DirectoryRecovery], *, dry_run: bool) -> dict[str, 
         "dry_run": dry_run,
         "logs": [_log(log) for each in done for log in each.logs],
         "directories": [
-            {"path": str(each.path), "clean": each.was_clean, "offline": each.offline, "notes": each.notes}
+            {"path": each.path, "clean": each.was_clean, "offline": each.offline, "notes": each.notes}
             for each in done
         ],
-        "passed_over": [
-            {"path": item.path, "reason": item.reason} for each in done for item in each.passed_over
-        ],
+        "passed_over": [item for each in done for item in each.passed_over],
     }
 
 
 def _log(log: LogRecovery) -> dict[str, Any]:
-    found = log.recovered
+    recovered = log.recovered
     return {
         "topic": log.where.topic,
         "partition": log.where.partition,
-        "log_start_offset": found.log_start_offset if found else None,
-        "log_end_offset": found.log_end_offset if found else None,
-        "truncated_bytes": found.truncated_bytes if found else 0,
-        "rebuilt_indexes": list(found.rebuilt_indexes) if found else [],
-        "finished_swaps": list(found.finished_swaps) if found else [],
-        "removed_files": list(found.removed_files) if found else [],
+        "log_start_offset": recovered and recovered.log_start_offset,
+        "log_end_offset": recovered and recovered.log_end_offset,
+        "truncated_bytes": recovered.truncated_bytes if recovered else 0,
+        "rebuilt_indexes": recovered.rebuilt_indexes if recovered else (),
+        "finished_swaps": recovered.finished_swaps if recovered else (),
+        "removed_files": recovered.removed_files if recovered else (),
         "status": log.status,
         "reason": log.reason,
-        "damage": [
-            {"path": each.path, "position": each.position, "reason": each.reason} for each in log.damage
-        ],
+        "damage": log.damage,
     }
 
 
@@ -125,11 +118,10 @@ def _show(done: Sequence[DirectoryRecovery], *, dry_run: bool) -> None:
     for each in done:
         for log in each.logs:
             if log.reason:
-                write_line(f"{log.where}: {log.status}: {log.reason}")
-        for note in each.notes:
-            write_line(note)
+                write_lines(f"{log.where}: {log.status}: {log.reason}")
+        write_lines(*each.notes)
         if each.offline is not None:
-            write_line(f"{each.path}: offline: {each.offline}")
+            write_lines(f"{each.path}: offline: {each.offline}")
 
 
 def _row(log: LogRecovery) -> list[object]:

@@ -1,49 +1,41 @@
-"""``siltstone topics``: topics of log directories, as kafka-topics has them; ``topics compact`` and ``topics
-compaction-status`` as pulsar-admin has them."""
+"""``siltstone topics``: topics of log directories, as kafka-topics has them; ``topics compact``, ``topics
+compaction-status`` and ``siltstone compact-topic`` as Pulsar's tools have them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from siltstone.base.errors import UsageError
-from siltstone.cli.output import (
-    Json,
-    TopicFlags,
-    note,
-    place_of,
-    write_json,
-    write_line,
-    write_table,
-)
-from siltstone.commands.compaction import compacted_json
+from siltstone.cli import output
+from siltstone.commands import compaction
+from siltstone.commands import topics as commands
+from siltstone.commands.explain_page import size_text
 from siltstone.commands.places import Place
-from siltstone.commands.topics import (
-    PartitionFacts,
-    TopicChange,
-    add_partitions,
-    create_topic,
-    delete_topics,
-    found_topics,
-    partitions_of,
-    texts_of,
-)
+from siltstone.commands.policies import DEFAULT_MASTER, reads_to_the_end
+from siltstone.compaction.ledger.compactor import CompactionEngine
+from siltstone.runtime.compactions import ERROR, RUNNING, counts_text
 from siltstone.runtime.topics import TopicDescription
 
 _ACTIONS = ("create", "list", "describe", "alter", "delete")
 _WORDS = ("compact", "compaction-status")
 _INTERVAL_SECONDS = 0.25
+SMALL_BYTES = 64 << 20
+"""Up to this, one process has compacted a topic before Spark has started."""
+_COMPACTION_COLUMNS = ("partition", "status", "up to offset", "ledger", "entries", "bytes", "backlog bytes")
 _COLUMNS = ("partition", "directory", "log start", "log end", "high watermark", "bytes", "segments")
+_figures = attrgetter("directory", "log_start_offset", "log_end_offset", "high_watermark", "size", "segments")
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class TopicsFlags(TopicFlags):
+class TopicsFlags(output.TopicFlags):
     """The flags of ``siltstone topics``.
 
     Parameters
@@ -103,12 +95,12 @@ class TopicsFlags(TopicFlags):
         return chosen[0]
 
     def _refuse_strange(self, action: str) -> None:
-        if self.topic is None and action in ("create", "alter", "delete", *_WORDS):
-            raise UsageError(f"{_said(action)}: say which --topic")
-        if action == "alter" and self.partitions is None:
-            raise UsageError(
-                "--alter: give --partitions; settings are changed with siltstone configs --alter"
-            )
+        needs_topic = action in ("create", "alter", "delete", *_WORDS)
+        output.refuse_if(needs_topic and self.topic is None, f"{_said(action)}: say which --topic")
+        output.refuse_if(
+            action == "alter" and self.partitions is None,
+            "--alter: give --partitions; settings are changed with siltstone configs --alter",
+        )
         allowed = {
             "partitions": ("create", "alter"),
             "replication_factor": ("create",),
@@ -119,14 +111,14 @@ class TopicsFlags(TopicFlags):
             "wait_complete": ("compaction-status",),
         }
         for name, actions in allowed.items():
-            if getattr(self, name) not in (None, (), False) and action not in actions:
-                flag = name.replace("_", "-")
-                raise UsageError(f"--{flag} goes with {' or '.join(map(_said, actions))}")
-        if self.replication_factor not in (None, 1, -1):
-            raise UsageError(
-                f"--replication-factor {self.replication_factor}: a directory holds one replica; give 1 "
-                "(INVALID_REPLICATION_FACTOR)"
-            )
+            is_set = getattr(self, name) not in (None, (), False)
+            message = f"--{name.replace('_', '-')} goes with {' or '.join(map(_said, actions))}"
+            output.refuse_if(is_set and action not in actions, message)
+        output.refuse_if(
+            self.replication_factor not in (None, 1, -1),
+            f"--replication-factor {self.replication_factor}: a directory holds one replica; give 1 "
+            "(INVALID_REPLICATION_FACTOR)",
+        )
 
 
 def _said(action: str) -> str:
@@ -138,8 +130,8 @@ def topics(
     topic: str | None = None,
     /,
     *,
-    flags: TopicsFlags | None = None,
-    json_: Json = False,
+    flags: TopicsFlags = TopicsFlags(),
+    json_: output.Json = False,
 ) -> int:
     """List, describe, make, change, delete and compact the topics of log directories, as kafka-topics does.
 
@@ -155,145 +147,250 @@ def topics(
     json_
         Print one JSON document instead.
     """
-    flags = flags or TopicsFlags()
-    place = place_of(flags.dir, flags.server_properties)
+    place = output.place_of(flags.dir, flags.server_properties)
     if topic is not None:
         if flags.topic is not None or word not in _WORDS:
             raise UsageError(f"{topic}: say it once, behind topics {' or topics '.join(_WORDS)}")
         flags = replace(flags, topic=topic)
     action = flags.action(word)
     if action in _WORDS:
-        return _compact(place, flags, as_json=json_) if action == "compact" else _watch(place, flags, json_)
+        return _compact(place, action, flags, as_json=json_)
     if action == "list":
-        return _list(place, flags, as_json=json_)
+        names = commands.found_topics(place.look().names(), flags.topic, if_exists=True)
+        if json_:
+            output.write_json({"topics": names})
+        else:
+            output.write_lines(*names)
+        return 0
     if action == "describe":
         return _describe(place, flags, as_json=json_)
     _show_changes(action, _change(place, action, flags), dry_run=flags.dry_run, as_json=json_)
     return 0
 
 
-def _compact(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
-    from siltstone.cli.compact_topic import engine_for, show_compaction
-    from siltstone.commands.compaction import compact_topic
-
-    found = compact_topic(place, flags.the_topic(), engine_for(flags.dir), dry_run=flags.dry_run)
-    return show_compaction(found, dry_run=flags.dry_run, as_json=as_json)
-
-
-def _watch(place: Place, flags: TopicsFlags, as_json: bool) -> int:
-    from siltstone.cli.compact_topic import show_status
-    from siltstone.commands.compaction import compaction_of
-    from siltstone.runtime.compactions import RUNNING
-
-    found = compaction_of(place, flags.the_topic())
-    while flags.wait_complete and found.status.status == RUNNING:
+def _compact(place: Place, action: str, flags: TopicsFlags, *, as_json: bool) -> int:
+    topic, dry_run = flags.the_topic(), flags.dry_run
+    if action == "compact":
+        done = compaction.compact_topic(place, topic, _engine_for(flags.dir), dry_run=dry_run)
+        return _show_compaction(done, dry_run=dry_run, as_json=as_json)
+    state = compaction.compaction_of(place, topic)
+    while flags.wait_complete and state.status.status == RUNNING:
         time.sleep(_INTERVAL_SECONDS)
-        found = compaction_of(place, flags.the_topic())
-    return show_status(found, as_json=as_json)
+        state = compaction.compaction_of(place, topic)
+    return _show_status(state, as_json=as_json)
 
 
-def _change(place: Place, action: str, flags: TopicsFlags) -> list[TopicChange]:
+def _change(place: Place, action: str, flags: TopicsFlags) -> list[commands.TopicChange]:
+    topic, dry_run = flags.the_topic(), flags.dry_run
     if action == "delete":
-        return delete_topics(place, flags.the_topic(), if_exists=flags.if_exists, dry_run=flags.dry_run)
+        return commands.delete_topics(place, topic, if_exists=flags.if_exists, dry_run=dry_run)
     if action == "alter":
         assert flags.partitions is not None
-        return add_partitions(
-            place, flags.the_topic(), flags.partitions, if_exists=flags.if_exists, dry_run=flags.dry_run
+        return commands.add_partitions(
+            place, topic, flags.partitions, if_exists=flags.if_exists, dry_run=dry_run
         )
-    config = texts_of(flags.config, "--config")
+    config = commands.texts_of(flags.config, "--config")
     if place.look_before_making().has_brokers_metadata:
-        note("a broker will not know of a topic that is made here: its topics are in its metadata log")
+        output.note("a broker will not know of a topic that is made here: its topics are in its metadata log")
+    if_not_exists = flags.if_not_exists
     return [
-        create_topic(
-            place,
-            flags.the_topic(),
-            flags.partitions,
-            config,
-            if_not_exists=flags.if_not_exists,
-            dry_run=flags.dry_run,
+        commands.create_topic(
+            place, topic, flags.partitions, config, if_not_exists=if_not_exists, dry_run=dry_run
         )
     ]
 
 
-def _list(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
-    look = place.look()
-    found = found_topics(look.names(), flags.topic, if_exists=True)
-    if as_json:
-        write_json({"topics": found})
-    else:
-        for name in found:
-            write_line(name)
-    return 0
-
-
 def _describe(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
     look = place.look()
-    names = found_topics(look.names(), flags.topic, if_exists=flags.if_exists)
-    described = [(topic, partitions_of(look, topic)) for topic in map(look.topic, names)]
-    own = {topic.name: look.own_texts(topic) for topic, _ in described}
+    names = commands.found_topics(look.names(), flags.topic, if_exists=flags.if_exists)
+    described = [
+        (topic, look.own_texts(topic), commands.partitions_of(look, topic))
+        for topic in map(look.topic, names)
+    ]
     if as_json:
-        write_json({"topics": [_document(each, own[each.name], parts) for each, parts in described]})
+        output.write_json({"topics": [_document(*each) for each in described]})
     else:
-        for topic, partitions in described:
-            _show_topic(topic, own[topic.name], partitions)
-    note(*look.notes, *look.notes_on([topic for topic, _ in described]))
-    failures = [(topic.name, each) for topic, partitions in described for each in partitions if each.failure]
-    note(*(f"{name}-{each.partition}: {each.failure}" for name, each in failures))
+        for each in described:
+            _show_topic(*each)
+    output.note(*look.notes, *look.notes_on([topic for topic, _, _ in described]))
+    failures = [
+        f"{topic.name}-{partition.partition}: {partition.failure}"
+        for topic, _, partitions in described
+        for partition in partitions
+        if partition.failure
+    ]
+    output.note(*failures)
     return 1 if failures else 0
 
 
 def _document(
-    topic: TopicDescription, own: Mapping[str, str], partitions: Sequence[PartitionFacts]
+    topic: TopicDescription, own: Mapping[str, str], partitions: Sequence[commands.PartitionFacts]
 ) -> dict[str, object]:
+    documents = []
+    for partition in partitions:
+        facts = output.plain(partition)
+        del facts["compacted"]
+        documents.append({**facts, **compaction.compacted_json(partition.compacted)})
     return {
         "topic": topic.name,
         "topic_id": topic.topic_id,
         "partition_count": len(partitions),
         "replication_factor": 1,
-        "configs": dict(own),
-        "partitions": [_partition_document(each) for each in partitions],
+        "configs": own,
+        "partitions": documents,
     }
 
 
-def _partition_document(partition: PartitionFacts) -> dict[str, object]:
-    found = asdict(partition)
-    del found["compacted"]
-    return {**found, **compacted_json(partition.compacted)}
-
-
 def _show_topic(
-    topic: TopicDescription, own: Mapping[str, str], partitions: Sequence[PartitionFacts]
+    topic: TopicDescription, own: Mapping[str, str], partitions: Sequence[commands.PartitionFacts]
 ) -> None:
     configs = ",".join(f"{name}={text}" for name, text in sorted(own.items()))
-    write_line(
+    output.write_lines(
         f"Topic: {topic.name}\tTopicId: {topic.topic_id or 'none'}\tPartitionCount: {len(partitions)}\t"
         f"ReplicationFactor: 1\tConfigs: {configs}"
     )
-    names = [each.name for each in fields(PartitionFacts) if each.name not in ("failure", "compacted")]
-    rows = [(str(each.partition), *(getattr(each, name) for name in names[1:])) for each in partitions]
-    write_table("", _COLUMNS, rows, left=2)
+    rows = [(str(each.partition), *_figures(each)) for each in partitions]
+    output.write_table("", _COLUMNS, rows, left=2)
     for each in partitions:
-        if each.compacted is not None:
-            ledger = each.compacted
-            write_line(
+        ledger = each.compacted
+        if ledger is not None:
+            output.write_lines(
                 f"  {topic.name}-{each.partition}: compacted up to offset {ledger.horizon - 1}: "
                 f"ledger {ledger.id}, {ledger.entries} entries, {ledger.size} bytes"
             )
 
 
-def _show_changes(action: str, changes: Sequence[TopicChange], *, dry_run: bool, as_json: bool) -> None:
+def _show_changes(
+    action: str, changes: Sequence[commands.TopicChange], *, dry_run: bool, as_json: bool
+) -> None:
     if as_json:
-        shown = [
-            {name: value for name, value in asdict(each).items() if value is not None} for each in changes
+        documents = [
+            {name: value for name, value in output.plain(change).items() if value is not None}
+            for change in changes
         ]
-        write_json({"action": action, "dry_run": dry_run, "topics": shown})
+        output.write_json({"action": action, "dry_run": dry_run, "topics": documents})
         return
-    for each in changes:
-        if each.status == "exists":
-            write_line(f"topic {each.topic} exists already")
-            continue
-        what = f"{'would be ' if dry_run else ''}{each.status}"
-        count = f" with {each.partitions} partitions" if action != "delete" else ""
-        write_line(f"topic {each.topic} {what}{count}")
+    for change in changes:
+        count = "" if action == "delete" else f" with {change.partitions} partitions"
+        done = f"{'would be ' if dry_run else ''}{change.status}{count}"
+        output.write_lines(f"topic {change.topic} {'exists already' if change.status == 'exists' else done}")
     if not changes:
-        write_line("no such topic: nothing to do")
+        output.write_lines("no such topic: nothing to do")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class CompactTopicFlags(output.TopicFlags):
+    """The flags of ``siltstone compact-topic``.
+
+    Parameters
+    ----------
+    topic
+        The topic: persistent://tenant/namespace/name, with -partition-N for one partition, or its name here.
+    reset
+        Forget the ledger and compact anew what is left of the originals.
+    high_watermark
+        "end": a broker's logs without an entry in replication-offset-checkpoint have no other replica.
+    master
+        The Spark master; unless given, what is small is done without Spark, the rest on local[*].
+    dry_run
+        Say how much would be read, change nothing.
+    """
+
+    reset: bool = False
+    high_watermark: str | None = None
+    master: str | None = None
+    dry_run: bool = False
+
+
+def compact_topic(*, flags: CompactTopicFlags = CompactTopicFlags(), json_: output.Json = False) -> int:
+    """Compact a topic beside its originals, as pulsar compact-topic does.
+
+    What it writes is a ledger with the last record of each key, which readers of the compacted view see in
+    the place of the originals; these stay as they are. Locks the directory, as a broker does.
+
+    Parameters
+    ----------
+    json_
+        Print one JSON document.
+    """
+    topic = flags.the_topic()
+    to_the_end = reads_to_the_end(flags.high_watermark)
+    output.refuse_if(flags.reset and flags.dry_run, "--reset goes without --dry-run")
+    found = compaction.compact_topic(
+        output.place_of(flags.dir, None),
+        topic,
+        _engine_for(flags.dir, flags.master),
+        reset=flags.reset,
+        to_the_end=to_the_end,
+        dry_run=flags.dry_run,
+    )
+    return _show_compaction(found, dry_run=flags.dry_run, as_json=json_)
+
+
+def _engine_for(folders: Sequence[Path], master: str | None = None) -> compaction.EngineFor:
+    """An engine on the master that was asked for; else Spark does what is worth its start."""
+
+    from siltstone.commands.clean import compaction_engine  # loads every engine: only where one is wanted
+
+    def make(size: int) -> CompactionEngine:
+        chosen = DEFAULT_MASTER if master is None and size > SMALL_BYTES else master
+        return compaction_engine(chosen, folders)
+
+    return make
+
+
+def _show_compaction(
+    found: compaction.TopicCompaction, *, dry_run: bool = False, as_json: bool = False
+) -> int:
+    """What was done, or would be, and what came of it; the exit status."""
+    if as_json:
+        output.write_json({"dry_run": dry_run, **found.to_json()})
+    else:
+        for each in found.partitions:
+            output.write_lines(_compaction_text(f"{found.topic}-{each.partition}", each, dry_run=dry_run))
+    return _notes(found)
+
+
+def _compaction_text(where: str, each: compaction.PartitionCompaction, *, dry_run: bool) -> str:
+    if dry_run:
+        first = 0 if each.compacted is None else each.compacted.horizon
+        return f"{where}: would be compacted from offset {first} on: {size_text(each.backlog or 0)}"
+    if each.result is None:
+        return f"{where}: {each.status.status}"
+    if not each.result.changed:
+        return f"{where}: {each.status.status}: nothing new below offset {each.result.horizon}"
+    result = each.result
+    return (
+        f"{where}: {each.status.status}: {result.read_records:,} records up to offset "
+        f"{result.horizon - 1:,}: {counts_text(result)}; "
+        f"ledger {result.ledger_id}: {result.entries:,} entries, {size_text(result.size)}"
+    )
+
+
+def _show_status(found: compaction.TopicCompaction, *, as_json: bool) -> int:
+    """What came of a topic's compactions; the exit status."""
+    if as_json:
+        output.write_json(found.to_json())
+        return _notes(found)
+    output.write_lines(f"{found.topic}: {found.status.status}")
+    output.write_lines(f"compactionThreshold: {found.threshold.size} ({found.threshold.source})")
+    rows = []
+    for each in found.partitions:
+        ledger = each.compacted
+        facts = (ledger.horizon - 1, ledger.id, ledger.entries, ledger.size) if ledger else (None,) * 4
+        rows.append((str(each.partition), each.status.status, *facts, each.backlog))
+    output.write_table("", _COMPACTION_COLUMNS, rows, left=2)
+    return _notes(found)
+
+
+def _notes(found: compaction.TopicCompaction) -> int:
+    output.note(*found.notes)
+    for each in found.partitions:
+        where = f"{found.topic}-{each.partition}"
+        failures = dict.fromkeys(filter(None, (each.status.last_error, each.failure)))
+        output.note(
+            *(failure if failure.startswith(where) else f"{where}: {failure}" for failure in failures)
+        )
+    has_failed = any(each.failure or each.status.status == ERROR for each in found.partitions)
+    return 1 if has_failed else 0

@@ -9,13 +9,12 @@ from dataclasses import asdict, fields
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from siltstone.base import interruption
 from siltstone.base.clock import Clock, ManualClock, SystemClock, chosen_ms, time_text
 from siltstone.base.errors import UsageError
-from siltstone.cli.output import first_of, write_json
+from siltstone.cli.output import new_table, reason_lines, write_json
 from siltstone.commands.clean import CleanRequest
 from siltstone.commands.explain_page import size_text
 from siltstone.commands.policies import LogOptions
@@ -29,7 +28,18 @@ _LOOKING = {"directories", *(each.name for each in fields(LogOptions))}
 """What of a request says how to look; the rest says how to clean."""
 _FLAGS = {"stop_after_minutes": "stop_after"}
 _STYLE = {"uncleanable": "red", "unreadable": "red", "due": "yellow", "cleaning": "green", "changing": "dim"}
-_COLUMNS = ("log", "state", "policy", "clean", "dirty", "ratio", "checkpoint", "uncleanable", "overdue")
+_COLUMNS = (
+    "log",
+    "state",
+    "policy",
+    "clean",
+    "dirty",
+    "ratio",
+    "checkpoint",
+    "uncleanable",
+    "overdue",
+    "last cleaning",
+)
 
 
 def watch_logs(request: CleanRequest, interval: float | None, *, json: bool) -> int:
@@ -95,14 +105,9 @@ def render(seen: Seen, with_skipped: bool = False) -> RenderableType:
     title = f"{time_text(seen.at_ms)}  {places}"
     if seen.error is not None:
         return Text(f"{title.strip()}: {seen.error}", style="red")
-    table = Table(title=Text(title), title_justify="left", header_style="bold")
-    for name in _COLUMNS:
-        table.add_column(name, justify="left" if name in _COLUMNS[:3] else "right", overflow="fold")
-    table.add_column("last cleaning", overflow="fold")
     rows = [each for each in seen.logs if with_skipped or each.state != "skipped"]
-    for each in sorted(rows, key=_urgency):
-        table.add_row(*_cells(each))
-    lines = [Text(line, style="dim") for line in (*_reasons(seen), *seen.notes)]
+    table = new_table(title, _COLUMNS, map(_cells, sorted(rows, key=_urgency)), (0, 1, 2, len(_COLUMNS) - 1))
+    lines = [Text(line, style="dim") for line in (*reason_lines(_reasons(seen)), *seen.notes)]
     return Group(table, *lines, Text(_total(seen), style="bold"))
 
 
@@ -111,27 +116,22 @@ def _urgency(log: WatchedLog) -> tuple[int, float, object]:
     return STATES.index(log.state), -ratio, log.where
 
 
-def _cells(log: WatchedLog) -> list[Text]:
-    policy = "" if log.policy is None else f"{log.policy_text} ({log.policy.source})"
-    texts = [str(log.where), log.state, policy, *_numbers(log), _last(log)]
-    cells = [Text(each) for each in texts]
-    cells[1].stylize(_STYLE.get(log.state, ""))
-    return cells
-
-
-def _numbers(log: WatchedLog) -> list[str]:
-    checkpoint = "" if log.checkpoint is None else f"{log.checkpoint:,}"
+def _cells(log: WatchedLog) -> list[object]:
+    policy = log.policy and f"{log.policy_text} ({log.policy.source})"
+    head = [log.where, Text(log.state, _STYLE.get(log.state, "")), policy]
     if log.outlook is None:
-        return ["", "", "", checkpoint, "", ""]
-    found = log.outlook.range
+        return [*head, None, None, None, log.checkpoint, None, None, _last(log)]
+    bounds = log.outlook.range
     least = "" if log.min_ratio is None else f" / {log.min_ratio.value}"
     return [
-        size_text(found.clean_bytes),
-        size_text(found.cleanable_bytes),
-        f"{found.dirty_ratio:.3f}{least}",
-        checkpoint,
-        f"{found.end:,}",
-        f"{found.delay_ms / 1000:,.0f} s" if found.overdue else "",
+        *head,
+        size_text(bounds.clean_bytes),
+        size_text(bounds.cleanable_bytes),
+        f"{bounds.dirty_ratio:.3f}{least}",
+        log.checkpoint,
+        bounds.end,
+        f"{bounds.delay_ms / 1000:,.0f} s" if bounds.overdue else None,
+        _last(log),
     ]
 
 
@@ -152,19 +152,12 @@ def _cleaning(cleaning: Cleaning) -> str:
     )
 
 
-def _reasons(seen: Seen) -> list[str]:
-    """The same reason once."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for each in seen.logs:
-        for state, text in ((each.state, each.reason), ("last failure", _failure(each))):
-            if text:
-                found.setdefault((state, text), []).append(str(each.where))
-    return [f"{state}: {first_of(logs)}: {text}" for (state, text), logs in found.items()]
-
-
-def _failure(log: WatchedLog) -> str:
-    failed = log.last_failure
-    return "" if failed is None or failed.result.reason == log.reason else failed.result.reason
+def _reasons(seen: Seen) -> Iterator[tuple[tuple[str, str], object]]:
+    for log in seen.logs:
+        if log.reason:
+            yield (log.state, log.reason), log.where
+        if log.last_failure is not None and log.last_failure.result.reason not in ("", log.reason):
+            yield ("last failure", log.last_failure.result.reason), log.where
 
 
 def _total(seen: Seen) -> str:

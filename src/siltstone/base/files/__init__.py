@@ -702,9 +702,8 @@ def copy(source: PathLike, target: PathLike) -> None:
     set_modified(target, facts.st_mtime_ns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
-    """What a file system has left for us: bytes and inodes."""
+class Space(NamedTuple):
+    """What a file system has left for this user: bytes and inodes."""
 
     free_bytes: int
     free_inodes: int | None
@@ -719,23 +718,8 @@ def space(path: PathLike) -> Space:
 
 
 NETWORK_FILE_SYSTEMS = frozenset(
-    (
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb3",
-        "smbfs",
-        "9p",
-        "fuse.sshfs",
-        "fuse.s3fs",
-        "ceph",
-        "glusterfs",
-        "lustre",
-        "afs",
-    )
+    "nfs nfs4 cifs smb3 smbfs 9p fuse.sshfs fuse.s3fs ceph glusterfs lustre afs".split()
 )
-
-
 _OCTAL = re.compile(rb"\\([0-3][0-7]{2})")
 """How the kernel writes a space, a tab, a line end or a backslash of a mount point."""
 

@@ -1,29 +1,23 @@
-"""``siltstone explain``: what a cleaning would do, and why."""
+"""``siltstone explain`` says what a cleaning would do, ``siltstone verify`` whether one was sound."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from siltstone.base import files
 from siltstone.base.clock import time_text
 from siltstone.base.errors import UsageError
-from siltstone.cli.output import (
-    FromArguments,
-    Json,
-    Topics,
-    note,
-    write_json,
-    write_line,
-    write_table,
-)
+from siltstone.cli import output
 from siltstone.commands import review
 from siltstone.commands.explain_page import size_text
 from siltstone.compaction.explain import Explanation, LogExplanation
 from siltstone.compaction.report import CLEANING_REASONS, FAILED, UNCLEANABLE
+from siltstone.verify.findings import KINDS, REASONS, LogVerdict, Verdict
 
 GROUPS_MOST = 12
 """Groups of a log in the tables for people; the page and the JSON have them all."""
@@ -34,17 +28,17 @@ GROUPS_MOST = 12
 class ExplainFlags(review.ExplainRequest):
     """The request as flags; the directories are arguments."""
 
-    directories: FromArguments = ()
-    topics: Topics = ()
+    directories: output.FromArguments = ()
+    topics: output.Topics = ()
 
 
 def explain(
     directories: list[Path],
     /,
     *,
-    flags: ExplainFlags | None = None,
+    flags: ExplainFlags = ExplainFlags(),
     html: Path | None = None,
-    json_: Json = False,
+    json_: output.Json = False,
 ) -> int:
     """Show what clean would do with Kafka log directories, and why: a dry run with everything that it saw.
 
@@ -64,33 +58,33 @@ def explain(
         raise UsageError(f"--html {html}: is there already; name a new file")
     if html is not None:
         from siltstone.commands.explain_page import page
-    found = review.explain(replace(flags or ExplainFlags(), directories=directories))
+    found = review.explain(replace(flags, directories=directories))
     if html is not None:
         files.write_new(html, page(found).encode())
     if json_:
-        write_json(found.to_json())
+        output.write_json(found.to_json())
     else:
-        _show(found)
+        _show_explanation(found)
     return 1 if any(log.status in (FAILED, UNCLEANABLE) for log in found.logs) else 0
 
 
-def _show(found: Explanation) -> None:
+def _show_explanation(explanation: Explanation) -> None:
     names = ("log", "state", "dirty", "before", "after", "records")
     columns = (*names, *CLEANING_REASONS, "keys", "passes")
-    write_table("what cleaning would do", columns, [_row(log) for log in found.logs], left=2)
-    for log in found.logs:
+    output.write_table(
+        "what cleaning would do", columns, [_explanation_row(log) for log in explanation.logs], left=2
+    )
+    for log in explanation.logs:
         if log.reason:
-            write_line(f"{log.name}: {log.status}: {log.reason}")
-        for text in log.notes:
-            write_line(f"{log.name}: {text}")
+            output.write_lines(f"{log.name}: {log.status}: {log.reason}")
+        output.write_lines(*(f"{log.name}: {text}" for text in log.notes))
         if log.is_explained:
             _show_log(log)
-    for path, reason in found.passed_over:
-        write_line(f"passed over: {path} ({reason})")
-    note(*found.notes)
+    output.write_lines(*(f"passed over: {path} ({reason})" for path, reason in explanation.passed_over))
+    output.note(*explanation.notes)
 
 
-def _row(log: LogExplanation) -> Sequence[object]:
+def _explanation_row(log: LogExplanation) -> Sequence[object]:
     discarded = [log.outcome.removed.get(reason) or None for reason in CLEANING_REASONS]
     return [
         log.name,
@@ -109,18 +103,18 @@ def _show_log(log: LogExplanation) -> None:
     found, outcome, kafka = log.range, log.outcome, log.keys.kafka
     bounds = ", ".join(f"{bound.name} {bound.offset:,}" for bound in found.bounds)
     span = f"{found.first_dirty_offset:,} to {found.first_uncleanable_offset:,}"
-    write_line(f"{log.name}: dirty offsets {span}, bounded by {bounds}")
+    output.write_lines(f"{log.name}: dirty offsets {span}, bounded by {bounds}")
     if kafka is not None:
         passes = "1 pass" if kafka.passes == 1 else f"at least {kafka.passes} passes"
-        write_line(
+        output.write_lines(
             f"{log.name}: Kafka would need {passes}: {log.keys.distinct_dirty_keys:,} dirty keys, its map "
             f"holds {kafka.map_keys:,} ({size_text(kafka.buffer_bytes)})"
         )
     going = "".join(f", {name} {size_text(size)}" for name, size in outcome.removed_bytes.items() if size)
-    write_line(f"{log.name}: record bytes: kept {size_text(outcome.kept_bytes)}{going}")
+    output.write_lines(f"{log.name}: record bytes: kept {size_text(outcome.kept_bytes)}{going}")
     for each in outcome.tombstones_waiting:
         when = "have no delete horizon yet" if each.at_ms < 0 else f"may go from {time_text(each.at_ms)}"
-        write_line(f"{log.name}: {each.tombstones:,} tombstones ({size_text(each.bytes)}) {when}")
+        output.write_lines(f"{log.name}: {each.tombstones:,} tombstones ({size_text(each.bytes)}) {when}")
     groups = [
         (
             f"{g.base_offset:,}",
@@ -133,11 +127,78 @@ def _show_log(log: LogExplanation) -> None:
     ]
     more = len(outcome.groups) - len(groups)
     title = f"{log.name}: groups" + (f" ({more} more)" if more else "")
-    write_table(title, ("base offset", "segments", "before", "after", "records stay"), groups)
+    output.write_table(title, ("base offset", "segments", "before", "after", "records stay"), groups)
     keys = [
         (k.key, k.key_size, k.records, k.superseded, size_text(k.superseded_bytes), k.last_offset)
         for k in log.keys.hottest_keys
     ]
     if keys:
         names = ("hottest key", "key bytes", "records", "superseded", "their bytes", "last offset")
-        write_table(f"{log.name}: hottest keys", names, keys)
+        output.write_table(f"{log.name}: hottest keys", names, keys)
+
+
+Side = Annotated[Path, Parameter(parse=False)]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyFlags(review.VerifyRequest):
+    """The request as flags; the two directories are arguments."""
+
+    before: Side = Path()
+    after: Side = Path()
+    topics: output.Topics = ()
+
+
+def verify(
+    before: Path,
+    after: Path,
+    /,
+    *,
+    flags: VerifyFlags = VerifyFlags(),
+    json_: output.Json = False,
+) -> int:
+    """Check a cleaned log directory against what it was before, independently of what cleaned it.
+
+    The last value of each key, order, offsets, tombstones, transactions, producers' last batches, indexes and
+    checksums. Nothing is locked or changed. Exit status 1 when a log has a problem.
+
+    Parameters
+    ----------
+    before
+        A copy of the directory from before the cleaning (hard links will do), or what a run of clean
+        --keep-originals kept: KEEP/RUN.
+    after
+        The cleaned directory, or the copy that clean --out made.
+    json_
+        Print one JSON document.
+    """
+    found = review.verify(replace(flags, before=before, after=after))
+    if json_:
+        output.write_json(found.to_json())
+    else:
+        _show_verdict(found)
+    return 0 if found.is_sound else 1
+
+
+def _show_verdict(verdict: Verdict) -> None:
+    names = ("log", "verdict", "cleaned", "before", "after", "keys", *REASONS)
+    output.write_table(
+        "checked against what it was before", names, [_verdict_row(log) for log in verdict.logs], left=3
+    )
+    for log in verdict.logs:
+        kinds = (f"{count} of {kind}: {KINDS[kind]}" for kind, count in sorted(log.found.items()))
+        for text in (*log.problems, *kinds, *log.notes):
+            output.write_lines(f"{log.topic}-{log.partition}: {text}")
+    output.note(*verdict.notes)
+
+
+def _verdict_row(log: LogVerdict) -> Sequence[object]:
+    problems = sum(log.found.values())
+    span = None
+    if log.first_dirty_offset is not None:
+        span = f"{log.first_dirty_offset} → {log.cleaned_end_offset}"
+    gone = [log.removed.get(reason) or None for reason in REASONS]
+    verdict = "ok" if log.is_sound else f"{problems} problem{'s' if problems > 1 else ''}"
+    counts = [log.records_before, log.records_after, log.distinct_keys]
+    return [f"{log.topic}-{log.partition}", verdict, span, *counts, *gone]

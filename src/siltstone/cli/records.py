@@ -1,0 +1,470 @@
+r"""``siltstone consume`` and ``siltstone produce``: records of a topic out and in, as kcat -C and kcat -P do.
+
+Records are written by kcat's format strings, or as its JSON envelopes::
+
+    %t topic   %p partition   %o offset   %k key   %s value   %h headers (a=b,c=d)
+    %T time in ms   %K, %S sizes of key and value (-1: null)   %R the value's size in 4 bytes   %% a percent
+    \n \r \t \\ \xNN
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, cast
+
+from cyclopts import Parameter
+
+from siltstone.base import files, interruption
+from siltstone.base.errors import UsageError
+from siltstone.base.records.layout import TIMESTAMP_TYPE_BIT
+from siltstone.cli.output import (
+    NUMBER_OR_WORD,
+    Json,
+    TopicFlags,
+    note,
+    place_of,
+    plain,
+    refuse_if,
+    write_json,
+)
+from siltstone.commands.policies import reads_to_the_end
+from siltstone.commands.records import Arrived, Consuming, Producing, parse_range
+from siltstone.log.dump import printable
+from siltstone.log.names import TopicPartition
+from siltstone.log.reading import Polled, Record, records_of
+from siltstone.runtime.embedded import NewRecord
+
+_INTERVAL_SECONDS = 0.25
+_SHARE_OF_WAITING = 4
+"""Looking at the files again takes at most a fifth of the time."""
+_CHUNK = 256 << 10
+_ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(.)|$)", re.DOTALL)
+_ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"\\": b"\\", b"0": b"\0"}
+_TOKEN = re.compile(r"%(.|$)", re.DOTALL)
+
+Piece = Callable[[TopicPartition, Record], bytes]
+"""Writes a record, or a part of it."""
+
+
+def delimiter(text: str, flag: str) -> bytes:
+    r"""The bytes that a delimiter means, ``\n``, ``\t`` and ``\xNN`` resolved. Raises UsageError."""
+    resolved = unescape(text, flag)
+    refuse_if(not resolved, f"{flag} '': give at least one character")
+    return resolved
+
+
+def unescape(text: str, flag: str) -> bytes:
+    """``text`` as bytes, escapes resolved. Raises UsageError for an unknown one."""
+
+    def replaced(match: re.Match[bytes]) -> bytes:
+        if match[1] is not None:
+            return bytes.fromhex(match[1].decode())
+        known = _ESCAPES.get(match[2] or b"")
+        if known is None:
+            raise UsageError(
+                f"{flag} {text!r}: {match[0].decode(errors='replace')} is none of \\n \\r \\t \\\\ \\xNN"
+            )
+        return known
+
+    return _ESCAPE.sub(replaced, text.encode("utf-8", "surrogateescape"))
+
+
+def record_format(
+    text: str, *, null: bytes = b"", clean: Callable[[bytes], bytes] = lambda raw: raw
+) -> Piece:
+    """A function that writes records in the format ``text``. Raises UsageError for an unknown token.
+
+    ``null`` is written for keys and values that are null. ``clean`` makes contents fit for a terminal, which
+    must not obey the bytes of a record.
+    """
+
+    def content(raw: bytes | None) -> bytes:
+        return null if raw is None else clean(raw)
+
+    tokens: dict[str, bytes | Piece] = {
+        "%": b"%",
+        "t": lambda where, record: where.topic.encode(),
+        "p": lambda where, record: b"%d" % where.partition,
+        "o": lambda where, record: b"%d" % record.offset,
+        "k": lambda where, record: content(record.key),
+        "s": lambda where, record: content(record.value),
+        "K": lambda where, record: b"%d" % _size(record.key),
+        "S": lambda where, record: b"%d" % _size(record.value),
+        "R": lambda where, record: _size(record.value).to_bytes(4, "big", signed=True),
+        "T": lambda where, record: b"%d" % record.timestamp,
+        "h": lambda where, record: b",".join(
+            clean(name) + b"=" + (b"NULL" if value is None else clean(value))
+            for name, value in record.headers
+        ),
+    }
+    pieces: list[bytes | Piece] = []
+    for number, part in enumerate(_TOKEN.split(text)):
+        is_token = number % 2 == 1
+        known = " ".join(f"%{name}" for name in tokens)
+        refuse_if(is_token and part not in tokens, f"-f {text!r}: %{part} is none of {known}")
+        pieces.append(tokens[part] if is_token else unescape(part, "-f"))
+    return lambda where, record: b"".join(
+        piece if isinstance(piece, bytes) else piece(where, record) for piece in pieces
+    )
+
+
+def _size(raw: bytes | None) -> int:
+    return -1 if raw is None else len(raw)
+
+
+def envelope(where: TopicPartition, record: Record, *, log_append: bool, broker: int) -> dict[str, object]:
+    """A record as kcat -J has it; what is not UTF-8 is in ``key_base64``, ``payload_base64`` instead.
+
+    ``headers``: names and values in turn; bytes that are not UTF-8 are escaped.
+    """
+    document: dict[str, object] = {
+        "topic": where.topic,
+        "partition": where.partition,
+        "offset": record.offset,
+        "tstype": "unknown" if record.timestamp < 0 else "logappend" if log_append else "create",
+        "ts": record.timestamp,
+        "broker": broker,
+    }
+    if record.headers:
+        parts = (part for pair in record.headers for part in pair)
+        document["headers"] = [
+            None if part is None else part.decode("utf-8", "backslashreplace") for part in parts
+        ]
+    for name, raw in (("key", record.key), ("payload", record.value)):
+        try:
+            document[name] = None if raw is None else raw.decode("utf-8")
+        except UnicodeDecodeError:
+            assert raw is not None
+            document[f"{name}_base64"] = base64.b64encode(raw).decode("ascii")
+    return document
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ConsumeFlags(TopicFlags):
+    r"""The flags of ``siltstone consume``.
+
+    Parameters
+    ----------
+    partition
+        Only this partition; may be given several times.
+    offset
+        Where to begin: start, end, an offset, -n (the last n), s@ms, or s@ms,e@ms (up to a time).
+    exit_at_end
+        End where the partitions end now; else go on as records arrive.
+    format
+        %t %p %o %k %s %T %h %K %S %R %% and \n \r \t \xNN; default: the value and a new line.
+    key_delimiter
+        Write the key too, with this behind it.
+    delimiter
+        What stands behind each record; default: a new line.
+    null
+        Write NULL for a key or value that is null.
+    json_envelope
+        A JSON object a line, as kcat -J has it; --json is the same.
+    count
+        End after so many records.
+    isolation
+        read_committed, or read_uncommitted for records of open and aborted transactions too.
+    high_watermark
+        "end": read what may not be replicated yet; needed only for a broker's topics.
+    read_compacted
+        The compacted view: the ledger that siltstone compact-topic wrote, then what came after it.
+    quiet
+        Do not tell of reached ends.
+    """
+
+    partition: Annotated[tuple[int, ...], Parameter(name=("--partition", "-p"))] = ()
+    offset: Annotated[str, Parameter(name=("--offset", "-o")), NUMBER_OR_WORD] = "start"
+    exit_at_end: Annotated[bool, Parameter(name=("--exit-at-end", "-e"))] = False
+    format: Annotated[str | None, Parameter(name=("--format", "-f"), allow_leading_hyphen=True)] = None
+    key_delimiter: Annotated[str | None, Parameter(name=("--key-delimiter", "-K"))] = None
+    delimiter: Annotated[str | None, Parameter(name=("--delimiter", "-D"))] = None
+    null: Annotated[bool, Parameter(name=("--null", "-Z"))] = False
+    json_envelope: Annotated[bool, Parameter(name=("--json-envelope", "-J"))] = False
+    count: Annotated[int | None, Parameter(name=("--count", "-c"))] = None
+    isolation: str = "read_committed"
+    high_watermark: str | None = None
+    read_compacted: bool = False
+    quiet: Annotated[bool, Parameter(name=("--quiet", "-q"))] = False
+
+    def refuse_contradictions(self) -> None:
+        """Raises UsageError for flags that do not go together."""
+        reads_to_the_end(self.high_watermark)
+        refuse_if(self.count is not None and self.count < 0, f"-c {self.count}: must not be negative")
+        has_delimiter = (self.key_delimiter, self.delimiter) != (None, None)
+        refuse_if(
+            self.format is not None and has_delimiter,
+            "-f goes without -K and -D: they are part of the format",
+        )
+
+    def format_of_records(self) -> Piece:
+        """The format that the flags mean. Raises UsageError."""
+        text = self.format
+        if text is None:
+            for part, flag in ((self.key_delimiter, "-K"), (self.delimiter, "-D")):
+                delimiter("x" if part is None else part, flag)
+            key = "" if self.key_delimiter is None else "%k" + self.key_delimiter.replace("%", "%%")
+            text = f"{key}%s" + ("\\n" if self.delimiter is None else self.delimiter.replace("%", "%%"))
+        clean = (lambda raw: printable(raw).encode()) if sys.stdout.isatty() else bytes
+        return record_format(text, null=b"NULL" if self.null else b"", clean=clean)
+
+
+def consume(*, flags: ConsumeFlags = ConsumeFlags(), json_: Json = False) -> int:
+    """Write the records of a topic, as kcat -C does; go on as records arrive, or stop at the end with -e.
+
+    Locks nothing and changes nothing: it works beside a live broker and on a backup. What was not yet
+    replicated is not read, nor are records of open or aborted transactions.
+
+    Parameters
+    ----------
+    json_
+        A JSON object a line.
+    """
+    place = place_of(flags.dir)
+    topic = flags.the_topic()
+    flags.refuse_contradictions()
+    render = None if json_ or flags.json_envelope else flags.format_of_records()
+    consuming = Consuming(
+        place,
+        topic,
+        partitions=frozenset(flags.partition),
+        wanted=parse_range(flags.offset),
+        isolation=flags.isolation,
+        to_the_end=reads_to_the_end(flags.high_watermark),
+        read_compacted=flags.read_compacted,
+    )
+    note(*consuming.notes, *consuming.damage)
+    arriving = consuming.to_the_end() if flags.exit_at_end else consuming.on_and_on(_Pause())
+    left = flags.count
+    try:
+        while left != 0 and (arrived := next(arriving, None)) is not None:
+            if arrived.polled is not None:
+                count = len(arrived.polled) if left is None else min(left, len(arrived.polled))
+                _write(arrived, arrived.polled, count, render, consuming.broker_id)
+                left = None if left is None else left - count
+            elif not flags.quiet:
+                note(f"reached the end of {arrived.where} at offset {arrived.offset}")
+    except KeyboardInterrupt:
+        if flags.exit_at_end:
+            raise
+        return interruption.current().status
+    return 1 if consuming.damage else 0
+
+
+class _Pause:
+    """Waits between two looks at the files: longer where a look takes long."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    def __call__(self) -> None:
+        sys.stdout.flush()
+        spent = time.monotonic() - self._since
+        time.sleep(max(_INTERVAL_SECONDS, _SHARE_OF_WAITING * spent))
+        self._since = time.monotonic()
+
+
+def _write(arrived: Arrived, polled: Polled, count: int, render: Piece | None, broker: int) -> None:
+    """Write the first ``count`` records, in the format, or as envelopes where there is none."""
+    records = records_of(polled, count)
+    if render is not None:
+        lines = [render(arrived.where, record) for record in records]
+    else:
+        attributes = polled.batches["attributes"][polled.columns.batch]
+        log_append = ((attributes & TIMESTAMP_TYPE_BIT) != 0).tolist()
+        envelopes = (
+            envelope(arrived.where, record, log_append=late, broker=broker)
+            for record, late in zip(records, log_append, strict=False)
+        )
+        lines = [json.dumps(document, ensure_ascii=False).encode() + b"\n" for document in envelopes]
+    sys.stdout.buffer.write(b"".join(lines))
+    sys.stdout.buffer.flush()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ProduceFlags(TopicFlags):
+    r"""The flags of ``siltstone produce``.
+
+    Parameters
+    ----------
+    topic
+        The topic; it has to be there.
+    partition
+        The partition; default: by the key's hash, as Kafka's clients do.
+    key_delimiter
+        What stands between key and value; without it records have no key. \t, \n, \xNN are understood.
+    key
+        The key of all records.
+    delimiter
+        What stands behind each record; default: a new line.
+    header
+        name=value, a header of all records; may be given several times.
+    codec
+        none, gzip, snappy, lz4 or zstd; default: what the topic's compression.type says.
+    null
+        An empty value or key is null: a tombstone.
+    lines
+        The files hold records with delimiters between them, as standard input does.
+    count
+        Stop after so many records.
+    tee
+        Write the input to standard output as well.
+    server_properties
+        The broker's own settings.
+    """
+
+    partition: Annotated[int | None, Parameter(name=("--partition", "-p"))] = None
+    key_delimiter: Annotated[str | None, Parameter(name=("--key-delimiter", "-K"))] = None
+    key: Annotated[str | None, Parameter(name=("--key", "-k"))] = None
+    delimiter: Annotated[str, Parameter(name=("--delimiter", "-D"))] = "\\n"
+    header: Annotated[tuple[str, ...], Parameter(name=("--header", "-H"))] = ()
+    codec: Annotated[str | None, Parameter(name=("--codec", "-z"))] = None
+    null: Annotated[bool, Parameter(name=("--null", "-Z"))] = False
+    lines: Annotated[bool, Parameter(name=("--lines", "-l"))] = False
+    count: Annotated[int | None, Parameter(name=("--count", "-c"))] = None
+    tee: Annotated[bool, Parameter(name=("--tee", "-T"))] = False
+    server_properties: Path | None = None
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """The headers of every record. Raises UsageError."""
+        found: list[tuple[str, bytes | None]] = []
+        for text in self.header:
+            name, equals, value = os.fsencode(text).partition(b"=")
+            try:
+                found.append((name.decode(), value if equals else None))
+            except UnicodeDecodeError:
+                name = b""
+            if not name:
+                raise UsageError(f"-H {text!r}: give name=value, the name in UTF-8")
+        return found
+
+    def record(self, raw: bytes, headers: Sequence[tuple[str, bytes | None]]) -> NewRecord:
+        """What one piece of the input means."""
+        key = None if self.key is None else os.fsencode(self.key)
+        value: bytes | None = raw
+        if self.key_delimiter is not None:
+            before, found, after = raw.partition(delimiter(self.key_delimiter, "-K"))
+            if found:
+                key, value = before, after
+        if self.null:
+            key, value = key or None, value or None
+        return NewRecord(key=key, value=value, headers=headers)
+
+
+def produce(
+    inputs: tuple[Path, ...] = (),
+    /,
+    *,
+    flags: ProduceFlags = ProduceFlags(),
+    json_: Json = False,
+) -> int:
+    """Append records to a topic of a log directory: lines of standard input, or files, as kcat -P does.
+
+    Locks the directory, as a broker does, until the input ends; everything is durable then. Records are
+    appended as they arrive; standard error says which, also when something is refused in between.
+
+    Parameters
+    ----------
+    inputs
+        Files, one record each; with --lines, records with delimiters between them.
+    json_
+        Print one JSON document about what was appended.
+    """
+    place = place_of(flags.dir, flags.server_properties)
+    topic = flags.the_topic()
+    refuse_if(flags.tee and json_, "--tee and --json: choose what standard output is for")
+    refuse_if(flags.count is not None and flags.count < 0, f"-c {flags.count}: must not be negative")
+    headers = flags.headers()
+    delimiter("x" if flags.key_delimiter is None else flags.key_delimiter, "-K")
+    delimiter(flags.delimiter, "-D")
+    pieces = _limited(_pieces(inputs, flags), flags.count)
+    with Producing(place, topic, partition=flags.partition, compression=flags.codec) as producing:
+        try:
+            for some in pieces:
+                producing.append([flags.record(raw, headers) for raw in some])
+                if flags.tee:
+                    _tee(some, flags)
+        except KeyboardInterrupt:
+            _say_appended(producing)
+            note("interrupted; run again, it would append its input from the beginning")
+            return interruption.current().status
+        except BaseException:
+            _say_appended(producing)
+            raise
+    if json_:
+        write_json(_document(producing))
+    else:
+        _say_appended(producing)
+    return 0
+
+
+def _tee(some: Sequence[bytes], flags: ProduceFlags) -> None:
+    sys.stdout.flush()
+    end = delimiter(flags.delimiter, "-D")
+    sys.stdout.buffer.write(b"".join(raw + end for raw in some))
+    sys.stdout.buffer.flush()
+
+
+def _say_appended(producing: Producing) -> None:
+    for _, each in sorted(producing.produced.items()):
+        note(f"{each.where}: {each.records} records, offsets {each.first_offset} to {each.last_offset}")
+
+
+def _document(producing: Producing) -> dict[str, object]:
+    produced = [plain(each) for _, each in sorted(producing.produced.items())]
+    partitions = [{**each.pop("where"), **each} for each in produced]
+    return {"records": sum(each["records"] for each in produced), "partitions": partitions}
+
+
+def _pieces(inputs: Sequence[Path], flags: ProduceFlags) -> Iterator[list[bytes]]:
+    """Records' bytes, as many at a time as are there. Raises UsageError, OSError."""
+    end = delimiter(flags.delimiter, "-D")
+    if not inputs:
+        yield from _split(_chunks(), end)
+    for path in inputs:
+        content = files.read_input(path)
+        yield from _split(iter([content]), end) if flags.lines else iter([[content]])
+
+
+def _chunks() -> Iterator[bytes]:
+    standard_input = cast(io.BufferedReader, sys.stdin.buffer)
+    while chunk := standard_input.read1(_CHUNK):
+        yield chunk
+
+
+def _split(chunks: Iterator[bytes], end: bytes) -> Iterator[list[bytes]]:
+    """Whole records of each chunk; one that has begun waits for its end, the last one needs none."""
+    begun: list[bytes] = []
+    for chunk in chunks:
+        if end not in chunk and len(end) == 1:
+            begun.append(chunk)
+            continue
+        *whole, rest = (b"".join(begun) + chunk).split(end)
+        begun = [rest]
+        if whole:
+            yield whole
+    last = b"".join(begun)
+    if last:
+        yield [last]
+
+
+def _limited(pieces: Iterator[list[bytes]], count: int | None) -> Iterator[list[bytes]]:
+    if count is None:
+        yield from pieces
+        return
+    for some in pieces if count else ():
+        yield some[:count]
+        count -= len(some[:count])
+        if not count:
+            return
