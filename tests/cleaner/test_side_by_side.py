@@ -115,7 +115,7 @@ def test_checkpoints_of_several_threads_are_written_together(tmp_path: Path) -> 
     seen: list[files.Operation] = []
     errors: list[OSError] = []
     with files.observe(seen.append):
-        in_threads(LogDirectory(tmp_path, {}, []), errors)
+        in_threads(LogDirectory(tmp_path), errors)
     found = read_checkpoint(tmp_path / CLEANER_CHECKPOINT)
     assert found == {other: 7} | {where: 100 + where.partition for where in WHERE}
     assert errors == []
@@ -131,6 +131,6 @@ def test_a_checkpoint_that_could_not_be_written_is_its_own_logs_trouble(tmp_path
 
     errors: list[OSError] = []
     with files.observe(full):
-        in_threads(LogDirectory(tmp_path, {}, []), errors)
+        in_threads(LogDirectory(tmp_path), errors)
     assert len(errors) == 2
     assert len(read_checkpoint(tmp_path / CLEANER_CHECKPOINT)) == len(WHERE) - 2

@@ -59,33 +59,6 @@ def test_entries_that_cannot_be_followed_go(
     assert list(epochs.entries) == left
 
 
-@pytest.mark.parametrize(
-    ("epoch", "answer"),
-    [
-        (-1, (-1, -1)),
-        (0, (0, 0)),
-        (2, (2, 10)),
-        (3, (3, 20)),
-        (4, (3, 20)),
-        (8, (6, 40)),
-        (9, (9, 100)),
-        (10, (-1, -1)),
-    ],
-)
-def test_where_an_epoch_ends(tmp_path: Path, epoch: int, answer: tuple[int, int]) -> None:
-    assert of(tmp_path, *FIVE).end_offset_for(epoch, 100) == answer
-
-
-def test_nothing_is_known_of_an_empty_log(tmp_path: Path) -> None:
-    assert of(tmp_path).end_offset_for(3, 100) == (-1, -1)
-    assert of(tmp_path).epoch_at(3) is None
-
-
-def test_the_epoch_of_an_offset(tmp_path: Path) -> None:
-    epochs = of(tmp_path, *FIVE[1:])
-    assert [epochs.epoch_at(offset) for offset in (9, 10, 19, 20, 40, 1000)] == [None, 3, 3, 5, 9, 9]
-
-
 @pytest.mark.parametrize(("end", "kept"), [(100, 5), (41, 5), (40, 4), (10, 1), (1, 1), (0, 0)])
 def test_a_cut_at_the_end(tmp_path: Path, end: int, kept: int) -> None:
     epochs = of(tmp_path, *FIVE)

@@ -8,7 +8,6 @@ moment there is an old or a new file, never half of one.
 
 from __future__ import annotations
 
-import bisect
 import errno
 import re
 from collections.abc import Iterable, Mapping
@@ -19,7 +18,6 @@ from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptFileError
 from siltstone.log.names import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, TopicPartition
 
-NO_EPOCH, NO_OFFSET = -1, -1
 _TOPIC_ID_LENGTH = 22
 _NO_FILE = (errno.EISDIR, errno.EINVAL, errno.ENXIO)
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
@@ -147,25 +145,6 @@ class LeaderEpochs:
         kept = [entry for entry in self._entries if entry[0] < epoch and entry[1] < start_offset]
         self._replace([*kept, (epoch, start_offset)])
         return True
-
-    def epoch_at(self, offset: int) -> int | None:
-        """The epoch that ``offset`` was written in, None for one before the first known start."""
-        row = bisect.bisect_right(self._entries, offset, key=lambda entry: entry[1]) - 1
-        return self._entries[row][0] if row >= 0 else None
-
-    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest known epoch at or below ``epoch``, and the offset at which it ended.
-
-        The latest epoch ends at ``log_end_offset``. (-1, -1) for -1 and for one that is above all that are
-        known; one that is below them all ended where the first of them starts.
-        """
-        if epoch == NO_EPOCH or not self._entries or epoch > self._entries[-1][0]:
-            return NO_EPOCH, NO_OFFSET
-        if epoch == self._entries[-1][0]:
-            return epoch, log_end_offset
-        higher = bisect.bisect_right(self._entries, epoch, key=lambda entry: entry[0])
-        end = self._entries[higher][1]
-        return (epoch, end) if higher == 0 else (self._entries[higher - 1][0], end)
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Forget epochs that start at or above ``end_offset``, the log's new end. Raises OSError."""

@@ -87,13 +87,11 @@ class LogDirectory:
     ``is_partial``: only some of its partitions were named, and the others are left alone.
     """
 
-    def __init__(
-        self, path: Path, partitions: Mapping[TopicPartition, Path], passed_over: list[PassedOver]
-    ) -> None:
+    def __init__(self, path: Path, only: Mapping[TopicPartition, Path] | None = None) -> None:
         self.path = path
-        self.partitions = dict(partitions)
-        self.passed_over = passed_over
-        self.is_partial = False
+        self.partitions = dict(only or {})
+        self.passed_over: list[PassedOver] = []
+        self.is_partial = only is not None
         self._lock: files.Lock | None = None
         self._known: dict[str, tuple[files.FileStat, Mapping[TopicPartition, int]]] = {}
         self._unwritten: dict[TopicPartition, int | None] = {}
@@ -110,10 +108,9 @@ class LogDirectory:
         real = true_path(path)
         where = parse_partition(real.name)
         if where is not None and _has_segments(real):
-            directory = cls(real.parent, {where: real}, [])
-            directory.is_partial = True
+            directory = cls(real.parent, {where: real})
         else:
-            directory = cls(real, {}, [])
+            directory = cls(real)
             directory._list()
         if lock:
             directory._take_lock()
@@ -130,24 +127,21 @@ class LogDirectory:
         if not files.is_directory(real):
             files.make_directory(real, parents=True)
             files.sync_directory(real.parent)
-        directory = cls(real, {}, [])
+        directory = cls(real)
         directory._take_lock()
         try:
             directory.partitions, directory.passed_over = _find_partitions(real)
             if only is not None:
-                directory._keep_only(only)
+                if only not in directory.partitions and files.exists(real / str(only)):
+                    raise NotALogDirectoryError(f"{real / str(only)}: no directory of its own")
+                mine = {where: path for where, path in directory.partitions.items() if where == only}
+                directory.partitions, directory.is_partial = mine, True
             elif any(entry.name not in _EMPTY for entry in files.entries(real)):
                 directory._refuse_other_directories()
         except BaseException:
             directory.close()
             raise
         return directory
-
-    def _keep_only(self, only: TopicPartition) -> None:
-        if only not in self.partitions and files.exists(self.path / str(only)):
-            raise NotALogDirectoryError(f"{self.path / str(only)}: no directory of its own")
-        self.partitions = {where: path for where, path in self.partitions.items() if where == only}
-        self.is_partial = True
 
     def merge(self, other: LogDirectory) -> None:
         """The same directory, named once more: what either was limited to counts. Neither is locked yet."""

@@ -262,15 +262,14 @@ def offset_for_time(view: LogView, timestamp: int) -> RecordPlace | None:
         timestamp = max((segment.largest()[0] for segment in view.segments), default=-1)
         if timestamp < 0:
             return None
-    return _over_renames(view, lambda: _first_at_or_after(view, timestamp))
 
+    def search() -> RecordPlace | None:
+        for number, segment in enumerate(view.segments):
+            if segment.largest_timestamp >= timestamp:
+                size = view.size_of(number)
+                place = segment.place_of_time(timestamp, size, view.log_start_offset, view.batch_limit)
+                if place is not None:
+                    return place if place.offset < view.high_watermark else None
+        return None
 
-def _first_at_or_after(view: LogView, timestamp: int) -> RecordPlace | None:
-    for number, segment in enumerate(view.segments):
-        if segment.largest_timestamp >= timestamp:
-            place = segment.place_of_time(
-                timestamp, view.size_of(number), view.log_start_offset, view.batch_limit
-            )
-            if place is not None:
-                return place if place.offset < view.high_watermark else None
-    return None
+    return _over_renames(view, search)

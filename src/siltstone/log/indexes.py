@@ -285,23 +285,17 @@ _CHECKED = np.dtype([(name, np.int64) for name in _COLUMNS])
 """What entries are compared with: one row a batch of the log."""
 
 
-def _read_batches(log: str) -> tuple[Entries, Finding | None]:
-    """A log's batches, and its damage, before which they end; None for a sound log. Raises OSError."""
+def against_log(index: NamedIndex, entries: Entries, log: str) -> Iterator[Finding]:
+    """What its ``log`` does not bear out of an offset or time index, and the log's damage. Raises OSError."""
     parts, damage = [np.empty(0, _CHECKED)], None
     try:
         with files.Reader(log) as reader:
-            for batches in batch_headers(reader):
-                parts.append(batches[_COLUMNS].astype(_CHECKED))
+            for some in batch_headers(reader):
+                parts.append(some[_COLUMNS].astype(_CHECKED))
     except CorruptRecordError as error:
         damage = finding_of(error)
-    return np.concatenate(parts), damage
-
-
-def against_log(index: NamedIndex, entries: Entries, log: str) -> Iterator[Finding]:
-    """What its ``log`` does not bear out of an offset or time index, and the log's damage. Raises OSError."""
-    batches, damage = _read_batches(log)
-    if damage is not None:
         yield damage
+    batches = np.concatenate(parts)
     offsets = entries["relative_offset"].astype(np.int64) + index.base_offset
     if index.kind == "index":
         reasons = _check_offsets(offsets, entries["position"].astype(np.int64), batches, damage)

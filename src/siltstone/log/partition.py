@@ -242,18 +242,18 @@ class PartitionLog(ViewedLog):
         self._high_watermark: int | None = None
         self._list = SegmentList(recovered, config, clock, random or Random())
         self._log_start, self._log_end = recovered.log_start_offset, recovered.log_end_offset
-        self.view = self._publish()
+        self._publish()
 
     @property
     def size(self) -> int:
         """Bytes of all segments' logs."""
         return sum(segment.size for segment in self.view.segments)
 
-    def _publish(self) -> LogView:
+    def _publish(self) -> None:
         mark = self._log_end
         if self._high_watermark is not None:
             mark = self._high_watermark = min(max(self._high_watermark, self._log_start), mark)
-        view = LogView(
+        self.view = LogView(
             self._list.segments,
             self._log_start,
             self._log_end,
@@ -262,8 +262,6 @@ class PartitionLog(ViewedLog):
             self._list.active.size,
             self.config.max_decompressed_message_bytes,
         )
-        self.view = view
-        return view
 
     def _refuse_unusable(self) -> None:
         if self._closed or self.offline is not None:

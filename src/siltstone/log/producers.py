@@ -97,23 +97,18 @@ def read_snapshot(data: bytes, path: str = "", offset: int | None = None) -> lis
         raise CorruptFileError(path, 2, "snapshot checksum does not match")
     if len(data) != _HEAD.size + count * _ENTRY.size:
         raise CorruptFileError(path, 6, f"no room for exactly {count} producers")
-    found = [ProducerEntry._make(fields) for fields in _ENTRY.iter_unpack(data[_HEAD.size :])]
-    if offset is not None:
-        _refuse_senseless(found, offset, path)
-    return found
-
-
-def _refuse_senseless(producers: Sequence[ProducerEntry], offset: int, path: str) -> None:
+    entries = [ProducerEntry._make(fields) for fields in _ENTRY.iter_unpack(data[_HEAD.size :])]
     known: set[int] = set()
-    for number, each in enumerate(producers):
-        position = _HEAD.size + number * _ENTRY.size
-        if each.producer_id < 0 or each.producer_id in known:
-            raise CorruptFileError(path, position, f"producer {each.producer_id} is there twice, or is none")
-        known.add(each.producer_id)
-        for place in (each.last_offset, each.open_transaction_offset):
-            if not -1 <= place < offset:
-                reason = f"producer {each.producer_id} has offset {place}, but it was taken at {offset}"
+    for number, entry in enumerate(entries if offset is not None else ()):
+        position, who = _HEAD.size + number * _ENTRY.size, entry.producer_id
+        if who < 0 or who in known:
+            raise CorruptFileError(path, position, f"producer {who} is there twice, or is none")
+        known.add(who)
+        for place in (entry.last_offset, entry.open_transaction_offset):
+            if offset is not None and not -1 <= place < offset:
+                reason = f"producer {who} has offset {place}, but it was taken at {offset}"
                 raise CorruptFileError(path, position, reason)
+    return entries
 
 
 def write_snapshot(producers: Iterable[ProducerEntry]) -> bytes:
