@@ -14,8 +14,8 @@ from siltstone.base.errors import UsageError
 from siltstone.base.records.codecs import DEFAULT_LIMIT
 from siltstone.cli.output import note, write_line
 from siltstone.log.coordinator_records import Decoder
-from siltstone.log.dump import DumpFile, DumpOptions, Row, dump_file, identify, printable, render
-from siltstone.log.index_checks import Finding
+from siltstone.log.dump import DumpOptions, Row, dump_file, identify, printable, render
+from siltstone.log.index_checks import Finding, NamedFile
 
 _LIMIT = Parameter(help="Show no records of a batch that decompresses to more bytes.")
 _JSON = Parameter(name="--json", help="Print one JSON object a line; keys and values are base64.")
@@ -94,7 +94,7 @@ def _decoder(offsets: bool, transactions: bool) -> Decoder | None:
     return "transactions" if transactions else None
 
 
-def _identified(files: list[Path]) -> list[DumpFile]:
+def _identified(files: list[Path]) -> list[NamedFile]:
     """What the files are, before anything is printed. Raises UsageError."""
     if not files:
         raise UsageError("no file is given")
@@ -104,7 +104,7 @@ def _identified(files: list[Path]) -> list[DumpFile]:
         raise UsageError(printable(str(error))) from None
 
 
-def _dump_one(file: DumpFile, options: DumpOptions, as_json: bool) -> int:
+def _dump_one(file: NamedFile, options: DumpOptions, as_json: bool) -> int:
     """Print one file; returns how many things are wrong with it."""
     findings = 0
     try:

@@ -30,6 +30,11 @@ from siltstone.verify.checking import verify as verify_directories
 from siltstone.verify.findings import Verdict
 from siltstone.verify.pairs import Terms, terms_of
 
+_UNCLEAN = (
+    "{path}: no .kafka_cleanshutdown: a broker runs on it, or it was not stopped cleanly; "
+    "this is how the files lie now, and clean asks for siltstone recover first"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyRequest(RunOptions):
@@ -123,29 +128,17 @@ def explain(
     policies = gather_policies(directories, request)
     states = log_states(directories, policies, request.topics)
     wish = Wish(choices=choices, show_keys=request.show_keys, top=request.top)
-    once = functools.cache(runner or (_here if request.no_spark else lambda: _on_spark(request)))
+    once = functools.cache(runner or (lambda: _runner(request)))
     logs = explain_logs(states, wish, lambda: once().engine, lambda: once().observer)
     passed_over = [(each.path, each.reason) for directory in directories for each in directory.passed_over]
-    notes = [*policies.notes, *map(_unclean, filter(_was_not_stopped, directories))]
+    unclean = (each for each in directories if each.is_marked and not each.was_stopped_cleanly)
+    notes = [*policies.notes, *(_UNCLEAN.format(path=each.path) for each in unclean)]
     return Explanation(now_ms=choices.now_ms, logs=logs, passed_over=passed_over, notes=notes)
 
 
-def _was_not_stopped(directory: LogDirectory) -> bool:
-    return directory.is_marked and not directory.was_stopped_cleanly
-
-
-def _unclean(directory: LogDirectory) -> str:
-    return (
-        f"{directory.path}: no .kafka_cleanshutdown: a broker runs on it, or it was not stopped cleanly; "
-        "this is how the files lie now, and clean asks for siltstone recover first"
-    )
-
-
-def _here() -> Runner:
-    return Runner(engine=InProcessEngine(), observer=observe_here)
-
-
-def _on_spark(request: ExplainRequest) -> Runner:
+def _runner(request: ExplainRequest) -> Runner:
+    if request.no_spark:
+        return Runner(engine=InProcessEngine(), observer=observe_here)
     from siltstone.spark.explain import SparkObserver
     from siltstone.spark.session import session_on, workers_of
 

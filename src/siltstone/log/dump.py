@@ -32,6 +32,7 @@ import msgspec
 
 from siltstone.base import files
 from siltstone.base.codec_table import codec_name
+from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptFileError, CorruptRecordError, UsageError
 from siltstone.base.records.checksum import checksums_hold
 from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
@@ -52,7 +53,7 @@ from siltstone.log.coordinator_records import Decoder, decode_record
 from siltstone.log.index_checks import (
     Entries,
     Finding,
-    NamedIndex,
+    NamedFile,
     against_log,
     entries_before_base,
     entries_until_damage,
@@ -113,25 +114,15 @@ _NAME = re.compile(r"^(.+)\.(log|index|timeindex|txnindex|snapshot|checkpoint)(\
 _BASE_OFFSET = re.compile(r"^([0-9]{1,20})(-[0-9]{10})?$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DumpFile:
-    """A file to dump: its kind, the base offset in its name (None without one), its swap suffix or ""."""
-
-    path: str
-    kind: str
-    base_offset: int | None = None
-    suffix: str = ""
-
-
-def identify(path: str) -> DumpFile:
+def identify(path: str) -> NamedFile:
     """What a file is, by its name. Raises UsageError for a directory and for names of nothing known."""
     name = os.path.basename(path)
     if files.is_directory(path):
         raise UsageError(f"{path}: is a directory; name the files in it")
     if name in _OFFSET_CHECKPOINTS or name == LEADER_EPOCH_CHECKPOINT:
-        return DumpFile(path=path, kind="epochs" if name == LEADER_EPOCH_CHECKPOINT else "offsets")
+        return NamedFile(path=path, kind="epochs" if name == LEADER_EPOCH_CHECKPOINT else "offsets")
     if name in (PARTITION_METADATA, META_PROPERTIES):
-        return DumpFile(path=path, kind="properties")
+        return NamedFile(path=path, kind="properties")
     parts = _NAME.match(name)
     if parts is None:
         raise UsageError(f"{path}: unknown kind of file; known are {KNOWN_FILES}")
@@ -139,22 +130,22 @@ def identify(path: str) -> DumpFile:
     if number is None and parts[2] in SEGMENT_KINDS[1:]:
         raise UsageError(f"{path}: an index's name starts with its segment's base offset")
     kind = "log" if parts[2] == "checkpoint" else parts[2]
-    base_offset = None if number is None else int(number[1])
-    if base_offset is not None and base_offset >= 1 << 63:
+    base_offset = -1 if number is None else int(number[1])
+    if base_offset > LONG_MAX:
         raise UsageError(f"{path}: {base_offset} is no offset")
-    return DumpFile(path=path, kind=kind, base_offset=base_offset, suffix=parts[3] or "")
+    return NamedFile(path=path, kind=kind, base_offset=base_offset, suffix=parts[3] or "")
 
 
-def dump_file(file: DumpFile, options: DumpOptions) -> Output:
+def dump_file(file: NamedFile, options: DumpOptions) -> Output:
     """The file's rows, the first of them its own, and the findings where they come up. Raises OSError."""
     start: Row = {"type": "file", "file": file.path, "kind": file.kind}
-    yield start | ({"startOffset": file.base_offset} if file.kind == "log" else {})
+    if file.kind == "log":
+        start["startOffset"] = None if file.base_offset < 0 else file.base_offset
+    yield start
     if file.kind == "log":
         yield from log_rows(file.path, options)
     elif file.kind in SEGMENT_KINDS:
-        assert file.base_offset is not None, "identify has refused it"
-        index = NamedIndex(path=file.path, kind=file.kind, base_offset=file.base_offset, suffix=file.suffix)
-        yield from _index_rows(index, options)
+        yield from _index_rows(file, options)
     else:
         try:
             if file.kind == SNAPSHOT:
@@ -318,7 +309,7 @@ def _control_fields(key: bytes, value: bytes) -> Row:
 # An index
 
 
-def _index_rows(index: NamedIndex, options: DumpOptions) -> Output:
+def _index_rows(index: NamedFile, options: DumpOptions) -> Output:
     """Rows of the entries unless only a check was asked for, and what is wrong. Raises OSError."""
     entries, damage = entries_until_damage(files.read_bytes(index.path), index)
     if not (options.verify_index_only or options.index_sanity_check):
@@ -344,7 +335,7 @@ def _index_rows(index: NamedIndex, options: DumpOptions) -> Output:
         yield Finding(path=index.path, position=0, reason=f"{more} more entries do not match the log")
 
 
-def _entry_rows(index: NamedIndex, entries: Entries) -> Iterator[Row]:
+def _entry_rows(index: NamedFile, entries: Entries) -> Iterator[Row]:
     for entry in entries.tolist():
         if index.kind == "index":
             yield {"type": "offsetIndex", "offset": index.base_offset + entry[0], "position": entry[1]}

@@ -55,22 +55,22 @@ def finding_of(error: CorruptFileError) -> Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamedIndex:
-    """An index file by its name: its kind, the base offset in its name, and the swap suffix or ""."""
+class NamedFile:
+    """A file of a log directory by its name: kind, the base offset in it (-1: none), swap suffix or ""."""
 
     path: str
     kind: str
-    base_offset: int
-    suffix: str
+    base_offset: int = -1
+    suffix: str = ""
 
     def log_path(self) -> str | None:
-        """The log that it belongs to, in the nearest state of a swap; None without any."""
+        """The log that an index belongs to, in the nearest state of a swap; None without any."""
         stem = self.path.removesuffix(self.suffix).removesuffix(self.kind)
         candidates = [f"{stem}log{suffix}" for suffix in _LOGS_OF[self.suffix]]
         return next((path for path in candidates if files.exists(path)), None)
 
 
-def differs_from_log(index: NamedIndex, log: str) -> bool:
+def differs_from_log(index: NamedFile, log: str) -> bool:
     """Does an offset or time index make no sense, or disagree with its ``log``? Raises OSError."""
     entries, damage = entries_until_damage(files.read_bytes(index.path), index)
     if damage or any(entries_before_base(index, entries)):
@@ -78,7 +78,7 @@ def differs_from_log(index: NamedIndex, log: str) -> bool:
     return any(finding.path == index.path for finding in against_log(index, entries, log))
 
 
-def entries_until_damage(data: bytes, index: NamedIndex) -> tuple[Entries, list[Finding]]:
+def entries_until_damage(data: bytes, index: NamedFile) -> tuple[Entries, list[Finding]]:
     """The entries that come before what makes no sense, and the latter."""
     width = ENTRY_OF_KIND[index.kind].itemsize
     found: list[Finding] = []
@@ -90,7 +90,7 @@ def entries_until_damage(data: bytes, index: NamedIndex) -> tuple[Entries, list[
             data = data[: min(error.position, len(data) - 1) // width * width]
 
 
-def entries_before_base(index: NamedIndex, entries: Entries) -> Iterator[Finding]:
+def entries_before_base(index: NamedFile, entries: Entries) -> Iterator[Finding]:
     """Kafka's sanity check: no entry lies before the segment."""
     if index.kind == "txnindex":
         bad = np.flatnonzero(
@@ -129,7 +129,7 @@ def _read_batches(path: str) -> _Batches:
     return _Batches(**whole, damage=damage)
 
 
-def against_log(index: NamedIndex, entries: Entries, log: str) -> Iterator[Finding]:
+def against_log(index: NamedFile, entries: Entries, log: str) -> Iterator[Finding]:
     """What its ``log`` does not bear out of an offset or time index, and the log's damage. Raises OSError."""
     batches = _read_batches(log)
     if batches.damage is not None:

@@ -15,7 +15,7 @@ from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import Bytes, Int32, Int64, Words
 from siltstone.base.records.varint import byte_of_word, load_word
-from siltstone.verify.findings import Findings
+from siltstone.verify.findings import EXAMPLES, Findings
 
 KEPT, MAY_GO, MUST_GO, TOMBSTONE = 1, 2, 4, 8
 """Flags of an entry: it is in AFTER; its tombstone window has passed; has surely passed; no value."""
@@ -137,10 +137,7 @@ def judge_bucket(blobs: list[Words], *, first_dirty: int, must: bool) -> Finding
     """Judge all entries of one bucket of a log, in any order; ``must``: has some part of it to be clean?"""
     entries = np.concatenate([*blobs, np.empty((0, 3), np.uint64)])
     findings, verdict = Findings(), np.zeros(len(entries), np.uint8)
-    size = 8
-    while size < 2 * len(entries):
-        size *= 2
-    table = np.full(size, -1, np.int64)
+    table = np.full(1 << max(3, (2 * len(entries) - 1).bit_length()), -1, np.int64)
     distinct = _judge(entries, np.uint64(max(first_dirty, 0)), must, table, verdict)
     totals = np.bincount(verdict, minlength=7)
     findings.counts.update(
@@ -148,9 +145,7 @@ def judge_bucket(blobs: list[Words], *, first_dirty: int, must: bool) -> Finding
     )
     for code, kind, detail in _KINDS:
         if totals[code]:
-            offsets = np.sort(entries[verdict == code, 2])
-            for number, offset in enumerate(offsets[:5].tolist()):
-                last = number == min(len(offsets), 5) - 1
-                times = int(totals[code]) - number if last else 1
-                findings.add(kind, detail, offset=int(offset), times=times)
+            for offset in np.sort(entries[verdict == code, 2])[:EXAMPLES].tolist():
+                findings.add(kind, detail, offset=offset)
+            findings.found[kind] = int(totals[code])
     return findings

@@ -53,7 +53,6 @@ from siltstone.log.recovery.scan import (
     contradict_markers,
     fold,
     impossible_indexes,
-    scan_segment,
     wrong_indexes,
 )
 from siltstone.log.replacement import finish_replacement
@@ -252,41 +251,37 @@ _FINISHED = "finished the swap of "
 _REMOVED = "removed "
 
 
-def finish_swap(
-    directory: Path, *, owned: bool, dry_run: bool
-) -> tuple[dict[str, files.FileStat], list[str], list[str]]:
-    """The directory's files once no swap is under way; the segments that one was finished for, what went.
+def finish_swap(changes: Changes) -> list[str]:
+    """Finish a swap that is under way; the segments that it was finished for.
 
-    ``owned`` as ``partition_files`` has it. Raises UnsafeFileError, CorruptRecordError, OSError.
+    Raises UnsafeFileError, CorruptRecordError, OSError.
     """
-    names = partition_files(directory, owned=owned)
-    left = [name for name in names if name.endswith((CLEANED, SWAP, DELETED)) and parse_segment_file(name)]
+    suffixes = (CLEANED, SWAP, DELETED)
+    left = [name for name in changes.names if name.endswith(suffixes) and parse_segment_file(name)]
     if not left:
-        return names, [], []
-    if dry_run:
-        swaps = [name.removesuffix(SWAP) for name in left if name.endswith(f".log{SWAP}")]
-        return names, sorted(swaps), sorted(name for name in left if not name.endswith(SWAP))
-    done = finish_replacement(directory)
-    finished = [line.removeprefix(_FINISHED) for line in done if line.startswith(_FINISHED)]
-    removed = [line.removeprefix(_REMOVED) for line in done if line.startswith(_REMOVED)]
-    return files.list_files(directory), finished, removed
+        return []
+    if changes.dry_run:
+        finished = sorted(name.removesuffix(SWAP) for name in left if name.endswith(f".log{SWAP}"))
+        removed = sorted(name for name in left if not name.endswith(SWAP))
+    else:
+        done = finish_replacement(changes.directory)
+        finished = [line.removeprefix(_FINISHED) for line in done if line.startswith(_FINISHED)]
+        removed = [line.removeprefix(_REMOVED) for line in done if line.startswith(_REMOVED)]
+        changes.names = files.list_files(changes.directory)
+    changes.removed += removed
+    changes.any |= bool(finished or removed)
+    return finished
 
 
-def split_too_wide(
-    directory: Path,
-    names: dict[str, files.FileStat],
-    config: LogConfig,
-    *,
-    everywhere: bool,
-    dry_run: bool,
-) -> tuple[dict[str, files.FileStat], dict[int, list[int]]]:
-    """Split closed segments whose offsets no index can tell; the files then, and {base: bases it became}.
+def split_too_wide(changes: Changes, config: LogConfig, *, everywhere: bool) -> dict[int, list[int]]:
+    """Split closed segments whose offsets no index can tell: {base: bases that it became}.
 
     Brokers before 1.1 left such. With ``everywhere`` they are looked for by their headers, else only where an
     index makes no sense. One that is damaged is left to the scan. A dry run names no new bases.
     """
-    done: dict[int, list[int]] = {}
-    for segment, following in itertools.pairwise(segments_among(directory, names)):
+    split: dict[int, list[int]] = {}
+    names, interval, size = changes.names, config.index_interval_bytes, config.segment_index_bytes
+    for segment, following in itertools.pairwise(segments_among(changes.directory, names)):
         limit = segment.base_offset + LARGEST_RELATIVE_OFFSET + 1
         if not could_overflow(segment, following):
             continue
@@ -294,12 +289,14 @@ def split_too_wide(
             continue
         with contextlib.suppress(CorruptRecordError):
             if overflowed([segment, following]):
-                interval, size = config.index_interval_bytes, config.segment_index_bytes
-                done[segment.base_offset] = []
-                if not dry_run:
-                    bases = split_overflowed(directory, segment, interval=interval, index_bytes=size)
-                    done[segment.base_offset] = bases
-    return (files.list_files(directory) if done and not dry_run else names), done
+                bases = []
+                if not changes.dry_run:
+                    bases = split_overflowed(changes.directory, segment, interval=interval, index_bytes=size)
+                split[segment.base_offset] = bases
+    if split:
+        changes.any = True
+        changes.names = names if changes.dry_run else files.list_files(changes.directory)
+    return split
 
 
 def remove_strays(changes: Changes, segments: list[Segment]) -> set[int]:
@@ -369,10 +366,9 @@ def recover_partition(
     ``owned``: its files must be the directory owner's. ``dry_run``: change nothing. Raises CorruptRecordError
     for a log that cannot be served, UnsafeFileError for one with a file that is no file of its own, OSError.
     """
-    names, finished, removed = finish_swap(directory, owned=owned, dry_run=dry_run)
-    everywhere = check or not clean
-    names, split = split_too_wide(directory, names, config, everywhere=everywhere, dry_run=dry_run)
-    changes = Changes(directory, names, dry_run=dry_run)
+    changes = Changes(directory, partition_files(directory, owned=owned), dry_run=dry_run)
+    finished = finish_swap(changes)
+    split = split_too_wide(changes, config, everywhere=check or not clean)
     recovery = _Recovery(changes, clean=clean, log_start=log_start, config=config, now_ms=now_ms)
     recovery.note_split(split)
     end = recovery.run(recovery_point, check=check)
@@ -386,10 +382,10 @@ def recover_partition(
         truncated_bytes=changes.truncated_bytes,
         rebuilt_indexes=tuple(recovery.rebuilt),
         finished_swaps=tuple(finished),
-        removed_files=(*removed, *changes.removed),
+        removed_files=tuple(changes.removed),
         damage=tuple(recovery.damage),
         notes=tuple(recovery.notes),
-        changed=bool(finished or removed or split) or changes.any,
+        changed=changes.any,
     )
 
 
@@ -512,8 +508,10 @@ class _Recovery:
                 )
 
     def _scan(self, number: int, states: ProducerStates, *, keep_going: bool = False) -> SegmentScan:
-        segment, limit = self.segments[number], self._limit(number)
-        return scan_segment(segment, states, self._config, limit_offset=limit, keep_going=keep_going)
+        limit = self._limit(number)
+        scan = SegmentScan(self.segments[number], self._config, limit_offset=limit, keep_going=keep_going)
+        scan.run(states)
+        return scan
 
     def _write_indexes(
         self, segment: Segment, scan: SegmentScan, failing: Sequence[str] | None = None

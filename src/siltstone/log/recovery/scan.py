@@ -12,7 +12,6 @@ entries, so that the bytes read are bounded.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +24,7 @@ from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes,
 from siltstone.base.records.scan import ScanEnd, scan_batches
 from siltstone.log.index_checks import (
     Finding,
-    NamedIndex,
+    NamedFile,
     differs_from_log,
     entries_before_base,
     entries_until_damage,
@@ -92,37 +91,41 @@ def rows_that_matter(batches: Directory) -> Int64:
     return np.sort(sorted_rows[starts[:-1] | starts[1:]])
 
 
-@dataclass(slots=True, kw_only=True)
 class SegmentScan:
-    """A segment's scan: ``size`` bytes are sound so far, the next record gets ``next_offset``.
+    """A scan of a segment's log: ``run`` it once. ``size`` bytes are sound, the next record gets
+    ``next_offset``.
 
     ``damage``: what ended the scan, None at a clean end. ``skipped``: batches with bad checksums that were
     passed over. ``gaps``: offsets before which some are missing inside the segment. ``aborted``: the
     transactions that were aborted in it. ``epochs``: leader epochs and the offsets at which they begin.
     """
 
-    segment: Segment
-    limit_offset: int
-    keep_going: bool
-    indexes: IndexBuilder
-    next_offset: int
-    size: int = 0
-    gaps: int = 0
-    damage: Finding | None = None
-    skipped: list[Finding] = field(default_factory=list)
-    aborted: list[AbortedEntry] = field(default_factory=list)
-    epochs: list[tuple[int, int]] = field(default_factory=list)
+    def __init__(
+        self, segment: Segment, config: LogConfig, *, limit_offset: int, keep_going: bool = False
+    ) -> None:
+        """``limit_offset``: no offset is as high. ``keep_going``: bad checksums are noted and passed over."""
+        base, interval = segment.base_offset, config.index_interval_bytes
+        self.indexes = IndexBuilder(base, interval, config.segment_index_bytes)
+        self.size, self.next_offset, self.gaps = 0, base, 0
+        self.damage: Finding | None = None
+        self.skipped: list[Finding] = []
+        self.aborted: list[AbortedEntry] = []
+        self.epochs: list[tuple[int, int]] = []
+        self._segment, self._limit, self._keep_going = segment, limit_offset, keep_going
 
     def run(self, states: ProducerStates) -> None:
-        """Read the segment; its producers are folded into ``states``."""
+        """Read the log up to its end or its first damage; its producers are folded into ``states``.
+
+        Raises CorruptRecordError where offsets go back or cannot belong to the segment, OSError.
+        """
         for window in self._sound():
-            batches = window.batches if self.keep_going else self._before_unwritten(window)
+            batches = window.batches if self._keep_going else self._before_unwritten(window)
             if not len(batches):
                 return
             self._refuse_disorder(batches, window.origin)
             self.indexes.add_directory(batches)
             try:
-                self.aborted += fold(states, batches, window.data, self.segment.path)
+                self.aborted += fold(states, batches, window.data, self._segment.path)
             except CorruptRecordError as error:
                 position = window.origin + error.position
                 raise CorruptRecordError(error.path, position, error.reason) from None
@@ -136,7 +139,7 @@ class SegmentScan:
 
     def _sound(self) -> Iterator[Window]:
         """Runs of batches with good checksums; what ends them, or is passed over, is noted."""
-        path = self.segment.path
+        path = self._segment.path
         with files.Reader(path) as reader:
             unchecked = windows(reader, verify=False)
             while True:
@@ -153,7 +156,7 @@ class SegmentScan:
                         yield Window(data=window.data, batches=rest[:bad], origin=window.origin)
                     position = window.origin + int(rest["position"][bad])
                     damage = Finding(path=path, position=position, reason=BAD_CHECKSUM)
-                    if not self.keep_going:
+                    if not self._keep_going:
                         self.damage = damage
                         return
                     self.skipped.append(damage)
@@ -177,7 +180,7 @@ class SegmentScan:
         if not any(base == wanted & ((1 << bits) - 1) for bits in range(0, 64, 8)):
             return batches
         position = window.origin + int(batches["position"][row])
-        self.damage = Finding(path=self.segment.path, position=position, reason=UNWRITTEN)
+        self.damage = Finding(path=self._segment.path, position=position, reason=UNWRITTEN)
         return batches[:row]
 
     def _expected(self, batches: Directory) -> Int64:
@@ -187,43 +190,18 @@ class SegmentScan:
     def _refuse_disorder(self, batches: Directory, origin: int) -> None:
         bases, lasts, expected = batches["base_offset"], batches["last_offset"], self._expected(batches)
         self.gaps += int(np.count_nonzero(bases != expected))
-        back = np.flatnonzero((bases < expected) | (lasts >= self.limit_offset))
+        back = np.flatnonzero((bases < expected) | (lasts >= self._limit))
         if not len(back):
             return
         row = int(back[0])
         base, last = int(bases[row]), int(lasts[row])
         if base >= expected[row]:
-            reason = f"offset {last} cannot be in this segment, whose offsets end before {self.limit_offset}"
-        elif base < self.segment.base_offset:
-            reason = f"base offset {base} goes back: the segment starts at {self.segment.base_offset}"
+            reason = f"offset {last} cannot be in this segment, whose offsets end before {self._limit}"
+        elif base < self._segment.base_offset:
+            reason = f"base offset {base} goes back: the segment starts at {self._segment.base_offset}"
         else:
             reason = f"base offset {base} goes back: the batch before ends at {int(expected[row]) - 1}"
-        raise CorruptRecordError(self.segment.path, origin + int(batches["position"][row]), reason)
-
-
-def scan_segment(
-    segment: Segment,
-    states: ProducerStates,
-    config: LogConfig,
-    *,
-    limit_offset: int,
-    keep_going: bool = False,
-) -> SegmentScan:
-    """Read a segment's log up to its end or its first damage; its producers are folded into ``states``.
-
-    ``limit_offset``: no offset is as high. With ``keep_going`` a bad checksum is noted and passed over.
-    Raises CorruptRecordError where offsets go back or cannot belong to the segment, OSError.
-    """
-    base = segment.base_offset
-    scan = SegmentScan(
-        segment=segment,
-        limit_offset=limit_offset,
-        keep_going=keep_going,
-        indexes=IndexBuilder(base, config.index_interval_bytes, config.segment_index_bytes),
-        next_offset=base,
-    )
-    scan.run(states)
-    return scan
+        raise CorruptRecordError(self._segment.path, origin + int(batches["position"][row]), reason)
 
 
 def check_tail(segment: Segment) -> int | None:
@@ -329,9 +307,9 @@ def _all_are_possible(segment: Segment, kind: str, name: str, limit_offset: int)
     return kind != "txnindex" or not (entries["last_offset"] >= limit_offset).any()
 
 
-def _named_index(segment: Segment, kind: str) -> NamedIndex:
+def _named_index(segment: Segment, kind: str) -> NamedFile:
     path = f"{segment.directory}/{segment_file(segment.base_offset, kind)}"
-    return NamedIndex(path=path, kind=kind, base_offset=segment.base_offset, suffix="")
+    return NamedFile(path=path, kind=kind, base_offset=segment.base_offset)
 
 
 def wrong_indexes(
