@@ -49,25 +49,25 @@ def verify(
     json_
         Print one JSON document.
     """
-    found = review.verify(replace(flags or VerifyFlags(), before=before, after=after))
+    verdict = review.verify(replace(flags or VerifyFlags(), before=before, after=after))
     if json_:
-        write_json(found.to_json())
+        write_json(verdict.to_json())
     else:
-        _show(found)
-    return 0 if found.is_sound else 1
+        _show(verdict)
+    return 0 if verdict.is_sound else 1
 
 
-def _show(found: Verdict) -> None:
+def _show(verdict: Verdict) -> None:
     names = ("log", "verdict", "cleaned", "before", "after", "keys", *REASONS)
-    write_table("checked against what it was before", names, [_row(log) for log in found.logs], left=3)
-    for log in found.logs:
+    write_table("checked against what it was before", names, [_row(log) for log in verdict.logs], left=3)
+    for log in verdict.logs:
         for problem in log.problems:
             write_line(f"{log.topic}-{log.partition}: {problem}")
         for kind, count in sorted(log.found.items()):
             write_line(f"{log.topic}-{log.partition}: {count} of {kind}: {KINDS[kind]}")
         for text in log.notes:
             write_line(f"{log.topic}-{log.partition}: {text}")
-    note(*found.notes)
+    note(*verdict.notes)
 
 
 def _row(log: LogVerdict) -> Sequence[object]:

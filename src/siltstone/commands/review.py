@@ -38,7 +38,7 @@ _UNCLEAN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyRequest(RunOptions):
-    """What ``siltstone verify`` was asked: settings are those that held for the cleaning.
+    """The request of ``siltstone verify``; its settings are those of the cleaning.
 
     Parameters
     ----------
@@ -59,8 +59,8 @@ class VerifyRequest(RunOptions):
 
 
 def verify(request: VerifyRequest, *, clock: Clock | None = None, checker: Checker | None = None) -> Verdict:
-    """Check a cleaned directory against what it was before. Raises SiltstoneError, OSError for what concerns
-    the check as a whole; what is wrong with a log is in its verdict."""
+    """Check a cleaned directory against a copy from before. Raises SiltstoneError, OSError if nothing can be
+    checked; problems of a log are in its verdict."""
     beyond = reads_to_the_end(request.high_watermark)
     directory = LogDirectory.open(request.after, lock=False)
     policies = gather_policies([directory], request)
@@ -76,9 +76,9 @@ def verify(request: VerifyRequest, *, clock: Clock | None = None, checker: Check
         )
 
     checker = checker or (check_here if request.no_spark else _spark_checker(request))
-    found = verify_directories(request.before, request.after, checker, terms, request.topics)
-    found.notes.extend(policies.notes)
-    return found
+    verdict = verify_directories(request.before, request.after, checker, terms, request.topics)
+    verdict.notes.extend(policies.notes)
+    return verdict
 
 
 def _spark_checker(request: VerifyRequest) -> Checker:
@@ -131,8 +131,8 @@ def explain(
     once = functools.cache(runner or (lambda: _runner(request)))
     logs = explain_logs(states, wish, lambda: once().engine, lambda: once().observer)
     passed_over = [(each.path, each.reason) for directory in directories for each in directory.passed_over]
-    unclean = (each for each in directories if each.is_marked and not each.was_stopped_cleanly)
-    notes = [*policies.notes, *(_UNCLEAN.format(path=each.path) for each in unclean)]
+    unclean = (one for one in directories if one.is_marked and not one.was_stopped_cleanly)
+    notes = [*policies.notes, *(_UNCLEAN.format(path=one.path) for one in unclean)]
     return Explanation(now_ms=choices.now_ms, logs=logs, passed_over=passed_over, notes=notes)
 
 

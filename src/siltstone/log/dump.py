@@ -1,4 +1,4 @@
-"""The contents of a log directory's files as rows, and what is wrong with them (Kafka's ``DumpLogSegments``).
+"""Shows the contents of a log directory's files as rows, and what is wrong (Kafka's ``DumpLogSegments``).
 
 ::
 
@@ -9,12 +9,11 @@
     partition.metadata, meta.properties                      properties
 
 A row is a dict whose ``type`` says what it describes (``file``, ``batch``, ``record``, ``offsetIndex``…); the
-other names are those of Kafka's tool. Values are JSON's, and bytes where the file has bytes: who prints them
-decides between base64 and escaped text (``render``).
+other names are those of Kafka's tool. Values are JSON's, and bytes where the file has bytes: the caller
+prints them as base64 or as escaped text (``render``).
 
-Reading only, and nothing is trusted: what makes no sense becomes a ``Finding``, behind everything that comes
-before it. A bad checksum is a flag here, not an error: its batch is shown as not valid, its records as far as
-they can be read, and reading goes on.
+Nothing is trusted: damage becomes a ``Finding`` after the rows before it. A bad checksum is a flag here, not
+an error: its batch is shown as not valid, its records as far as they can be read, and reading continues.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ from siltstone.log.snapshots import ProducerEntry, read_snapshot
 Row = dict[str, Any]
 Output = Iterator[Row | Finding]
 MOST_FINDINGS = 100
-"""Of one check; a line says how many more there are."""
+"""So many findings of one check are listed; another one counts the rest."""
 BAD_CHECKSUM = "checksum does not match"
 CONTROL_TYPES = (
     "ABORT COMMIT LEADER_CHANGE SNAPSHOT_HEADER SNAPSHOT_FOOTER KRAFT_VERSION KRAFT_VOTERS"
@@ -99,11 +98,11 @@ class DumpOptions:
 
     @property
     def shows_data(self) -> bool:
-        """Keys and values are printed: a decoder asks for them too."""
+        """Keys and values are printed, also for a decoder."""
         return self.print_data_log or self.decoder is not None
 
 
-# Which file is it?
+# The kind of a file follows from its name.
 
 KNOWN_FILES = (
     ".log, .index, .timeindex, .txnindex, .snapshot, the offset checkpoints, leader-epoch-checkpoint, "
@@ -115,7 +114,7 @@ _BASE_OFFSET = re.compile(r"^([0-9]{1,20})(-[0-9]{10})?$")
 
 
 def identify(path: str) -> NamedFile:
-    """What a file is, by its name. Raises UsageError for a directory and for names of nothing known."""
+    """A file's kind by its name. Raises UsageError for a directory and for an unknown name."""
     name = os.path.basename(path)
     if files.is_directory(path):
         raise UsageError(f"{path}: is a directory; name the files in it")
@@ -137,7 +136,7 @@ def identify(path: str) -> NamedFile:
 
 
 def dump_file(file: NamedFile, options: DumpOptions) -> Output:
-    """The file's rows, the first of them its own, and the findings where they come up. Raises OSError."""
+    """The file's rows, the first one of the file itself, and findings in their places. Raises OSError."""
     start: Row = {"type": "file", "file": file.path, "kind": file.kind}
     if file.kind == "log":
         start["startOffset"] = None if file.base_offset < 0 else file.base_offset
@@ -158,14 +157,14 @@ def dump_file(file: NamedFile, options: DumpOptions) -> Output:
             yield finding_of(error)
 
 
-# A log, window by window (``DumpLogSegments.dumpLog``). Batches are decoded one at a time, so that damage in
-# one costs nothing to the others.
+# A log is read window by window (``DumpLogSegments.dumpLog``). Batches are decoded one at a time, so that
+# damage in one hides no other.
 
 
 def log_rows(path: str, options: DumpOptions) -> Output:
-    """Rows of every batch of a log file, its records behind it where asked for, and what is wrong.
+    """A row of each batch of a log file, with ``options`` its records after it, and findings.
 
-    Damage ends the file: what comes before it was yielded. Raises OSError.
+    Damage ends the file, after the rows before it. Raises OSError.
     """
     scratch = Scratch()
     with files.Reader(path) as reader:
@@ -183,7 +182,7 @@ def log_rows(path: str, options: DumpOptions) -> Output:
 
 
 def _batch_rows(path: str, batch: Window, valid: bool, options: DumpOptions, scratch: Scratch) -> Output:
-    """The row of a window's one batch, its records where asked for, and at most one finding about either."""
+    """The row of a window's one batch, with ``options`` its records, and at most one finding about either."""
     row = _batch_row(batch, valid)
     finding = None if valid else Finding(path=path, position=row["position"], reason=BAD_CHECKSUM)
     columns = None
@@ -230,7 +229,7 @@ def _batch_row(batch: Window, valid: bool) -> Row:
             "deleteHorizonMs": header["base_timestamp"] if attributes & DELETE_HORIZON_BIT else None,
         }
     else:
-        # A compressed message set has its last message's offset; where it begins, its messages say.
+        # A compressed message set is stored under its last message's offset; only decoding tells the first.
         plain = not attributes & CODEC_MASK
         row |= {"offset": base_offset, "baseOffset": base_offset if plain else None}
         row |= {"lastOffset": base_offset, "count": 1 if plain else None}
@@ -250,7 +249,7 @@ def _batch_row(batch: Window, valid: bool) -> Row:
 
 
 def _sequence_after(sequence: int, steps: int) -> int:
-    """A sequence number ``steps`` on; behind the largest comes 0, and -1 (none) stays."""
+    """The sequence number ``steps`` after another; 0 follows the largest, and -1 (none) stays -1."""
     return sequence if sequence < 0 else (sequence + steps) & _LARGEST_SEQUENCE
 
 
@@ -306,11 +305,11 @@ def _control_fields(key: bytes, value: bytes) -> Row:
     return {"controlType": f"{name}({kind})"}
 
 
-# An index
+# Indexes
 
 
 def _index_rows(index: NamedFile, options: DumpOptions) -> Output:
-    """Rows of the entries unless only a check was asked for, and what is wrong. Raises OSError."""
+    """A row of each entry, unless ``options`` ask for a check alone, and findings. Raises OSError."""
     entries, damage = entries_until_damage(files.read_bytes(index.path), index)
     if not (options.verify_index_only or options.index_sanity_check):
         yield from _entry_rows(index, entries)
@@ -407,7 +406,7 @@ def _checkpoint_rows(path: str, kind: str) -> Iterator[Row]:
 
 
 def _property_rows(path: str) -> Iterator[Row]:
-    """``name=value`` or ``name: value`` lines; comments are passed over."""
+    """``name=value`` or ``name: value`` lines; comments are skipped."""
     for position, line in _lines(path):
         if not line or line[0] in "#!":
             continue
@@ -419,8 +418,8 @@ def _property_rows(path: str) -> Iterator[Row]:
 
 # Rows as lines of text, in the manner of Kafka's tool.
 #
-# What is not printable is escaped, so that a record cannot speak to the terminal. Backslashes stay as they
-# are; whoever needs the exact bytes takes the JSON form.
+# Characters that are not printable are escaped, so that a record cannot control the terminal. Backslashes are
+# not: the JSON form has the exact bytes.
 
 _BATCH_START = (
     "baseOffset lastOffset count baseSequence lastSequence producerId producerEpoch "
@@ -431,7 +430,7 @@ _PRODUCER_END = ("firstSequence", "lastSequence", "lastOffset", "offsetDelta", "
 
 
 class _Escapes(dict[int, str]):
-    """What each character is printed as, by its number; filled as characters come up."""
+    """The printed form of each character, by its number; filled on demand."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)

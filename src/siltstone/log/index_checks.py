@@ -1,15 +1,15 @@
-"""Do index files say what their log says?
+"""Checks that index files agree with their log.
 
-Recovery builds an index again that does not, ``dump`` shows what is wrong with it.
+Recovery rebuilds an index that does not, ``dump`` shows what is wrong with it.
 
-Brokers differ in what they write, so an entry is compared with what every one of them keeps:
+Brokers differ in what they write, so an entry is checked for what holds for all of them:
 
 * offset entry: a batch starts at its position, and its offset ends that batch, or a later one that starts
   before the next entry's position (one entry for a whole append: message sets, and followers of Kafka 3);
 * time entry: the batch that holds its offset has its timestamp as the largest (Kafka 4 writes the batch's
   last offset, Kafka 2 that of the record).
 
-The transaction index is checked in itself here, against the markers by ``transactions``.
+The transaction index is checked by itself here; ``transactions`` compares it with the markers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _LOGS_OF = {
     SWAP: (SWAP, CLEANED, ""),
     DELETED: (DELETED, ""),
 }
-"""By an index's suffix: those of its log, the likeliest first, since a swap renames file by file."""
+"""By an index's suffix: the suffixes that its log may have, the likeliest first. A swap renames file by
+file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class Finding:
 
 
 def finding_of(error: CorruptFileError) -> Finding:
-    """The finding that an error stands for."""
+    """An error as a finding."""
     return Finding(path=error.path, position=error.position, reason=error.reason)
 
 
@@ -71,7 +72,7 @@ class NamedFile:
 
 
 def differs_from_log(index: NamedFile, log: str) -> bool:
-    """Does an offset or time index make no sense, or disagree with its ``log``? Raises OSError."""
+    """Is an offset or time index malformed, or does it disagree with its ``log``? Raises OSError."""
     entries, damage = entries_until_damage(files.read_bytes(index.path), index)
     if damage or any(entries_before_base(index, entries)):
         return True
@@ -79,19 +80,19 @@ def differs_from_log(index: NamedFile, log: str) -> bool:
 
 
 def entries_until_damage(data: bytes, index: NamedFile) -> tuple[Entries, list[Finding]]:
-    """The entries that come before what makes no sense, and the latter."""
+    """The entries before the first malformed one, and a finding for that one, if there is one."""
     width = ENTRY_OF_KIND[index.kind].itemsize
-    found: list[Finding] = []
+    damage: list[Finding] = []
     while True:
         try:
-            return read_entries(data, index.kind, index.path), found[-1:]
+            return read_entries(data, index.kind, index.path), damage[-1:]
         except CorruptFileError as error:
-            found.append(finding_of(error))
+            damage.append(finding_of(error))
             data = data[: min(error.position, len(data) - 1) // width * width]
 
 
 def entries_before_base(index: NamedFile, entries: Entries) -> Iterator[Finding]:
-    """Kafka's sanity check: no entry lies before the segment."""
+    """Kafka's ``sanityCheck``: no entry is of an offset below the segment's base."""
     if index.kind == "txnindex":
         bad = np.flatnonzero(
             (entries["last_offset"] < index.base_offset) | (entries["first_offset"] > entries["last_offset"])
@@ -130,7 +131,8 @@ def _read_batches(path: str) -> _Batches:
 
 
 def against_log(index: NamedFile, entries: Entries, log: str) -> Iterator[Finding]:
-    """What its ``log`` does not bear out of an offset or time index, and the log's damage. Raises OSError."""
+    """The entries of an offset or time index that disagree with its ``log``, and the log's damage. Raises
+    OSError."""
     batches = _read_batches(log)
     if batches.damage is not None:
         yield batches.damage
@@ -140,13 +142,13 @@ def against_log(index: NamedFile, entries: Entries, log: str) -> Iterator[Findin
 
 
 def _picked(values: Int64, rows: npt.NDArray[np.intp]) -> Int64:
-    """``values[rows]``, -2 where a row lies behind the last: no entry says that."""
+    """``values[rows]``, and -2, which no entry has, for rows behind the last."""
     padded = np.append(values, np.int64(-2))
     return padded[np.minimum(rows, len(values))]
 
 
 def _check_offsets(base: int, entries: Entries, batches: _Batches) -> Iterator[tuple[int, str]]:
-    """(entry, reason) of each offset entry that its log does not bear out; damage hides what is behind it."""
+    """(entry, reason) of each offset entry that disagrees with its log, as far as the log is sound."""
     offsets = entries["relative_offset"].astype(np.int64) + base
     positions = entries["position"].astype(np.int64)
     rows = np.searchsorted(batches.position, positions)
@@ -168,7 +170,7 @@ def _check_offsets(base: int, entries: Entries, batches: _Batches) -> Iterator[t
 
 
 def _check_times(base: int, entries: Entries, batches: _Batches) -> Iterator[tuple[int, str]]:
-    """(entry, reason) of each time entry that its log does not bear out."""
+    """(entry, reason) of each time entry that disagrees with its log, as far as the log is sound."""
     offsets = entries["relative_offset"].astype(np.int64) + base
     times = entries["timestamp"].astype(np.int64)
     rows = np.searchsorted(batches.last_offset, offsets)

@@ -1,15 +1,15 @@
-"""All partitions of a broker's log directories, brought into order before they are opened (``LogManager``).
+"""Recovers the logs of a broker's log directories before they are opened (``LogManager.loadLogs``).
 
 ::
 
-    take the clean-shutdown marker away, durably     a crash from here on is a crash
+    remove the clean-shutdown marker, durably        after a crash from here on, the stop was not clean
     recover every partition                          some at a time; a bad one stops no other
     write the checkpoints                            recovery point, log start, high watermark
-    write the marker again, last                     only when the logs are not going to be opened now
+    write the marker again, last                     only if the logs are not opened now
 
-An error of the file system is the directory's end, not the broker's: it goes offline with its reason, and the
-others are served. A log that cannot be served keeps the marker from being written: the next start must not
-take it for one that was stopped cleanly.
+An error of the file system takes its directory offline, with the reason, and the others are served. While a
+log cannot be served, the marker is not written: the next start must not take that log for one that was
+stopped cleanly.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _BAD = (DAMAGED, REFUSED, FAILED)
 
 ConfigOf = Callable[[TopicPartition], LogConfig]
 Progress = Callable[[str, int, int], None]
-"""Is told of a directory how many of its logs are done, and of how many."""
+"""Called with a directory's path, how many of its logs are done, and how many it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRecovery:
-    """What came of one log. ``recovered`` is None where it cannot be served; ``damage`` says where, then."""
+    """The result of one log. ``recovered`` is None where it cannot be served; ``damage``: its bad places."""
 
     where: TopicPartition
     path: Path
@@ -58,7 +58,7 @@ class LogRecovery:
 
 @dataclass(slots=True, kw_only=True)
 class DirectoryRecovery:
-    """What came of one log directory; ``offline`` is why it is not served, None where it is."""
+    """The result of one log directory; ``offline`` is why it is not served, None where it is."""
 
     path: Path
     was_clean: bool = False
@@ -74,16 +74,16 @@ class DirectoryRecovery:
 
     @classmethod
     def failed(cls, path: Path, error: OSError) -> DirectoryRecovery:
-        """A directory that could not even be opened."""
+        """The result of a directory that could not be opened."""
         return cls(path=path, offline=_words(error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """How to recover: ``config_of`` a log, ``now_ms`` for expiry, ``threads`` for each directory.
+    """Options of a recovery: ``config_of`` a log, ``now_ms`` for expiry, ``threads`` for each directory.
 
-    ``check``: read what was durable too (None: where a directory was not stopped cleanly). ``close``: nobody
-    opens the logs now, so that the directory is left as after a clean stop. ``dry_run``: change nothing.
+    ``check``: read what was durable too (None: if a directory was not stopped cleanly). ``close``: the logs
+    are not opened now, so that the directory is left as after a clean stop. ``dry_run``: change nothing.
     """
 
     config_of: ConfigOf
@@ -117,7 +117,7 @@ class _DirectoryRun:
         self.result = DirectoryRecovery(path=directory.path, passed_over=directory.passed_over)
 
     def run(self) -> DirectoryRecovery:
-        """Do it; what came of it."""
+        """Recover the directory's logs, then write what says that they are in order."""
         result, partitions = self.result, self._directory.partitions
         try:
             marker = self._take_marker()
@@ -133,7 +133,7 @@ class _DirectoryRun:
         except OSError as error:
             self._go_offline(error)
         if result.offline is not None:
-            # A log that was not looked at is not served either.
+            # The logs that recovery did not reach are not served either.
             known, reason = {log.where for log in result.logs}, f"{result.path} is offline"
             result.logs += [
                 LogRecovery(where=where, path=path, status=FAILED, reason=reason)
@@ -144,7 +144,7 @@ class _DirectoryRun:
         return result
 
     def _take_marker(self) -> bytes | None:
-        """The clean-shutdown marker's bytes, None without one; it is gone then, durably."""
+        """Remove the clean-shutdown marker, durably; returns its bytes, None without one."""
         path = self._directory.path / names.CLEAN_SHUTDOWN
         try:
             marker = files.read_bytes(path)
@@ -213,10 +213,13 @@ class _DirectoryRun:
             if self.result.offline is None:
                 self.result.offline = _words(error)
 
-    # What says that they are in order
+    # Checkpoints and the marker
 
     def _write_checkpoints(self) -> None:
-        """Only what has changed is written; entries of logs that are not there any more go."""
+        """Write the checkpoints that have changed, without the entries of logs that no longer exist.
+
+        The recovery point goes last: with an older one the next start only reads more.
+        """
         partitions, everyone = self._directory.partitions, self._directory.is_partial
         marks = self._read(names.REPLICATION_CHECKPOINT)
         new_points, new_starts = (
@@ -240,7 +243,11 @@ class _DirectoryRun:
                 write_checkpoint(self._directory.path / name, new)
 
     def _write_marker(self, marker: bytes | None) -> None:
-        """Say that the directory was stopped cleanly; with the old words where nothing has changed since."""
+        """Write the clean-shutdown marker: the old one's bytes, unless a log lost records.
+
+        Its broker epoch tells the controller that nothing was lost (KIP-966): a log that was cut off, or a
+        stop that was not clean, gets a marker of no broker's epoch.
+        """
         served = [log.recovered for log in self.result.logs if log.status != SKIPPED]
         if not self._how.close or self._directory.is_partial or None in served:
             return
