@@ -120,7 +120,7 @@ def ours(prepared: Prepared) -> Ours:
     for number in range(2):
         shutil.rmtree(log_dir / f"ours-{number}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recovery, "scan_segment", _no_scan)
+        patch.setattr(recovery, "SegmentScan", _no_scan)
         logs = st.LogManager.open([log_dir])
     with logs:
         for number in range(2):

@@ -1,4 +1,4 @@
-"""The verifier's own hash and the judging of keys, each against a plain Python twin."""
+"""The verifier's own hash and the check of keys, each against a plain Python twin."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from siltstone.verify import keys
-from siltstone.verify.keys import KEPT, MAY_GO, MUST_GO, TOMBSTONE, hash_keys, judge_bucket
+from siltstone.verify.keys import MAY_GO, MUST_GO, RETAINED, TOMBSTONE, check_bucket, hash_keys
 
 MASK = (1 << 64) - 1
 P1, P2, P3, P4 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63
@@ -57,11 +57,11 @@ def _naive(rows: list[tuple[int, int, int]], first_dirty: int, must: bool) -> di
     for key, offset, flags in rows:
         superseded = offset < last.get(key, -1)
         name = None
-        if flags & KEPT and superseded and must:
+        if flags & RETAINED and superseded and must:
             name = "superseded_kept"
-        elif flags & KEPT and not superseded and flags & MUST_GO and must:
+        elif flags & RETAINED and not superseded and flags & MUST_GO and must:
             name = "tombstone_kept"
-        elif not flags & KEPT and not superseded and not flags & MAY_GO:
+        elif not flags & RETAINED and not superseded and not flags & MAY_GO:
             name = "tombstone_lost" if flags & TOMBSTONE else "lost"
         if name:
             found[name] = found.get(name, 0) + 1
@@ -80,7 +80,7 @@ def test_keys_are_judged_as_a_dict_would(seed: int, must: bool) -> None:
         [(key * P1 & MASK, (key * P2 & MASK & ~15) | flags, offset) for key, offset, flags in rows], np.uint64
     )
     blobs = [entries[:70], entries[70:]]
-    found = judge_bucket(blobs, first_dirty=first_dirty, must=must)
+    found = check_bucket(blobs, first_dirty=first_dirty, must=must)
     assert dict(found.found) == _naive(rows, first_dirty, must)
     assert found.counts["keys"] == len({key for key, _, _ in rows})
 

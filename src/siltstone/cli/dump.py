@@ -13,7 +13,8 @@ from cyclopts import Parameter
 from siltstone.base.errors import UsageError
 from siltstone.cli.output import note, plain, refuse_if, write_lines
 from siltstone.log.coordinator_records import Decoder
-from siltstone.log.dump import DumpFile, DumpOptions, dump_file, identify, printable, render
+from siltstone.log.dump import DumpFile, DumpOptions, Row, dump_file, identify, printable, render
+from siltstone.log.index_checks import Finding, NamedFile
 from siltstone.log.indexes import Finding
 
 _JSON = Parameter(name="--json", help="Print one JSON object a line; keys and values are base64.")
@@ -88,7 +89,7 @@ def dump(
     return 1 if any(findings) else 0
 
 
-def _dump_one(file: DumpFile, options: DumpOptions, as_json: bool) -> int:
+def _dump_one(file: NamedFile, options: DumpOptions, as_json: bool) -> int:
     """Print one file; returns how many things are wrong with it."""
     findings = 0
     try:

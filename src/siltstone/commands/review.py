@@ -36,10 +36,15 @@ from siltstone.verify.checking import verify as verify_directories
 from siltstone.verify.findings import Verdict
 from siltstone.verify.pairs import Terms, terms_of
 
+_UNCLEAN = (
+    "{path}: no .kafka_cleanshutdown: a broker runs on it, or it was not stopped cleanly; "
+    "this is how the files lie now, and clean asks for siltstone recover first"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyRequest(RunOptions):
-    """What ``siltstone verify`` was asked: settings are those that held for the cleaning.
+    """The request of ``siltstone verify``; its settings are those of the cleaning.
 
     Parameters
     ----------
@@ -60,8 +65,8 @@ class VerifyRequest(RunOptions):
 
 
 def verify(request: VerifyRequest, *, clock: Clock | None = None, checker: Checker | None = None) -> Verdict:
-    """Check a cleaned directory against what it was before. Raises SiltstoneError, OSError for what concerns
-    the check as a whole; what is wrong with a log is in its verdict."""
+    """Check a cleaned directory against a copy from before. Raises SiltstoneError, OSError if nothing can be
+    checked; problems of a log are in its verdict."""
     beyond = reads_to_the_end(request.high_watermark)
     directory = LogDirectory.open(request.after, lock=False)
     policies = gather_policies([directory], request)
@@ -77,9 +82,9 @@ def verify(request: VerifyRequest, *, clock: Clock | None = None, checker: Check
         )
 
     checker = checker or (check_here if request.no_spark else _spark_checker(request))
-    found = verify_directories(request.before, request.after, checker, terms, request.topics)
-    found.notes.extend(policies.notes)
-    return found
+    verdict = verify_directories(request.before, request.after, checker, terms, request.topics)
+    verdict.notes.extend(policies.notes)
+    return verdict
 
 
 def _spark_checker(request: VerifyRequest) -> Checker:
@@ -129,29 +134,17 @@ def explain(
     policies = gather_policies(directories, request)
     states = log_states(directories, policies, request.topics)
     options = ExplainOptions(choices=choices, show_keys=request.show_keys, top=request.top)
-    once = functools.cache(runner or (_here if request.no_spark else lambda: _on_spark(request)))
+    once = functools.cache(runner or (lambda: _runner(request)))
     logs = explain_logs(states, options, lambda: once().engine, lambda: once().observer)
     passed_over = [(each.path, each.reason) for directory in directories for each in directory.passed_over]
-    notes = [*policies.notes, *map(_unclean, filter(_was_not_stopped, directories))]
+    unclean = (one for one in directories if one.is_marked and not one.was_stopped_cleanly)
+    notes = [*policies.notes, *(_UNCLEAN.format(path=one.path) for one in unclean)]
     return Explanation(now_ms=choices.now_ms, logs=logs, passed_over=passed_over, notes=notes)
 
 
-def _was_not_stopped(directory: LogDirectory) -> bool:
-    return directory.is_marked and not directory.was_stopped_cleanly
-
-
-def _unclean(directory: LogDirectory) -> str:
-    return (
-        f"{directory.path}: no .kafka_cleanshutdown: a broker runs on it, or it was not stopped cleanly; "
-        "this is how the files lie now, and clean asks for siltstone recover first"
-    )
-
-
-def _here() -> Runner:
-    return Runner(engine=InProcessEngine(), observer=observe_here)
-
-
-def _on_spark(request: ExplainRequest) -> Runner:
+def _runner(request: ExplainRequest) -> Runner:
+    if request.no_spark:
+        return Runner(engine=InProcessEngine(), observer=observe_here)
     from siltstone.spark.explain import SparkObserver
     from siltstone.spark.session import session_on, workers_of
 

@@ -1,4 +1,4 @@
-"""The contents of a log directory's files as rows, and what is wrong with them (Kafka's ``DumpLogSegments``).
+"""Shows the contents of a log directory's files as rows, and what is wrong (Kafka's ``DumpLogSegments``).
 
 ::
 
@@ -9,12 +9,11 @@
     partition.metadata, meta.properties                      properties
 
 A row is a dict whose ``type`` says what it describes (``file``, ``batch``, ``record``, ``offsetIndex``…); the
-other names are those of Kafka's tool. Values are JSON's, and bytes where the file has bytes: who prints them
-decides between base64 and escaped text (``render``).
+other names are those of Kafka's tool. Values are JSON's, and bytes where the file has bytes: the caller
+prints them as base64 or as escaped text (``render``).
 
-Reading only, and nothing is trusted: what makes no sense becomes a ``Finding``, behind everything that comes
-before it. A bad checksum is a flag here, not an error: its batch is shown as not valid, its records as far as
-they can be read, and reading goes on.
+Nothing is trusted: damage becomes a ``Finding`` after the rows before it. A bad checksum is a flag here, not
+an error: its batch is shown as not valid, its records as far as they can be read, and reading continues.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ import msgspec
 
 from siltstone.base import files
 from siltstone.base.codec_table import codec_name
+from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptFileError, CorruptRecordError, UsageError
 from siltstone.base.records.checksum import checksums_hold
 from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
@@ -52,7 +52,7 @@ from siltstone.log.coordinator_records import Decoder, decode_record
 from siltstone.log.indexes import (
     Entries,
     Finding,
-    NamedIndex,
+    NamedFile,
     against_log,
     entries_before_base,
     entries_until_damage,
@@ -75,7 +75,7 @@ from siltstone.log.segments import Window, windows
 Row = dict[str, Any]
 Output = Iterator[Row | Finding]
 MOST_FINDINGS = 100
-"""Of one check; a line says how many more there are."""
+"""So many findings of one check are listed; another one counts the rest."""
 BAD_CHECKSUM = "checksum does not match"
 CONTROL_TYPES = (
     "ABORT COMMIT LEADER_CHANGE SNAPSHOT_HEADER SNAPSHOT_FOOTER KRAFT_VERSION KRAFT_VOTERS"
@@ -98,11 +98,11 @@ class DumpOptions:
 
     @property
     def shows_data(self) -> bool:
-        """Keys and values are printed: a decoder asks for them too."""
+        """Keys and values are printed, also for a decoder."""
         return self.print_data_log or self.decoder is not None
 
 
-# Which file is it?
+# The kind of a file follows from its name.
 
 KNOWN_FILES = (
     ".log, .index, .timeindex, .txnindex, .snapshot, the offset checkpoints, leader-epoch-checkpoint, "
@@ -113,25 +113,15 @@ _NAME = re.compile(r"^(.+)\.(log|index|timeindex|txnindex|snapshot|checkpoint)(\
 _BASE_OFFSET = re.compile(r"^([0-9]{1,20})(-[0-9]{10})?$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DumpFile:
-    """A file to dump: its kind, the base offset in its name (None without one), its swap suffix or ""."""
-
-    path: str
-    kind: str
-    base_offset: int | None = None
-    suffix: str = ""
-
-
-def identify(path: str) -> DumpFile:
-    """What a file is, by its name. Raises UsageError for a directory and for names of nothing known."""
+def identify(path: str) -> NamedFile:
+    """A file's kind by its name. Raises UsageError for a directory and for an unknown name."""
     name = os.path.basename(path)
     if files.is_directory(path):
         raise UsageError(f"{path}: is a directory; name the files in it")
     if name in _OFFSET_CHECKPOINTS or name == LEADER_EPOCH_CHECKPOINT:
-        return DumpFile(path=path, kind="epochs" if name == LEADER_EPOCH_CHECKPOINT else "offsets")
+        return NamedFile(path=path, kind="epochs" if name == LEADER_EPOCH_CHECKPOINT else "offsets")
     if name in (PARTITION_METADATA, META_PROPERTIES):
-        return DumpFile(path=path, kind="properties")
+        return NamedFile(path=path, kind="properties")
     parts = _NAME.match(name)
     if parts is None:
         raise UsageError(f"{path}: unknown kind of file; known are {KNOWN_FILES}")
@@ -139,22 +129,22 @@ def identify(path: str) -> DumpFile:
     if number is None and parts[2] in SEGMENT_KINDS[1:]:
         raise UsageError(f"{path}: an index's name starts with its segment's base offset")
     kind = "log" if parts[2] == "checkpoint" else parts[2]
-    base_offset = None if number is None else int(number[1])
-    if base_offset is not None and base_offset >= 1 << 63:
+    base_offset = -1 if number is None else int(number[1])
+    if base_offset > LONG_MAX:
         raise UsageError(f"{path}: {base_offset} is no offset")
-    return DumpFile(path=path, kind=kind, base_offset=base_offset, suffix=parts[3] or "")
+    return NamedFile(path=path, kind=kind, base_offset=base_offset, suffix=parts[3] or "")
 
 
-def dump_file(file: DumpFile, options: DumpOptions) -> Output:
-    """The file's rows, the first of them its own, and the findings where they come up. Raises OSError."""
+def dump_file(file: NamedFile, options: DumpOptions) -> Output:
+    """The file's rows, the first one of the file itself, and findings in their places. Raises OSError."""
     start: Row = {"type": "file", "file": file.path, "kind": file.kind}
-    yield start | ({"startOffset": file.base_offset} if file.kind == "log" else {})
+    if file.kind == "log":
+        start["startOffset"] = None if file.base_offset < 0 else file.base_offset
+    yield start
     if file.kind == "log":
         yield from log_rows(file.path, options)
     elif file.kind in SEGMENT_KINDS:
-        assert file.base_offset is not None, "identify has refused it"
-        index = NamedIndex(path=file.path, kind=file.kind, base_offset=file.base_offset, suffix=file.suffix)
-        yield from _index_rows(index, options)
+        yield from _index_rows(file, options)
     else:
         try:
             if file.kind == SNAPSHOT:
@@ -167,14 +157,14 @@ def dump_file(file: DumpFile, options: DumpOptions) -> Output:
             yield finding_of(error)
 
 
-# A log, window by window (``DumpLogSegments.dumpLog``). Batches are decoded one at a time, so that damage in
-# one costs nothing to the others.
+# A log is read window by window (``DumpLogSegments.dumpLog``). Batches are decoded one at a time, so that
+# damage in one hides no other.
 
 
 def log_rows(path: str, options: DumpOptions) -> Output:
-    """Rows of every batch of a log file, its records behind it where asked for, and what is wrong.
+    """A row of each batch of a log file, with ``options`` its records after it, and findings.
 
-    Damage ends the file: what comes before it was yielded. Raises OSError.
+    Damage ends the file, after the rows before it. Raises OSError.
     """
     scratch = Scratch()
     with files.Reader(path) as reader:
@@ -192,7 +182,7 @@ def log_rows(path: str, options: DumpOptions) -> Output:
 
 
 def _batch_rows(path: str, batch: Window, valid: bool, options: DumpOptions, scratch: Scratch) -> Output:
-    """The row of a window's one batch, its records where asked for, and at most one finding about either."""
+    """The row of a window's one batch, with ``options`` its records, and at most one finding about either."""
     row = _batch_row(batch, valid)
     finding = None if valid else Finding(path=path, position=row["position"], reason=BAD_CHECKSUM)
     columns = None
@@ -239,7 +229,7 @@ def _batch_row(batch: Window, valid: bool) -> Row:
             "deleteHorizonMs": header["base_timestamp"] if attributes & DELETE_HORIZON_BIT else None,
         }
     else:
-        # A compressed message set has its last message's offset; where it begins, its messages say.
+        # A compressed message set is stored under its last message's offset; only decoding tells the first.
         plain = not attributes & CODEC_MASK
         row |= {"offset": base_offset, "baseOffset": base_offset if plain else None}
         row |= {"lastOffset": base_offset, "count": 1 if plain else None}
@@ -259,7 +249,7 @@ def _batch_row(batch: Window, valid: bool) -> Row:
 
 
 def _sequence_after(sequence: int, steps: int) -> int:
-    """A sequence number ``steps`` on; behind the largest comes 0, and -1 (none) stays."""
+    """The sequence number ``steps`` after another; 0 follows the largest, and -1 (none) stays -1."""
     return sequence if sequence < 0 else (sequence + steps) & _LARGEST_SEQUENCE
 
 
@@ -315,11 +305,11 @@ def _control_fields(key: bytes, value: bytes) -> Row:
     return {"controlType": f"{name}({kind})"}
 
 
-# An index
+# Indexes
 
 
-def _index_rows(index: NamedIndex, options: DumpOptions) -> Output:
-    """Rows of the entries unless only a check was asked for, and what is wrong. Raises OSError."""
+def _index_rows(index: NamedFile, options: DumpOptions) -> Output:
+    """A row of each entry, unless ``options`` ask for a check alone, and findings. Raises OSError."""
     entries, damage = entries_until_damage(files.read_bytes(index.path), index)
     if not (options.verify_index_only or options.index_sanity_check):
         yield from _entry_rows(index, entries)
@@ -344,7 +334,7 @@ def _index_rows(index: NamedIndex, options: DumpOptions) -> Output:
         yield Finding(path=index.path, position=0, reason=f"{more} more entries do not match the log")
 
 
-def _entry_rows(index: NamedIndex, entries: Entries) -> Iterator[Row]:
+def _entry_rows(index: NamedFile, entries: Entries) -> Iterator[Row]:
     for entry in entries.tolist():
         if index.kind == "index":
             yield {"type": "offsetIndex", "offset": index.base_offset + entry[0], "position": entry[1]}
@@ -416,7 +406,7 @@ def _checkpoint_rows(path: str, kind: str) -> Iterator[Row]:
 
 
 def _property_rows(path: str) -> Iterator[Row]:
-    """``name=value`` or ``name: value`` lines; comments are passed over."""
+    """``name=value`` or ``name: value`` lines; comments are skipped."""
     for position, line in _lines(path):
         if not line or line[0] in "#!":
             continue
@@ -428,8 +418,8 @@ def _property_rows(path: str) -> Iterator[Row]:
 
 # Rows as lines of text, in the manner of Kafka's tool.
 #
-# What is not printable is escaped, so that a record cannot speak to the terminal. Backslashes stay as they
-# are; whoever needs the exact bytes takes the JSON form.
+# Characters that are not printable are escaped, so that a record cannot control the terminal. Backslashes are
+# not: the JSON form has the exact bytes.
 
 _BATCH_START = (
     "baseOffset lastOffset count baseSequence lastSequence producerId producerEpoch "
@@ -440,7 +430,7 @@ _PRODUCER_END = ("firstSequence", "lastSequence", "lastOffset", "offsetDelta", "
 
 
 class _Escapes(dict[int, str]):
-    """What each character is printed as, by its number; filled as characters come up."""
+    """The printed form of each character, by its number; filled on demand."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)

@@ -22,7 +22,7 @@ in what they write, so an entry is compared with what every one of them keeps:
 * time entry: the batch that holds its offset has its timestamp as the largest (Kafka 4 writes the batch's
   last offset, Kafka 2 that of the record).
 
-The transaction index is checked in itself here, against the markers by ``transactions``.
+The transaction index is checked by itself here; ``transactions`` compares it with the markers.
 """
 
 from __future__ import annotations
@@ -211,7 +211,8 @@ _LOGS_OF = {
     SWAP: (SWAP, CLEANED, ""),
     DELETED: (DELETED, ""),
 }
-"""By an index's suffix: those of its log, the likeliest first, since a swap renames file by file."""
+"""By an index's suffix: the suffixes that its log may have, the likeliest first. A swap renames file by
+file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,48 +228,48 @@ class Finding:
 
 
 def finding_of(error: CorruptFileError) -> Finding:
-    """The finding that an error stands for."""
+    """An error as a finding."""
     return Finding(path=error.path, position=error.position, reason=error.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamedIndex:
-    """An index file by its name: its kind, the base offset in its name, and the swap suffix or ""."""
+class NamedFile:
+    """A file of a log directory by its name: kind, the base offset in it (-1: none), swap suffix or ""."""
 
     path: str
     kind: str
-    base_offset: int
-    suffix: str
+    base_offset: int = -1
+    suffix: str = ""
 
     def log_path(self) -> str | None:
-        """The log that it belongs to, in the nearest state of a swap; None without any."""
+        """The log that an index belongs to, in the nearest state of a swap; None without any."""
         stem = self.path.removesuffix(self.suffix).removesuffix(self.kind)
         candidates = [f"{stem}log{suffix}" for suffix in _LOGS_OF[self.suffix]]
         return next((path for path in candidates if files.exists(path)), None)
 
 
-def differs_from_log(index: NamedIndex, log: str) -> bool:
-    """Does an offset or time index make no sense, or disagree with its ``log``? Raises OSError."""
+def differs_from_log(index: NamedFile, log: str) -> bool:
+    """Is an offset or time index malformed, or does it disagree with its ``log``? Raises OSError."""
     entries, damage = entries_until_damage(files.read_bytes(index.path), index)
     if damage or any(entries_before_base(index, entries)):
         return True
     return any(finding.path == index.path for finding in against_log(index, entries, log))
 
 
-def entries_until_damage(data: bytes, index: NamedIndex) -> tuple[Entries, list[Finding]]:
-    """The entries that come before what makes no sense, and the latter."""
+def entries_until_damage(data: bytes, index: NamedFile) -> tuple[Entries, list[Finding]]:
+    """The entries before the first malformed one, and a finding for that one, if there is one."""
     width = ENTRY_OF_KIND[index.kind].itemsize
-    found: list[Finding] = []
+    damage: list[Finding] = []
     while True:
         try:
-            return read_entries(data, index.kind, index.path), found[-1:]
+            return read_entries(data, index.kind, index.path), damage[-1:]
         except CorruptFileError as error:
-            found.append(finding_of(error))
+            damage.append(finding_of(error))
             data = data[: min(error.position, len(data) - 1) // width * width]
 
 
-def entries_before_base(index: NamedIndex, entries: Entries) -> Iterator[Finding]:
-    """Kafka's sanity check: no entry lies before the segment."""
+def entries_before_base(index: NamedFile, entries: Entries) -> Iterator[Finding]:
+    """Kafka's ``sanityCheck``: no entry is of an offset below the segment's base."""
     if index.kind == "txnindex":
         bad = np.flatnonzero(
             (entries["last_offset"] < index.base_offset) | (entries["first_offset"] > entries["last_offset"])
@@ -285,8 +286,9 @@ _CHECKED = np.dtype([(name, np.int64) for name in _COLUMNS])
 """What entries are compared with: one row a batch of the log."""
 
 
-def against_log(index: NamedIndex, entries: Entries, log: str) -> Iterator[Finding]:
-    """What its ``log`` does not bear out of an offset or time index, and the log's damage. Raises OSError."""
+def against_log(index: NamedFile, entries: Entries, log: str) -> Iterator[Finding]:
+    """The entries of an offset or time index that disagree with its ``log``, and the log's damage. Raises
+    OSError."""
     parts, damage = [np.empty(0, _CHECKED)], None
     try:
         with files.Reader(log) as reader:
@@ -336,7 +338,7 @@ def _check_offsets(
 def _check_times(
     offsets: Int64, times: Int64, batches: Entries, damage: Finding | None
 ) -> Iterator[tuple[int, str]]:
-    """(entry, reason) of each time entry that its log does not bear out."""
+    """(entry, reason) of each time entry that disagrees with its log, as far as the log is sound."""
     rows = np.searchsorted(batches["last_offset"], offsets)
     inside = (rows < len(batches)) & (_picked(batches["base_offset"], rows) <= offsets)
     largest = _picked(batches["max_timestamp"], rows)

@@ -1,10 +1,10 @@
-"""The check of a cleaning on Spark: DataFrames only, so a session of Spark Connect will do as well.
+"""Runs the check of a cleaning on Spark: DataFrames only, so that a session of Spark Connect will do as well.
 
 ::
 
     spark.range(spans) ─ span_task ─► entries, reports ─ by target ─► bucket_task ─► reports
 
-A span is one segment of AFTER with what lay in its place. What rules it goes by is ``verify``'s; nothing
+A span is one segment of AFTER with what BEFORE has of its offsets. The rules are those of ``verify``; nothing
 of the cleaner is imported here either.
 """
 
@@ -32,7 +32,7 @@ from siltstone.spark.tasks import (
 )
 from siltstone.verify.checking import Checked, SpanReport, bucket_count, check_span
 from siltstone.verify.findings import Findings
-from siltstone.verify.keys import judge_bucket
+from siltstone.verify.keys import check_bucket
 from siltstone.verify.pairs import LogPair, Span, spans_of
 
 Report = TypeVar("Report")
@@ -53,16 +53,16 @@ def span_task(
 
 
 def bucket_task(pairs: Sequence[LogPair], batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Entries become findings, bucket by bucket; reports pass through.
+    """Checks the entries of each bucket; reports pass through.
 
     Raises ValueError when a blob lost or gained a byte on its way.
     """
 
-    def judge(log: int, bucket: int, parts: list[Words]) -> dict[str, object]:
+    def check(log: int, bucket: int, parts: list[Words]) -> dict[str, object]:
         pair = pairs[log]
-        return {"judged": judge_bucket(parts, first_dirty=pair.first_dirty, must=pair.was_cleaned)}
+        return {"keys": check_bucket(parts, first_dirty=pair.first_dirty, must=pair.was_cleaned)}
 
-    return by_bucket(batches, 3, judge)
+    return by_bucket(batches, 3, check)
 
 
 class SparkChecker:
@@ -84,7 +84,8 @@ class SparkChecker:
 
     def _check(self, pairs: Sequence[LogPair]) -> Checked:
         spans = [(log, span) for log, pair in enumerate(pairs) for span in spans_of(pair)]
-        spans.sort(key=lambda each: -sum(pairs[each[0]].before[n].size for n in each[1].before))
+        # The largest spans first: one that began last would run alone.
+        spans.sort(key=lambda item: -sum(pairs[item[0]].before[n].size for n in item[1].before))
         checked: Checked = {pair.name: ([], Findings()) for pair in pairs}
         if not spans:
             return checked
@@ -96,9 +97,9 @@ class SparkChecker:
         for log, raw in run_bucketed(
             self._session, "verify", len(spans), tasks, self._workers, first, second, dict
         ):
-            reports, judged = checked[pairs[log].name]
-            if "judged" in raw:
-                judged.merge(_decoded(raw["judged"], Findings))
+            reports, key_findings = checked[pairs[log].name]
+            if "keys" in raw:
+                key_findings.merge(_decoded(raw["keys"], Findings))
             else:
                 reports.append(_decoded(raw["span"], SpanReport))
         return checked

@@ -8,6 +8,6 @@ everybody (``base.records``, ``log``); keys are compared by a hash of its own.
 
     BEFORE, AFTER ─ pair_of ─► LogPair, a span for each segment of AFTER
     a span  ─ check_span ───► problems · what became of each marker · an entry for each record with a key
-    entries ─ judge_bucket ─► problems: what is lost, what should have gone
+    entries ─ check_bucket ─► problems: what is lost, what should have gone
     all     ─ verify ───────► LogVerdict: transactions over all spans, indexes of aborted ones, files
 """

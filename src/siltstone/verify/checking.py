@@ -1,6 +1,7 @@
-"""The check of a cleaning: spans are compared, keys are judged by buckets, and both are put together.
+"""Runs the check of a cleaning: compares spans, checks keys by bucket, and concludes for each log.
 
-``check_here`` does the first two in this process, ``spark.verify`` spreads them; ``verify`` is the whole.
+``verify`` is the whole; a ``Checker`` runs the spans and buckets: ``check_here`` in this process, or
+``spark.verify`` in tasks.
 """
 
 from __future__ import annotations
@@ -23,19 +24,20 @@ from siltstone.log.segments import Segment
 from siltstone.log.transactions import transaction_indexes
 from siltstone.verify.comparing import AfterStream, Comparison, before_pieces
 from siltstone.verify.findings import REASONS, Findings, LogVerdict, Verdict
-from siltstone.verify.keys import JUDGE_BYTES, bucket_of, judge_bucket
+from siltstone.verify.keys import CHECK_BYTES, bucket_of, check_bucket
 from siltstone.verify.pairs import LogPair, Span, Terms, open_sides, pair_of, spans_of
 from siltstone.verify.transactions import AbortedIndex, SpanTransactions, check_entries, settle
 
 BUCKET_BYTES = 512 << 20
-"""About what the judging of one bucket may take."""
+"""Bytes of memory that the check of one bucket may take, about."""
 _BLOB_ENTRIES = (16 << 20) // 24
 _HORIZONS_MOST = 10
 
 
 @dataclass(slots=True, kw_only=True)
 class SpanReport:
-    """What a span came to; ``horizons``: the delete horizons (ms) that AFTER gave anew, some of them."""
+    """The result of one span; ``horizons``: some of the delete horizons (ms) that AFTER has and BEFORE has
+    not."""
 
     number: int
     findings: Findings = field(default_factory=Findings)
@@ -44,7 +46,7 @@ class SpanReport:
 
 
 Checked = dict[str, tuple[list[SpanReport], Findings]]
-"""By a log's name: its spans' reports, in any order, and what all its buckets found."""
+"""By a log's name: the reports of its spans, in any order, and the findings of all its buckets."""
 Checker = Callable[[Sequence[LogPair]], Checked]
 """Runs all spans and buckets of some logs."""
 
@@ -62,9 +64,9 @@ def verify(
     wrong with a log is in its verdict.
     """
     old, new, notes = open_sides(before, after, topics)
-    found = {where: Findings() for where in sorted({*old, *new})}
+    logs = {where: Findings() for where in sorted({*old, *new})}
     pairs: dict[TopicPartition, LogPair] = {}
-    for where, findings in found.items():
+    for where, findings in logs.items():
         try:
             pair = pair_of(where, old.get(where), new.get(where), terms_of(where), findings)
         except CorruptFileError as error:
@@ -74,11 +76,11 @@ def verify(
     checked = checker(list(pairs.values()))
     for where, pair in pairs.items():
         try:
-            _conclude(pair, *checked[pair.name], found[where])
+            _conclude(pair, *checked[pair.name], logs[where])
         except CorruptFileError as error:
-            found[where].add("aborted_entry", error.reason, path=error.path, position=error.position)
-    logs = [_verdict(where, pairs.get(where), findings) for where, findings in found.items()]
-    return Verdict(logs=logs, notes=notes)
+            logs[where].add("aborted_entry", error.reason, path=error.path, position=error.position)
+    verdicts = [_verdict(where, pairs.get(where), findings) for where, findings in logs.items()]
+    return Verdict(logs=verdicts, notes=notes)
 
 
 def _verdict(where: TopicPartition, pair: LogPair | None, findings: Findings) -> LogVerdict:
@@ -99,10 +101,11 @@ def _verdict(where: TopicPartition, pair: LogPair | None, findings: Findings) ->
 
 
 def bucket_count(pair: LogPair, at_least: int = 1) -> int:
-    """Buckets so that one is judged in about ``BUCKET_BYTES``; offsets bound the records."""
+    """The number of buckets of which each takes about ``BUCKET_BYTES``; the span of offsets bounds the
+    records."""
     first = pair.before[0].base_offset if pair.before else 0
     span = max(pair.cleaned_end - first, 0)
-    return max(at_least, -(-span * JUDGE_BYTES // BUCKET_BYTES))
+    return max(at_least, -(-span * CHECK_BYTES // BUCKET_BYTES))
 
 
 def check_here(pairs: Sequence[LogPair]) -> Checked:
@@ -110,18 +113,20 @@ def check_here(pairs: Sequence[LogPair]) -> Checked:
     checked: Checked = {}
     for pair in pairs:
         buckets, blobs = bucket_count(pair), dict[int, list[Words]]()
-        reports, judged = checked[pair.name] = [], Findings()
+        reports, key_findings = checked[pair.name] = [], Findings()
         for span in spans_of(pair):
             report = SpanReport(number=span.number)
             for bucket, entries in check_span(pair, span, buckets, report):
                 blobs.setdefault(bucket, []).append(entries)
             reports.append(report)
         for bucket in sorted(blobs):
-            judged.merge(judge_bucket(blobs.pop(bucket), first_dirty=pair.first_dirty, must=pair.was_cleaned))
+            key_findings.merge(
+                check_bucket(blobs.pop(bucket), first_dirty=pair.first_dirty, must=pair.was_cleaned)
+            )
     return checked
 
 
-# One span of a log: the segments of BEFORE streamed beside the one of AFTER.
+# One span of a log: the segments of BEFORE are read side by side with the segment of AFTER.
 
 
 def check_span(pair: LogPair, span: Span, buckets: int, report: SpanReport) -> Iterator[tuple[int, Words]]:
@@ -171,7 +176,7 @@ def _compare(pair: LogPair, span: Span, report: SpanReport) -> Iterator[Words]:
                     comparison.match(other)
                 if not findings.whole:
                     return
-                yield comparison.judge(report.transactions)
+                yield comparison.check(report.transactions)
                 if len(report.horizons) < _HORIZONS_MOST:
                     report.horizons |= comparison.new_horizons
     except CorruptFileError as error:
@@ -182,15 +187,15 @@ def _compare(pair: LogPair, span: Span, report: SpanReport) -> Iterator[Words]:
             after.finish(read_on=findings.whole)
 
 
-# The indexes of a segment. Does a reader who goes by them see everything? And are they what its log gives?
+# The indexes of a segment: a lookup by them must skip no record.
 #
-# Sound, whatever ``index.interval.bytes`` was: an offset entry (o, position) points at a batch, and all
-# batches before it end below o; a time entry (t, o) has no batch before o's that is younger than t. Where the
+# Whatever ``index.interval.bytes`` was, an offset entry (o, position) points at a batch, and all batches
+# before it end below o; a time entry (t, o) has no batch before o's with a timestamp above t. Where the
 # interval is known, a rewritten segment's indexes must be those that its log gives, byte for byte.
 
 
 class _Batches(NamedTuple):
-    """What indexes say of the batches of a segment: int64, one a batch."""
+    """The header fields that indexes are built from: int64, one a batch of a segment."""
 
     position: Int64
     last_offset: Int64
@@ -285,18 +290,20 @@ def _first_wrong(*checks: tuple[Flags, str]) -> tuple[int, str] | None:
     return next(((int(bad.argmax()), f"an entry {detail}") for bad, detail in checks if bad.any()), None)
 
 
-# All parts of one log.
+# The conclusion from all parts of one log.
 
 
-def _conclude(pair: LogPair, reports: Iterable[SpanReport], judged: Findings, findings: Findings) -> None:
-    """Put the parts of one log together into ``findings``. Raises CorruptFileError, OSError for ``.txnindex``
-    files of AFTER."""
+def _conclude(
+    pair: LogPair, reports: Iterable[SpanReport], key_findings: Findings, findings: Findings
+) -> None:
+    """Add the findings of all parts of one log to ``findings``. Raises CorruptFileError, OSError for
+    ``.txnindex`` files of AFTER."""
     ordered = sorted(reports, key=lambda report: report.number)
     for report in ordered:
         findings.merge(report.findings)
     whole = findings.whole
-    # Where a part could not be read, a later record of a key may be in it: nothing is known to be lost.
-    findings.merge(judged if whole else Findings(counts=judged.counts))
+    # A span that could not be read may hold the later record of any key: then nothing is known to be lost.
+    findings.merge(key_findings if whole else Findings(counts=key_findings.counts))
     aborts = settle(pair, [report.transactions for report in ordered], findings if whole else Findings())
     after = [(segment.base_offset, transaction_indexes([segment])) for segment in pair.after]
     if whole:

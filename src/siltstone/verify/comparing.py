@@ -1,8 +1,9 @@
-"""One piece of BEFORE beside what AFTER has in its place.
+"""Compares a piece of BEFORE with the pieces of AFTER that have its offsets, by batches and by records.
 
 ``Comparison.match`` takes the pieces of AFTER one after another: batches are matched by their offsets,
-records by theirs, and both are held to what they were. What no piece matched is gone then, and ``judge`` asks
-whether it may be: by transaction, by horizon, or (an entry for ``keys``) because a later record has its key.
+records by theirs, and both must be as they were, but for what cleaning may change. What no piece matched is
+discarded, and ``check`` decides whether it may be: its transaction was aborted, its delete horizon has
+passed, or a later record has its key, which ``keys`` finds out from the entries that ``check`` returns.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ from siltstone.verify.transactions import (
     AbortedIndex,
     MarkerOutcome,
     SpanTransactions,
-    judge_marker,
+    check_marker,
 )
 
-# Reading the two sides of a span, piece by piece: whole batches with their records.
+# The two sides of a span are read piece by piece: whole batches with their records.
 #
 # Memory is bounded by a window (4 MiB, or the largest batch), a piece's decompressed records and the largest
 # batch's, whatever the sizes of the segments.
@@ -77,14 +78,14 @@ class Piece:
         return self.origin + int(self.batches["position"][row])
 
     def note(self, kind: str, detail: str, rows: Int64, findings: Findings) -> None:
-        """Note a problem for each of some batches, of which the first is told."""
+        """Note a problem of the batches ``rows``: the first one's place, and how many there are."""
         if len(rows):
             offset, position = int(self.batches["base_offset"][rows[0]]), self.position(int(rows[0]))
             findings.add(kind, detail, offset=offset, path=self.path, position=position, times=len(rows))
 
 
 def _pieces(window: Window, path: str, scratch: Scratch, batch_limit: int) -> Iterator[Piece]:
-    """A window's batches with their records. A piece is good until the next one is asked for."""
+    """A window's batches with their records. A piece is valid until the next one is read."""
     for part in pieces(window.data, window.batches):
         batches = window.batches[part]
         columns = decode_records(
@@ -107,10 +108,11 @@ def before_pieces(segment: Segment, start: int, end: int, batch_limit: int) -> I
 
 
 class AfterStream:
-    """A segment of AFTER, handed out up to an offset at a time; close it.
+    """A segment of AFTER, read up to an offset at a time; ``finish`` closes it.
 
-    Every batch must lie in [the segment's base, ``end``) and ascend. ``batch_limit``: what one may decompress
-    to, in bytes. What is wrong with it is noted in ``findings``, and ends it.
+    The offsets of its batches must ascend within [the segment's base, ``end``). ``batch_limit``: what one
+    batch may decompress to, in bytes. The first batch that breaks this is noted in ``findings`` and ends the
+    stream.
     """
 
     def __init__(self, segment: Segment, end: int, batch_limit: int, findings: Findings) -> None:
@@ -122,7 +124,8 @@ class AfterStream:
         self._scratch, self._limit, self._findings = Scratch(), batch_limit, findings
 
     def take(self, upto: int) -> Iterator[Piece]:
-        """What begins at or below offset ``upto``, once. A piece is good until the next one is asked for."""
+        """The batches, not read yet, that begin at or below offset ``upto``. A piece is valid until the next
+        one is read."""
         try:
             while True:
                 if self._rest is None or not len(self._rest.batches):
@@ -130,6 +133,7 @@ class AfterStream:
                     if self._rest is None or not self._is_in_order(self._rest):
                         return
                 window, batches = self._rest, self._rest.batches
+                # A window may hold batches beyond ``upto``: they wait for the next piece of BEFORE.
                 stop = int(np.searchsorted(batches["base_offset"], upto, side="right"))
                 if not stop:
                     return
@@ -161,17 +165,18 @@ class AfterStream:
         self._rest, self._windows = None, iter(())
 
     def finish(self, *, read_on: bool) -> None:
-        """Close it; where ``read_on``, what is left in it is noted: it is in no batch of BEFORE."""
+        """Close the segment; with ``read_on`` each batch that is left in it is noted: BEFORE has none
+        there."""
         for piece in self.take(self._end) if read_on else ():
             rows = np.arange(len(piece.batches))
             piece.note("batch_unknown", "nothing of BEFORE is there", rows, self._findings)
         self._reader.close()
 
 
-# Two records, two batches: are they the same?
+# Two records or two batches are compared.
 #
-# What cleaning keeps of a batch (``_KEPT_FIELDS``) must be as it was; its times and its stamp follow from the
-# records that are left in it.
+# What cleaning keeps of a batch header (``_KEPT_FIELDS``) must be as it was; its timestamps and its delete
+# horizon follow from the records that are retained in it.
 
 _RECORD_PROBLEMS = ("key_changed", "value_changed", "headers_changed", "timestamp_changed")
 _KEPT_FIELDS = ("last_offset", "leader_epoch", "producer_id", "producer_epoch", "base_sequence")
@@ -187,7 +192,7 @@ _NO_HORIZON = -1
 def first_difference(
     one: Bytes, spans: Int64, other: Bytes, other_spans: Int64, out: npt.NDArray[np.int8]
 ) -> None:
-    """Which span of each pair of rows is the first with other bytes, from 1 on; 0: none.
+    """Number the first span of each pair of rows whose bytes differ, from 1 on; 0: all are the same.
 
     ``spans``, ``other_spans`` (int64[n, 2k]): starts and sizes in ``one`` and ``other``; a size of -1 is
     null. ``out``: int8[n].
@@ -225,9 +230,10 @@ def _horizons(batches: Directory) -> Int64:
 
 
 def _header_problems(old: Directory, after: Piece, rows: Int64) -> Iterator[tuple[str, str, Flags]]:
-    """What is wrong with rewritten batches' headers: (kind, detail, which of the pairs).
+    """Check the headers of rewritten batches, pair by pair; yields (kind, detail, bool[n]: which are wrong).
 
-    ``rows`` of ``after`` beside what they were: batches of v2, or message sets (v0, v1) that were converted.
+    ``old``: what the batches ``rows`` of ``after`` were, all of v2, or all message sets (v0, v1), which
+    cleaning converts.
     """
     new = after.batches[rows]
     empty = new["count"] == 0
@@ -261,12 +267,13 @@ def _header_problems(old: Directory, after: Piece, rows: Int64) -> Iterator[tupl
 
 
 def _times_are_wrong(old: Directory, after: Piece, rows: Int64) -> Flags:
-    """Base and largest timestamp of rewritten batches that hold records."""
+    """Which rewritten batches with records have a base or a largest timestamp that is not theirs: bool[n]."""
     new, columns = after.batches[rows], after.columns
     first = np.searchsorted(columns.batch, rows)
     largest = np.full(len(after.batches), np.iinfo(np.int64).min)
     np.maximum.at(largest, columns.batch, columns.timestamp)
-    # The broker's clock is no record's: what cleaning takes away does not change it.
+    # With LogAppendTime the largest timestamp is the broker's, whatever records are retained; with a delete
+    # horizon the base timestamp is that (KIP-534).
     appended = (new["attributes"] & TIMESTAMP_TYPE_BIT) != 0
     wrong = new["max_timestamp"] != np.where(appended, old["max_timestamp"], largest[rows])
     wrong |= (_horizons(new) == _NO_HORIZON) & (new["base_timestamp"] != columns.timestamp[first])
@@ -274,7 +281,10 @@ def _times_are_wrong(old: Directory, after: Piece, rows: Int64) -> Flags:
 
 
 class Comparison:
-    """A piece of BEFORE, a part of ``pair`` below ``rewritten_end`` or above it."""
+    """The check of one piece of BEFORE: ``match`` it with all that AFTER has of it, then ``check``.
+
+    ``rewritten``: the piece is of a segment that cleaning may have rewritten; another one must be as it was.
+    """
 
     def __init__(
         self, pair: LogPair, before: Piece, index: AbortedIndex, rewritten: bool, findings: Findings
@@ -282,14 +292,16 @@ class Comparison:
         self._pair, self._before, self._findings = pair, before, findings
         self._index, self._aborted, self._rewritten = index, index.aborted(before.batches), rewritten
         count = len(before.batches)
-        self._kept = np.zeros(len(before.columns), np.bool_)
+        self._retained = np.zeros(len(before.columns), np.bool_)
         self._outcome = np.zeros(count, np.int8)
         self._new_horizon = np.full(count, _NO_HORIZON, np.int64)
         self.new_horizons: set[int] = set()
 
     def match(self, after: Piece) -> None:
-        """Take in a piece of AFTER that begins at or below the last offset of this one."""
+        """Compare with a piece of AFTER that begins at or below the last offset of this one."""
         batches, old = after.batches, self._before.batches
+        # A v2 batch keeps its first and last offset. A message set is stored under its last message's offset,
+        # and becomes a batch that ends with the last message that is retained.
         where = np.searchsorted(old["last_offset"], batches["last_offset"]).clip(max=len(old) - 1)
         known = (old["base_offset"][where] == batches["base_offset"]) | (old["magic"][where] < 2)
         known &= old["last_offset"][where] >= batches["last_offset"]
@@ -311,26 +323,29 @@ class Comparison:
             self._changed(after, rows[~same], where[~same])
 
     def _same(self, where: Int64) -> None:
-        """Batches that are as they were: so are their records."""
-        mine = np.zeros(len(self._before.batches), np.bool_)
-        mine[where] = True
-        self._kept |= mine[self._before.columns.batch]
+        """Batches with the same bytes: all their records are retained."""
+        same = np.zeros(len(self._before.batches), np.bool_)
+        same[where] = True
+        self._retained |= same[self._before.columns.batch]
         self._new_horizon[where] = _horizons(self._before.batches[where])
         if self._rewritten and not self._before.is_modern and self._pair.was_cleaned:
             offsets = self._before.batches["base_offset"][where]
             self._findings.add_offsets("not_converted", "message set", offsets)
 
     def _changed(self, after: Piece, rows: Int64, where: Int64) -> None:
-        """Batches that are not the same bytes."""
+        """Batches with other bytes: rows ``rows`` of ``after``, which were rows ``where`` of BEFORE."""
         old, new, findings = self._before.batches[where], after.batches[rows], self._findings
         if not self._rewritten:
             after.note("beyond_range", "a batch is not the same bytes", rows, findings)
         for kind, detail, bad in _header_problems(old, after, rows):
             after.note(kind, detail, rows[bad], findings)
         self._records(after, rows, where)
-        self._stamps(after, rows, where)
+        self._check_horizons(after, rows, where)
+        # A batch that loses no record and gets no delete horizon is copied as it is.
         if self._before.is_modern:
-            counts = np.bincount(self._before.columns.batch[self._kept], minlength=len(self._before.batches))
+            counts = np.bincount(
+                self._before.columns.batch[self._retained], minlength=len(self._before.batches)
+            )
             idle = (new["count"] > 0) & (new["count"] == old["count"]) & (counts[where] == old["count"])
             idle &= (self._new_horizon[where] == _NO_HORIZON) | (_horizons(old) != _NO_HORIZON)
             after.note(
@@ -338,7 +353,7 @@ class Comparison:
             )
 
     def _records(self, after: Piece, rows: Int64, where: Int64) -> None:
-        """The records of changed batches: each must be one of the batch that they were in."""
+        """The records of changed batches: each must be a record of the same batch, and unchanged."""
         owner = np.full(len(after.batches), -1, np.int64)
         owner[rows] = where
         mine = np.flatnonzero(owner[after.columns.batch] >= 0)
@@ -356,10 +371,10 @@ class Comparison:
         for number, kind in enumerate(_RECORD_PROBLEMS, 1):
             changed = after.columns.offset[mine[differs == number]]
             self._findings.add_offsets(kind, "is not what it was", changed, after.path)
-        self._kept[place] = True
+        self._retained[place] = True
 
-    def _stamps(self, after: Piece, rows: Int64, where: Int64) -> None:
-        """Delete horizons: one that was there stays; a new one needs a tombstone, or a marker."""
+    def _check_horizons(self, after: Piece, rows: Int64, where: Int64) -> None:
+        """Delete horizons: one that was set stays; a new one needs a tombstone, or a marker, in its batch."""
         new = after.batches[rows]
         old_horizon, horizon = _horizons(self._before.batches[where]), _horizons(new)
         moved = (new["count"] > 0) & (old_horizon != _NO_HORIZON) & (horizon != old_horizon)
@@ -368,71 +383,79 @@ class Comparison:
         self._new_horizon[where] = horizon
         fresh = (horizon != _NO_HORIZON) & (old_horizon == _NO_HORIZON)
         self.new_horizons.update(np.unique(horizon[fresh]).tolist())
-        dead = np.zeros(len(after.batches), np.bool_)
-        dead[after.columns.batch[after.columns.value_size < 0]] = True
-        needless = fresh & ~dead[rows] & ((new["attributes"] & CONTROL_BIT) == 0)
+        tombstones = np.zeros(len(after.batches), np.bool_)
+        tombstones[after.columns.batch[after.columns.value_size < 0]] = True
+        needless = fresh & ~tombstones[rows] & ((new["attributes"] & CONTROL_BIT) == 0)
         offsets = new["base_offset"][needless]
         self._findings.add_offsets("needless_horizon", "no tombstone is in it", offsets, after.path)
 
     def follow(self, transactions: SpanTransactions) -> None:
-        """Take in the transactions of a piece that retention took, of which nothing is judged."""
+        """Follow the transactions of a piece that retention deleted; nothing else of it is checked."""
         self._findings.counts.update(before=len(self._before.columns), expired=len(self._before.columns))
-        self._markers(transactions)
+        self._follow_markers(transactions)
 
-    def judge(self, transactions: SpanTransactions) -> Words:
-        """What became of the piece; entries of its records with a key that are judged by it."""
+    def check(self, transactions: SpanTransactions) -> Words:
+        """Check what was retained and what was discarded; the entries (uint64[n, 3]) of records with a key in
+        the cleaned range, which ``keys`` checks."""
         batches, columns, pair = self._before.batches, self._before.columns, self._pair
         counts = self._findings.counts
-        self._empties()
-        self._markers(transactions)
+        self._check_emptied()
+        self._follow_markers(transactions)
         control = (((batches["attributes"] & CONTROL_BIT) != 0) & (batches["magic"] == 2))[columns.batch]
-        aborted, gone = self._aborted[columns.batch], ~self._kept
-        counts.update(before=len(columns), after=int(self._kept.sum()))
+        aborted, discarded = self._aborted[columns.batch], ~self._retained
+        counts.update(before=len(columns), after=int(self._retained.sum()))
         if not self._rewritten:
             offsets = batches["base_offset"][self._outcome == DISCARDED]
             self._findings.add_offsets("beyond_range", "a batch is gone", offsets)
             return np.empty((0, 3), np.uint64)
         data = ~control & ~aborted
-        mapped = columns.offset < pair.cleaned_end
+        in_range = columns.offset < pair.cleaned_end
         keyless = columns.key_size < 0
-        counts["aborted"] += int(np.count_nonzero(gone & aborted))
-        counts["keyless"] += int(np.count_nonzero(gone & data & mapped & keyless))
-        dead = (columns.value_size < 0) & data & (mapped | self._kept)
-        unstamped = dead & self._kept & (self._new_horizon == _NO_HORIZON)[columns.batch]
-        self._note("lost_unkeyed", "it lies above what was cleaned by key", gone & data & ~mapped)
+        counts["aborted"] += int(np.count_nonzero(discarded & aborted))
+        counts["keyless"] += int(np.count_nonzero(discarded & data & in_range & keyless))
+        tombstones = (columns.value_size < 0) & data & (in_range | self._retained)
+        unstamped = tombstones & self._retained & (self._new_horizon == _NO_HORIZON)[columns.batch]
+        self._note("lost_unkeyed", "it lies above what was cleaned by key", discarded & data & ~in_range)
         if pair.was_cleaned:
-            self._note("aborted_kept", "its transaction was aborted", self._kept & aborted & ~control)
-            self._note("keyless_kept", "it has no key", self._kept & data & mapped & keyless)
-            self._note("unstamped", "no delete horizon in its batch", unstamped & mapped)
-        return self._entries(np.flatnonzero(data & mapped & ~keyless), dead)
+            self._note("aborted_kept", "its transaction was aborted", self._retained & aborted & ~control)
+            self._note("keyless_kept", "it has no key", self._retained & data & in_range & keyless)
+            self._note("unstamped", "no delete horizon in its batch", unstamped & in_range)
+        return self._entries(np.flatnonzero(data & in_range & ~keyless), tombstones)
 
     def _note(self, kind: str, detail: str, bad: Flags) -> None:
         self._findings.add_offsets(kind, detail, self._before.columns.offset[bad])
 
-    def _entries(self, rows: Int64, dead: Flags) -> Words:
+    def _entries(self, rows: Int64, tombstones: Flags) -> Words:
         may, must = self._tombstone_windows()
         batch = self._before.columns.batch
-        flags = np.where(self._kept[rows], keys.KEPT, 0)
-        flags |= np.where(dead[rows], keys.TOMBSTONE, 0)
-        flags |= np.where(dead[rows] & may[batch[rows]], keys.MAY_GO, 0)
-        flags |= np.where(dead[rows] & must[batch[rows]], keys.MUST_GO, 0)
+        flags = np.where(self._retained[rows], keys.RETAINED, 0)
+        flags |= np.where(tombstones[rows], keys.TOMBSTONE, 0)
+        flags |= np.where(tombstones[rows] & may[batch[rows]], keys.MAY_GO, 0)
+        flags |= np.where(tombstones[rows] & must[batch[rows]], keys.MUST_GO, 0)
         return keys.entries_of(self._before.columns, rows, flags, self._pair.hash_key)
 
     def _tombstone_windows(self) -> tuple[Flags, Flags]:
-        """Whose batches' tombstones may go, and must: by horizon, or by file time for v0 and v1."""
+        """Which batches' tombstones may be discarded, and which must be: bool, one a batch each.
+
+        By delete horizon; message sets have none, and their segment's modification time decides.
+        """
         terms, batches = self._pair.terms, self._before.batches
         certain = terms.now_is_exact
         horizon = _horizons(batches)
         may = (horizon != _NO_HORIZON) & (horizon <= terms.now_ms)
         if not self._before.is_modern:
-            segment = next(each for each in self._pair.before if each.path == self._before.path)
+            segment = next(one for one in self._pair.before if one.path == self._before.path)
             may = np.full(len(batches), segment.modified_ms <= self._pair.legacy_horizon_ms)
             certain = terms.delete_retention_ms is not None
-        # Tombstones that the log's compacted ledger has not taken in yet wait for it.
+        # Tombstones that the log's compacted ledger does not cover yet are retained until it does.
         return may, may & certain & (batches["last_offset"] < self._pair.tombstones_from)
 
-    def _empties(self) -> None:
-        """Batches that must stay even without records, and those that need not."""
+    def _check_emptied(self) -> None:
+        """Batches that must be retained even without records, and emptied ones that need not be.
+
+        A broker restores a producer's sequence number and epoch from its last batch, so that one stays
+        (Kafka's ``Cleaner.isBatchLastRecordOfProducer``), and so does the batch with the last offset.
+        """
         batches, pair = self._before.batches, self._pair
         last = batches["last_offset"] + 1 == pair.last_kept_end
         needed = np.zeros(len(batches), np.bool_)
@@ -440,12 +463,15 @@ class Comparison:
             ids, offsets, epochs = np.array(pair.producers, np.int64).T
             where = np.searchsorted(ids, batches["producer_id"]).clip(max=len(ids) - 1)
             alive = (batches["producer_id"] >= 0) & (ids[where] == batches["producer_id"])
-            # A producer without data keeps the marker that says its epoch.
+            # A producer without data has its epoch from a marker.
             control = (batches["attributes"] & CONTROL_BIT) != 0
             fence = (offsets[where] < 0) & control & (epochs[where] == batches["producer_epoch"])
             needed = alive & ((offsets[where] == batches["last_offset"]) | fence)
-        gone = self._outcome == DISCARDED
-        for kind, bad in (("sequence_lost", gone & needed), ("last_batch_lost", gone & last & ~needed)):
+        discarded = self._outcome == DISCARDED
+        for kind, bad in (
+            ("sequence_lost", discarded & needed),
+            ("last_batch_lost", discarded & last & ~needed),
+        ):
             for row in np.flatnonzero(bad)[:1].tolist():
                 offset = int(batches["last_offset"][row])
                 self._findings.add(kind, f"of producer {batches['producer_id'][row]}", offset=offset)
@@ -454,7 +480,7 @@ class Comparison:
             offsets = batches["last_offset"][needless]
             self._findings.add_offsets("empty_batch", "no producer that is alive needs it", offsets)
 
-    def _markers(self, transactions: SpanTransactions) -> None:
+    def _follow_markers(self, transactions: SpanTransactions) -> None:
         """Follow the transactions of the piece; a Python step a marker, none a batch of data.
 
         Raises CorruptFileError where BEFORE's transaction indexes say otherwise than a marker.
@@ -480,14 +506,14 @@ class Comparison:
                 what = "commit" if kind else "abort"
                 reason = f"the {what} of producer {producer} at offset {offset} contradicts a .txnindex"
                 raise CorruptFileError(self._before.path, self._before.position(row), reason)
-            self._marker(row, bool(kind), transactions, here=len(mine) > 0)
+            self._marker(row, bool(kind), transactions, has_data_here=len(mine) > 0)
             last[producer] = row
         for producer in np.unique(producers).tolist():
             if len(_between(data, producers, producer, last.get(producer, -1), len(batches))):
                 transactions.opened.add(producer)
 
-    def _marker(self, row: int, commit: bool, transactions: SpanTransactions, *, here: bool) -> None:
-        """Take in one marker; ``here``: data of its transaction is in this piece."""
+    def _marker(self, row: int, commit: bool, transactions: SpanTransactions, *, has_data_here: bool) -> None:
+        """Follow one marker; ``has_data_here``: a data batch of its transaction is in this piece."""
         batches = self._before.batches
         horizon, new_horizon = int(_horizons(batches[row : row + 1])[0]), int(self._new_horizon[row])
         marker = MarkerOutcome(
@@ -498,17 +524,20 @@ class Comparison:
             outcome=int(self._outcome[row]),
             new_horizon=None if new_horizon == _NO_HORIZON else new_horizon,
         )
-        had_data = transactions.end(marker.producer_id, here=here)
+        had_data = transactions.end(marker.producer_id, has_data_here=has_data_here)
         if had_data and not commit:
             transactions.aborts_with_data.append(marker.offset)
         if had_data is None and (self._rewritten or not commit):
             transactions.undecided.append(marker)
         elif had_data is not None and self._rewritten:
-            judge_marker(self._pair, marker, had_data, self._findings)
+            check_marker(self._pair, marker, had_data, self._findings)
 
 
 def _between(data: Int64, producers: Int64, producer: int, after: int, before: int) -> Int64:
-    """The rows (``after``, ``before``) with data batches of the producer. Sorted by producer, then row."""
+    """The rows between ``after`` and ``before``, both exclusive, with data batches of the producer.
+
+    ``data``: rows of data batches, and ``producers`` their producer ids, sorted by producer and row.
+    """
     low, high = np.searchsorted(producers, [producer, producer + 1])
-    mine = data[low:high]
-    return mine[np.searchsorted(mine, after, side="right") : np.searchsorted(mine, before)]
+    rows = data[low:high]
+    return rows[np.searchsorted(rows, after, side="right") : np.searchsorted(rows, before)]

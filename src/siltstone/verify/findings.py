@@ -1,9 +1,8 @@
-"""What a check found: problems by kind, each with where it is, counts of what is as it should be, and the
-verdict.
+"""The findings of a check: problems by kind, counts of records, and the verdict on a log.
 
-A kind's meaning is a line of ``KINDS``. Of each kind the first few problems are told, and how many there are.
-Keys and values never appear: a record is named by its offset. ``LogVerdict.problems`` is empty for a cleaning
-that kept all its promises.
+A kind's meaning is a line of ``KINDS``. Of each kind the first few problems are listed, the others are
+counted. Keys and values never appear: a record is named by its offset. ``LogVerdict.problems`` is empty for a
+cleaning that kept all its promises.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ import numpy.typing as npt
 from siltstone.base.errors import CheckFailedError
 
 EXAMPLES = 5
-"""Problems of one kind that are told of each log; the others are only counted."""
+"""So many problems of one kind are listed for each log; the others are only counted."""
 
 REASONS = ("superseded", "tombstones", "aborted", "keyless", "markers", "expired")
-"""Why records went, as the check of a cleaning counts them; written apart from the cleaner's on purpose."""
+"""Reasons of a discard, by which the check counts records; not the cleaner's own list, on purpose."""
 KINDS = {
     # Files
     "log_missing": "a log of BEFORE is not in AFTER",
@@ -131,14 +130,14 @@ class Findings:
     def add_offsets(
         self, kind: str, detail: str, offsets: npt.NDArray[np.integer], path: str | None = None
     ) -> None:
-        """Note a problem for each of the ``offsets``, of which the first is told."""
+        """Note a problem of the ``offsets``: the first of them, and how many there are."""
         if len(offsets):
             self.add(kind, detail, offset=int(offsets[0]), path=path, times=len(offsets))
 
     def merge(self, other: Findings) -> None:
-        """Take in what was found in another part."""
+        """Add the findings of another part of the log."""
         for problem in other.problems:
-            if sum(each.kind == problem.kind for each in self.problems) < EXAMPLES:
+            if sum(known.kind == problem.kind for known in self.problems) < EXAMPLES:
                 self.problems.append(problem)
         self.found += other.found
         self.counts += other.counts
@@ -147,7 +146,7 @@ class Findings:
 
 @dataclass(slots=True, kw_only=True)
 class LogVerdict:
-    """What is said of one log. Counts are of records; ``removed`` by reason; ``found`` counts problems by
+    """The verdict on one log. Counts are of records; ``removed`` by reason; ``found`` counts problems by
     kind, of which ``problems`` are the first few."""
 
     topic: str
@@ -164,7 +163,7 @@ class LogVerdict:
 
     @property
     def is_sound(self) -> bool:
-        """Nothing wrong was found."""
+        """The check found no problem."""
         return not self.found
 
     def to_json(self) -> dict[str, Any]:
@@ -174,15 +173,15 @@ class LogVerdict:
 
 @dataclass(slots=True, kw_only=True)
 class Verdict:
-    """What is said of all logs of two directories."""
+    """The verdict on all logs of two directories."""
 
     logs: list[LogVerdict] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
     def is_sound(self) -> bool:
-        """Nothing wrong was found in any log."""
-        return all(each.is_sound for each in self.logs)
+        """The check found no problem in any log."""
+        return all(log.is_sound for log in self.logs)
 
     def raise_for_errors(self) -> None:
         """Raises CheckFailedError, with the first problem, unless all is sound."""

@@ -1,4 +1,4 @@
-"""From two directories to pairs of logs, what lies beside their segments, and how a pair is cut into spans.
+"""Pairs the logs of two directories, checks the files beside their segments, and cuts a pair into spans.
 
 BEFORE is a copy of the log directory, or of one partition, or what ``clean --keep-originals`` kept of a run:
 hard links of the replaced segments and a file that says what was swapped::
@@ -68,7 +68,7 @@ class _Undo(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What is known of the cleaning; times in ms. What is None is not known, and not held against AFTER.
+    """The settings of the cleaning that is checked; times in ms. What is None is not known, and not checked.
 
     ``now_ms``: its clock; where ``now_is_exact`` is False, only that it was not later. ``deletes``: retention
     may have taken whole segments. ``batch_limit``: what one batch may decompress to, in bytes.
@@ -88,7 +88,7 @@ class Terms:
 def terms_of(
     config: Config | None, now_ms: int, *, now_is_exact: bool, beyond_high_watermark: bool = False
 ) -> Terms:
-    """The terms of a topic with these settings, of which defaults that nobody set count for nothing."""
+    """The terms of a topic with these settings. A default that was never set says nothing of the cleaning."""
     terms = Terms(now_ms=now_ms, now_is_exact=now_is_exact, beyond_high_watermark=beyond_high_watermark)
     if config is None:
         return terms
@@ -133,17 +133,21 @@ class LogPair:
 
     @property
     def was_cleaned(self) -> bool:
-        """Is there a part that must be clean now? Not where the checkpoint did not move."""
+        """The checkpoint moved: the range up to ``cleaned_end`` must be clean."""
         return self.cleaned_end > self.first_dirty
 
     @property
     def last_kept_end(self) -> int:
-        """The batch that ends right below this offset stays even if it is empty."""
+        """The batch that ends right below this offset is retained even if it is empty."""
         return self.cleaned_end if self.was_cleaned else self.rewritten_end
 
     @property
     def legacy_horizon_ms(self) -> int:
-        """Tombstones of v0 and v1 may go from segments that were not modified later; 0: none may."""
+        """Tombstones of v0 and v1 may be discarded from segments that were not modified later; 0: none may.
+
+        Kafka's ``legacyDeleteHorizonMs``: the last clean segment's modification time less
+        ``delete.retention.ms``.
+        """
         clean = [segment for segment in self.before if segment.base_offset < self.first_dirty]
         return clean[-1].modified_ms - (self.terms.delete_retention_ms or 0) if clean else 0
 
@@ -179,14 +183,14 @@ def spans_of(pair: LogPair) -> list[Span]:
     return spans
 
 
-# The logs of the two directories.
+# The logs of the two directories are found.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSide:
     """One log on one side. ``place``: where its snapshots and epochs are; ``checkpoint``: the cleaner's.
 
-    ``unsafe``: why its files cannot be gone by, None where they can.
+    ``unsafe``: why its files cannot be relied on, None where they can.
     """
 
     place: Path
@@ -248,7 +252,7 @@ def _directory_sides(path: Path) -> Logs:
 
 
 def _safe_segments(place: Path) -> tuple[tuple[Segment, ...], str | None]:
-    """A partition's segments, or why its files cannot be gone by."""
+    """A partition's segments, or why its files cannot be relied on."""
     try:
         return tuple(list_segments(place)), None
     except UnsafeFileError as error:
@@ -347,7 +351,7 @@ def _pair(
 
 
 def _check_range(pair: LogPair, before: LogSide, producers: ProducerStates, findings: Findings) -> None:
-    """The checkpoint: not back, and nowhere where nothing may be cleaned yet; and the log's end."""
+    """The checkpoint must not go back, nor into what may not be cleaned; the log's end must be the same."""
     end = pair.cleaned_end
     if before.checkpoint is not None and end < before.checkpoint and end != pair.first_dirty:
         findings.add("checkpoint", f"went back from {before.checkpoint} to {end}")
@@ -377,12 +381,12 @@ def _log_end(active: Segment) -> int:
 
 
 def _check_segments(pair: LogPair, log_start: int, end: int, findings: Findings) -> None:
-    """Segments begin where segments began (or at the log's end), and none is gone but by retention."""
+    """Segments begin where segments began (or at the log's end), and only retention may delete one."""
     bases = {end, *(segment.base_offset for segment in pair.before)}
     for segment in pair.after:
         base = segment.base_offset
         # A segment whose offsets are too far apart for an index is split, in the middle.
-        below = [each.base_offset for each in pair.before if each.base_offset <= base]
+        below = [one.base_offset for one in pair.before if one.base_offset <= base]
         if base not in bases and not (below and base - below[-1] > INT_MAX):
             findings.add("segment_name", f"{base} was no segment's base", offset=base, path=segment.path)
     first = pair.after[0].base_offset
@@ -401,7 +405,7 @@ def _check_segments(pair: LogPair, log_start: int, end: int, findings: Findings)
 
 
 def _check_beside(before: LogSide, after: LogSide, findings: Findings) -> None:
-    """Files of the partition that are no segments' own."""
+    """Check the files of the partition that belong to no segment."""
     if before.place != after.place:
         old, new = read_topic_id(before.place), read_topic_id(after.place)
         if old is not None and old != new:
@@ -421,7 +425,7 @@ def _check_beside(before: LogSide, after: LogSide, findings: Findings) -> None:
 
 
 def _check_snapshot(before: Path, after: Path, findings: Findings) -> None:
-    """The newest one is where a start goes on from."""
+    """The newest snapshot must be the same: a start restores the producers from it."""
     named = (parse_segment_file(entry.name) for entry in files.entries(before))
     offsets = [name.base_offset for name in named if name and name.kind == SNAPSHOT and not name.suffix]
     if not offsets:
@@ -434,7 +438,7 @@ def _check_snapshot(before: Path, after: Path, findings: Findings) -> None:
 
 
 def _check_epochs(before: LogSide, after: LogSide, findings: Findings) -> None:
-    """The epochs that held still hold, unless the log's start moved; a broker's start adds one."""
+    """The epoch of each offset must be as it was, unless the log's start moved; a broker's start adds one."""
     old, new = (side.place / LEADER_EPOCH_CHECKPOINT for side in (before, after))
     if not files.exists(old):
         return
@@ -451,7 +455,7 @@ def _check_epochs(before: LogSide, after: LogSide, findings: Findings) -> None:
 
 
 def _epochs(path: Path) -> dict[int, int]:
-    """Epochs by the offset at which they begin; one that had no record gives way to the next."""
+    """Epochs by the offset at which they begin; an epoch without a record is replaced by the next one."""
     try:
         rows = [line.split() for line in files.read_bytes(path).splitlines()[2:]]
         return {int(offset): int(epoch) for epoch, offset in rows}

@@ -1,17 +1,17 @@
-"""Transactions in a check: what was aborted, and what may become of the markers.
+"""The check of transactions: which batches were aborted, and which markers may be discarded.
 
-A marker's transaction is *empty* when no data batch of its producer lies between the producer's marker before
-it and this one; a batch without records counts as data. A span knows that of all its markers but for the
-first of each producer, which hangs on what lies below the span. Such markers are handed on as
-``MarkerOutcome`` rows and judged once all spans are there (``settle``).
+A marker's transaction is *empty* when the producer has no data batch between its marker before this one and
+this one; a batch without records counts as data. A span knows that of all its markers but the first of each
+producer, which depends on the spans below. Such markers are returned as ``MarkerOutcome`` rows, and
+``settle`` checks them when all spans are done.
 
 =================  =========================  ==============================================
 the transaction    the marker in BEFORE       the marker in AFTER
 =================  =========================  ==============================================
 has data           any                        stays, its horizon as before
 is empty           without a horizon          stays, with a horizon
-is empty           its horizon is to come     stays
-is empty           its horizon has passed     goes, or stays empty for its producer's sake
+is empty           a horizon in the future    stays
+is empty           a horizon that has passed  is discarded, or emptied for its producer
 =================  =========================  ==============================================
 """
 
@@ -47,18 +47,22 @@ class MarkerOutcome:
 
 @dataclass(slots=True, kw_only=True)
 class SpanTransactions:
-    """How a span went: its markers that are undecided, the aborts that had data (their markers' offsets),
-    and how it left each producer that it met: with data since its last marker (``opened``), or none."""
+    """The transactions of a span: markers that are undecided, offsets of abort markers whose transaction has
+    data, and the producers that have data behind their last marker (``opened``), or none (``closed``)."""
 
     undecided: list[MarkerOutcome] = field(default_factory=list)
     aborts_with_data: list[int] = field(default_factory=list)
     opened: set[int] = field(default_factory=set)
     closed: set[int] = field(default_factory=set)
 
-    def end(self, producer_id: int, *, here: bool) -> bool | None:
+    def end(self, producer_id: int, *, has_data_here: bool) -> bool | None:
         """The producer's marker was met: has the transaction that it ends data? None: hangs on what lies
         below the span. ``here``: some was met that ``opened`` does not know of yet."""
-        had_data = here or producer_id in self.opened or (False if producer_id in self.closed else None)
+        had_data = None
+        if has_data_here or producer_id in self.opened:
+            had_data = True
+        elif producer_id in self.closed:
+            had_data = False
         self.opened.discard(producer_id)
         self.closed.add(producer_id)
         return had_data
@@ -76,7 +80,7 @@ class AbortedIndex:
         }
 
     def aborted(self, batches: Directory) -> Flags:
-        """Which data batches are part of an aborted transaction: bool, one a batch."""
+        """Which batches are data of an aborted transaction: bool, one a batch."""
         aborted = np.zeros(len(batches), np.bool_)
         bits = batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)
         data = (batches["magic"] == 2) & (bits == TRANSACTIONAL_BIT)
@@ -88,10 +92,11 @@ class AbortedIndex:
         return aborted
 
     def contradicts(self, producer: int, offset: int, commit: bool, data_is_listed: Flags) -> bool:
-        """Does an entry say something else than a marker at ``offset``?
+        """Does the index say something else than the producer's marker at ``offset``?
 
-        ``data_is_listed``: of data batches between the producer's marker before it and this one, which are
-        named as aborted. Data of an abort that none of them names is for ``check_entries``.
+        ``data_is_listed``: which of the data batches between its marker before this one and this one the
+        index names as aborted. An abort with data of which the index names nothing is left to
+        ``check_entries``.
         """
         first, last = self._by_producer.get(producer, _NO_RANGES)
         entry = int(np.searchsorted(first, offset, side="right")) - 1
@@ -100,8 +105,8 @@ class AbortedIndex:
         return commit or int(last[entry]) != offset or not data_is_listed.all()
 
 
-def judge_marker(pair: LogPair, marker: MarkerOutcome, had_data: bool, findings: Findings) -> None:
-    """Hold one marker of the rewritten part to the table above."""
+def check_marker(pair: LogPair, marker: MarkerOutcome, had_data: bool, findings: Findings) -> None:
+    """Check one marker of the rewritten segments by the table above."""
     terms = pair.terms
     if had_data:
         if marker.outcome != RETAINED:
@@ -125,7 +130,8 @@ def _note(findings: Findings, kind: str, marker: MarkerOutcome, why: str) -> Non
 
 
 def settle(pair: LogPair, spans: Sequence[SpanTransactions], findings: Findings) -> set[int]:
-    """Judge what the spans, in order, left undecided; the offsets of abort markers whose data was there."""
+    """Check the markers that the spans, in order, left undecided; the offsets of all abort markers whose
+    transaction has data."""
     opened: set[int] = set()
     aborts: set[int] = set()
     first = pair.after[0].base_offset if pair.after else 0
@@ -133,7 +139,7 @@ def settle(pair: LogPair, spans: Sequence[SpanTransactions], findings: Findings)
         for marker in span.undecided:
             had_data = marker.producer_id in opened
             if first <= marker.offset < pair.rewritten_end:
-                judge_marker(pair, marker, had_data, findings)
+                check_marker(pair, marker, had_data, findings)
             if had_data and not marker.commit:
                 aborts.add(marker.offset)
         aborts.update(span.aborts_with_data)
@@ -144,7 +150,8 @@ def settle(pair: LogPair, spans: Sequence[SpanTransactions], findings: Findings)
 def check_entries(
     pair: LogPair, after: Iterable[tuple[int, bytes]], aborts_with_data: set[int], findings: Findings
 ) -> None:
-    """AFTER's ``.txnindex`` files against BEFORE's: ``after`` are (base offset of the segment, entries)."""
+    """Compare AFTER's ``.txnindex`` files with BEFORE's; ``after``: (base offset of a segment, its
+    entries)."""
     by_marker = {entry[3]: entry for entry in np.frombuffer(pair.aborted, TRANSACTION_ENTRY).tolist()}
     missing = aborts_with_data - by_marker.keys()
     for offset in sorted(missing)[:1]:
@@ -164,9 +171,9 @@ def check_entries(
         end = next((following for following in bases if following > base), 1 << 63)
         for entry, offset in zip(entries, offsets, strict=True):
             if by_marker.get(offset) != entry:
-                findings.add("aborted_entry", "no such entry was there", offset=offset)
+                findings.add("aborted_entry", "BEFORE has no such entry", offset=offset)
             elif not base <= offset < end:
-                findings.add("aborted_entry", "stands in another segment than its marker", offset=offset)
+                findings.add("aborted_entry", "is in another segment than its marker", offset=offset)
             elif offset in met:
                 findings.add("aborted_entry", "is there twice", offset=offset)
             elif offset not in wanted and pair.was_cleaned:

@@ -1,23 +1,23 @@
-"""All partitions of a broker's log directories, brought into order before they are opened (``LogManager``).
+"""Recovers the logs of a broker's log directories before they are opened (``LogManager.loadLogs``).
 
 ::
 
-    take the clean-shutdown marker away, durably     a crash from here on is a crash
+    remove the clean-shutdown marker, durably        after a crash from here on, the stop was not clean
     recover every partition                          some at a time; a bad one stops no other
     write the checkpoints                            recovery point, log start, high watermark
-    write the marker again, last                     only when the logs are not going to be opened now
+    write the marker again, last                     only if the logs are not opened now
 
-An error of the file system is the directory's end, not the broker's: it goes offline with its reason, and the
-others are served. A log that cannot be served keeps the marker from being written: the next start must not
-take it for one that was stopped cleanly.
+An error of the file system takes its directory offline, with the reason, and the others are served. While a
+log cannot be served, the marker is not written: the next start must not take that log for one that was
+stopped cleanly.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from siltstone.base import files, interruption
@@ -36,12 +36,12 @@ _BAD = (DAMAGED, REFUSED, FAILED)
 
 ConfigOf = Callable[[TopicPartition], LogConfig]
 Progress = Callable[[str, int, int], None]
-"""Is told of a directory how many of its logs are done, and of how many."""
+"""Called with a directory's path, how many of its logs are done, and how many it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRecovery:
-    """What came of one log. ``recovered`` is None where it cannot be served; ``damage`` says where, then."""
+    """The result of one log. ``recovered`` is None where it cannot be served; ``damage``: its bad places."""
 
     where: TopicPartition
     path: Path
@@ -58,7 +58,7 @@ class LogRecovery:
 
 @dataclass(slots=True, kw_only=True)
 class DirectoryRecovery:
-    """What came of one log directory; ``offline`` is why it is not served, None where it is."""
+    """The result of one log directory; ``offline`` is why it is not served, None where it is."""
 
     path: Path
     was_clean: bool = False
@@ -74,16 +74,16 @@ class DirectoryRecovery:
 
     @classmethod
     def failed(cls, path: Path, error: OSError) -> DirectoryRecovery:
-        """A directory that could not even be opened."""
+        """The result of a directory that could not be opened."""
         return cls(path=path, offline=_words(error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """How to recover: ``config_of`` a log, ``now_ms`` for expiry, ``threads`` for each directory.
+    """Options of a recovery: ``config_of`` a log, ``now_ms`` for expiry, ``threads`` for each directory.
 
-    ``check``: read what was durable too (None: where a directory was not stopped cleanly). ``close``: nobody
-    opens the logs now, so that the directory is left as after a clean stop. ``dry_run``: change nothing.
+    ``check``: read what was durable too (None: if a directory was not stopped cleanly). ``close``: the logs
+    are not opened now, so that the directory is left as after a clean stop. ``dry_run``: change nothing.
     """
 
     config_of: ConfigOf
@@ -99,10 +99,8 @@ def recover_directories(
 ) -> list[DirectoryRecovery]:
     """Recover the opened directories of one broker (``open_directories``: each once), at the same time; a
     result for each, in order."""
-    runs = [_DirectoryRun(each, how, progress) for each in directories]
-    with ThreadPoolExecutor(max(len(runs), 1)) as pool:
-        list(pool.map(_DirectoryRun.run, runs))
-    return [run.result for run in runs]
+    with ThreadPoolExecutor(max(len(directories), 1)) as pool:
+        return list(pool.map(lambda directory: _DirectoryRun(directory, how, progress).run(), directories))
 
 
 class _DirectoryRun:
@@ -114,29 +112,39 @@ class _DirectoryRun:
         self._progress = progress
         self._lock = threading.Lock()
         self._done = 0
+        self._points: dict[TopicPartition, int] = {}
+        self._starts: dict[TopicPartition, int] = {}
         self.result = DirectoryRecovery(path=directory.path, passed_over=directory.passed_over)
 
-    def run(self) -> None:
-        """Do it; ``result`` says what came of it."""
+    def run(self) -> DirectoryRecovery:
+        """Recover the directory's logs, then write what says that they are in order."""
+        result, partitions = self.result, self._directory.partitions
         try:
-            self._run()
+            marker = self._take_marker()
+            result.was_clean = marker is not None
+            self._points = self._read(names.RECOVERY_CHECKPOINT)
+            self._starts = self._read(names.LOG_START_CHECKPOINT)
+            with ThreadPoolExecutor(self._how.threads) as pool:
+                logs = list(pool.map(self._recover, sorted(partitions)))
+            result.logs = [log for log in logs if log is not None]
+            if result.offline is None and self._directory.is_marked and not self._how.dry_run:
+                self._write_checkpoints()
+                self._write_marker(marker)
         except OSError as error:
             self._go_offline(error)
-        if self.result.offline is not None:
-            self._add_the_rest()
-
-    def _run(self) -> None:
-        marker = self._take_marker()
-        self.result.was_clean = marker is not None
-        points = self._read(names.RECOVERY_CHECKPOINT)
-        starts = self._read(names.LOG_START_CHECKPOINT)
-        self._recover_all(points, starts)
-        if self.result.offline is None and self._directory.is_marked and not self._how.dry_run:
-            self._write_checkpoints(points, starts)
-            self._write_marker(marker)
+        if result.offline is not None:
+            # The logs that recovery did not reach are not served either.
+            known, reason = {log.where for log in result.logs}, f"{result.path} is offline"
+            result.logs += [
+                LogRecovery(where=where, path=path, status=FAILED, reason=reason)
+                for where, path in partitions.items()
+                if where not in known
+            ]
+            result.logs.sort(key=lambda log: log.where)
+        return result
 
     def _take_marker(self) -> bytes | None:
-        """The clean-shutdown marker's bytes, None without one; it is gone then, durably."""
+        """Remove the clean-shutdown marker, durably; returns its bytes, None without one."""
         path = self._directory.path / names.CLEAN_SHUTDOWN
         try:
             marker = files.read_bytes(path)
@@ -156,128 +164,97 @@ class _DirectoryRun:
 
     # The logs
 
-    def _recover_all(
-        self, points: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int]
-    ) -> None:
-        def one(where: TopicPartition) -> LogRecovery | None:
-            if self.result.offline is not None:
-                return None
-            # Without all of its logs a directory gets neither checkpoints nor the marker.
-            interruption.current().check()
-            found = self._recover(where, points.get(where, 0), starts.get(where, 0))
-            with self._lock:
-                self._done += 1
-                if self._progress is not None:
-                    path, total = str(self._directory.path), len(self._directory.partitions)
-                    self._progress(path, self._done, total)
-            return found
+    def _recover(self, where: TopicPartition) -> LogRecovery | None:
+        """One log; None once the directory is offline."""
+        if self.result.offline is not None:
+            return None
+        # Without all of its logs a directory gets neither checkpoints nor the marker.
+        interruption.current().check()
+        log = self._recovered(where, self._directory.partitions[where])
+        with self._lock:
+            self._done += 1
+            if self._progress is not None:
+                self._progress(str(self._directory.path), self._done, len(self._directory.partitions))
+        return log
 
-        wheres = sorted(self._directory.partitions)
-        if self._how.threads == 1:
-            found = [one(where) for where in wheres]
-        else:
-            with ThreadPoolExecutor(self._how.threads) as pool:
-                found = list(pool.map(one, wheres))
-        self.result.logs = [each for each in found if each is not None]
-
-    def _recover(self, where: TopicPartition, point: int, start: int) -> LogRecovery | None:
-        path, how = self._directory.partitions[where], self._how
+    def _recovered(self, where: TopicPartition, path: Path) -> LogRecovery:
+        how, clean = self._how, self.result.was_clean
+        log = LogRecovery(where=where, path=path, status=REFUSED)
         if where.topic == CLUSTER_METADATA:
-            reason = "the metadata log is its quorum's to recover"
-            return LogRecovery(where=where, path=path, status=SKIPPED, reason=reason)
-        clean = self.result.was_clean
+            return replace(log, status=SKIPPED, reason="the metadata log is its quorum's to recover")
         try:
             recovered = recover_partition(
                 path,
                 clean=clean,
-                recovery_point=point,
-                log_start=start,
+                recovery_point=self._points.get(where, 0),
+                log_start=self._starts.get(where, 0),
                 config=how.config_of(where),
                 now_ms=how.now_ms,
                 check=not clean if how.check is None else how.check,
                 dry_run=how.dry_run,
             )
         except CorruptFileError as error:
-            damage = (finding_of(error),)
-            return LogRecovery(where=where, path=path, status=REFUSED, reason=str(error), damage=damage)
+            return replace(log, reason=str(error), damage=(finding_of(error),))
         except (DirectoryRefusedError, UnsafeFileError) as error:
-            return LogRecovery(where=where, path=path, status=REFUSED, reason=str(error))
+            return replace(log, reason=str(error))
         except OSError as error:
             self._go_offline(error)
-            return LogRecovery(where=where, path=path, status=FAILED, reason=self.result.offline or "")
-        return _result_of(where, path, recovered)
+            return replace(log, status=FAILED, reason=self.result.offline or "")
+        status = RECOVERED if recovered.changed else NOTHING_TO_DO
+        damage, reasons = recovered.damage, list(recovered.notes)
+        if damage:
+            status = DAMAGED
+            more = f" and {len(damage) - 1} more" if len(damage) > 1 else ""
+            reasons.insert(0, f"bad below the recovery point, left as it is: {damage[0]}{more}")
+        return replace(log, status=status, reason="; ".join(reasons), recovered=recovered, damage=damage)
 
     def _go_offline(self, error: OSError) -> None:
         with self._lock:
             if self.result.offline is None:
                 self.result.offline = _words(error)
 
-    def _add_the_rest(self) -> None:
-        """A directory that went offline: what was not looked at is not served either."""
-        known = {log.where for log in self.result.logs}
-        reason = f"{self._directory.path} is offline"
-        for where, path in self._directory.partitions.items():
-            if where not in known:
-                self.result.logs.append(LogRecovery(where=where, path=path, status=FAILED, reason=reason))
-        self.result.logs.sort(key=lambda log: log.where)
+    # Checkpoints and the marker
 
-    # What says that they are in order
+    def _write_checkpoints(self) -> None:
+        """Write the checkpoints that have changed, without the entries of logs that no longer exist.
 
-    def _write_checkpoints(
-        self, points: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int]
-    ) -> None:
-        """Only what has changed is written; entries of logs that are not there any more go."""
-        partitions = self._directory.partitions
-        everyone = self._directory.is_partial
-        new_points = {where: point for where, point in points.items() if everyone or where in partitions}
-        new_starts = {where: start for where, start in starts.items() if everyone or where in partitions}
+        The recovery point goes last: with an older one the next start only reads more.
+        """
+        partitions, everyone = self._directory.partitions, self._directory.is_partial
         marks = self._read(names.REPLICATION_CHECKPOINT)
+        new_points, new_starts = (
+            {where: offset for where, offset in offsets.items() if everyone or where in partitions}
+            for offsets in (self._points, self._starts)
+        )
         new_marks = dict(marks)
-        for log in self.result.logs:
-            if log.recovered is None:
-                continue
-            new_points[log.where] = log.recovered.recovery_point
-            new_starts.pop(log.where, None)
-            if log.recovered.log_start_offset > log.recovered.segments[0].base_offset:
-                new_starts[log.where] = log.recovered.log_start_offset
-            if new_marks.get(log.where, 0) > log.recovered.log_end_offset:
-                new_marks[log.where] = log.recovered.log_end_offset
+        for where, log in ((log.where, log.recovered) for log in self.result.logs if log.recovered):
+            new_points[where] = log.recovery_point
+            new_starts.pop(where, None)
+            if log.log_start_offset > log.segments[0].base_offset:
+                new_starts[where] = log.log_start_offset
+            if where in new_marks:
+                new_marks[where] = min(new_marks[where], log.log_end_offset)
         for name, old, new in (
-            (names.LOG_START_CHECKPOINT, starts, new_starts),
+            (names.LOG_START_CHECKPOINT, self._starts, new_starts),
             (names.REPLICATION_CHECKPOINT, marks, new_marks),
-            (names.RECOVERY_CHECKPOINT, points, new_points),
+            (names.RECOVERY_CHECKPOINT, self._points, new_points),
         ):
             if new != old:
                 write_checkpoint(self._directory.path / name, new)
 
     def _write_marker(self, marker: bytes | None) -> None:
-        """Say that the directory was stopped cleanly; with the old words where nothing has changed since."""
-        if not self._how.close or self._directory.is_partial:
+        """Write the clean-shutdown marker: the old one's bytes, unless a log lost records.
+
+        Its broker epoch tells the controller that nothing was lost (KIP-966): a log that was cut off, or a
+        stop that was not clean, gets a marker of no broker's epoch.
+        """
+        served = [log.recovered for log in self.result.logs if log.status != SKIPPED]
+        if not self._how.close or self._directory.is_partial or None in served:
             return
-        served = [log for log in self.result.logs if log.status != SKIPPED]
-        if any(log.recovered is None for log in served):
-            return
-        changed = any(log.recovered is not None and log.recovered.truncated_bytes for log in served)
+        changed = any(recovered is not None and recovered.truncated_bytes for recovered in served)
         words = names.MARKER_OF_NO_BROKER if marker is None or changed else marker
         files.replace(self._directory.path / names.CLEAN_SHUTDOWN, words)
 
 
 def _words(error: OSError) -> str:
     return (f"{error.filename}: " if error.filename else "") + (error.strerror or str(error))
-
-
-def _result_of(where: TopicPartition, path: Path, recovered: Recovered) -> LogRecovery:
-    status = RECOVERED if recovered.changed else NOTHING_TO_DO
-    reasons = list(recovered.notes)
-    if recovered.damage:
-        status = DAMAGED
-        more = f" and {len(recovered.damage) - 1} more" if len(recovered.damage) > 1 else ""
-        reasons.insert(0, f"bad below the recovery point, left as it is: {recovered.damage[0]}{more}")
-    return LogRecovery(
-        where=where,
-        path=path,
-        status=status,
-        reason="; ".join(reasons),
-        recovered=recovered,
-        damage=recovered.damage,
-    )

@@ -1,19 +1,19 @@
-"""Bringing a partition directory into order before it is opened (Kafka's ``LogLoader``).
+"""Recovers a partition directory before its log is opened (Kafka's ``LogLoader``).
 
 ::
 
-    names ─► finish a swap ─► split what is too wide ─► take strays away ─► segments
-      below the recovery point: are the indexes possible?          else built again
-      from it on (after a crash): every batch's checksum           cut at the first bad one
-      after a clean stop: the tail behind the last index entry     unsound: as after a crash
+    files ─► finish a swap ─► split segments that are too wide ─► remove strays ─► segments
+      below the recovery point: can the indexes be right?          if not, they are rebuilt
+      from it on (after a crash): every batch's checksum           the log is cut at the first bad one
+      after a clean stop: the tail behind the last index entry     if it is not sound, as after a crash
     ─► producer snapshots ─► leader epochs ─► Recovered
 
-What was appended and not flushed may be missing, torn or nonsense after a crash: the log ends before the
-first batch that is not sound. What is wrong below the recovery point was durable once, so that it is no torn
-write: it is never cut off, only reported. Offsets that go back make the log refused (CorruptRecordError).
+Records that were appended and not flushed may be missing, torn or garbage after a crash: the log ends before
+the first batch that is not sound. Damage below the recovery point was durable once, so that it is no torn
+write: it is never cut off, only reported. A log whose offsets go back is refused (CorruptRecordError).
 
-Every step can be made again, and nothing here says that the log is in order: the recovery point and the
-clean-shutdown marker are ``recovery_directories``' to write, once everything they point to is durable.
+Every step can be repeated after a crash, and none of them declares that the log is in order: ``directories``
+writes the recovery point and the clean-shutdown marker, when everything that they vouch for is durable.
 """
 
 from __future__ import annotations
@@ -52,21 +52,23 @@ from siltstone.log.recovery.scan import (
     contradict_markers,
     fold,
     impossible_indexes,
-    scan_segment,
     wrong_indexes,
 )
 from siltstone.log.replacement import finish_replacement
 from siltstone.log.segments import Segment, segment_holding, segments_among, windows
 
-# What recovery changes in a partition directory: carried out, or in a dry run only said.
+# Changes to a partition directory: carried out, or in a dry run only counted.
 #
-# Every change can be made again: a crash between any two of them leaves a directory that recovers to the same
-# log. The clean-shutdown marker and the checkpoints, which say that all of it is durable, are written by the
-# caller behind them.
+# Every change can be repeated: a crash between any two of them leaves a directory that recovers to the same
+# log. The caller writes the checkpoints and the clean-shutdown marker, which say that all of it is durable,
+# after them.
 
 
 class Changes:
-    """The changes to one partition directory; ``removed`` and ``truncated_bytes`` tell of them."""
+    """Changes one partition directory; ``removed`` and ``truncated_bytes`` count what was done.
+
+    ``names``: the directory's files by name, as they are after each change. ``any``: something was changed.
+    """
 
     def __init__(self, directory: Path, names: dict[str, files.FileStat], *, dry_run: bool) -> None:
         self.directory = directory
@@ -78,7 +80,7 @@ class Changes:
         self._unsynced = False
 
     def remove(self, name: str) -> None:
-        """Take a file away, where it is there."""
+        """Remove a file if it exists; ``settle`` makes that durable."""
         if self.names.pop(name, None) is None:
             return
         self.removed.append(name)
@@ -89,9 +91,10 @@ class Changes:
             self._unsynced = True
 
     def remove_segments(self, bases: Sequence[int]) -> None:
-        """Take segments away, the last one first; durable when it returns, whatever follows.
+        """Remove segments, the last one first; durable when it returns. Their bytes count as truncated.
 
-        What goes counts as truncated: a crash amid it must not leave a later segment without an earlier one.
+        A crash in between must not leave a later segment without an earlier one, so each is durably gone
+        before the next; its log is removed last, so that no index or snapshot outlives it.
         """
         for base in sorted(bases, reverse=True):
             log = self.names.get(segment_file(base, "log"))
@@ -101,7 +104,7 @@ class Changes:
             self.settle()
 
     def write(self, name: str, data: bytes) -> None:
-        """Put ``data`` in the place of a file, durably; nothing is done where it has these bytes already."""
+        """Replace a file's contents with ``data``, durably; a file with these bytes is left as it is."""
         path, known = self.directory / name, self.names.get(name)
         begins_so = known is not None and known.size >= len(data)
         begins_so = begins_so and (not data or files.read_slice(path, 0, len(data)) == data)
@@ -110,6 +113,8 @@ class Changes:
         self.any = True
         if self.dry_run:
             return
+        # An index that an unclean stop left preallocated, or with entries of records that were not flushed,
+        # is cut off in place; anything else is replaced by a rename.
         if begins_so:
             cut(path, len(data))
         else:
@@ -117,7 +122,7 @@ class Changes:
         self.names[name] = files.stat(path)
 
     def create(self, name: str) -> None:
-        """A new, empty file; ``settle`` makes its name durable."""
+        """Create an empty file; ``settle`` makes its name durable."""
         self.any = True
         if not self.dry_run:
             files.write_new(self.directory / name, b"")
@@ -137,12 +142,12 @@ class Changes:
             self.names[name] = files.stat(self.directory / name)
 
     def sync(self, name: str) -> None:
-        """Make a file's contents durable: they were read, and may be in memory only."""
+        """Flush a file: what was read from it may be in the page cache only."""
         if not self.dry_run:
             files.sync_file(self.directory / name)
 
     def settle(self) -> None:
-        """Make the names that went durable."""
+        """Make the names that were created and removed durable."""
         if self._unsynced:
             files.sync_directory(self.directory)
             self._unsynced = False
@@ -157,14 +162,14 @@ def cut(path: Path, size: int) -> None:
         appender.close()
 
 
-# Producer states while a log is recovered: from the newest sound snapshot, and the batches behind it.
+# Producer states of a log that is recovered: from the newest sound snapshot, and the batches behind it.
 #
-# Kafka's ``ProducerStateManager`` as far as a start needs it. A snapshot that does not read is taken away and
-# the one before it is used; without any, the log is gone through from its start.
+# Kafka's ``ProducerStateManager`` as far as a start needs it. A snapshot that is not sound is removed and the
+# one before it is used; without any, the log is read from its start.
 
 
 class ProducerHistory:
-    """The states at offsets of one log. ``snapshots`` are the offsets that have a snapshot file."""
+    """The producer states at offsets of one log. ``snapshots``: the offsets that have a snapshot file."""
 
     def __init__(
         self, changes: Changes, snapshots: Iterable[int], *, log_start: int, now_ms: int, expiration_ms: int
@@ -176,10 +181,8 @@ class ProducerHistory:
         self._expiration_ms = expiration_ms
 
     def newest(self, upto: int) -> tuple[int, ProducerStates]:
-        """The newest sound snapshot's offset, at most ``upto``, and its state.
-
-        (log start, nobody) without one.
-        """
+        """The newest sound snapshot at or below offset ``upto``: its offset, and its producers that have not
+        expired. Without one: the log start, and no producer."""
         for offset in sorted(self.snapshots, reverse=True):
             if not self._log_start <= offset <= upto:
                 continue
@@ -195,9 +198,10 @@ class ProducerHistory:
         return self._log_start, ProducerStates()
 
     def at(self, offset: int, segments: Sequence[Segment], take: Sequence[int] = ()) -> ProducerStates:
-        """The state as of ``offset``; snapshots are taken on the way at the bases in ``take``.
+        """The states as of ``offset``; snapshots are written on the way at the base offsets in ``take``.
 
-        Raises OSError. Checksums are not looked at: what lies below is taken as it is, as far as it reads.
+        Checksums are not checked: batches below ``offset`` count as they are, as far as they can be read.
+        Raises OSError.
         """
         start, states = self.newest(offset)
         ends = [*(segment.base_offset for segment in segments[1:]), start + 1]
@@ -214,7 +218,8 @@ class ProducerHistory:
             try:
                 for window in windows(reader, verify=False):
                     bases = window.batches["base_offset"]
-                    # A batch in which the log starts counts whole, as where a broker reads from its start.
+                    # A batch in which the log starts counts as a whole, as in
+                    # ``UnifiedLog.rebuildProducerState``.
                     mine = (window.batches["last_offset"] >= start) & (bases < end)
                     fold(states, window.batches[mine], window.data)
                     if int(bases[-1]) >= end:
@@ -223,18 +228,19 @@ class ProducerHistory:
                 return
 
     def take(self, offset: int, states: ProducerStates) -> None:
-        """Write a snapshot, durably; none at the log's start, where nobody is known."""
+        """Write a snapshot, durably; at the log's start only if a producer is known there."""
         if offset > self._log_start or (offset == self._log_start and len(states)):
             self._changes.write(segment_file(offset, SNAPSHOT), states.snapshot())
             self.snapshots.add(offset)
 
     def remove(self, offset: int) -> None:
-        """Take a snapshot away."""
+        """Remove a snapshot."""
         self.snapshots.discard(offset)
         self._changes.remove(segment_file(offset, SNAPSHOT))
 
     def tidy(self, bases: set[int], end_offset: int) -> None:
-        """Take away what no start will read: outside the log, or of no segment unless it is the newest."""
+        """Remove snapshots that no start reads: outside the log, or at no segment's base unless it is the
+        newest (``ProducerStateManager.removeStraySnapshots``)."""
         strays = self.snapshots - bases
         newest = max((offset for offset in strays if offset <= end_offset), default=-1)
         for offset in sorted(self.snapshots):
@@ -244,47 +250,44 @@ class ProducerHistory:
                 self.remove(offset)
 
 
-# What is done before segments are looked at.
+# The steps before segments are read: swaps, segments that are too wide, strays.
 
 _FINISHED = "finished the swap of "
 _REMOVED = "removed "
 
 
-def finish_swap(
-    directory: Path, *, owned: bool, dry_run: bool
-) -> tuple[dict[str, files.FileStat], list[str], list[str]]:
-    """The directory's files once no swap is under way; the segments that one was finished for, what went.
+def finish_swap(changes: Changes) -> list[str]:
+    """Finish an interrupted swap; the names of the new segments' logs.
 
-    ``owned`` as ``partition_files`` has it. Raises UnsafeFileError, CorruptRecordError, OSError.
+    Raises UnsafeFileError, CorruptRecordError, OSError.
     """
-    names = partition_files(directory, owned=owned)
-    left = [name for name in names if name.endswith((CLEANED, SWAP, DELETED)) and parse_segment_file(name)]
+    suffixes = (CLEANED, SWAP, DELETED)
+    left = [name for name in changes.names if name.endswith(suffixes) and parse_segment_file(name)]
     if not left:
-        return names, [], []
-    if dry_run:
-        swaps = [name.removesuffix(SWAP) for name in left if name.endswith(f".log{SWAP}")]
-        return names, sorted(swaps), sorted(name for name in left if not name.endswith(SWAP))
-    done = finish_replacement(directory)
-    finished = [line.removeprefix(_FINISHED) for line in done if line.startswith(_FINISHED)]
-    removed = [line.removeprefix(_REMOVED) for line in done if line.startswith(_REMOVED)]
-    return files.list_files(directory), finished, removed
+        return []
+    if changes.dry_run:
+        finished = sorted(name.removesuffix(SWAP) for name in left if name.endswith(f".log{SWAP}"))
+        removed = sorted(name for name in left if not name.endswith(SWAP))
+    else:
+        done = finish_replacement(changes.directory)
+        finished = [line.removeprefix(_FINISHED) for line in done if line.startswith(_FINISHED)]
+        removed = [line.removeprefix(_REMOVED) for line in done if line.startswith(_REMOVED)]
+        changes.names = files.list_files(changes.directory)
+    changes.removed += removed
+    changes.any |= bool(finished or removed)
+    return finished
 
 
-def split_too_wide(
-    directory: Path,
-    names: dict[str, files.FileStat],
-    config: LogConfig,
-    *,
-    everywhere: bool,
-    dry_run: bool,
-) -> tuple[dict[str, files.FileStat], dict[int, list[int]]]:
-    """Split closed segments whose offsets no index can tell; the files then, and {base: bases it became}.
+def split_too_wide(changes: Changes, config: LogConfig, *, everywhere: bool) -> dict[int, list[int]]:
+    """Split closed segments with offsets of 2³¹ and more above their base: {base: its parts' bases}.
 
-    Brokers before 1.1 left such. With ``everywhere`` they are looked for by their headers, else only where an
-    index makes no sense. One that is damaged is left to the scan. A dry run names no new bases.
+    Brokers before 1.1 wrote such, and no index entry can name those offsets. With ``everywhere`` the headers
+    of all candidates are read, else only those of a segment with an impossible index. A damaged one is left
+    to the scan. A dry run returns no new bases.
     """
-    done: dict[int, list[int]] = {}
-    for segment, following in itertools.pairwise(segments_among(directory, names)):
+    split: dict[int, list[int]] = {}
+    names, interval, size = changes.names, config.index_interval_bytes, config.segment_index_bytes
+    for segment, following in itertools.pairwise(segments_among(changes.directory, names)):
         limit = segment.base_offset + LARGEST_RELATIVE_OFFSET + 1
         if not could_overflow(segment, following):
             continue
@@ -292,16 +295,18 @@ def split_too_wide(
             continue
         with contextlib.suppress(CorruptRecordError):
             if overflowed([segment, following]):
-                interval, size = config.index_interval_bytes, config.segment_index_bytes
-                done[segment.base_offset] = []
-                if not dry_run:
-                    bases = split_overflowed(directory, segment, interval=interval, index_bytes=size)
-                    done[segment.base_offset] = bases
-    return (files.list_files(directory) if done and not dry_run else names), done
+                bases = []
+                if not changes.dry_run:
+                    bases = split_overflowed(changes.directory, segment, interval=interval, index_bytes=size)
+                split[segment.base_offset] = bases
+    if split:
+        changes.any = True
+        changes.names = names if changes.dry_run else files.list_files(changes.directory)
+    return split
 
 
 def remove_strays(changes: Changes, segments: list[Segment]) -> set[int]:
-    """Take away indexes without a log and files that were being written; the offsets of snapshots."""
+    """Remove indexes without a log and files that were being written; returns the snapshots' offsets."""
     bases = {segment.base_offset for segment in segments}
     snapshots = set()
     for name in list(changes.names):
@@ -327,10 +332,10 @@ def remove_strays(changes: Changes, segments: list[Segment]) -> set[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """A partition directory in order, and what it took.
+    """A recovered partition directory, and what recovery did to it.
 
-    ``producers`` are known at ``log_end_offset``. ``damage``: bad batches below the recovery point, which
-    stay. ``notes``: what is odd, in words. ``changed``: was anything done to the directory?
+    ``producers`` are those at ``log_end_offset``. ``damage``: bad batches below the recovery point, which are
+    left as they are. ``notes``: what a person should know. ``changed``: recovery changed a file.
     """
 
     directory: Path
@@ -360,17 +365,17 @@ def recover_partition(
     owned: bool = True,
     dry_run: bool = False,
 ) -> Recovered:
-    """Bring one partition directory into order.
+    """Recover one partition directory.
 
     ``clean``: it was stopped cleanly. ``recovery_point`` and ``log_start`` are the checkpoints' entries, 0
-    without one. ``check``: read what lies below the recovery point too, and report what is wrong in it.
-    ``owned``: its files must be the directory owner's. ``dry_run``: change nothing. Raises CorruptRecordError
-    for a log that cannot be served, UnsafeFileError for one with a file that is no file of its own, OSError.
+    without one. ``check``: read the segments below the recovery point too, and report damage in them.
+    ``owned``: its files must belong to the directory's owner. ``dry_run``: change nothing. Raises
+    CorruptRecordError for a log that cannot be served, UnsafeFileError for a link, a device or another user's
+    file among its files, OSError.
     """
-    names, finished, removed = finish_swap(directory, owned=owned, dry_run=dry_run)
-    everywhere = check or not clean
-    names, split = split_too_wide(directory, names, config, everywhere=everywhere, dry_run=dry_run)
-    changes = Changes(directory, names, dry_run=dry_run)
+    changes = Changes(directory, partition_files(directory, owned=owned), dry_run=dry_run)
+    finished = finish_swap(changes)
+    split = split_too_wide(changes, config, everywhere=check or not clean)
     recovery = _Recovery(changes, clean=clean, log_start=log_start, config=config, now_ms=now_ms)
     recovery.note_split(split)
     end = recovery.run(recovery_point, check=check)
@@ -384,10 +389,10 @@ def recover_partition(
         truncated_bytes=changes.truncated_bytes,
         rebuilt_indexes=tuple(recovery.rebuilt),
         finished_swaps=tuple(finished),
-        removed_files=(*removed, *changes.removed),
+        removed_files=tuple(changes.removed),
         damage=tuple(recovery.damage),
         notes=tuple(recovery.notes),
-        changed=bool(finished or removed or split) or changes.any,
+        changed=changes.any,
     )
 
 
@@ -410,7 +415,7 @@ class _Recovery:
         self.notes: list[str] = []
         self._epochs = self._load_epochs()
         self._too_wide: set[int] = set()
-        self._distrusts_transactions = False
+        self._indexes_contradict_markers = False
         self._seen_epochs: list[tuple[int, int]] = []
         self._last_epoch = -1
         self._history = ProducerHistory(
@@ -422,7 +427,7 @@ class _Recovery:
         )
 
     def note_split(self, split: Mapping[int, Sequence[int]]) -> None:
-        """Say which segments were split; in a dry run they are read as they lie."""
+        """Note the segments that were split; in a dry run they are read as they are."""
         for base, new in split.items():
             log = segment_file(base, "log")
             what = f"was split: {', '.join(map(str, new))}" if new else "is to be split"
@@ -431,28 +436,31 @@ class _Recovery:
                 self._too_wide.add(base)
 
     def run(self, recovery_point: int, *, check: bool) -> int:
-        """Do it; the log's end offset."""
-        self._distrusts_transactions = check and contradict_markers(self.segments)
+        """Recover the log; returns its end offset."""
+        self._indexes_contradict_markers = check and contradict_markers(self.segments)
         end = self._tail_end() if self._clean else None
+        # ``first``: the number of the segment from which on everything is scanned. A clean stop flushed all,
+        # so that an unsound tail concerns the active segment alone.
         first = len(self.segments)
         if end is None:
             holding = segment_holding(self.segments, recovery_point)
             first = len(self.segments) - 1 if self._clean else max(holding, 0)
-        looked_at = end is not None and not check  # the active segment was, by its tail
-        for number in range(min(first, len(self.segments) - looked_at)):
-            self._look_at(number, check=check)
+        tail_checked = end is not None and not check  # the active segment's indexes were, too
+        for number in range(min(first, len(self.segments) - tail_checked)):
+            self._check_durable(number, check=check)
         if end is None and self.segments:
             end = self._scan_from(first)
         elif end is not None:
             self._load_producers(end)
+        # As in Kafka's ``LogLoader``: nothing is left that readers may see.
         if end is None or end < self._checkpointed_start:
             return self._start_empty()
         self._history.tidy({segment.base_offset for segment in self.segments}, end)
-        self._settle_epochs(end)
+        self._write_epochs(end)
         self._changes.settle()
         return end
 
-    # What is there
+    # The state before
 
     def _load_epochs(self) -> LeaderEpochs | None:
         try:
@@ -461,7 +469,7 @@ class _Recovery:
             return None
 
     def _limit(self, number: int) -> int:
-        """No offset of a segment is as high."""
+        """An offset that is above all of a segment's."""
         base = self.segments[number].base_offset
         most = base + LARGEST_RELATIVE_OFFSET + 1
         if number + 1 == len(self.segments):
@@ -481,7 +489,8 @@ class _Recovery:
 
     # Below the recovery point
 
-    def _look_at(self, number: int, *, check: bool) -> None:
+    def _check_durable(self, number: int, *, check: bool) -> None:
+        """Check a segment below the recovery point: its indexes, and with ``check`` its batches."""
         segment, names = self.segments[number], self._changes.names
         every_entry = check or not self._clean
         failing = impossible_indexes(segment, self._limit(number), names, every_entry=every_entry)
@@ -490,7 +499,7 @@ class _Recovery:
         scan = self._scan(number, self._history.at(segment.base_offset, self.segments), keep_going=True)
         self.damage += scan.skipped if scan.damage is None else (*scan.skipped, scan.damage)
         if check and scan.damage is None:
-            failing += wrong_indexes(segment, names, scan.aborted, exactly=self._distrusts_transactions)
+            failing += wrong_indexes(segment, names, scan.aborted, exactly=self._indexes_contradict_markers)
         if failing:
             self._write_indexes(segment, scan, failing)
         if check:
@@ -510,14 +519,15 @@ class _Recovery:
                 )
 
     def _scan(self, number: int, states: ProducerStates, *, keep_going: bool = False) -> SegmentScan:
-        segment, limit = self.segments[number], self._limit(number)
-        return scan_segment(segment, states, self._config, limit_offset=limit, keep_going=keep_going)
+        limit = self._limit(number)
+        scan = SegmentScan(self.segments[number], self._config, limit_offset=limit, keep_going=keep_going)
+        scan.run(states)
+        return scan
 
     def _write_indexes(
         self, segment: Segment, scan: SegmentScan, failing: Sequence[str] | None = None
     ) -> None:
-        """Write a scanned segment's indexes: those that are ``failing``, and one that is missing; None:
-        all."""
+        """Write a scanned segment's indexes: those ``failing`` and those that are missing; None: all."""
         indexes = scan.indexes.finish()
         built = {
             "index": indexes.offset_index,
@@ -531,13 +541,14 @@ class _Recovery:
                 continue
             if failing is not None and known and name not in failing:
                 continue
+            # A dry run did not split a segment that is too wide: no index of it can be right.
             wrong = kind != "txnindex" and segment.base_offset in self._too_wide
             if wrong or name in (failing or ()) or not (known and self._was_of(name, kind, data)):
                 self.rebuilt.append(name)
             self._changes.write(name, data)
 
     def _was_of(self, name: str, kind: str, data: bytes) -> bool:
-        """Was an index the right one, but for zeros at its end, or entries that are to come or to go?"""
+        """Was an index right, but for preallocated zeros, or for entries that its end has or lacks?"""
         before = files.read_bytes(self._changes.directory / name)
         whole = len(before) % ENTRY_OF_KIND[kind].itemsize == 0
         return whole and (data.startswith(before.rstrip(b"\0")) or before.startswith(data))
@@ -545,7 +556,7 @@ class _Recovery:
     # From the recovery point on
 
     def _scan_from(self, first: int) -> int:
-        """Scan the segments from number ``first`` on, cut at the first damage; the end offset."""
+        """Scan the segments from number ``first`` on and cut the log at the first damage; its end offset."""
         bases = [segment.base_offset for segment in self.segments]
         self.states = self._history.at(bases[first], self.segments, take=bases[-2:])
         if bases[first] not in self._history.snapshots:
@@ -556,9 +567,10 @@ class _Recovery:
             if number > first:
                 self._history.take(segment.base_offset, self.states)
             scan = self._scan(number, self.states)
-            self._see_epochs(scan.epochs)
+            self._note_epochs(scan.epochs)
             end = scan.next_offset
             if scan.damage is None:
+                # After a killed process the page cache has bytes that the disk may not have.
                 self._changes.sync(segment_file(segment.base_offset, "log"))
             else:
                 self._cut(number, scan)
@@ -570,7 +582,8 @@ class _Recovery:
         return end
 
     def _cut(self, number: int, scan: SegmentScan) -> None:
-        """End the log at a damage: later segments go first, so that a crash leaves the damage to be found."""
+        """End the log at a damage. Later segments are removed first: after a crash in between, the next start
+        finds the damage again and removes the rest."""
         assert scan.damage is not None
         self.notes.append(f"cut at {scan.damage}")
         later = [segment.base_offset for segment in self.segments[number + 1 :]]
@@ -579,8 +592,8 @@ class _Recovery:
         del self.segments[number + 1 :]
         self._changes.truncate_log(segment_file(self.segments[number].base_offset, "log"), scan.size)
 
-    def _see_epochs(self, epochs: Sequence[tuple[int, int]]) -> None:
-        """Epochs that are news, as a leader's ``leader-epoch-checkpoint`` would have them."""
+    def _note_epochs(self, epochs: Sequence[tuple[int, int]]) -> None:
+        """Collect the leader epochs that ``leader-epoch-checkpoint`` lacks; note those that go back."""
         known = self._epochs.latest_epoch if self._epochs is not None else None
         for epoch, base in epochs:
             latest = self._seen_epochs[-1][0] if self._seen_epochs else known
@@ -592,10 +605,11 @@ class _Recovery:
                 )
             self._last_epoch = epoch
 
-    # The end of it
+    # Producers and epochs at the log's end
 
     def _load_producers(self, end: int) -> None:
-        """After a clean stop: from the snapshot at the end; without any snapshot, nobody, as Kafka has it."""
+        """After a clean stop: from the snapshot at the end. Without any snapshot no producer is known, as in
+        Kafka (``UnifiedLog.rebuildProducerState``): the log was written before there were snapshots."""
         bases = [segment.base_offset for segment in self.segments]
         if not self._history.snapshots:
             for offset in (*bases[-2:], end):
@@ -605,7 +619,7 @@ class _Recovery:
         if end not in self._history.snapshots:
             self._history.take(end, self.states)
 
-    def _settle_epochs(self, end: int) -> None:
+    def _write_epochs(self, end: int) -> None:
         if self._epochs is None:
             self._changes.remove(LEADER_EPOCH_CHECKPOINT)
             self._changes.settle()
@@ -616,12 +630,13 @@ class _Recovery:
         before = self._epochs.entries
         for epoch, base in self._seen_epochs:
             self._epochs.assign(epoch, base)
-        self._epochs.truncate_from_start(self.log_start)  # first: what is moved to an empty log's end goes
+        # The start first: an epoch that it moves to the end of an empty log is removed with the end.
+        self._epochs.truncate_from_start(self.log_start)
         self._epochs.truncate_from_end(end)
         self._changes.any |= self._epochs.entries != before
 
     def _start_empty(self) -> int:
-        """There is no segment, or the log ends below its start: one empty segment at the start."""
+        """Make the log one empty segment at its start: it had none, or ended below its start."""
         if self.segments:
             self.notes.append(f"ended below its start {self._checkpointed_start}: starts empty there")
         self._changes.remove_segments([segment.base_offset for segment in self.segments])
@@ -632,5 +647,5 @@ class _Recovery:
             self._changes.create(segment_file(self.log_start, kind))
         self._changes.settle()
         self.states = ProducerStates()
-        self._settle_epochs(self.log_start)
+        self._write_epochs(self.log_start)
         return self.log_start

@@ -1,4 +1,4 @@
-"""One segment, as a start reads it: how far its log is sound, and whether its indexes can be of it.
+"""Reads one segment at a start: how far its log is sound, and whether its indexes can be right.
 
 Kafka's ``LogSegment.recover`` and ``sanityCheck``. Damage (an impossible length or magic byte, a checksum
 that does not match, a batch that goes on beyond the file) is where a crash may have cut a write: it ends the
@@ -12,7 +12,6 @@ entries, so that the bytes read are bounded.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,7 @@ from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.base.records.checksum import first_bad_checksum
 from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory, Int64
 from siltstone.base.records.scan import ScanEnd, scan_batches
+from siltstone.log.index_checks import Finding, NamedFile, differs_from_log, entries_before_base, entries_until_damage, finding_of
 from siltstone.log.indexes import (
     ENTRY_OF_KIND,
     ENTRY_STRUCTS,
@@ -44,7 +44,7 @@ from siltstone.log.segments import Segment, Window, windows
 from siltstone.log.transactions import Aborted, TransactionScan, carried_by_group, transaction_indexes
 
 _TAIL = 64 << 10
-"""Bytes at a segment's end that are read again after a clean stop; more up to the next index entry."""
+"""Bytes at a segment's end that are read after a clean stop, and those up to the index entry before them."""
 _TAIL_ENTRIES = 64
 _LARGEST_TAIL = 16 << 20
 UNWRITTEN = "the first bytes of its base offset were never written"
@@ -57,7 +57,8 @@ Names = Mapping[str, files.FileStat]
 
 
 def fold(states: ProducerStates, batches: Directory, data: Bytes, path: str = "") -> list[AbortedEntry]:
-    """Take batches of ``data`` into ``states``, as far as they matter; the transactions that they aborted.
+    """Add batches of ``data`` to ``states``, as far as they matter; returns the transactions that they
+    aborted.
 
     Raises CorruptRecordError for a marker that makes no sense.
     """
@@ -69,8 +70,8 @@ def fold(states: ProducerStates, batches: Directory, data: Bytes, path: str = ""
 def rows_that_matter(batches: Directory) -> Int64:
     """Rows that change a producer's state: of a run of one producer's like batches the first and the last.
 
-    What lies between them is overwritten by the last, and opens no transaction that the first did not.
-    Ascending; markers are all among them.
+    The last one overwrites what those in between set, and they open no transaction that the first has not
+    opened. Ascending; all markers are among them.
     """
     rows = np.flatnonzero(batches["producer_id"] >= 0)
     if len(rows) < 3:
@@ -90,37 +91,41 @@ def rows_that_matter(batches: Directory) -> Int64:
     return np.sort(sorted_rows[starts[:-1] | starts[1:]])
 
 
-@dataclass(slots=True, kw_only=True)
 class SegmentScan:
-    """A segment's scan: ``size`` bytes are sound so far, the next record gets ``next_offset``.
+    """A scan of a segment's log: ``run`` it once. ``size`` bytes are sound, the next record gets
+    ``next_offset``.
 
     ``damage``: what ended the scan, None at a clean end. ``skipped``: batches with bad checksums that were
     passed over. ``gaps``: offsets before which some are missing inside the segment. ``aborted``: the
     transactions that were aborted in it. ``epochs``: leader epochs and the offsets at which they begin.
     """
 
-    segment: Segment
-    limit_offset: int
-    keep_going: bool
-    indexes: IndexBuilder
-    next_offset: int
-    size: int = 0
-    gaps: int = 0
-    damage: Finding | None = None
-    skipped: list[Finding] = field(default_factory=list)
-    aborted: list[AbortedEntry] = field(default_factory=list)
-    epochs: list[tuple[int, int]] = field(default_factory=list)
+    def __init__(
+        self, segment: Segment, config: LogConfig, *, limit_offset: int, keep_going: bool = False
+    ) -> None:
+        """``limit_offset``: no offset is as high. ``keep_going``: bad checksums are noted and passed over."""
+        base, interval = segment.base_offset, config.index_interval_bytes
+        self.indexes = IndexBuilder(base, interval, config.segment_index_bytes)
+        self.size, self.next_offset, self.gaps = 0, base, 0
+        self.damage: Finding | None = None
+        self.skipped: list[Finding] = []
+        self.aborted: list[AbortedEntry] = []
+        self.epochs: list[tuple[int, int]] = []
+        self._segment, self._limit, self._keep_going = segment, limit_offset, keep_going
 
     def run(self, states: ProducerStates) -> None:
-        """Read the segment; its producers are folded into ``states``."""
+        """Read the log up to its end or its first damage; its producers are folded into ``states``.
+
+        Raises CorruptRecordError where offsets go back or cannot belong to the segment, OSError.
+        """
         for window in self._sound():
-            batches = window.batches if self.keep_going else self._before_unwritten(window)
+            batches = window.batches if self._keep_going else self._before_unwritten(window)
             if not len(batches):
                 return
             self._refuse_disorder(batches, window.origin)
             self.indexes.add_directory(batches)
             try:
-                self.aborted += fold(states, batches, window.data, self.segment.path)
+                self.aborted += fold(states, batches, window.data, self._segment.path)
             except CorruptRecordError as error:
                 position = window.origin + error.position
                 raise CorruptRecordError(error.path, position, error.reason) from None
@@ -133,8 +138,8 @@ class SegmentScan:
                 return
 
     def _sound(self) -> Iterator[Window]:
-        """Runs of batches with good checksums; what ends them, or is passed over, is noted."""
-        path = self.segment.path
+        """Runs of batches with good checksums; notes what ends them in ``damage``, or in ``skipped``."""
+        path = self._segment.path
         with files.Reader(path) as reader:
             unchecked = windows(reader, verify=False)
             while True:
@@ -151,7 +156,7 @@ class SegmentScan:
                         yield Window(data=window.data, batches=rest[:bad], origin=window.origin)
                     position = window.origin + int(rest["position"][bad])
                     damage = Finding(path=path, position=position, reason=BAD_CHECKSUM)
-                    if not self.keep_going:
+                    if not self._keep_going:
                         self.damage = damage
                         return
                     self.skipped.append(damage)
@@ -160,10 +165,11 @@ class SegmentScan:
                     yield Window(data=window.data, batches=rest, origin=window.origin)
 
     def _before_unwritten(self, window: Window) -> Directory:
-        """The batches before the first whose front bytes are zeros, which is damage then.
+        """The batches before the first one whose base offset was not written, which is damage.
 
         No checksum covers the base offset. Where a batch begins in the last bytes of a block, and that block
-        is the only one that never arrived, the offset's own bytes are zeros and all the rest is sound.
+        is the only one that was not written, the first bytes of the offset are zeros and all the rest is
+        sound.
         """
         batches = window.batches
         expected = self._expected(batches)
@@ -175,60 +181,35 @@ class SegmentScan:
         if not any(base == wanted & ((1 << bits) - 1) for bits in range(0, 64, 8)):
             return batches
         position = window.origin + int(batches["position"][row])
-        self.damage = Finding(path=self.segment.path, position=position, reason=UNWRITTEN)
+        self.damage = Finding(path=self._segment.path, position=position, reason=UNWRITTEN)
         return batches[:row]
 
     def _expected(self, batches: Directory) -> Int64:
-        """The offsets behind the batches before each: where each begins, unless there is a gap."""
+        """The offset at which each batch begins unless there is a gap before it: int64[n]."""
         return np.append(np.int64(self.next_offset), batches["last_offset"][:-1] + 1)
 
     def _refuse_disorder(self, batches: Directory, origin: int) -> None:
         bases, lasts, expected = batches["base_offset"], batches["last_offset"], self._expected(batches)
         self.gaps += int(np.count_nonzero(bases != expected))
-        back = np.flatnonzero((bases < expected) | (lasts >= self.limit_offset))
+        back = np.flatnonzero((bases < expected) | (lasts >= self._limit))
         if not len(back):
             return
         row = int(back[0])
         base, last = int(bases[row]), int(lasts[row])
         if base >= expected[row]:
-            reason = f"offset {last} cannot be in this segment, whose offsets end before {self.limit_offset}"
-        elif base < self.segment.base_offset:
-            reason = f"base offset {base} goes back: the segment starts at {self.segment.base_offset}"
+            reason = f"offset {last} cannot be in this segment, whose offsets end before {self._limit}"
+        elif base < self._segment.base_offset:
+            reason = f"base offset {base} goes back: the segment starts at {self._segment.base_offset}"
         else:
             reason = f"base offset {base} goes back: the batch before ends at {int(expected[row]) - 1}"
-        raise CorruptRecordError(self.segment.path, origin + int(batches["position"][row]), reason)
-
-
-def scan_segment(
-    segment: Segment,
-    states: ProducerStates,
-    config: LogConfig,
-    *,
-    limit_offset: int,
-    keep_going: bool = False,
-) -> SegmentScan:
-    """Read a segment's log up to its end or its first damage; its producers are folded into ``states``.
-
-    ``limit_offset``: no offset is as high. With ``keep_going`` a bad checksum is noted and passed over.
-    Raises CorruptRecordError where offsets go back or cannot belong to the segment, OSError.
-    """
-    base = segment.base_offset
-    scan = SegmentScan(
-        segment=segment,
-        limit_offset=limit_offset,
-        keep_going=keep_going,
-        indexes=IndexBuilder(base, config.index_interval_bytes, config.segment_index_bytes),
-        next_offset=base,
-    )
-    scan.run(states)
-    return scan
+        raise CorruptRecordError(self._segment.path, origin + int(batches["position"][row]), reason)
 
 
 def check_tail(segment: Segment) -> int | None:
     """The next offset of a segment whose tail is sound; None where it is not.
 
-    None too where an index entry in the tail points at no batch that it can stand for, or the tail is large:
-    then a scan of the whole segment has to tell. Raises OSError.
+    None too where an index entry in the tail points at no batch that it can be of, or where the tail is
+    large: then the whole segment has to be scanned. Raises OSError.
     """
     if not segment.size:
         return segment.base_offset
@@ -246,18 +227,20 @@ def check_tail(segment: Segment) -> int | None:
         return None
     if lasts[-1] - segment.base_offset > LARGEST_RELATIVE_OFFSET:
         return None
+    # A batch begins at an entry's position, and does not end above its offset: an entry may be of a whole
+    # append of several batches.
     rows = np.searchsorted(batches["position"], entries["position"] - start)
-    stands = rows < len(batches)
+    fits = rows < len(batches)
     rows = np.minimum(rows, len(batches) - 1)
-    stands &= batches["position"][rows] == entries["position"] - start
-    stands &= lasts[rows] <= entries["relative_offset"] + segment.base_offset
-    return int(lasts[-1]) + 1 if stands.all() else None
+    fits &= batches["position"][rows] == entries["position"] - start
+    fits &= lasts[rows] <= entries["relative_offset"] + segment.base_offset
+    return int(lasts[-1]) + 1 if fits.all() else None
 
 
 def _tail_entries(segment: Segment) -> tuple[int, npt.NDArray[np.void]]:
-    """Where the tail of a segment starts, and the offset index's entries that lie in it.
+    """The position at which the tail of a segment starts, and the offset index's entries in it.
 
-    It starts at an entry that leaves ``_TAIL`` bytes to the end, or as near to that as the last entries go.
+    It starts at the last entry with ``_TAIL`` bytes or more behind it, or at the first one that is read.
     """
     width = OFFSET_ENTRY.itemsize
     count = min(segment.offset_index_size // width, _TAIL_ENTRIES)
@@ -271,11 +254,11 @@ def _tail_entries(segment: Segment) -> tuple[int, npt.NDArray[np.void]]:
     return int(entries["position"][first]), entries[first:]
 
 
-# Are a segment's index files there, and can they be of this segment?
+# The indexes of a segment: an index has no checksum, so they are checked by what they say.
 #
-# An index has no checksum. ``impossible_indexes`` asks what a size and the last entry tell, for a start after
-# a clean stop, or all entries; ``wrong_indexes`` holds each entry against the log, and ``contradict_markers``
-# all transaction indexes together. What does not pass is built again.
+# ``impossible_indexes`` checks the size and the last entry, for a start after a clean stop, or all entries;
+# ``wrong_indexes`` compares each entry with the log, and ``contradict_markers`` all transaction indexes with
+# the markers. An index that fails is rebuilt.
 
 
 def impossible_indexes(segment: Segment, limit_offset: int, names: Names, *, every_entry: bool) -> list[str]:
@@ -318,7 +301,7 @@ def _last_is_possible(segment: Segment, kind: str, name: str, size: int, limit_o
 
 
 def _all_are_possible(segment: Segment, kind: str, name: str, limit_offset: int) -> bool:
-    """Do all entries ascend, and lie within the segment?"""
+    """Do all entries ascend, within the segment?"""
     index = _named_index(segment, kind)
     data = files.read_bytes(index.path)
     entries, damage = entries_until_damage(data, index)
@@ -327,15 +310,15 @@ def _all_are_possible(segment: Segment, kind: str, name: str, limit_offset: int)
     return kind != "txnindex" or not (entries["last_offset"] >= limit_offset).any()
 
 
-def _named_index(segment: Segment, kind: str) -> NamedIndex:
+def _named_index(segment: Segment, kind: str) -> NamedFile:
     path = f"{segment.directory}/{segment_file(segment.base_offset, kind)}"
-    return NamedIndex(path=path, kind=kind, base_offset=segment.base_offset, suffix="")
+    return NamedFile(path=path, kind=kind, base_offset=segment.base_offset)
 
 
 def wrong_indexes(
     segment: Segment, names: Names, aborted: Sequence[AbortedEntry], *, exactly: bool
 ) -> list[str]:
-    """The names of a sound segment's indexes that its log does not bear out. Raises OSError.
+    """The names of a sound segment's indexes that say something else than its log. Raises OSError.
 
     ``aborted``: what the log says, as rows of the transaction index. Unless ``exactly``, the index may say
     more: cleaning takes the data of an aborted transaction before its entry.
@@ -364,10 +347,10 @@ def _lists(data: bytes, aborted: Sequence[AbortedEntry]) -> bool:
 
 
 def contradict_markers(segments: Sequence[Segment]) -> bool:
-    """Do the transaction indexes of a log say something that its batches do not bear out?
+    """Do the transaction indexes of a log contradict the markers in it?
 
-    Reads all of the log where there is an entry. Where batches are damaged nothing is said of transactions
-    that go beyond their segment. Raises OSError.
+    Reads the whole log if there is an entry. If batches are damaged, transactions over several segments are
+    not checked. Raises OSError.
     """
     try:
         aborted = Aborted.of(transaction_indexes(segments))
@@ -386,7 +369,7 @@ def contradict_markers(segments: Sequence[Segment]) -> bool:
 
 
 def _transactions_of(segment: Segment, end: int, aborted: Aborted) -> Int64 | None:
-    """How a segment leaves its transactions, None where it is damaged. Raises CorruptFileError."""
+    """The summary of a segment's transactions, None if it is damaged. Raises CorruptFileError."""
     scan = TransactionScan(aborted)
     with files.Reader(segment.path) as reader:
         try:
