@@ -19,26 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-    WriterCommitMessage,
-)
+from pyspark.sql import DataFrame, SparkSession, datasource
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -65,12 +46,12 @@ from siltstone.tables.writing import WriteOptions, WritePlan, abort_plan, commit
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def predicate_of(filters: Sequence[Filter]) -> Predicate:
+def predicate_of(filters: Sequence[datasource.Filter]) -> Predicate:
     """What all filters together leave; those that say nothing about where a row lies are passed over."""
     return functools.reduce(Predicate.__and__, map(_left_by, filters), EVERYTHING)
 
 
-def _left_by(each: Filter) -> Predicate:
+def _left_by(each: datasource.Filter) -> Predicate:
     attribute: tuple[str, ...] = getattr(each, "attribute", ())
     name = attribute[0].lower() if len(attribute) == 1 else ""
     values = _values(each)
@@ -83,36 +64,42 @@ def _left_by(each: Filter) -> Predicate:
     return _between(each, values) if name == "offset" else EVERYTHING
 
 
-def _values(each: Filter) -> frozenset[Any] | None:
+def _values(each: datasource.Filter) -> frozenset[Any] | None:
     """The values that a column can have then, None where that is no list."""
-    if isinstance(each, EqualTo | EqualNullSafe):
+    if isinstance(each, datasource.EqualTo | datasource.EqualNullSafe):
         return frozenset([each.value])
-    return frozenset(each.value) if isinstance(each, In) else None
+    return frozenset(each.value) if isinstance(each, datasource.In) else None
 
 
-def _between(each: Filter, values: frozenset[Any] | None) -> Predicate:
+def _between(each: datasource.Filter, values: frozenset[Any] | None) -> Predicate:
     if values is not None:
         numbers = [value for value in values if isinstance(value, int)]
         return Predicate(low=min(numbers), high=max(numbers) + 1) if numbers else EVERYTHING
     value = getattr(each, "value", None)
     if isinstance(value, int):
-        if isinstance(each, GreaterThan | GreaterThanOrEqual):
-            return Predicate(low=value + isinstance(each, GreaterThan))
-        if isinstance(each, LessThan | LessThanOrEqual):
-            return Predicate(high=value + isinstance(each, LessThanOrEqual))
+        if isinstance(each, datasource.GreaterThan | datasource.GreaterThanOrEqual):
+            return Predicate(low=value + isinstance(each, datasource.GreaterThan))
+        if isinstance(each, datasource.LessThan | datasource.LessThanOrEqual):
+            return Predicate(high=value + isinstance(each, datasource.LessThanOrEqual))
     return EVERYTHING
 
 
-def _from(each: Filter) -> Predicate:
+def _from(each: datasource.Filter) -> Predicate:
     """Only times from which on: a log may hold early records anywhere."""
-    if isinstance(each, GreaterThan | GreaterThanOrEqual | EqualTo | EqualNullSafe):
+    if isinstance(
+        each,
+        datasource.GreaterThan
+        | datasource.GreaterThanOrEqual
+        | datasource.EqualTo
+        | datasource.EqualNullSafe,
+    ):
         value = each.value
         if isinstance(value, datetime) and value.tzinfo is not None:
             return Predicate(from_ms=(value - _EPOCH) // timedelta(milliseconds=1))
     return EVERYTHING
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(datasource.DataSourceReader):
     """Reads a table. Filters are used to read less and are all left for Spark to apply."""
 
     def __init__(self, options: ReadOptions) -> None:
@@ -120,16 +107,16 @@ class BatchReader(DataSourceReader):
         self._predicate = EVERYTHING
         self.pushFilters = _Pushing(self)  # type: ignore[method-assign]
 
-    def _push(self, filters: Sequence[Filter]) -> Iterable[Filter]:
+    def _push(self, filters: Sequence[datasource.Filter]) -> Iterable[datasource.Filter]:
         self._predicate = predicate_of(filters)
         return filters
 
-    def partitions(self) -> list[InputPartition]:
+    def partitions(self) -> list[datasource.InputPartition]:
         """One a split; a split without pieces where there is nothing to read."""
         splits = plan_table(self._options, self._predicate) or [Split(pieces=())]
-        return [InputPartition(split) for split in splits]
+        return [datasource.InputPartition(split) for split in splits]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: datasource.InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one split."""
         pass_over_imports()
         return read_table(partition.value, self._options)
@@ -143,12 +130,12 @@ class _Pushing:
     ``__func__``: this one shows that, since to leave filters to Spark is all that it does in any case.
     """
 
-    __func__: Any = staticmethod(DataSourceReader.pushFilters)
+    __func__: Any = staticmethod(datasource.DataSourceReader.pushFilters)
 
     def __init__(self, reader: BatchReader) -> None:
         self._reader = reader
 
-    def __call__(self, filters: Sequence[Filter]) -> Iterable[Filter]:
+    def __call__(self, filters: Sequence[datasource.Filter]) -> Iterable[datasource.Filter]:
         return self._reader._push(filters)
 
 
@@ -158,7 +145,7 @@ class _Pushing:
 # batch is read, so each is read once by offset (``siltstone.tables.following``).
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the chosen partitions."""
 
     def __init__(self, options: ReadOptions) -> None:
@@ -191,11 +178,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Whatever comes from now on is left for the next run."""
         self._follower.stop_at_ends()
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[datasource.InputPartition]:
         """One a split."""
-        return [InputPartition(each) for each in self._follower.splits(of_data(start), of_data(end))]
+        return [
+            datasource.InputPartition(each) for each in self._follower.splits(of_data(start), of_data(end))
+        ]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: datasource.InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one split."""
         pass_over_imports()
         return read_table(partition.value, self._options)
@@ -208,7 +197,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 @dataclass
-class StagedMessage(WriterCommitMessage):
+class StagedMessage(datasource.WriterCommitMessage):
     """What one task tells the driver; ``query_id``: of a stream."""
 
     staged: StagedFile
@@ -228,32 +217,32 @@ def _stage(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
     return StagedMessage(staged=stage_task(plan, batches, task=task), query_id=query_id)
 
 
-def _staged_of(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFile]:
+def _staged_of(messages: Sequence[datasource.WriterCommitMessage | None]) -> list[StagedFile]:
     """What the tasks that ended have told."""
     return [each.staged for each in messages if isinstance(each, StagedMessage)]
 
 
-class BatchWriter(DataSourceArrowWriter):
+class BatchWriter(datasource.DataSourceArrowWriter):
     """Writes one job's rows."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         _refuse_overwrite(overwrite)
         self._plan = plan_write(options, schema.fieldNames())
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> datasource.WriterCommitMessage:
         """In a task: stage its rows."""
         return _stage(self._plan, iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+    def commit(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
         """On the driver: append all that was staged, once."""
         commit_plan(self._plan, _staged_of(messages))
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
         """On the driver: nothing of it stays."""
         abort_plan(self._plan, _staged_of(messages))
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(datasource.DataSourceStreamArrowWriter):
     """Writes a stream's micro-batches, each once by the stream's id (or ``writeId``) and its number."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
@@ -261,14 +250,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _refuse_overwrite(overwrite)
         self._plan = plan_write(options, self._names, streaming=True)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> datasource.WriterCommitMessage:
         """In a task: stage its rows."""
         return _stage(self._plan, iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def commit(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:
         """On the driver: append all that was staged of this batch, once."""
-        told = [each for each in messages if isinstance(each, StagedMessage)]
-        query_id = next((each.query_id for each in told if each.query_id), None)
+        staged_messages = [each for each in messages if isinstance(each, StagedMessage)]
+        query_id = next((each.query_id for each in staged_messages if each.query_id), None)
         staged = _staged_of(messages)
         if any(each.records for each in staged):
             write_id = self._options.write_id or query_id
@@ -276,7 +265,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 raise UsageError("the stream has no id: give the option writeId")
             commit_plan(self._plan, staged, write_id=write_id, epoch=batchId)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def abort(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:
         """On the driver: what the tasks of this batch have told of goes."""
         with contextlib.suppress(OSError):
             discard_staged(_staged_of(messages))
@@ -287,9 +276,9 @@ _METADATA = "siltstone"
 
 def _keeping(schema: StructType, options: Mapping[str, str]) -> StructType:
     """A catalog table's schema (a ``location`` tells) with its options in the first field's metadata."""
-    given = {name.lower(): text for name, text in options.items()}
-    if "location" in given and schema.fields:
-        schema.fields[0].metadata = {_METADATA: given}
+    lowered = {name.lower(): text for name, text in options.items()}
+    if "location" in lowered and schema.fields:
+        schema.fields[0].metadata = {_METADATA: lowered}
     return schema
 
 
@@ -303,7 +292,7 @@ def _columns(schema: StructType) -> list[tuple[str, DataType]]:
     return [(field.name, field.dataType) for field in schema.fields]
 
 
-class SiltstoneSource(DataSource):
+class SiltstoneSource(datasource.DataSource):
     """Log directories as tables; ``ReadOptions`` says what may be asked for."""
 
     @classmethod
@@ -312,21 +301,20 @@ class SiltstoneSource(DataSource):
         return "siltstone"
 
     def schema(self) -> StructType:
-        """Spark's Kafka source's, of the columns asked for."""
+        """Spark's Kafka source's, of the columns asked for.
+
+        Spark does not say what a schema is for; the error that counts is that of a batch query.
+        """
         try:
             options = ReadOptions.of(self.options)
         except UsageError as error:
-            options = self._stream_options(error)
+            try:
+                options = ReadOptions.of(self.options, streaming=True)
+            except UsageError:
+                raise error from None
         return _keeping(from_arrow_schema(table_schema(options)), self.options)
 
-    def _stream_options(self, error: UsageError) -> ReadOptions:
-        """Spark does not say what a schema is for; the error that counts is that of a batch query."""
-        try:
-            return ReadOptions.of(self.options, streaming=True)
-        except UsageError:
-            raise error from None
-
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> datasource.DataSourceReader:
         """For a batch query. Raises UsageError where somebody gave another schema."""
         options = ReadOptions.of(_kept(schema, self.options))
         own = from_arrow_schema(table_schema(options))
@@ -336,15 +324,15 @@ class SiltstoneSource(DataSource):
             )
         return BatchReader(options)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:
         """For ``readStream``."""
         return StreamReader(ReadOptions.of(_kept(schema, self.options), streaming=True))
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> datasource.DataSourceWriter:
         """For ``df.write``. Raises UsageError, DirectoryLockedError, what looking at a directory raises."""
         return BatchWriter(WriteOptions.of(self.options), schema, overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> datasource.DataSourceStreamWriter:
         """For ``df.writeStream``. Raises as ``writer`` does."""
         return StreamWriter(WriteOptions.of(self.options), schema, overwrite)
 
@@ -367,16 +355,16 @@ def read(
     names or as Python writes them (``min_partitions``), with Python's values: ``True``, ``["key", "value"]``,
     ``{"users": {"0": 5}}``. Wrong ones are Spark's AnalysisException with Siltstone's words in it.
     """
-    given = {_camel(name): _text(value) for name, value in options.items() if value is not None}
+    texts = {
+        re.sub(r"_([a-z])", lambda found: found[1].upper(), name): _text(value)
+        for name, value in options.items()
+        if value is not None
+    }
     if topic is not None:
-        given["subscribe"] = topic
+        texts["subscribe"] = topic
     if as_of is not None:
-        given["asOfOffset" if isinstance(as_of, int) else "asOfTimestamp"] = _text(as_of)
-    return spark.read.format("siltstone").options(**given).load(os.fspath(path))
-
-
-def _camel(name: str) -> str:
-    return re.sub(r"_([a-z])", lambda found: found[1].upper(), name)
+        texts["asOfOffset" if isinstance(as_of, int) else "asOfTimestamp"] = _text(as_of)
+    return spark.read.format("siltstone").options(**texts).load(os.fspath(path))
 
 
 def _text(value: Any) -> str:
