@@ -65,7 +65,7 @@ def staged(directory: Path, name: str) -> bytes:
     """The log that a cleaning in windows of a batch or two stages."""
     work = small_work(directory, name, window_size=400)
     (done,) = InProcessEngine().clean_whole([work])
-    assert done.found.failure is None
+    assert done.extracted.failure is None
     assert done.groups[0].failure is None
     return Path(done.groups[0].staged["log"]).read_bytes()
 

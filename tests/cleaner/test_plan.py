@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from siltstone.base import files
@@ -13,7 +14,7 @@ from siltstone.base.config import LogConfig
 from siltstone.compaction.inplace import plan
 from siltstone.compaction.inplace.plan import CleanableRange, GroupLimits, LagLimits, LogFacts, PlanSegment
 from siltstone.compaction.report import CLEANED, NOT_ELIGIBLE, NOTHING_TO_DO
-from siltstone.compaction.work import keeps_legacy_tombstones
+from siltstone.compaction.work import Rules
 from siltstone.log import retention
 from siltstone.log.checkpoints import read_checkpoint
 from tests.cleaner import logs
@@ -21,6 +22,17 @@ from tests.cleaner.logs import WHERE, one
 
 MINUTE, HOUR = 60_000, 3_600_000
 GIB = 1 << 30
+
+
+def keeps_legacy_tombstones(modified_ms: int, horizon_ms: int) -> bool:
+    rules = Rules(
+        now_ms=0,
+        delete_retention_ms=0,
+        last_offset=0,
+        producers=np.empty((0, 3), np.int64),
+        legacy_horizon_ms=horizon_ms,
+    )
+    return rules.keeps_legacy_tombstones(modified_ms)
 
 
 def segments(*bases: int, size: int = 100) -> list[PlanSegment]:

@@ -41,7 +41,7 @@ def _batches(packed: bool) -> Iterator[bytes]:
 def staged(log: Path, name: str) -> Rewritten:
     """The small log's only group, cleaned in windows of a batch or two."""
     (done,) = InProcessEngine().clean_whole([small_work(log, name, window_size=SMALL_WINDOW)])
-    assert done.found.failure is None
+    assert done.extracted.failure is None
     return done.groups[0]
 
 

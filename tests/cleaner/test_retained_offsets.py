@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from siltstone.base.errors import CheckFailedError
-from siltstone.compaction.engine import read_retained, rewrite_from, write_retained
+from siltstone.compaction.staging import read_retained, rewrite_from, write_retained
 from siltstone.compaction.work import Group, LogWork, Rules, TaskLimits
 from siltstone.log.segments import Segment
 

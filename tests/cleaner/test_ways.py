@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.compaction.engine import InProcessEngine, LogDone
+from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import InPlace
 from siltstone.compaction.inplace.facts import Choices, LogState
 from siltstone.compaction.report import CLEANED
+from siltstone.compaction.staging import LogDone
 from siltstone.compaction.work import LogWork
 from siltstone.log.checkpoints import write_checkpoint
 from siltstone.log.directory import LogDirectory

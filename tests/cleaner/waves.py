@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from siltstone.compaction.engine import InProcessEngine, LogDone, RetainedFile
+from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.inplace.destination import InPlace
 from siltstone.compaction.report import LogResult
-from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.staging import LogDone, RetainedFile, Rewritten
 from siltstone.compaction.work import Group, LogWork
 from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.names import TopicPartition

@@ -150,7 +150,7 @@ def clean_open_log(
         return None
     make_folder(staging)
     done = clean_in_one_go(found.work, "0")
-    assert done.found.failure is None, done.found.failure
+    assert done.extracted.failure is None, done.extracted.failure
     for report in done.groups:
         assert report.failure is None, report.failure
         group = found.work.groups[report.group]

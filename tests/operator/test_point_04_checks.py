@@ -10,10 +10,10 @@ import pytest
 from siltstone.base import files
 from siltstone.commands import clean as app
 from siltstone.compaction import engine as engine_module
-from siltstone.compaction.engine import InProcessEngine, LogDone, RetainedFile
-from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.rewrite import Offsets
+from siltstone.compaction.staging import LogDone, RetainedFile, Rewritten
 from siltstone.compaction.work import Extracted, Group, LogWork
-from siltstone.log.transactions import Carried
 from tests.operator.staged import SMALL_WAVES, Staged, listing, no_leftovers, stage
 
 Change = Callable[[LogDone], None]
@@ -39,7 +39,7 @@ class Tampering(InProcessEngine):
     def rewrite(
         self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
     ) -> list[Rewritten]:
-        wave = LogDone(name=work.name, found=Extracted(), groups=super().rewrite(work, groups, retained))
+        wave = LogDone(name=work.name, extracted=Extracted(), groups=super().rewrite(work, groups, retained))
         self._change(wave)
         return wave.groups
 
@@ -114,34 +114,26 @@ def test_batches_in_another_order(staged: Staged) -> None:
     assert listing(staged.directory) == before
 
 
+def change_retained(
+    monkeypatch: pytest.MonkeyPatch, number: int, change: Callable[[Group, Offsets], Offsets]
+) -> None:
+    """One group's task gets other retained offsets than were merged."""
+    rewrite = engine_module.rewrite_group
+
+    def changed(work: LogWork, group: Group, retained: Offsets, *more: Any) -> Rewritten:
+        return rewrite(work, group, change(group, retained) if group.index == number else retained, *more)
+
+    monkeypatch.setattr(engine_module, "rewrite_group", changed)
+
+
 def lose_a_winner(monkeypatch: pytest.MonkeyPatch) -> None:
     """One offset of one group's retained offsets never reaches the rewriting task."""
-    rewrite = engine_module.rewrite_groups
-
-    def losing(
-        work: LogWork,
-        retained: dict[int, engine_module.Offsets],
-        carried: dict[int, Carried],
-        *more: Any,
-    ) -> list[engine_module.Rewritten]:
-        return rewrite(work, retained | {2: retained[2][1:]}, carried, *more)
-
-    monkeypatch.setattr(engine_module, "rewrite_groups", losing)
+    change_retained(monkeypatch, 2, lambda group, retained: retained[1:])
 
 
 def lose_a_blob(monkeypatch: pytest.MonkeyPatch) -> None:
     """All retained offsets of one group never reach it."""
-    rewrite = engine_module.rewrite_groups
-
-    def losing(
-        work: LogWork,
-        retained: dict[int, engine_module.Offsets],
-        carried: dict[int, Carried],
-        *more: Any,
-    ) -> list[engine_module.Rewritten]:
-        return rewrite(work, {g: w for g, w in retained.items() if g != 2}, carried, *more)
-
-    monkeypatch.setattr(engine_module, "rewrite_groups", losing)
+    change_retained(monkeypatch, 2, lambda group, retained: retained[:0])
 
 
 @pytest.mark.parametrize("loss", [lose_a_winner, lose_a_blob])
@@ -153,19 +145,12 @@ def test_winners_lost_on_their_way(
 
 
 def test_a_winner_that_is_no_record(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
-    rewrite = engine_module.rewrite_groups
+    def inventing(group: Group, retained: Offsets) -> Offsets:
+        odd = retained.copy()
+        odd[0] = group.end_offset - group.base_offset + 5
+        return odd
 
-    def inventing(
-        work: LogWork,
-        retained: dict[int, engine_module.Offsets],
-        carried: dict[int, Carried],
-        *more: Any,
-    ) -> list[engine_module.Rewritten]:
-        odd = retained[0].copy()
-        odd[0] = work.groups[0].end_offset - work.groups[0].base_offset + 5
-        return rewrite(work, retained | {0: odd}, carried, *more)
-
-    monkeypatch.setattr(engine_module, "rewrite_groups", inventing)
+    change_retained(monkeypatch, 0, inventing)
     nothing_swapped(staged, InProcessEngine())
 
 
@@ -174,7 +159,7 @@ def one_winner_more(done: LogDone) -> None:
 
 
 def one_record_more(done: LogDone) -> None:
-    done.found.records += 1
+    done.extracted.records += 1
 
 
 def one_record_less_in_a_group(done: LogDone) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from siltstone.base import files
 from siltstone.commands import clean as app
-from siltstone.compaction.engine import InProcessEngine, LogDone
-from siltstone.compaction.staging import rewrite_group
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.staging import LogDone, rewrite_group
 from siltstone.compaction.work import LogWork
 from tests.operator.staged import Staged, listing, no_leftovers, stage
 

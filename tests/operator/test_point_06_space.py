@@ -10,8 +10,8 @@ import pytest
 from siltstone.base import files
 from siltstone.base.errors import DirectoryRefusedError
 from siltstone.commands import clean as app
-from siltstone.compaction.engine import InProcessEngine, RetainedFile
-from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.staging import RetainedFile, Rewritten
 from siltstone.compaction.work import Group, LogWork
 from tests.operator.staged import (
     Staged,

@@ -15,7 +15,9 @@ from pyspark.sql import SparkSession
 
 from siltstone.spark import daemon
 
-STARTS_A_THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=[9], daemon=True).start()"
+STARTS_A_THREAD = (
+    "import threading, time\nthreading.Thread(target=time.sleep, args=[99], daemon=True).start()"
+)
 NO_PLACE = "import tempfile\ntempfile.tempdir = '/proc/no/such/place'"
 TIMEOUT_S = 60
 

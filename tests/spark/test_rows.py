@@ -6,12 +6,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from siltstone.compaction.broadcast import GroupDone
-from siltstone.compaction.engine import LogDone, RetainedFile
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.ledger.keys import KeysPart
 from siltstone.compaction.ledger.work import Compacted
-from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.staging import LogDone, RetainedFile, Rewritten
 from siltstone.compaction.work import Extracted, LogFailure
 from siltstone.log.transactions import Carried
 from siltstone.spark import rows
@@ -52,8 +50,10 @@ def test_reports() -> None:
         Extracted(records=3),
         Rewritten(group=2, records=9, staged={"log": "/x"}, identity=[1, 2, 3], failure=failure),
         Rewritten(group=2),
-        LogDone(name="a-0", found=Extracted(records=3), retained={3: 4}, groups=[Rewritten(group=2)]),
-        GroupDone(found=Extracted(), met=3, rewritten=Rewritten(group=1, failure=failure)),
+        LogDone(name="a-0", extracted=Extracted(records=3), retained={3: 4}, groups=[Rewritten(group=2)]),
+        LogDone(
+            name="a-0", met=3, groups=[Rewritten(group=1, failure=failure)], files=[RetainedFile(group=1)]
+        ),
         RetainedFile(group=3, carried=Carried(unended=(1, 2)), failure=failure),
         Compacted(retained={3: 4}, keys=[KeysPart(first=0, path="/k", counts=(1, 2), checksums=(3, 4))]),
     ):

@@ -16,10 +16,9 @@ from pyspark.sql import SparkSession
 from siltstone.compaction.engine import Engine, InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.report import CLEANED, FAILED, UNCLEANABLE, LogResult
-from siltstone.spark import broadcast_join as second_pass
+from siltstone.spark import clean as second_pass
 from siltstone.spark import rows
-from siltstone.spark.broadcast_join import dirty_task
-from siltstone.spark.clean import SparkEngine
+from siltstone.spark.clean import SparkEngine, dirty_task
 from tests.cleaner import logs
 from tests.cleaner.logs import NOW, Rec, one
 from tests.cleaner.test_lookup import write

@@ -13,9 +13,8 @@ from cyclopts import Parameter
 from siltstone.base.errors import UsageError
 from siltstone.cli.output import note, plain, refuse_if, write_lines
 from siltstone.log.coordinator_records import Decoder
-from siltstone.log.dump import DumpFile, DumpOptions, Row, dump_file, identify, printable, render
-from siltstone.log.index_checks import Finding, NamedFile
-from siltstone.log.indexes import Finding
+from siltstone.log.dump import DumpOptions, dump_file, identify, printable, render
+from siltstone.log.indexes import Finding, NamedFile
 
 _JSON = Parameter(name="--json", help="Print one JSON object a line; keys and values are base64.")
 

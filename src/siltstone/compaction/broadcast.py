@@ -13,7 +13,7 @@ transactions, whose groups have to know of each other, nor for message sets.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,8 +28,6 @@ from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import (
     CONTROL_BIT,
     TRANSACTIONAL_BIT,
-    Bytes,
-    Directory,
     Flags,
     Int32,
     Int64,
@@ -44,9 +42,19 @@ from siltstone.compaction.keys import (
     slot_of,
     table_for,
 )
-from siltstone.compaction.rewrite import Buffers, Decisions, FilteredRecords, Offsets
-from siltstone.compaction.staging import Rewritten, rewrite_by
-from siltstone.compaction.work import Extracted, Group, InputSplit, LogFailure, LogWork, extract, shares
+from siltstone.compaction.rewrite import Buffers, Decisions, FilteredRecords, RecordFilter
+from siltstone.compaction.staging import LogDone, remove_staged, rewrite_by
+from siltstone.compaction.work import (
+    BatchSlice,
+    Extracted,
+    Group,
+    InputSplit,
+    LogFailure,
+    LogWork,
+    check_keyless,
+    extract,
+    shares,
+)
 
 CLEAN_SHARE = 4
 """A log goes this way when its clean segments have so many times the bytes of the others."""
@@ -182,7 +190,7 @@ class Lookup:
         return won, met
 
 
-class OffsetMapFilter:
+class OffsetMapFilter(RecordFilter):
     """Filters the records of one group by looking up their keys as the group is rewritten.
 
     ``transactional``: it met a batch of a transaction, or a marker, and gave up.
@@ -191,33 +199,17 @@ class OffsetMapFilter:
     def __init__(self, lookup: Lookup, base_offset: int) -> None:
         self._lookup = lookup
         self._base_offset = base_offset
-        self._retained, self._found = np.empty(0, np.uint32), 0
+        self.retained = self._room = np.empty(0, np.uint32)
         self.transactional = False
         self.met = self.keyless = 0
 
-    @property
-    def retained(self) -> Offsets:
-        """Those that were found; asked for each time that some are read back, so nothing is copied."""
-        return self._retained[: self._found]
-
-    def superseded(self, batches: Directory) -> Flags:
-        """None: each has to be looked up."""
-        return np.zeros(len(batches), np.bool_)
-
-    def of(
-        self,
-        window: Bytes,
-        batches: Directory,
-        decisions: Decisions,
-        scratch: Scratch,
-        path: str,
-        origin: int,
-    ) -> FilteredRecords:
+    def of(self, part: BatchSlice, decisions: Decisions, scratch: Scratch) -> FilteredRecords:
         """All records. Raises CorruptRecordError, CheckFailedError."""
-        if (batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)).any():
+        if (part.batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)).any():
             self.transactional = True
-            raise CheckFailedError(f"{path}: has transactions")
+            raise CheckFailedError(f"{part.path}: has transactions")
         limit = self._lookup.batch_limit
+        window, batches, path, origin = part
         columns = decode_records(window, batches, scratch, limit=limit, path=path, origin=origin)
         won, met = self._lookup.won(columns)
         self.met += met
@@ -228,28 +220,13 @@ class OffsetMapFilter:
         return FilteredRecords(columns=columns, is_retained=won, met=len(columns), lost=lost, keyless=keyless)
 
     def _add(self, retained: Int64) -> None:
-        end = self._found + len(retained)
-        if end > len(self._retained):
-            grown = np.empty(max(end, 2 * len(self._retained)), np.uint32)
-            grown[: self._found] = self.retained
-            self._retained = grown
-        self._retained[self._found : end] = retained
-        self._found = end
-
-    def refuse_unmet(self, name: str) -> None:
-        """Which keys were met is known when all groups are through: ``check_met``."""
-
-
-@dataclass(slots=True, kw_only=True)
-class GroupDone:
-    """What became of a group: ``met`` keys of the map have their last record in it.
-
-    It is not rewritten where ``found`` has transactions: the log has to go the other way.
-    """
-
-    found: Extracted
-    met: int = 0
-    rewritten: Rewritten | None = None
+        start, end = len(self.retained), len(self.retained) + len(retained)
+        if end > len(self._room):
+            self._room = np.empty(max(end, 2 * len(self._room)), np.uint32)
+            self._room[:start] = self.retained
+        self._room[start:end] = retained
+        # Asked for each time that some are read back: a view, nothing is copied.
+        self.retained = self._room[:end]
 
 
 def pays(work: LogWork, clean_share: float = CLEAN_SHARE) -> bool:
@@ -276,25 +253,43 @@ def dirty_splits(work: LogWork, tasks: int) -> list[list[InputSplit]]:
     return [[replace(split, segment=first + split.segment) for split in run] for run in runs]
 
 
-def dirty_entries(work: LogWork, splits: Sequence[InputSplit], found: Extracted) -> list[EntryBlob]:
-    """The dirty entries of some splits; not to be used when ``found`` has a failure."""
+def dirty_entries(work: LogWork, splits: Sequence[InputSplit], extracted: Extracted) -> list[EntryBlob]:
+    """The dirty entries of some splits; not to be used when ``extracted`` has a failure."""
     capacity = max(1024, work.end - work.first_dirty)
-    return [blob.kept() for blob in extract(work, splits, 1, capacity, found) if blob.dirty]
+    return [blob.kept() for blob in extract(work, splits, 1, capacity, extracted) if blob.dirty]
 
 
-def clean_group(work: LogWork, group: Group, lookup: Lookup, attempt: str) -> GroupDone:
-    """Look up a group's keys, and rewrite it. Never raises: the reports say what is wrong."""
+def clean_group(work: LogWork, group: Group, lookup: Lookup, attempt: str) -> LogDone:
+    """Look up a group's keys, and rewrite it. Never raises: the report says what is wrong.
+
+    Where the group has transactions it is not rewritten: the log has to go the other way.
+    """
     record_filter = OffsetMapFilter(lookup, group.base_offset)
     rewritten = rewrite_by(work, group, record_filter, attempt, buffers=lookup.buffers)
-    if record_filter.transactional:
-        return GroupDone(found=Extracted(transactional=True))
-    found = Extracted(records=rewritten.records, keyless=record_filter.keyless, failure=rewritten.failure)
-    return GroupDone(found=found, met=record_filter.met, rewritten=rewritten)
+    done = LogDone(name=work.name)
+    done.extracted.transactional = record_filter.transactional
+    if not record_filter.transactional:
+        done.extracted.records, done.extracted.keyless = rewritten.records, record_filter.keyless
+        done.extracted.failure = rewritten.failure
+        done.met, done.groups = record_filter.met, [rewritten]
+        done.retained[rewritten.group] = rewritten.retained
+    return done
 
 
-def check_met(work: LogWork, dirty_keys: int, met: int) -> LogFailure | None:
-    """Each dirty key's last record was met once."""
-    if met != dirty_keys:
-        reason = f"{work.name}: {dirty_keys} dirty keys, but the last records of {met} were met"
-        return LogFailure(status="failed", reason=reason)
-    return None
+def looked_up(work: LogWork, dirty_keys: int, groups: Iterable[LogDone]) -> LogDone | None:
+    """What groups that were looked up make of their log, which has so many dirty keys; None where one of them
+    has transactions: what the others have staged goes."""
+    done = LogDone(name=work.name, dirty_keys=dirty_keys)
+    for group in groups:
+        done.add(group)
+    extracted = done.extracted
+    if extracted.transactional and extracted.failure is None:
+        for rewritten in done.groups:
+            remove_staged(rewritten)
+        return None
+    extracted.failure = extracted.failure or check_keyless(work, extracted)
+    if extracted.failure is None and done.met != dirty_keys:
+        reason = f"{work.name}: {dirty_keys} dirty keys, but the last records of {done.met} were met"
+        extracted.failure = LogFailure(status="failed", reason=reason)
+    done.groups.sort(key=lambda rewritten: rewritten.group)
+    return done

@@ -6,148 +6,43 @@ in-process engine calls the pieces one after another; ``siltstone.spark`` spread
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from crc32c import crc32c
 
 from siltstone.base import files
 from siltstone.base.codec_table import CODECS
-from siltstone.base.errors import CheckFailedError
 from siltstone.base.records.build import BatchShape, Spans, build_batch, encode_headers
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.compaction import broadcast
 from siltstone.compaction.keys import MERGE_BYTES, EntryBlob, merge_bucket
-from siltstone.compaction.rewrite import Buffers, Offsets, in_order
-from siltstone.compaction.staging import Rewritten, remove_staged, rewrite_group
+from siltstone.compaction.rewrite import Buffers, Offsets
+from siltstone.compaction.staging import (
+    LogDone,
+    RetainedFile,
+    Rewritten,
+    rewrite_from,
+    rewrite_group,
+    write_retained,
+)
 from siltstone.compaction.work import (
-    Extracted,
     Group,
     InputSplit,
-    LogFailure,
     LogWork,
     Rules,
     TaskLimits,
     carried_between,
     check_keyless,
     extract,
-    failure_of,
-    first_failure,
     retained_by_group,
 )
 from siltstone.log.names import segment_file
 from siltstone.log.segments import list_segments
 from siltstone.log.transactions import NOTHING, Carried
-
-# A group's retained offsets between two jobs: written by the task that gathered them, verified by whoever
-# reads them.
-#
-# ::
-#
-#     BASE.ATTEMPT.retained     uint32, little-endian, ascending: offsets less the group's base
-#
-# There is no header: count and CRC32C are in the task's report. A task writes only a file of its own name,
-# made with O_EXCL. Only the run that wrote it reads it, so it need not be durable. A group without retained
-# offsets has none.
-
-RETAINED_BYTES = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetainedFile:
-    """One group's file: its name in the run's folder ("" without retained offsets), how many, and their
-    CRC32C.
-
-    ``carried``: what the group starts with, of transactions.
-    """
-
-    group: int
-    name: str = ""
-    count: int = 0
-    checksum: int = 0
-    carried: Carried = NOTHING
-    failure: LogFailure | None = None
-
-
-def write_retained(
-    work: LogWork, group: Group, retained: Offsets, attempt: str, carried: Carried = NOTHING
-) -> RetainedFile:
-    """Write a group's retained offsets, in any order, to this attempt's file. Never raises: the report says
-    it."""
-    assert work.staging is not None
-    if not len(retained):
-        return RetainedFile(group=group.index, carried=carried)
-    name = f"{group.base_offset:020d}.{attempt}.retained"
-    path = Path(work.staging) / name
-    try:
-        ascending = in_order(retained, group.end_offset - group.base_offset)
-        data = ascending.astype("<u4", copy=False).view(np.uint8).data
-        with files.Writer(path) as writer:
-            writer.write(data)
-            files.inherit_owner(path)
-        return RetainedFile(
-            group=group.index, name=name, count=len(retained), checksum=crc32c(data), carried=carried
-        )
-    except Exception as error:
-        if not isinstance(error, FileExistsError):
-            with contextlib.suppress(OSError):
-                files.unlink(path)
-        return RetainedFile(group=group.index, failure=failure_of(error))
-
-
-def read_retained(folder: Path, file: RetainedFile) -> Offsets:
-    """The retained offsets again, ascending. Raises CheckFailedError when they are not those that were
-    written."""
-    retained = np.empty(file.count, "<u4")
-    if file.count:
-        with files.Reader(folder / file.name) as reader:
-            got = reader.read_into(retained.view(np.uint8), 0)
-            sound = got == reader.stat.size == retained.nbytes
-        if not sound or crc32c(retained.view(np.uint8).data) != file.checksum:
-            raise CheckFailedError(f"{folder / file.name}: not the retained offsets that were gathered")
-    return retained.astype(np.uint32, copy=False)
-
-
-def rewrite_from(
-    work: LogWork, group: Group, file: RetainedFile, attempt: str, buffers: Buffers | None = None
-) -> Rewritten:
-    """``staging.rewrite_group`` with the retained offsets of a file. Never raises: the report says what is
-    wrong."""
-    assert work.staging is not None and file.group == group.index
-    try:
-        retained = read_retained(Path(work.staging), file)
-    except Exception as error:
-        return Rewritten(group=group.index, failure=failure_of(error))
-    return rewrite_group(work, group, retained, attempt, file.carried, buffers)
-
-
-@dataclass(slots=True, kw_only=True)
-class LogDone:
-    """What an engine did for one log, or for one wave of its groups.
-
-    ``retained`` (by group) and ``dirty_keys`` are the merge's totals over the whole log; ``groups`` are in
-    order; ``files`` are those of the retained offsets where these were gathered; ``seconds`` is what the work
-    itself took, where one task did it all.
-    """
-
-    name: str
-    found: Extracted = field(default_factory=Extracted)
-    groups: list[Rewritten] = field(default_factory=list)
-    files: list[RetainedFile] = field(default_factory=list)
-    retained: dict[int, int] = field(default_factory=dict)
-    dirty_keys: int = 0
-    seconds: float = 0.0
-
-    @property
-    def failure(self) -> LogFailure | None:
-        """The first one."""
-        return first_failure((self.found, *self.files, *self.groups))
-
 
 Progress = Callable[[str, str, int, int], None]
 """Told what goes on: which log, at which stage, how many of how many tasks of that stage are done."""
@@ -227,14 +122,14 @@ class _Merge:
 
     def __init__(self, work: LogWork, runs: Iterable[Sequence[InputSplit]], buckets: int) -> None:
         self._work, self.done = work, LogDone(name=work.name)
-        found, blobs = self.done.found, dict[int, list[EntryBlob]]()
+        extracted, blobs = self.done.extracted, dict[int, list[EntryBlob]]()
         for splits in runs:
-            for blob in extract(work, splits, buckets, entry_capacity(work), found):
+            for blob in extract(work, splits, buckets, entry_capacity(work), extracted):
                 blobs.setdefault(blob.bucket, []).append(blob.kept())
-        self.carried = carried_between(work, found)
-        found.failure = found.failure or check_keyless(work, found)
+        self.carried = carried_between(work, extracted)
+        extracted.failure = extracted.failure or check_keyless(work, extracted)
         parts: dict[int, list[Offsets]] = {}
-        for bucket in sorted(blobs) if found.failure is None else ():
+        for bucket in sorted(blobs) if extracted.failure is None else ():
             merged = merge_bucket(blobs.pop(bucket), bucket, buckets)
             self.done.dirty_keys += merged.dirty_keys
             for group, offsets in retained_by_group(work, merged):
@@ -249,7 +144,7 @@ class _Merge:
 
     def rewritten(self, attempt: str, buffers: Buffers) -> LogDone:
         """All groups rewritten in order, up to the first that fails."""
-        if self.done.found.failure is None:
+        if self.done.extracted.failure is None:
             for group in self._work.groups:
                 retained, carried = self.of(group)
                 self.done.groups.append(rewrite_group(self._work, group, retained, attempt, carried, buffers))
@@ -269,35 +164,15 @@ def clean_by_lookup(
         return None
     done = LogDone(name=work.name)
     splits = [split for run in broadcast.dirty_splits(work, 1) for split in run]
-    entries = broadcast.dirty_entries(work, splits, done.found)
-    if done.found.failure is not None:
+    entries = broadcast.dirty_entries(work, splits, done.extracted)
+    if done.extracted.failure is not None:
         return done
-    if done.found.transactional:
+    if done.extracted.transactional:
         return None
     offset_map = broadcast.OffsetMap.of(entries)
     ready = broadcast.Lookup(work, offset_map, buffers)
     groups = [broadcast.clean_group(work, group, ready, attempt) for group in work.groups]
-    return looked_up(work, len(offset_map), groups)
-
-
-def looked_up(work: LogWork, dirty_keys: int, groups: Iterable[broadcast.GroupDone]) -> LogDone | None:
-    """What groups that were looked up make of their log, which has so many dirty keys; None where one of them
-    has transactions: what the others have staged goes."""
-    done, met = LogDone(name=work.name, dirty_keys=dirty_keys), 0
-    for each in groups:
-        done.found.add(each.found)
-        met += each.met
-        if each.rewritten is not None:
-            done.groups.append(each.rewritten)
-            done.retained[each.rewritten.group] = each.rewritten.retained
-    found = done.found
-    if found.transactional and found.failure is None:
-        for group in done.groups:
-            remove_staged(group)
-        return None
-    found.failure = found.failure or check_keyless(work, found) or broadcast.check_met(work, dirty_keys, met)
-    done.groups.sort(key=lambda group: group.group)
-    return done
+    return broadcast.looked_up(work, len(offset_map), groups)
 
 
 class InProcessEngine:
@@ -323,7 +198,7 @@ class InProcessEngine:
     def gather(self, work: LogWork) -> LogDone:
         """The same, up to the retained offsets."""
         merge = self._merged(work)
-        if merge.done.found.failure is None:
+        if merge.done.extracted.failure is None:
             for group in work.groups:
                 retained, carried = merge.of(group)
                 merge.done.files.append(write_retained(work, group, retained, "0", carried))
@@ -378,7 +253,7 @@ def clean_small_log(directory: Path, whole: Engine, spread: Engine) -> None:
     (done,) = whole.clean_whole([small_work(directory, "whole")])
     (again,) = whole.clean_whole([_second_pass(directory / "twice")])
     for each in (done, again, spread.clean_spread(small_work(directory, "spread"))):
-        assert each.found.failure is None and each.groups[0].failure is None, each
+        assert each.extracted.failure is None and each.groups[0].failure is None, each
 
 
 def _second_pass(directory: Path) -> LogWork:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,11 +20,10 @@ from siltstone.base.errors import EngineError, SiltstoneError
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.inflate import pieces
-from siltstone.base.records.layout import CONTROL_BIT, Bytes, Directory, Flags, Int64, Words, delete_horizons
+from siltstone.base.records.layout import CONTROL_BIT, Directory, Flags, Int64, Words, delete_horizons
 from siltstone.base.records.scan import scan_batches
 from siltstone.compaction import report
-from siltstone.compaction.engine import Engine, LogDone, fits_one_task
+from siltstone.compaction.engine import Engine, fits_one_task
 from siltstone.compaction.inplace import plan
 from siltstone.compaction.inplace.cleaner import WHOLE_LOG_BYTES
 from siltstone.compaction.inplace.facts import (
@@ -38,8 +38,8 @@ from siltstone.compaction.inplace.facts import (
 )
 from siltstone.compaction.keys import hashes_of
 from siltstone.compaction.report import CLEANING_REASONS, LogResult
-from siltstone.compaction.staging import Rewritten
-from siltstone.compaction.work import KEYLESS, Extracted, LogFailure, LogWork, failure_of
+from siltstone.compaction.staging import LogDone, Rewritten
+from siltstone.compaction.work import KEYLESS, Extracted, LogFailure, LogWork, batch_slices, failure_of
 from siltstone.log.directory import Checkpoints
 from siltstone.log.lookup import position_of_offset
 from siltstone.log.producers import load_producers
@@ -50,7 +50,6 @@ from siltstone.log.segments import (
     unchanged,
     windows,
 )
-from siltstone.log.transactions import TransactionScan
 
 # Going through a log's segments for what its explanation tells: counts, bytes, and an entry for each key.
 #
@@ -209,37 +208,18 @@ def _flushed(pending: dict[int, list[Words]]) -> Iterator[tuple[int, Words]]:
 
 def _entries(work: LogWork, number: int, bins: Bins, observed: Observed) -> Iterator[Words]:
     segment, scratch, scan = work.segments[number], Scratch(), work.transactions()
-    keeps = work.keeps_legacy_tombstones(number)
+    limit = work.limits.batch_limit
+    keeps = work.rules.keeps_legacy_tombstones(segment.modified_ms)
     with unchanged(segment) as reader:
         for window in windows(reader, window_size=work.limits.window_size):
-            for part in pieces(window.data, window.batches):
-                batches = window.batches[part]
-                columns = decode_records(
-                    window.data,
-                    batches,
-                    scratch,
-                    limit=work.limits.batch_limit,
-                    path=segment.path,
-                    origin=window.origin,
-                )
+            for data, batches, path, origin in batch_slices(segment.path, window):
+                columns = decode_records(data, batches, scratch, limit=limit, path=path, origin=origin)
                 if not len(columns):
                     continue
-                aborted = _aborted(scan, window.data, batches, columns, segment.path, window.origin)
-                yield _seen(work, batches, columns, aborted, keeps, bins, observed)
+                followed = scan.follow(data, batches, path=path, origin=origin)
+                aborted = np.zeros(len(batches), np.bool_) if followed is None else followed[0]
+                yield _seen(work, batches, columns, aborted[columns.batch], keeps, bins, observed)
     scan.refuse_unmarked(*work.offsets_of(number), segment.path)
-
-
-def _aborted(
-    scan: TransactionScan,
-    window: Bytes,
-    batches: Directory,
-    columns: RecordColumns,
-    path: str,
-    origin: int,
-) -> Flags:
-    followed = scan.follow(window, batches, path=path, origin=origin)
-    none = np.zeros(len(columns), np.bool_)
-    return none if followed is None else followed[0][columns.batch]
 
 
 def _seen(
@@ -559,47 +539,46 @@ def range_of(state: LogState, checkpoints: Checkpoints, choices: Choices) -> Ran
     mark = checkpoints.high_watermark.get(state.where)
     facts = log_facts(state, checkpoints, segments, producers, LONG_MAX if mark is None else mark)
     lag = lag_limits(state.config)
-    found = plan.cleanable_range(facts, lag, choices.now_ms)
-    bounds = [CleaningBound(name="active segment", offset=segments[-1].base_offset)]
-    if mark is not None:
-        bounds.append(CleaningBound(name="high watermark", offset=mark))
-    opened = producers.first_open_transaction()
-    if opened is not None:
-        bounds.append(CleaningBound(name="open transaction", offset=opened))
-    if found.end < min(bound.offset for bound in bounds) and lag.min_ms > 0:
-        bounds.append(CleaningBound(name="min.compaction.lag.ms", offset=found.end))
+    cleanable = plan.cleanable_range(facts, lag, choices.now_ms)
+    bounds = {
+        "active segment": segments[-1].base_offset,
+        "high watermark": mark,
+        "open transaction": producers.first_open_transaction(),
+    }
+    known = {name: offset for name, offset in bounds.items() if offset is not None}
+    if cleanable.end < min(known.values()) and lag.min_ms > 0:
+        known["min.compaction.lag.ms"] = cleanable.end
     return RangeExplained(
         log_start_offset=facts.log_start_offset,
-        first_dirty_offset=found.first_dirty,
-        first_uncleanable_offset=found.end,
+        first_dirty_offset=cleanable.first_dirty,
+        first_uncleanable_offset=cleanable.end,
         log_end_offset=facts.log_end_offset,
-        bounds=sorted(bounds, key=lambda bound: bound.offset),
-        dirty_ratio=found.dirty_ratio,
+        bounds=[
+            CleaningBound(name=name, offset=offset)
+            for name, offset in sorted(known.items(), key=itemgetter(1))
+        ],
+        dirty_ratio=cleanable.dirty_ratio,
         min_dirty_ratio=state.config.number("min.cleanable.dirty.ratio"),
-        overdue_ms=found.delay_ms,
-        cleanable_bytes=found.cleanable_bytes,
+        overdue_ms=cleanable.delay_ms,
+        cleanable_bytes=cleanable.cleanable_bytes,
     )
 
 
 def groups_of(work: LogWork, done: Sequence[Rewritten]) -> list[GroupExplained]:
     """The groups, each with what becomes of it."""
-    found = []
-    for each in sorted(done, key=lambda group: group.group):
-        group = work.groups[each.group]
-        members = work.sources(group)
-        found.append(
-            GroupExplained(
-                base_offset=group.base_offset,
-                end_offset=group.end_offset,
-                segments=len(members),
-                bytes_before=sum(segment.size for segment in members),
-                bytes_after=each.size,
-                records_before=each.records,
-                records_after=each.kept,
-                removed={name: each.removed.counts[name] for name in CLEANING_REASONS},
-            )
+    return [
+        GroupExplained(
+            base_offset=work.groups[new.group].base_offset,
+            end_offset=work.groups[new.group].end_offset,
+            segments=len(work.sources(work.groups[new.group])),
+            bytes_before=sum(segment.size for segment in work.sources(work.groups[new.group])),
+            bytes_after=new.size,
+            records_before=new.records,
+            records_after=new.kept,
+            removed={name: new.removed.counts[name] for name in CLEANING_REASONS},
         )
-    return found
+        for new in sorted(done, key=attrgetter("group"))
+    ]
 
 
 def moments(bins: Bins, observed: Observed) -> list[Moment]:
@@ -678,15 +657,6 @@ class ExplainOptions:
     top: int = TOP
 
 
-@dataclass(slots=True, kw_only=True)
-class _Asked:
-    """A log on its way; ``planned``: what a cleaning would do with it, whether it is eligible or not."""
-
-    state: LogState
-    log: LogExplanation
-    planned: Planned | None = None
-
-
 def explain_logs(
     states: Sequence[LogState],
     options: ExplainOptions,
@@ -699,14 +669,14 @@ def explain_logs(
     """
     strangers = mismatched_topic_ids(states)
     asked = [_begin(state, options, strangers.get(state.where)) for state in states]
-    left = {each.planned.work.name: each for each in asked if each.planned is not None}
+    left = {planned.work.name: (log, planned) for log, planned in asked if planned is not None}
     if left:
-        works = [each.planned.work for each in left.values() if each.planned is not None]
+        works = [planned.work for _, planned in left.values()]
         done = _run_dry(works, engine())
         seen = observer()([(work, bins_of(work)) for work in works], options.top)
-        for name, each in left.items():
-            _finish(each, done[name], seen[name], options)
-    return [each.log for each in asked]
+        for name, (log, planned) in left.items():
+            _finish(log, planned, done[name], seen[name], options)
+    return [log for log, _ in asked]
 
 
 def _run_dry(works: Sequence[LogWork], engine: Engine) -> dict[str, LogDone]:
@@ -725,11 +695,13 @@ def _spread(work: LogWork, engine: Engine) -> LogDone:
     except EngineError as error:
         if error.__cause__ is None:
             raise
-        return LogDone(name=work.name, found=Extracted(failure=failure_of(error)))
+        return LogDone(name=work.name, extracted=Extracted(failure=failure_of(error)))
 
 
-def _begin(state: LogState, options: ExplainOptions, stranger: str | None) -> _Asked:
-    """Plan twice: as it would be done now, and as if it were eligible, which tells what would go."""
+def _begin(
+    state: LogState, options: ExplainOptions, stranger: str | None
+) -> tuple[LogExplanation, Planned | None]:
+    """Plan twice: as it would be done now, and as if the log were eligible, which tells what would go."""
     log = LogExplanation(
         topic=state.where.topic,
         partition=state.where.partition,
@@ -737,35 +709,36 @@ def _begin(state: LogState, options: ExplainOptions, stranger: str | None) -> _A
         status=report.SKIPPED,
         settings={} if state.config is None else state.config.settings(),
     )
-    asked = _Asked(state=state, log=log)
     try:
         if stranger is not None:
-            _stop(log, open_result(state), report.SKIPPED, stranger)
-            return asked
-        checkpoints = state.checkpoints()
-        now = plan_log(state, checkpoints, options.choices, None)
-        result = now.result if isinstance(now, Planned) else now
-        _stop(log, result, WOULD_CLEAN if isinstance(now, Planned) else result.status, result.reason)
+            _take_over(log, open_result(state).stop(report.SKIPPED, stranger))
+            return log, None
+        checkpoints, choices = state.checkpoints(), options.choices
+        now = plan_log(state, checkpoints, choices, None)
+        _take_over(log, now)
         if log.status == report.SKIPPED:
-            return asked
-        forced = plan_log(state, checkpoints, replace(options.choices, force=True, drop_keyless=True), None)
-        log.range = range_of(state, checkpoints, options.choices)
-        asked.planned = forced if isinstance(forced, Planned) else None
+            return log, None
+        forced = plan_log(state, checkpoints, replace(choices, force=True, drop_keyless=True), None)
+        log.range = range_of(state, checkpoints, choices)
+        return log, forced if isinstance(forced, Planned) else None
     except (SiltstoneError, OSError) as error:
         failure = failure_of(error)
         log.status, log.reason = failure.status, failure.reason
-    return asked
+        return log, None
 
 
-def _stop(log: LogExplanation, result: LogResult, status: str, reason: str) -> None:
-    log.status, log.reason = status, "" if status == WOULD_CLEAN else reason
+def _take_over(log: LogExplanation, plan: Planned | LogResult) -> None:
+    result = plan.result if isinstance(plan, Planned) else plan
+    log.status = WOULD_CLEAN if isinstance(plan, Planned) else result.status
     log.segments, log.bytes_before = result.segments_before, result.bytes_before
-    log.notes = list(result.notes)
+    log.reason, log.notes = result.reason, list(result.notes)
 
 
-def _finish(asked: _Asked, done: LogDone, seen: Observed, options: ExplainOptions) -> None:
-    log, planned = asked.log, asked.planned
-    assert planned is not None and asked.state.config is not None
+def _finish(
+    log: LogExplanation, planned: Planned, done: LogDone, seen: Observed, options: ExplainOptions
+) -> None:
+    state = planned.state
+    assert state.config is not None
     failure = done.failure or seen.failure
     if failure is not None:
         log.status, log.reason = failure.status, failure.reason
@@ -781,9 +754,9 @@ def _finish(asked: _Asked, done: LogDone, seen: Observed, options: ExplainOption
         log.status, log.reason = report.FAILED, different
         return
     keyless = log.outcome.records["keyless"]
-    if keyless and not (options.choices.drop_keyless or asked.state.drop_keyless):
+    if keyless and not (options.choices.drop_keyless or state.drop_keyless):
         log.status, log.reason = report.SKIPPED, KEYLESS.format(count=keyless)
-    log.keys.kafka = kafka_needs(asked.state.config, seen.counts["dirty_keys"])
+    log.keys.kafka = kafka_needs(state.config, seen.counts["dirty_keys"])
     log.outcome.tombstones_waiting = [
         Waiting(at_ms=horizon, tombstones=count, bytes=seen.waiting_sizes[horizon])
         for horizon, count in sorted(seen.waiting.items())

@@ -130,13 +130,13 @@ class LogResult:
 
     def to_json(self) -> dict[str, object]:
         """A plain dictionary for ``json``, settings as {key: {value, source}}."""
-        found: dict[str, object] = msgspec.to_builtins(replace(self, settings={}))
-        found["seconds"] = round(self.seconds, 3)
-        found["settings"] = {
+        plain: dict[str, object] = msgspec.to_builtins(replace(self, settings={}))
+        plain["seconds"] = round(self.seconds, 3)
+        plain["settings"] = {
             name: {"value": setting.value, "source": setting.source}
             for name, setting in self.settings.items()
         }
-        return found
+        return plain
 
 
 def failures(results: list[LogResult]) -> list[LogResult]:

@@ -21,7 +21,7 @@ object a record, and a compressed batch is the only thing that costs Python anyt
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +49,7 @@ from siltstone.base.records.layout import (
 )
 from siltstone.base.records.varint import read_varint, read_varlong, varint_size, write_varint
 from siltstone.compaction.report import ABORTED, BY_CLEANING, KEYLESS, MARKERS, SUPERSEDED, TOMBSTONES
-from siltstone.compaction.work import LogWork, Rules
+from siltstone.compaction.work import BatchSlice, LogWork, Rules
 from siltstone.log.transactions import TransactionScan
 
 # The kernels of a rewrite: which records stay, and writing the batches that do.
@@ -246,34 +246,25 @@ class FilteredRecords:
     keyless: int
 
 
-class RecordFilter(Protocol):
-    """Decides which records of one group its keys retain; the group is read in log order."""
+class RecordFilter:
+    """Decides which records of one group its keys retain; the group is read in log order.
 
-    @property
-    def retained(self) -> Offsets:
-        """The offsets retained up to now, less the group's base, ascending."""
-        ...
+    ``retained``: the offsets retained up to now, less the group's base, ascending.
+    """
+
+    retained: Offsets
 
     def superseded(self, batches: Directory) -> Flags:
         """Which batches of magic 2 have no retained record, and none that no key decides on (bool)."""
-        ...
+        return _none(batches)
 
-    def of(
-        self,
-        window: Bytes,
-        batches: Directory,
-        decisions: Decisions,
-        scratch: Scratch,
-        path: str,
-        origin: int,
-    ) -> FilteredRecords:
+    def of(self, part: BatchSlice, decisions: Decisions, scratch: Scratch) -> FilteredRecords:
         """The records of the batches that go by key and of the markers that stay. Raises what is wrong."""
-        ...
+        raise NotImplementedError
 
     def refuse_unmet(self, name: str) -> None:
         """The group is through. Raises CheckFailedError when not every retained offset of log ``name`` was
         met."""
-        ...
 
 
 def in_order(retained: Offsets, span: int) -> Offsets:
@@ -285,13 +276,13 @@ def in_order(retained: Offsets, span: int) -> Offsets:
     if len(retained) and span <= _SPARSE * len(retained) and int(retained.max()) < span:
         is_marked = np.zeros(span, np.bool_)
         is_marked[retained] = True
-        found = np.flatnonzero(is_marked)
-        if len(found) == len(retained):
-            return found.astype(np.uint32)
+        ascending = np.flatnonzero(is_marked)
+        if len(ascending) == len(retained):
+            return ascending.astype(np.uint32)
     return np.sort(retained)
 
 
-class OffsetFilter:
+class OffsetFilter(RecordFilter):
     """``retained``: offsets less ``base_offset``, ascending.
 
     Where no record without a key is to be counted (of a log that is cleaned there is none then), a batch in
@@ -308,22 +299,14 @@ class OffsetFilter:
     def superseded(self, batches: Directory) -> Flags:
         """By their offsets alone."""
         if self._counts_keyless:
-            return np.zeros(len(batches), np.bool_)
+            return _none(batches)
         base, last = batches["base_offset"], batches["last_offset"]
         first = np.searchsorted(self.retained, (base - self._base_offset).astype(np.uint32))
         behind = np.searchsorted(self.retained, (last - self._base_offset).astype(np.uint32), side="right")
         is_data = (batches["attributes"] & CONTROL_BIT) == 0
         return np.asarray((first == behind) & is_data & (last < self._map_end))
 
-    def of(
-        self,
-        window: Bytes,
-        batches: Directory,
-        decisions: Decisions,
-        scratch: Scratch,
-        path: str,
-        origin: int,
-    ) -> FilteredRecords:
+    def of(self, part: BatchSlice, decisions: Decisions, scratch: Scratch) -> FilteredRecords:
         """The retained offsets, and what no key decides on; all others are only counted. Raises
         CorruptRecordError, and CheckFailedError for a retained offset that is no record."""
         rows = np.flatnonzero(decisions < 0)
@@ -333,17 +316,24 @@ class OffsetFilter:
             met=self._met,
             all_from=np.where(decisions[rows] == BY_KEY, self._map_end, 0),
         )
-        found = decode_chosen_records(
-            window, batches, rows, choice, scratch, limit=self._limit, path=path, origin=origin
+        chosen = decode_chosen_records(
+            part.data,
+            part.batches,
+            rows,
+            choice,
+            scratch,
+            limit=self._limit,
+            path=part.path,
+            origin=part.origin,
         )
-        self._met = found.met
-        columns, left_out = found.columns, found.left_out
+        self._met = chosen.met
+        columns, left_out = chosen.columns, chosen.left_out
         return FilteredRecords(
             columns=columns,
             is_retained=np.ones(len(columns), np.bool_),
             met=len(columns) + left_out,
             lost=left_out,
-            keyless=found.keyless,
+            keyless=chosen.keyless,
         )
 
     def refuse_unmet(self, name: str) -> None:
@@ -422,24 +412,18 @@ class Rewriter:
         self.discarded = np.zeros(BY_CLEANING, np.int64)
 
     def rewrite(
-        self,
-        window: Bytes,
-        batches: Directory,
-        *,
-        keeps_legacy_tombstones: bool = True,
-        path: str = "",
-        origin: int = 0,
+        self, part: BatchSlice, *, keeps_legacy_tombstones: bool = True
     ) -> CleanedBatches | PendingBatches:
         """The output for these batches: ``PendingBatches`` where some do not stay as they are.
 
-        Pending bytes stay valid until two more were made; others may be a part of ``window``, or
+        Pending bytes stay valid until two more were made; others may be a part of its window, or
         change with the next one.
 
         They are all of magic 2, or all older; of those tombstones stay where ``keeps_legacy_tombstones`` says
-        so. ``path`` and ``origin`` are for messages. Raises CorruptRecordError for a checksum that does not
-        hold and for records, and CorruptFileError for transactions, that make no sense, and CheckFailedError
-        for a retained offset that is no record.
+        so. Raises CorruptRecordError for a checksum that does not hold and for records, and CorruptFileError
+        for transactions, that make no sense, and CheckFailedError for a retained offset that is no record.
         """
+        window, batches, path, origin = part
         modern = bool(batches["magic"][0] == 2)
         superseded = self._filter.superseded(batches) if modern else _none(batches)
         must_stay = _must_stay(self._rules, batches)
@@ -451,8 +435,8 @@ class Rewriter:
         followed = self._transactions.follow(window, batches, path=path, origin=origin)
         aborted, empty = (_none(batches), _none(batches)) if followed is None else followed
         decisions = _decisions(batches, aborted, empty & passed, superseded)
-        found = self._filter.of(window, batches, decisions, self._scratch, path, origin)
-        columns = found.columns
+        filtered = self._filter.of(part, decisions, self._scratch)
+        columns = filtered.columns
         records = Records(
             data=columns.data,
             batch=columns.batch,
@@ -461,20 +445,20 @@ class Rewriter:
             offset=columns.offset,
             timestamp=columns.timestamp,
             value_size=columns.value_size,
-            is_retained=found.is_retained,
+            is_retained=filtered.is_retained,
         )
         judged = Judgement(np.empty(len(columns), np.bool_), *np.zeros((4, len(batches)), np.int64))
         tombstones = judge(records, expired, decisions, self._rules.map_end, judged)
-        self._count(batches, found, tombstones, decisions, judged)
+        self._count(batches, filtered, tombstones, decisions, judged)
         plan = _decide(self._rules, batches, judged, has_horizon, empty, must_stay)
         if modern:
-            return self._write(window, batches, records, judged, plan)
-        return _convert(batches, columns, judged, plan, path, origin)
+            return self._write(part, records, judged, plan)
+        return _convert(part, columns, judged, plan)
 
     def _count(
         self,
         batches: Directory,
-        found: FilteredRecords,
+        filtered: FilteredRecords,
         tombstones: int,
         decisions: Decisions,
         judged: Judgement,
@@ -483,15 +467,16 @@ class Rewriter:
         whole = {reason: int(batches["count"][decisions == reason].sum()) for reason in WHOLE_BATCH}
         for reason, count in whole.items():
             self.discarded[reason] += count
-        self.discarded[SUPERSEDED] += found.lost - found.keyless
+        self.discarded[SUPERSEDED] += filtered.lost - filtered.keyless
         self.discarded[TOMBSTONES] += tombstones
-        self.discarded[KEYLESS] += found.keyless
+        self.discarded[KEYLESS] += filtered.keyless
         self.kept += int(judged.kept.sum())
-        self.records += found.met + sum(whole.values())
+        self.records += filtered.met + sum(whole.values())
 
     def _write(
-        self, window: Bytes, batches: Directory, records: Records, judged: Judgement, plan: BatchPlan
+        self, part: BatchSlice, records: Records, judged: Judgement, plan: BatchPlan
     ) -> CleanedBatches | PendingBatches:
+        window, batches = part.data, part.batches
         if (plan.action == COPIED).all():
             return _as_they_are(window, batches)
         room = len(records.data) + len(window) + RECODE_ROOM * len(records.batch)
@@ -565,22 +550,23 @@ def _decide(
     )
 
 
-def _convert(
-    entries: Directory, columns: RecordColumns, judged: Judgement, plan: BatchPlan, path: str, origin: int
-) -> CleanedBatches:
+def _convert(part: BatchSlice, columns: RecordColumns, judged: Judgement, plan: BatchPlan) -> CleanedBatches:
     """What stays of message set entries, as v2 batches; the last one of the range stays even when empty."""
     horizon = np.where(judged.tombstones > 0, plan.base_time, NO_HORIZON)
-    found = convert_entries(
-        entries,
+    converted = convert_entries(
+        part.batches,
         columns,
         keep=judged.keep,
         horizon_ms=horizon,
         keep_empty=plan.action == EMPTIED,
-        path=path,
-        origin=origin,
+        path=part.path,
+        origin=part.origin,
     )
     return CleanedBatches(
-        data=found.data, last_offset=found.last_offset, max_timestamp=found.max_timestamp, size=found.size
+        data=converted.data,
+        last_offset=converted.last_offset,
+        max_timestamp=converted.max_timestamp,
+        size=converted.size,
     )
 
 

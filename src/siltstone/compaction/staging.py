@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from crc32c import crc32c
 
 from siltstone.base import files
 from siltstone.base.config import INT_MAX
 from siltstone.base.errors import CheckFailedError, SourceChangedError
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.decode import decode_record_keys
-from siltstone.base.records.inflate import pieces
 from siltstone.base.records.layout import CONTROL_BIT
 from siltstone.compaction.report import Discarded
 from siltstone.compaction.rewrite import (
@@ -37,17 +37,20 @@ from siltstone.compaction.rewrite import (
     meet_retained,
 )
 from siltstone.compaction.work import (
+    Extracted,
     Group,
     LogFailure,
     LogWork,
     Pacer,
+    batch_slices,
     decoded,
     failure_of,
+    first_failure,
     paced_windows,
     refuse_disorder,
 )
-from siltstone.log.indexes import IndexBuilder, Indexes
-from siltstone.log.segments import Segment, Window, unchanged, windows
+from siltstone.log.indexes import IndexBuilder
+from siltstone.log.segments import Window, unchanged, windows
 from siltstone.log.transactions import NOTHING, Carried
 
 # Work that goes on one step behind its caller, in a thread of its own.
@@ -107,12 +110,12 @@ class ReadBack:
         before, retained, path = self.size, self._retained(), self._path
         base, offsets = self._group.base_offset, (self._following, self._group.end_offset)
         with files.Reader(path) as reader:
-            found = self._indexed(
+            staged = self._indexed(
                 windows(reader, start=before, size=size, window_size=self._work.limits.window_size)
             )
             for some in decoded(
                 path,
-                found,
+                staged,
                 offsets,
                 decode_record_keys,
                 scratch=self._scratch,
@@ -128,8 +131,8 @@ class ReadBack:
         self.size = size
         return size - before
 
-    def _indexed(self, found: Iterator[Window]) -> Iterator[Window]:
-        for window in found:
+    def _indexed(self, staged: Iterator[Window]) -> Iterator[Window]:
+        for window in staged:
             self._again.add_directory(window.batches)
             yield window
 
@@ -139,9 +142,9 @@ class ReadBack:
         ``staged``: the indexes that were written, by kind; offset and time index were built again. Returns
         the bytes that were read.
         """
-        found = files.stat(self._path).size
-        if found != size:
-            raise CheckFailedError(f"{self._path}: {found} bytes on disk, but {size} were written")
+        on_disk = files.stat(self._path).size
+        if on_disk != size:
+            raise CheckFailedError(f"{self._path}: {on_disk} bytes on disk, but {size} were written")
         done = self.follow(size)
         if self.kept != kept:
             raise CheckFailedError(f"{self._path}: {self.kept} records on disk, but {kept} were kept")
@@ -196,18 +199,20 @@ class _Sink:
     ) -> None:
         self.buffers = buffers
         self._source, self._path = work.segments[group.first], path
-        self._unchanged = path is not None and _may_link(path, self._source) and group.last == group.first + 1
+        # Only in the log's own directory: a copy of a log shares no file with it.
+        is_own = path is not None and Path(path).parent.parent.parent == Path(self._source.directory)
+        self._unchanged = is_own and group.last == group.first + 1
         self._writer: files.Writer | None = None
         if path is not None and not self._unchanged:
             self._writer = files.Writer(path)
-        self._indexes = IndexBuilder(group.base_offset, work.limits.index_interval, work.limits.index_bytes)
+        self.indexes = IndexBuilder(group.base_offset, work.limits.index_interval, work.limits.index_bytes)
         self._read_back = read_back
         self._whole = 0
         self.size = 0
 
-    def put(self, found: CleanedBatches | PendingBatches) -> int:
+    def put(self, batches: CleanedBatches | PendingBatches) -> int:
         """Write it, finished where it is not; returns the bytes."""
-        output = found.finished(self.buffers.packed) if isinstance(found, PendingBatches) else found
+        output = batches.finished(self.buffers.packed) if isinstance(batches, PendingBatches) else batches
         if self.size + len(output.data) > INT_MAX:
             raise CheckFailedError(
                 f"{self._source.path}: its new segment would grow beyond 2 GiB, an index's limit; "
@@ -219,7 +224,7 @@ class _Sink:
             self._writer.write(output.data)
             self._whole = self._writer.size
         self.size += len(output.data)
-        self._indexes.add(output.last_offset, output.max_timestamp, output.size)
+        self.indexes.add(output.last_offset, output.max_timestamp, output.size)
         return len(output.data)
 
     def follow(self) -> int:
@@ -262,24 +267,12 @@ class _Sink:
             self._write_what_was_kept()
         return False
 
-    @property
-    def largest_timestamp(self) -> int:
-        return self._indexes.largest_timestamp
-
-    def finish(self) -> Indexes:
-        return self._indexes.finish()
-
     def __enter__(self) -> _Sink:
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._writer is not None:
             self._writer.close()
-
-
-def _may_link(path: str, source: Segment) -> bool:
-    """Is the new file staged in the log's own directory? A copy of a log shares no file with it."""
-    return Path(path).parent.parent.parent == Path(source.directory)
 
 
 def rewrite_group(
@@ -346,7 +339,7 @@ def _stage(
     read_back = ReadBack(work, group, log, lambda: record_filter.retained, buffers.read_back)
     with _Sink(work, group, log, buffers, read_back) as sink:
         transactions = _fill(work, group, record_filter, carried, sink, report)
-        indexes, linked = sink.finish(), sink.linked()
+        indexes, linked = sink.indexes.finish(), sink.linked()
         staged = {"index": indexes.offset_index, "timeindex": indexes.time_index}
         if transactions:
             staged["txnindex"] = transactions
@@ -363,7 +356,9 @@ def _stage(
         if not linked:
             Pacer(work.limits.io_bytes_per_second).done(read_back.finish(report.size, report.kept, staged))
             sink.let_go()
-    _check_indexes(report, staged)
+    for kind, data in staged.items():
+        if files.read_bytes(report.staged[kind]) != data:
+            raise CheckFailedError(f"{report.staged[kind]}: is not the index of what was written")
     report.identity = list(files.stat(log).identity)
 
 
@@ -378,7 +373,7 @@ def _fill(
             _fill_from(work, number, rewriter, sink, behind)
     transactions.refuse_unmarked(group.base_offset, group.end_offset, work.segments[group.first].path)
     report.records, report.kept, report.size = rewriter.records, rewriter.kept, sink.size
-    report.largest_timestamp = sink.largest_timestamp
+    report.largest_timestamp = sink.indexes.largest_timestamp
     report.removed = Discarded.of(rewriter.discarded)
     record_filter.refuse_unmet(work.name)
     if report.records != report.kept + report.removed.total():
@@ -391,21 +386,15 @@ def _fill(
 def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink, behind: OneBehind) -> None:
     segment, pacer = work.segments[number], Pacer(work.limits.io_bytes_per_second)
     following, end = work.offsets_of(number)
-    keeps = work.keeps_legacy_tombstones(number)
+    keeps = work.rules.keeps_legacy_tombstones(segment.modified_ms)
     with unchanged(segment) as reader:
         # The rewriter sums up what it looks at: what goes as a whole was summed up when the keys were read.
         for window in paced_windows(reader, work.limits.window_size, pacer, verify=False):
             following = refuse_disorder(segment.path, window, following, end)
-            for part in pieces(window.data, window.batches):
-                found = rewriter.rewrite(
-                    window.data,
-                    window.batches[part],
-                    keeps_legacy_tombstones=keeps,
-                    path=segment.path,
-                    origin=window.origin,
-                )
-                put = functools.partial(sink.put, found)
-                if isinstance(found, PendingBatches) and found.codecs.any():
+            for part in batch_slices(segment.path, window):
+                batches = rewriter.rewrite(part, keeps_legacy_tombstones=keeps)
+                put = functools.partial(sink.put, batches)
+                if isinstance(batches, PendingBatches) and batches.codecs.any():
                     pacer.done(behind.give(put))
                 else:  # it may lie in the window, which the next one takes the place of
                     pacer.done(behind.wait() + put())
@@ -414,7 +403,118 @@ def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink, behi
     pacer.done(behind.wait())
 
 
-def _check_indexes(report: Rewritten, staged: dict[str, bytes]) -> None:
-    for kind, data in staged.items():
-        if files.read_bytes(report.staged[kind]) != data:
-            raise CheckFailedError(f"{report.staged[kind]}: is not the index of what was written")
+# A group's retained offsets between two jobs: written by the task that gathered them, verified by whoever
+# reads them.
+#
+# ::
+#
+#     BASE.ATTEMPT.retained     uint32, little-endian, ascending: offsets less the group's base
+#
+# There is no header: count and CRC32C are in the task's report. A task writes only a file of its own name,
+# made with O_EXCL. Only the run that wrote it reads it, so it need not be durable. A group without retained
+# offsets has none.
+
+RETAINED_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetainedFile:
+    """One group's file: its name in the run's folder ("" without retained offsets), how many, and their
+    CRC32C.
+
+    ``carried``: what the group starts with, of transactions.
+    """
+
+    group: int
+    name: str = ""
+    count: int = 0
+    checksum: int = 0
+    carried: Carried = NOTHING
+    failure: LogFailure | None = None
+
+
+def write_retained(
+    work: LogWork, group: Group, retained: Offsets, attempt: str, carried: Carried = NOTHING
+) -> RetainedFile:
+    """Write a group's retained offsets, in any order, to this attempt's file. Never raises: the report says
+    it."""
+    assert work.staging is not None
+    if not len(retained):
+        return RetainedFile(group=group.index, carried=carried)
+    name = f"{group.base_offset:020d}.{attempt}.retained"
+    path = Path(work.staging) / name
+    try:
+        ascending = in_order(retained, group.end_offset - group.base_offset)
+        data = ascending.astype("<u4", copy=False).view(np.uint8).data
+        with files.Writer(path) as writer:
+            writer.write(data)
+            files.inherit_owner(path)
+        return RetainedFile(
+            group=group.index, name=name, count=len(retained), checksum=crc32c(data), carried=carried
+        )
+    except Exception as error:
+        if not isinstance(error, FileExistsError):
+            with contextlib.suppress(OSError):
+                files.unlink(path)
+        return RetainedFile(group=group.index, failure=failure_of(error))
+
+
+def read_retained(folder: Path, file: RetainedFile) -> Offsets:
+    """The retained offsets again, ascending. Raises CheckFailedError when they are not those that were
+    written."""
+    retained = np.empty(file.count, "<u4")
+    if file.count:
+        with files.Reader(folder / file.name) as reader:
+            got = reader.read_into(retained.view(np.uint8), 0)
+            sound = got == reader.stat.size == retained.nbytes
+        if not sound or crc32c(retained.view(np.uint8).data) != file.checksum:
+            raise CheckFailedError(f"{folder / file.name}: not the retained offsets that were gathered")
+    return retained.astype(np.uint32, copy=False)
+
+
+def rewrite_from(
+    work: LogWork, group: Group, file: RetainedFile, attempt: str, buffers: Buffers | None = None
+) -> Rewritten:
+    """``rewrite_group`` with the retained offsets of a file. Never raises: the report says what is
+    wrong."""
+    assert work.staging is not None and file.group == group.index
+    try:
+        retained = read_retained(Path(work.staging), file)
+    except Exception as error:
+        return Rewritten(group=group.index, failure=failure_of(error))
+    return rewrite_group(work, group, retained, attempt, file.carried, buffers)
+
+
+@dataclass(slots=True, kw_only=True)
+class LogDone:
+    """What an engine did for one log, or for one wave of its groups.
+
+    ``retained`` (by group) and ``dirty_keys`` are the merge's totals over the whole log; ``groups`` are in
+    order; ``files`` are those of the retained offsets where these were gathered; ``met``: dirty keys whose
+    last records were met, where groups look keys up; ``seconds`` is what the work itself took, where one task
+    did it all. Parts of one log add up.
+    """
+
+    name: str
+    extracted: Extracted = field(default_factory=Extracted)
+    groups: list[Rewritten] = field(default_factory=list)
+    files: list[RetainedFile] = field(default_factory=list)
+    retained: dict[int, int] = field(default_factory=dict)
+    dirty_keys: int = 0
+    met: int = 0
+    seconds: float = 0.0
+
+    def add(self, other: LogDone) -> None:
+        """Sum up."""
+        self.extracted.add(other.extracted)
+        self.groups += other.groups
+        self.files += other.files
+        for group, count in other.retained.items():
+            self.retained[group] = self.retained.get(group, 0) + count
+        self.dirty_keys += other.dirty_keys
+        self.met += other.met
+
+    @property
+    def failure(self) -> LogFailure | None:
+        """The first one."""
+        return first_failure((self.extracted, *self.files, *self.groups))

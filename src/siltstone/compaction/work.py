@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.base.records.columns import KeyColumns, RecordColumns
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.inflate import pieces
-from siltstone.base.records.layout import CONTROL_BIT, Directory, Flags, Int64
+from siltstone.base.records.layout import CONTROL_BIT, Bytes, Directory, Flags, Int64
 from siltstone.compaction.keys import EntryBlob, KeyCollector, MergedBucket, by_base
 from siltstone.log.indexes import read_entries
 from siltstone.log.names import segment_file
@@ -53,7 +53,7 @@ from siltstone.log.transactions import (
 Columns = TypeVar("Columns", KeyColumns, RecordColumns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LogFailure:
     """Why a log is not compacted: a status of the report (skipped, uncleanable, failed) and the reason."""
 
@@ -63,27 +63,17 @@ class LogFailure:
 
 def failure_of(error: Exception) -> LogFailure:
     """The failure that an error means: damage is uncleanable, the environment's errors are failures."""
-    if isinstance(error, CorruptFileError):
-        return LogFailure(status="uncleanable", reason=str(error))
     if isinstance(error, SiltstoneError):
-        return LogFailure(status="failed", reason=str(error))
+        is_damage = isinstance(error, CorruptFileError)
+        return LogFailure("uncleanable" if is_damage else "failed", str(error))
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return LogFailure(status="failed", reason=f"{where}{error.strerror or error}")
-    return LogFailure(status="failed", reason=f"{type(error).__name__}: {error}")
+        return LogFailure("failed", f"{where}{error.strerror or error}")
+    return LogFailure("failed", f"{type(error).__name__}: {error}")
 
 
-class HasFailure(Protocol):
-    """A report of a piece of work, which may have failed."""
-
-    @property
-    def failure(self) -> LogFailure | None:
-        """Why it did, None where it did not."""
-        ...
-
-
-def first_failure(reports: Iterable[HasFailure]) -> LogFailure | None:
-    """The first failure among some reports."""
+def first_failure(reports: Iterable[Any]) -> LogFailure | None:
+    """The first failure among some reports, which each have a ``failure``, or None."""
     return next((each.failure for each in reports if each.failure is not None), None)
 
 
@@ -131,6 +121,22 @@ class Extracted:
 def aborted_of(data: bytes) -> Aborted:
     """The log's aborted transactions in order, made out once for all segments of a task."""
     return Aborted.of(data)
+
+
+class BatchSlice(NamedTuple):
+    """Some batches of a window: rows of a scan over ``data``, which was read from the file ``path`` at
+    ``origin``."""
+
+    data: Bytes
+    batches: Directory
+    path: str
+    origin: int
+
+
+def batch_slices(path: str, window: Window) -> Iterator[BatchSlice]:
+    """A window in pieces of about 8 MiB decompressed (``records.pieces``)."""
+    for part in pieces(window.data, window.batches):
+        yield BatchSlice(window.data, window.batches[part], path, window.origin)
 
 
 class Decoded(NamedTuple, Generic[Columns]):
@@ -254,12 +260,12 @@ def shares(segments: Sequence[Segment], end: int, tasks: int, *, may_cut: bool) 
     for task in range(1, tasks):
         wanted = total * task // tasks
         nearest = int(np.argmin(np.abs(borders - wanted)))
-        found = None
+        place = None
         if may_cut and share >= LEAST_BYTES and abs(int(borders[nearest]) - wanted) > share / _NEAR:
             number = int(np.searchsorted(borders, wanted, side="right")) - 1
-            found = place_near(segments[number], wanted - int(borders[number]))
-        if found is not None:
-            begins.setdefault(number, set()).add(found)
+            place = place_near(segments[number], wanted - int(borders[number]))
+        if place is not None:
+            begins.setdefault(number, set()).add(place)
         elif 0 < nearest < len(segments):
             begins.setdefault(nearest, set()).add((0, segments[nearest].base_offset))
     return [run for run in _cut(whole(segments, end), begins) if run]
@@ -375,6 +381,11 @@ class Rules:
     legacy_horizon_ms: int = 0
     drop_keyless: bool = False
 
+    def keeps_legacy_tombstones(self, modified_ms: int) -> bool:
+        """Do the tombstones of a v0 or v1 segment stay, by its modification time? Equal to the horizon they
+        go. (Kafka's ``Cleaner.cleanInto`` up to 3.x, where the segment's time decided for all formats.)"""
+        return modified_ms > self.legacy_horizon_ms
+
     @property
     def new_horizon_ms(self) -> int:
         """The delete horizon that this pass stamps with, at most LONG_MAX; a longer retention is for
@@ -435,10 +446,6 @@ class LogWork:
         """Goes along with the batches of a segment, or of a group that starts with what is carried."""
         return TransactionScan(aborted_of(self.aborted), carried)
 
-    def keeps_legacy_tombstones(self, segment: int) -> bool:
-        """Do tombstones of v0 and v1 in segment number ``segment`` stay?"""
-        return keeps_legacy_tombstones(self.segments[segment].modified_ms, self.rules.legacy_horizon_ms)
-
     @property
     def splits(self) -> list[InputSplit]:
         """One for each of its segments."""
@@ -450,21 +457,13 @@ class LogWork:
         return self.segments[segment].base_offset, following
 
 
-def keeps_legacy_tombstones(modified_ms: int, horizon_ms: int) -> bool:
-    """Do the tombstones of a v0 or v1 segment stay, by its modification time? Equal to the horizon they go.
-
-    (Kafka's ``Cleaner.cleanInto`` up to 3.x, where the segment's time decided for all formats.)
-    """
-    return modified_ms > horizon_ms
-
-
 def extract(
-    work: LogWork, splits: Sequence[InputSplit], buckets: int, capacity: int, found: Extracted
+    work: LogWork, splits: Sequence[InputSplit], buckets: int, capacity: int, extracted: Extracted
 ) -> Iterator[EntryBlob]:
     """The keys of some splits of the log, ascending, as blobs of entries.
 
-    ``capacity`` bounds the entries kept in memory. ``found`` is filled on the way; when it has a failure in
-    the end, the blobs are not to be used.
+    ``capacity`` bounds the entries kept in memory. ``extracted`` is filled on the way; when it has a failure
+    in the end, the blobs are not to be used.
     """
     collector = KeyCollector(
         hash_key=work.hash_key,
@@ -476,14 +475,14 @@ def extract(
     try:
         scratch = Scratch()
         for split in splits:
-            yield from _extract_split(work, split, scratch, collector, found)
+            yield from _extract_split(work, split, scratch, collector, extracted)
         yield from collector.finish()
     except Exception as error:
-        found.failure = failure_of(error)
+        extracted.failure = failure_of(error)
 
 
 def _extract_split(
-    work: LogWork, split: InputSplit, scratch: Scratch, collector: KeyCollector, found: Extracted
+    work: LogWork, split: InputSplit, scratch: Scratch, collector: KeyCollector, extracted: Extracted
 ) -> Iterator[EntryBlob]:
     segment, scan = work.segments[split.segment], work.transactions()
     pacer, span = Pacer(work.limits.io_bytes_per_second), (split.start, split.behind)
@@ -492,26 +491,26 @@ def _extract_split(
         offsets, limit = (split.first, split.end), work.limits.batch_limit
         for each in decoded(segment.path, windows, offsets, decode_record_keys, scratch=scratch, limit=limit):
             columns = each.columns
-            found.records += len(columns)
+            extracted.records += len(columns)
             keyed = columns.key_size >= 0
-            mapped = _mapped(work, scan, each, segment.path, found)
-            found.keyless += int(np.count_nonzero(~keyed if mapped is None else mapped & ~keyed))
+            mapped = _mapped(work, scan, each, segment.path, extracted)
+            extracted.keyless += int(np.count_nonzero(~keyed if mapped is None else mapped & ~keyed))
             yield from collector.add(columns, keyed if mapped is None else mapped & keyed)
     scan.refuse_unmarked(split.first, split.end, segment.path)
     summary = scan.summary(split.first)
     if len(summary):
-        found.summaries.append(summary)
+        extracted.summaries.append(summary)
 
 
 def _mapped(
-    work: LogWork, scan: TransactionScan, some: Decoded[KeyColumns], path: str, found: Extracted
+    work: LogWork, scan: TransactionScan, some: Decoded[KeyColumns], path: str, extracted: Extracted
 ) -> Flags | None:
     """Which records go into the map of keys (bool, one a record), None for all: not those of aborted
     transactions, control records, and what lies beyond the end of a map."""
     window, batches, columns = some
     followed, mapped = scan.follow(window.data, batches, path=path, origin=window.origin), None
     if followed is not None:
-        found.transactional = True
+        extracted.transactional = True
         aborted, _ = followed
         mapped = ~(aborted | ((batches["attributes"] & CONTROL_BIT) != 0))[columns.batch]
     if work.rules.map_end < work.end:
@@ -534,20 +533,20 @@ def retained_by_group(
             yield group.index, mine
 
 
-def check_keyless(work: LogWork, found: Extracted) -> LogFailure | None:
+def check_keyless(work: LogWork, extracted: Extracted) -> LogFailure | None:
     """Records without a key go only when that is allowed."""
-    if found.keyless and not work.rules.drop_keyless:
-        return LogFailure(status="skipped", reason=KEYLESS.format(count=found.keyless))
+    if extracted.keyless and not work.rules.drop_keyless:
+        return LogFailure(status="skipped", reason=KEYLESS.format(count=extracted.keyless))
     return None
 
 
-def carried_between(work: LogWork, found: Extracted) -> dict[int, Carried]:
+def carried_between(work: LogWork, extracted: Extracted) -> dict[int, Carried]:
     """What each group starts with, of transactions; all of the log was extracted.
 
-    Takes the summaries out of ``found``, and puts failure into it: also where a transaction is open that
+    Takes the summaries out of ``extracted``, and puts failure into it: also where a transaction is open that
     planning knew nothing of.
     """
-    summaries, found.summaries = found.summaries, []
+    summaries, extracted.summaries = extracted.summaries, []
     try:
         bases, directory = [group.base_offset for group in work.groups], work.segments[0].directory
         carried = carried_by_group(summaries, bases, directory)
@@ -555,5 +554,5 @@ def carried_between(work: LogWork, found: Extracted) -> dict[int, Carried]:
         refuse_other_ends(unended, work.end, work.above, directory)
         return carried
     except Exception as error:
-        found.failure = found.failure or failure_of(error)
+        extracted.failure = extracted.failure or failure_of(error)
         return {}

@@ -37,17 +37,17 @@ _QUIET = "-Xlog:disable -Xlog:all=warning:stderr"
 
 def folder() -> Path | None:
     """Where archives of this Spark are; None where they are switched off, or there is no home for them."""
-    given = os.environ.get(VARIABLE, "")
-    if given == OFF:
+    chosen = os.environ.get(VARIABLE, "")
+    if chosen == OFF:
         return None
     try:
         cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     except RuntimeError:
         return None
-    root = Path(given) if given else Path(cache) / "siltstone"
+    root = Path(chosen) if chosen else Path(cache) / "siltstone"
     home = _spark_home()
-    found = root.absolute() / hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
-    return None if _REFUSED & set(str(found)) else found
+    place = root.absolute() / hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
+    return None if _REFUSED & set(str(place)) else place
 
 
 def _spark_home() -> Path:
@@ -57,10 +57,10 @@ def _spark_home() -> Path:
 def key(java_version: str) -> str:
     """What an archive was made with, in 32 hex digits. ``java_version``: all that ``java -version`` says."""
     jars = _spark_home() / "jars"
-    told = [java_version, pyspark.__version__, str(jars)]
-    found = files.list_files(jars) if files.is_directory(jars) else {}
-    told += [f"{name} {facts.size} {facts.modified_ns}" for name, facts in sorted(found.items())]
-    return hashlib.sha256("\n".join(told).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    parts = [java_version, pyspark.__version__, str(jars)]
+    files_of_jars = files.list_files(jars) if files.is_directory(jars) else {}
+    parts += [f"{name} {facts.size} {facts.modified_ns}" for name, facts in sorted(files_of_jars.items())]
+    return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def find(java_version: str) -> Path | None:
@@ -84,16 +84,16 @@ def _is_whole(path: Path, prefix: str) -> bool:
 
 
 def _is_ours(path: Path) -> bool:
-    found = files.stat(path)
-    return found.owner in (0, os.geteuid()) and not found.mode & _WRITABLE_BY_OTHERS
+    facts = files.stat(path)
+    return facts.owner in (0, os.geteuid()) and not facts.mode & _WRITABLE_BY_OTHERS
 
 
 def java_options(java_version: str) -> str:
     """Options for a Java that is to use the archive, empty without one; with a space in front."""
-    found = find(java_version)
-    if found is None:
+    archive = find(java_version)
+    if archive is None:
         return ""
-    return f' -Xshare:auto -XX:+VerifySharedSpaces "-XX:SharedArchiveFile={found}" {_QUIET}'
+    return f' -Xshare:auto -XX:+VerifySharedSpaces "-XX:SharedArchiveFile={archive}" {_QUIET}'
 
 
 def dump_options(path: Path) -> str:

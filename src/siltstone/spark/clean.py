@@ -8,7 +8,7 @@
 
 A small log goes through one task, which may do several, all small logs of a run in a few jobs; a large one
 through the stages above, in one job or, where its groups go in waves, in one that gathers the retained
-offsets and one for each wave. A log with few dirty keys takes the broadcast join (``broadcast_join``).
+offsets and one for each wave. A log with few dirty keys takes the broadcast join.
 ``jobs`` decides how a job's stages run: with shuffles, or in a barrier. Inputs reach the tasks as plain data
 in the function itself, so nothing is shuffled but entries and retained offsets. Reports travel as rows beside
 them. Every task makes sure that the segments it reads are those that were planned with, so nothing computed
@@ -17,32 +17,35 @@ anew can mix with what was swapped already.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark import Broadcast
+from pyspark.sql import SparkSession
 
 from siltstone.base.errors import EngineError
-from siltstone.compaction.broadcast import CLEAN_SHARE, dirty_splits, pays
-from siltstone.compaction.engine import (
-    RETAINED_BYTES,
-    LogDone,
-    RetainedFile,
-    bucket_count,
-    clean_in_one_go,
-    entry_capacity,
-    offset_span,
-    rewrite_from,
-    write_retained,
-)
+from siltstone.compaction import broadcast
+from siltstone.compaction.broadcast import CLEAN_SHARE, dirty_splits, looked_up, pays
+from siltstone.compaction.engine import bucket_count, clean_in_one_go, entry_capacity, offset_span
 from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob, merge_bucket
 from siltstone.compaction.report import UNCLEANABLE
 from siltstone.compaction.rewrite import Buffers, Offsets
-from siltstone.compaction.staging import Rewritten, remove_staged, rewrite_group
+from siltstone.compaction.staging import (
+    RETAINED_BYTES,
+    LogDone,
+    RetainedFile,
+    Rewritten,
+    remove_staged,
+    rewrite_from,
+    rewrite_group,
+    write_retained,
+)
 from siltstone.compaction.work import (
     Extracted,
     Group,
@@ -58,17 +61,101 @@ from siltstone.compaction.work import (
 )
 from siltstone.log.transactions import NOTHING, Carried
 from siltstone.spark import rows
-from siltstone.spark.broadcast_join import clean_by_lookup
 from siltstone.spark.exchange import Stage, entries_of, entries_row
 from siltstone.spark.internals import is_connect
-from siltstone.spark.jobs import (
-    SparkWorkers,
-    attempt_name,
-    one_ahead,
-    stage,
+from siltstone.spark.jobs import Job, SparkWorkers, attempt_name, numbered, one_ahead, run_in_barrier
+from siltstone.spark.rows import ALL, Row, array_row, array_rows, report_of, report_row, rows_of
+from siltstone.spark.tasks import (
+    Batches,
+    finer,
+    is_alive,
+    merging,
+    runs_of,
+    task_numbers,
+    told_as_engine_error,
 )
-from siltstone.spark.rows import Row, array_row, array_rows, report_of, report_row, rows_of
-from siltstone.spark.tasks import Batches, finer, is_alive, merging, task_numbers
+
+# The broadcast join on Spark: clean records' keys are looked up in an offset map of the dirty section.
+#
+# ::
+#
+#     in a barrier     dirty segments ─► entries, to every task ─► a map each ─► groups rewritten ─► reports
+#     with shuffles    dirty segments ─► entries ─► driver: a map, broadcast ─► groups rewritten ─► reports
+#
+# In a barrier stage each worker begins with groups of its own, and goes on with those that are not claimed.
+# The pieces are ``compaction.broadcast``'s.
+
+Runs = Sequence[Sequence[int]]
+Claim = Callable[[int], bool]
+"""Is that group for this worker?"""
+
+
+def dirty_task(
+    work: LogWork, parts: Sequence[Sequence[InputSplit]], lookups: int, batches: Batches
+) -> Iterator[pa.RecordBatch]:
+    """Each row names a run of splits: their dirty entries, for everybody. The first one names as well the
+    ``lookups`` runs of groups that are looked up next."""
+    for number in task_numbers(batches):
+        extracted = Extracted()
+        for blob in broadcast.dirty_entries(work, parts[number], extracted):
+            yield entries_row(blob, ALL).batch()
+        extracted.summaries = []
+        yield report_row(rows.FOUND, extracted, ALL).batch()
+        if number == 0:
+            yield from (Row(target=run, kind=rows.HEADS).batch() for run in range(lookups))
+
+
+def _dirty(arrived: Sequence[Row]) -> tuple[Extracted, list[EntryBlob]]:
+    """What the tasks of dirty segments say: what was in them, and the entries."""
+    extracted = Extracted()
+    for row in arrived:
+        if row.kind == rows.FOUND:
+            extracted.add(report_of(row, Extracted))
+    return extracted, [entries_of(row, 1) for row in arrived if row.kind == rows.DIRTY]
+
+
+def shared_lookup_task(
+    work: LogWork, shared: Broadcast[broadcast.OffsetMap], parts: Runs, batches: Batches
+) -> Iterator[pa.RecordBatch]:
+    """Each row names a run of groups: looked up in the map, and rewritten."""
+    for number in task_numbers(batches):
+        yield from _looked_up(work, shared.value, parts[number])
+
+
+def lookup_task(work: LogWork, parts: Runs, claim: Claim, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """The same by a map of the dirty entries that arrive: its run, then from the end those groups of others
+    that nobody has claimed. Nothing is looked up where reading them failed, or met transactions; the first
+    run's task says so."""
+    arrived = [row for batch in batches for row in rows_of(batch)]
+    (mine,) = (row.target for row in arrived if row.kind == rows.HEADS)
+    extracted, entries = _dirty(arrived)
+    if extracted.failure is not None or extracted.transactional:
+        yield report_row(rows.FOUND, extracted).batch()
+        return
+    offset_map = broadcast.OffsetMap.of(entries)
+    yield report_row(rows.MERGED, LogDone(name=work.name, dirty_keys=len(offset_map))).batch()
+    others = [group for run in parts if run is not parts[mine] for group in run]
+    yield from _looked_up(work, offset_map, filter(claim, [*parts[mine], *reversed(others)]))
+
+
+def _looked_up(
+    work: LogWork, offset_map: broadcast.OffsetMap, groups: Iterable[int]
+) -> Iterator[pa.RecordBatch]:
+    ready = broadcast.Lookup(work, offset_map)
+    for group in groups:
+        done = broadcast.clean_group(work, work.groups[group], ready, attempt_name())
+        yield report_row(rows.LOOKED_UP, done, group).batch()
+
+
+def _joined(work: LogWork, reports: Sequence[Row]) -> LogDone | None:
+    """What the tasks of a second pass say; None where there are transactions."""
+    stopped = next((report_of(row, Extracted) for row in reports if row.kind == rows.FOUND), None)
+    if stopped is not None:
+        return LogDone(name=work.name, extracted=stopped) if stopped.failure is not None else None
+    keys = max(report_of(row, LogDone).dirty_keys for row in reports if row.kind == rows.MERGED)
+    groups = (report_of(row, LogDone) for row in reports if row.kind == rows.LOOKED_UP)
+    return looked_up(work, keys, groups)
+
 
 _TASK_BYTES = 1 << 30
 _WHOLE_TASK_BYTES = 256 << 20
@@ -83,7 +170,7 @@ def clean_whole_task(parts: Sequence[Sequence[LogWork]], batches: Batches) -> It
     for number in task_numbers(batches):
         for work in parts[number]:
             done = clean_in_one_go(work, attempt_name(), buffers)
-            yield report_row(rows.REWRITTEN, done).batch()
+            yield report_row(rows.REPORT, done).batch()
 
 
 def dealt(works: Sequence[LogWork], workers: int) -> list[list[LogWork]]:
@@ -102,24 +189,15 @@ def extract_task(
 ) -> Iterator[pa.RecordBatch]:
     """Each row names a run of splits: their entries, and a report of what was in them."""
     for number in task_numbers(batches):
-        found = Extracted()
-        for blob in extract(work, parts[number], buckets, entry_capacity(work), found):
+        extracted = Extracted()
+        for blob in extract(work, parts[number], buckets, entry_capacity(work), extracted):
             yield entries_row(blob).batch()
-        for summary in found.summaries:
+        for summary in extracted.summaries:
             yield array_row(rows.SUMMARY, 0, summary).batch()
-        found.summaries = []
-        yield report_row(rows.FOUND, found, number % buckets).batch()
+        extracted.summaries = []
+        yield report_row(rows.REPORT, LogDone(name=work.name, extracted=extracted), number % buckets).batch()
         if number == 0:
             yield Row(target=0, kind=rows.HEADS).batch()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Merged:
-    """What a bucket's merge tells the driver: distinct dirty keys, and how many retained offsets each group
-    has."""
-
-    dirty_keys: int
-    retained: dict[int, int]
 
 
 def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -128,33 +206,30 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
     The first bucket puts together as well what each group starts with, of transactions.
     """
     blobs: dict[int, list[EntryBlob]] = {}
-    transactions = Extracted()
+    done = LogDone(name=work.name)
     for batch in batches:
         for row in rows_of(batch):
             if row.kind == rows.HEADS:
                 yield from (Row(target=group.index, kind=rows.RETAINED).batch() for group in work.groups)
                 continue
-            if row.kind == rows.FOUND:
-                yield Row(target=0, kind=rows.FOUND, report=row.report).batch()
+            if row.kind == rows.REPORT:
+                yield row.batch()
                 continue
             if row.kind == rows.SUMMARY:
-                transactions.summaries.append(row.array(np.int64, 3).copy())
+                done.extracted.summaries.append(row.array(np.int64, 3).copy())
                 continue
             blob = entries_of(row, buckets)
             blobs.setdefault(blob.bucket, []).append(blob)
-    for group, carried in carried_between(work, transactions).items():
+    for group, carried in carried_between(work, done.extracted).items():
         yield report_row(rows.CARRIED, carried, group).batch()
-    if transactions.failure is not None:
-        yield report_row(rows.FOUND, transactions).batch()
     for bucket in sorted(blobs):
         retained = merge_bucket(blobs.pop(bucket), bucket, buckets)
-        counts: dict[int, int] = {}
+        done.dirty_keys += retained.dirty_keys
         for group, offsets in retained_by_group(work, retained):
-            counts[group] = len(offsets)
+            done.retained[group] = done.retained.get(group, 0) + len(offsets)
             for row in array_rows(rows.RETAINED, group, offsets):
                 yield row.batch()
-        merged = _Merged(dirty_keys=retained.dirty_keys, retained=counts)
-        yield report_row(rows.MERGED, merged).batch()
+    yield report_row(rows.REPORT, done).batch()
 
 
 def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -163,31 +238,30 @@ def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     A group without any retained offset still has to be rewritten: ``rows.HEADS`` sees to it that it has a
     row.
     """
-    retained: dict[int, list[Offsets]] = {}
-    carried: dict[int, Carried] = {}
-    yield from _apart(batches, retained, carried)
     buffers = Buffers()
-    for group, parts in sorted(retained.items()):
-        mine, over = np.concatenate(parts), carried.get(group, NOTHING)
-        report = rewrite_group(work, work.groups[group], mine, attempt_name(), over, buffers)
-        yield report_row(rows.REWRITTEN, report).batch()
+
+    def rewrite(group: Group, retained: Offsets, carried: Carried) -> LogDone:
+        rewritten = rewrite_group(work, group, retained, attempt_name(), carried, buffers)
+        return LogDone(name=work.name, groups=[rewritten])
+
+    return _by_group(work, batches, rewrite)
 
 
 def gather_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     """The retained offsets of one group, or of several, go into a file each; reports pass through."""
+
+    def gather(group: Group, retained: Offsets, carried: Carried) -> LogDone:
+        return LogDone(name=work.name, files=[write_retained(work, group, retained, attempt_name(), carried)])
+
+    return _by_group(work, batches, gather)
+
+
+def _by_group(
+    work: LogWork, batches: Batches, clean: Callable[[Group, Offsets, Carried], LogDone]
+) -> Iterator[pa.RecordBatch]:
+    """Call ``clean`` with each group's retained offsets, and what is carried into it; hand on other rows."""
     retained: dict[int, list[Offsets]] = {}
     carried: dict[int, Carried] = {}
-    yield from _apart(batches, retained, carried)
-    for group in sorted(retained):
-        mine, over = np.concatenate(retained.pop(group)), carried.get(group, NOTHING)
-        file = write_retained(work, work.groups[group], mine, attempt_name(), over)
-        yield report_row(rows.GATHERED, file).batch()
-
-
-def _apart(
-    batches: Batches, retained: dict[int, list[Offsets]], carried: dict[int, Carried]
-) -> Iterator[pa.RecordBatch]:
-    """Put aside by group retained offsets, and what is carried into it; hand on all other rows."""
     for batch in batches:
         for row in rows_of(batch):
             if row.kind == rows.RETAINED:
@@ -196,6 +270,9 @@ def _apart(
                 carried[row.target] = report_of(row, Carried)
             else:
                 yield row.batch()
+    for group in sorted(retained):
+        offsets, over = np.concatenate(retained.pop(group)), carried.get(group, NOTHING)
+        yield report_row(rows.REPORT, clean(work.groups[group], offsets, over)).batch()
 
 
 def rewrite_from_files_task(
@@ -206,7 +283,7 @@ def rewrite_from_files_task(
     for number in task_numbers(batches):
         group, file = wave[number]
         report = rewrite_from(work, group, file, attempt_name(), buffers)
-        yield report_row(rows.REWRITTEN, report).batch()
+        yield report_row(rows.REPORT, report).batch()
 
 
 class SparkEngine(SparkWorkers):
@@ -238,17 +315,15 @@ class SparkEngine(SparkWorkers):
                 again.extend(work for part in mine for work in part)
                 return []
 
-        for found in one_ahead(self._session, clean, jobs):
-            for row in found:
+        for reports in one_ahead(self._session, clean, jobs):
+            for row in reports:
                 yield report_of(row, LogDone)
         yield from self._clean_apart(again)
 
     def _clean_parts(self, parts: Sequence[Sequence[LogWork]]) -> list[Row]:
         names = [work.name for part in parts for work in part]
 
-        def cleaning() -> DataFrame:
-            return stage(self._session.range(0, len(parts), 1, len(parts)), clean_whole_task, parts)
-
+        cleaning = functools.partial(numbered, self._session, len(parts), clean_whole_task, parts)
         return self._collect(cleaning, f"{len(names)} logs" if len(names) > 1 else names[0])
 
     def _clean_apart(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
@@ -257,66 +332,99 @@ class SparkEngine(SparkWorkers):
             if not half:
                 continue
             try:
-                found = self._clean_parts(dealt(half, self._parallelism))
+                reports = self._clean_parts(dealt(half, self._parallelism))
             except EngineError as error:
                 if not is_alive(self._session):
                     raise
                 if len(half) > 1:
                     yield from self._clean_apart(half)
                 else:
-                    yield _failed(half[0], error)
+                    yield LogDone(name=half[0].name, extracted=Extracted(failure=failure_of(error)))
             else:
-                yield from (report_of(row, LogDone) for row in found)
+                yield from (report_of(row, LogDone) for row in reports)
 
     def clean_spread(self, work: LogWork) -> LogDone:
         """One log over all workers."""
         done = self._clean_spread(work)
-        if self._was_cut_amiss(work, done.found):
+        if self._was_cut_amiss(work, done.extracted):
             for group in done.groups:
                 remove_staged(group)
             done = self._clean_spread(replace(work, may_cut=False))
         return done
 
-    def _was_cut_amiss(self, work: LogWork, found: Extracted) -> bool:
+    def _was_cut_amiss(self, work: LogWork, extracted: Extracted) -> bool:
         """May it be that a segment was cut where no batch begins, and nothing else is wrong with the log?"""
-        if found.failure is None or found.failure.status != UNCLEANABLE:
+        if extracted.failure is None or extracted.failure.status != UNCLEANABLE:
             return False
         return are_cut(self._parts(work)) or are_cut(dirty_splits(work, self._parallelism))
 
     def _clean_spread(self, work: LogWork) -> LogDone:
-        barrier = self._uses_barrier(work.size)
         # The map of a second pass goes to the tasks by way of a SparkContext.
         if pays(work, self._clean_share) and not is_connect(self._session):
-            found = clean_by_lookup(self._session, work, self._parallelism, self._progress, barrier=barrier)
-            if found is not None:
-                return found
+            joined = self._broadcast_join(work)
+            if joined is not None:
+                return joined
         done = _summed_up(work, self._by_group(work, rewrite_task))
         done.groups.sort(key=lambda group: group.group)
         return done
 
+    def _broadcast_join(self, work: LogWork) -> LogDone | None:
+        """One log over all workers; None for a log that has transactions. Raises EngineError."""
+        dirty = dirty_splits(work, self._parallelism) or [[]]
+        sizes = [sum(segment.size for segment in work.sources(group)) for group in work.groups]
+        parts = runs_of(sizes, min(len(sizes), self._parallelism))
+        if self._uses_barrier(work.size):
+            stages = (
+                Stage(function=dirty_task, given=(work, dirty, len(parts)), tasks=len(dirty)),
+                Stage(function=lookup_task, given=(work, parts), tasks=len(parts), claims=True),
+            )
+            job = Job(stages=stages, title=work.name, staging=work.staging)
+            reports = run_in_barrier(self._session, job, self._progress)
+            if reports is not None:
+                return _joined(work, reports)
+        return self._join_in_two_jobs(work, dirty, parts)
+
+    def _join_in_two_jobs(
+        self, work: LogWork, dirty: Sequence[Sequence[InputSplit]], parts: Runs
+    ) -> LogDone | None:
+        """The map goes by way of the driver."""
+        collecting = functools.partial(numbered, self._session, len(dirty), dirty_task, work, dirty, 0)
+        extracted, entries = _dirty(self._collect(collecting, work.name))
+        if extracted.failure is not None:
+            return LogDone(name=work.name, extracted=extracted)
+        if extracted.transactional:
+            return None
+        offset_map = broadcast.OffsetMap.of(entries)
+        with told_as_engine_error(work.name):
+            shared = self._session.sparkContext.broadcast(offset_map)
+        lookup = (shared_lookup_task, work, shared, parts)
+        try:
+            reports = self._collect(
+                functools.partial(numbered, self._session, len(parts), *lookup), work.name
+            )
+        finally:
+            with contextlib.suppress(Exception):  # it goes with Spark, too
+                shared.destroy()
+        return looked_up(work, len(offset_map), (report_of(row, LogDone) for row in reports))
+
     def gather(self, work: LogWork) -> LogDone:
         """One log over all workers, up to a file of retained offsets for each group."""
-        done = self._gather(work)
-        if self._was_cut_amiss(work, done.found):
-            done = self._gather(replace(work, may_cut=False))
+        done = _summed_up(work, self._by_group(work, gather_task))
+        if self._was_cut_amiss(work, done.extracted):
+            done = _summed_up(work, self._by_group(replace(work, may_cut=False), gather_task))
         return done
-
-    def _gather(self, work: LogWork) -> LogDone:
-        return _summed_up(work, self._by_group(work, gather_task))
 
     def rewrite(
         self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
     ) -> list[Rewritten]:
         """Some groups, each by one task out of its file of retained offsets."""
         wave = [(group, retained[group.index]) for group in groups]
+        task = (rewrite_from_files_task, work, wave)
         tasks = self._rewriting_tasks(work, groups)
-
-        def rewriting() -> DataFrame:
-            return stage(self._session.range(0, len(wave), 1, tasks), rewrite_from_files_task, work, wave)
-
+        rewriting = functools.partial(numbered, self._session, len(wave), *task, tasks=tasks)
         reports = self._collect(rewriting, work.name)
-        found = [report_of(row, Rewritten) for row in reports]
-        return sorted(found, key=lambda group: group.group)
+        rewritten = [report_of(row, Rewritten) for row in reports]
+        return sorted(rewritten, key=lambda group: group.group)
 
     def _by_group(self, work: LogWork, task: Callable[..., Iterator[pa.RecordBatch]]) -> list[Row]:
         """Let ``task`` have the retained offsets, brought together by group, and reports."""
@@ -349,21 +457,6 @@ def _summed_up(work: LogWork, reports: Iterable[Row]) -> LogDone:
     """What a job's tasks say of a log."""
     done = LogDone(name=work.name)
     for row in reports:
-        if row.kind == rows.FOUND:
-            done.found.add(report_of(row, Extracted))
-        elif row.kind == rows.MERGED:
-            merged = report_of(row, _Merged)
-            done.dirty_keys += merged.dirty_keys
-            for group, count in merged.retained.items():
-                done.retained[group] = done.retained.get(group, 0) + count
-        elif row.kind == rows.GATHERED:
-            done.files.append(report_of(row, RetainedFile))
-        else:
-            done.groups.append(report_of(row, Rewritten))
-    done.found.failure = done.found.failure or check_keyless(work, done.found)
+        done.add(report_of(row, LogDone))
+    done.extracted.failure = done.extracted.failure or check_keyless(work, done.extracted)
     return done
-
-
-def _failed(work: LogWork, error: Exception) -> LogDone:
-    """A log whose job failed while no other was in it."""
-    return LogDone(name=work.name, found=Extracted(failure=failure_of(error)))

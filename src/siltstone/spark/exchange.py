@@ -201,25 +201,17 @@ def _all_stages(
     for level, stage in enumerate(stages):
         is_last = level == len(stages) - 1
         for task in range(number, stage.tasks, workers):
-            given: Iterable[pa.RecordBatch] = post.received(level, task) if level else (_numbered(task),)
+            # The first stage gets a row as ``spark.range`` gives it.
+            number_row = pa.RecordBatch.from_pydict({"id": pa.array([task], pa.int64())})
+            batches: Iterable[pa.RecordBatch] = post.received(level, task) if level else (number_row,)
             claim = (functools.partial(post.claim, level),) if stage.claims else ()
-            for batch in stage.function(*stage.given, *claim, given):
+            for batch in stage.function(*stage.given, *claim, batches):
                 if is_last:
                     yield batch
                 else:
                     post.send(level, batch, stages[level + 1].tasks)
         if not is_last:
             post.through(level)
-
-
-def _numbered(task: int) -> pa.RecordBatch:
-    """A row as ``spark.range`` gives it."""
-    return pa.RecordBatch.from_pydict({"id": pa.array([task], pa.int64())})
-
-
-def has_failed(found: Iterable[Row]) -> bool:
-    """Did a worker give up? Nothing of what came is to be used then."""
-    return any(row.kind == FAILED for row in found)
 
 
 def progress_of(folder: Path, stages: Sequence[Stage], workers: int) -> Iterator[tuple[str, int, int]]:

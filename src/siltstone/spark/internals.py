@@ -127,9 +127,9 @@ def running_session() -> SparkSession | None:
     """The session that this process has already, in whatever thread; None without one. Java is not asked: it
     may be gone."""
     internals: Any = SparkSession
-    found: SparkSession | None = internals._instantiatedSession
-    context: Any = None if found is None else found.sparkContext
-    return found if context is not None and context._jsc is not None else None
+    session: SparkSession | None = internals._instantiatedSession
+    context: Any = None if session is None else session.sparkContext
+    return session if context is not None and context._jsc is not None else None
 
 
 def temporary_folder(session: SparkSession) -> str:

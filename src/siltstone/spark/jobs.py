@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import queue
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,17 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from siltstone.base import files
 from siltstone.base.errors import EngineError
 from siltstone.compaction.engine import Progress
-from siltstone.spark.exchange import KEPT_BYTES, Stage, barrier_task, has_failed, progress_of
+from siltstone.spark.exchange import KEPT_BYTES, Stage, barrier_task, progress_of
 from siltstone.spark.internals import is_connect, java_context, temporary_folder
-from siltstone.spark.rows import SCHEMA, Row, rows_of
+from siltstone.spark.rows import FAILED, SCHEMA, Row, rows_of
 from siltstone.spark.session import is_local, workers_of
-from siltstone.spark.tasks import Cancelling, by_number, in_worker, run_job, told_as_engine_error
+from siltstone.spark.tasks import in_worker, one_after_another, run_job, told_as_engine_error
 
 BARRIER_BYTES = 16 << 30
 """Logs up to this size run in one barrier stage: a worker that dies costs all that was done."""
@@ -51,6 +50,18 @@ def stage(
     return frame.mapInArrow(task, SCHEMA, barrier=barrier)
 
 
+def numbered(
+    session: SparkSession,
+    count: int,
+    function: Callable[..., Iterator[pa.RecordBatch]],
+    *given: object,
+    tasks: int | None = None,
+    barrier: bool = False,
+) -> DataFrame:
+    """Let tasks, one a number unless told, run ``function(*given, batches)`` over ``count`` numbers."""
+    return stage(session.range(0, count, 1, tasks or count), function, *given, barrier=barrier)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """Several stages over one log: the last one's rows are reports, small ones.
@@ -65,8 +76,8 @@ class Job:
 
 def run(session: SparkSession, job: Job, progress: Progress | None, *, barrier: bool) -> list[Row]:
     """Run a job, in a ``barrier`` stage where allowed. Raises EngineError when Spark gives up."""
-    found = run_in_barrier(session, job, progress) if barrier else None
-    return run_with_shuffles(session, job, progress) if found is None else found
+    reports = run_in_barrier(session, job, progress) if barrier else None
+    return run_with_shuffles(session, job, progress) if reports is None else reports
 
 
 class SparkWorkers:
@@ -88,7 +99,9 @@ class SparkWorkers:
     ) -> None:
         self._session, self._progress = session, progress
         self._least_buckets, self._barrier_bytes = buckets, barrier_bytes
-        self._parallelism = tasks or parallelism_of(session)
+        # Not how many run at one time: ``slots``.
+        cores = workers_of(session) if is_connect(session) else session.sparkContext.defaultParallelism
+        self._parallelism = tasks or cores
 
     @property
     def workers(self) -> int:
@@ -118,11 +131,6 @@ def can_use_barrier(session: SparkSession, size: int, most: int = BARRIER_BYTES)
         return is_local(context.master or "") and not context.statusTracker().getActiveJobsIds()
 
 
-def parallelism_of(session: SparkSession) -> int:
-    """How many tasks a job is cut into. Not how many run at one time: ``slots``."""
-    return workers_of(session) if is_connect(session) else session.sparkContext.defaultParallelism
-
-
 def slots(session: SparkSession) -> int:
     """How many tasks run at one time, 0 where Spark does not say.
 
@@ -142,9 +150,10 @@ def run_with_shuffles(session: SparkSession, job: Job, progress: Progress | None
     first, *others = job.stages
 
     def frames() -> DataFrame:
-        frame = stage(session.range(0, first.tasks, 1, first.tasks), first.function, *first.given)
+        frame = numbered(session, first.tasks, first.function, *first.given)
         for each in others:
-            frame = stage(by_number(frame, each.tasks), each.function, *each.given)
+            task = F.pmod(F.col("target"), F.lit(each.tasks)).cast("int")
+            frame = stage(frame.repartitionById(each.tasks, task), each.function, *each.given)
         return frame
 
     return collect(session, frames, job.title, progress)
@@ -159,17 +168,15 @@ def run_in_barrier(
     if workers < 1:
         return None
     with files.temporary_directory("siltstone-rows-", temporary_folder(session)) as folder:
-        given = (tuple(job.stages), workers, folder, kept_bytes)
+        arguments = (tuple(job.stages), workers, folder, kept_bytes)
 
-        def frame() -> DataFrame:
-            return stage(session.range(0, workers, 1, workers), barrier_task, *given, barrier=True)
-
-        watcher = _Watcher(job.title, progress, lambda: progress_of(Path(folder), job.stages, workers))
-        found = None
+        frame = functools.partial(numbered, session, workers, barrier_task, *arguments, barrier=True)
+        done = functools.partial(progress_of, Path(folder), job.stages, workers)
+        reports = None
         with contextlib.suppress(EngineError):
-            found = _collected(session, frame, job.title, watcher)
-    if found is not None and not has_failed(found):
-        return found
+            reports = collect(session, frame, job.title, progress, done)
+    if reports is not None and all(row.kind != FAILED for row in reports):
+        return reports
     if job.staging is not None:
         with contextlib.suppress(OSError):
             for name in files.list_files(job.staging):
@@ -178,53 +185,25 @@ def run_in_barrier(
 
 
 def one_ahead(session: SparkSession, job: Callable[[int], list[Row]], jobs: int) -> Iterator[list[Row]]:
-    """The rows of jobs 0, 1, …, which run one after another while the caller is busy with those before.
-
-    Raises what a job raised; no other is begun then, nor when the caller takes no more, and one that runs is
-    cancelled.
-    """
+    """``one_after_another``; a single job needs no thread."""
     if jobs == 1:
         yield job(0)
-        return
-    results: queue.SimpleQueue[list[Row] | BaseException] = queue.SimpleQueue()
-    over, cancelling = threading.Event(), Cancelling(session)
-
-    def go() -> None:
-        try:
-            cancelling.begin()
-            for number in range(jobs):
-                if over.is_set():
-                    return
-                results.put(job(number))
-        except BaseException as error:
-            results.put(error)
-
-    taken = 0
-    try:
-        InheritableThread(target=go, daemon=True).start()
-        while taken < jobs:
-            found = results.get()
-            if isinstance(found, BaseException):
-                raise found
-            taken += 1
-            yield found
-    finally:
-        over.set()
-        if taken < jobs:
-            cancelling.cancel()
+    else:
+        yield from one_after_another(session, job, jobs)
 
 
 def collect(
-    session: SparkSession, frame: Callable[[], DataFrame], title: str, progress: Progress | None
+    session: SparkSession,
+    frame: Callable[[], DataFrame],
+    title: str,
+    progress: Progress | None,
+    done: Callable[[], Iterable[tuple[str, int, int]]] | None = None,
 ) -> list[Row]:
-    """Run a job; its rows are reports, small ones. Raises EngineError when Spark gives up."""
-    return _collected(session, frame, title, _Watcher(title, progress, lambda: _active_stages(session)))
+    """Run a job; its rows are reports, small ones. Raises EngineError when Spark gives up.
 
-
-def _collected(
-    session: SparkSession, frame: Callable[[], DataFrame], title: str, watcher: _Watcher
-) -> list[Row]:
-    with watcher:
+    ``done`` says now and then how far it is: (stage, tasks done, tasks); Spark, unless told.
+    """
+    with _watched(title, progress, done or functools.partial(_active_stages, session)):
         table = run_job(session, title, frame)
     return [row for batch in table.to_batches() for row in rows_of(batch)]
 
@@ -237,30 +216,26 @@ def _active_stages(session: SparkSession) -> Iterator[tuple[str, int, int]]:
             yield f"stage {number}", info.numCompletedTasks, info.numTasks
 
 
-class _Watcher:
-    """Tells the progress of a running job: ``look`` finds (stage, tasks done, tasks) now and then."""
+@contextlib.contextmanager
+def _watched(
+    title: str, progress: Progress | None, stages: Callable[[], Iterable[tuple[str, int, int]]]
+) -> Iterator[None]:
+    """A job runs within: tell its progress."""
+    is_over = threading.Event()
 
-    def __init__(
-        self, title: str, progress: Progress | None, look: Callable[[], Iterable[tuple[str, int, int]]]
-    ) -> None:
-        self._progress = progress
-        self._title = title
-        self._look = look
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def _watch(self) -> None:
-        assert self._progress is not None
+    def watch() -> None:
+        assert progress is not None
         with contextlib.suppress(Exception):
-            while not self._over.wait(0.2):
-                for name, done, total in self._look():
-                    self._progress(self._title, name, done, total)
+            while not is_over.wait(0.2):
+                for name, done, total in stages():
+                    progress(title, name, done, total)
 
-    def __enter__(self) -> None:
-        if self._progress is not None:
-            self._thread.start()
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        if self._progress is not None:
-            self._thread.join(2.0)
+    thread = threading.Thread(target=watch, daemon=True)
+    if progress is not None:
+        thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        if progress is not None:
+            thread.join(2.0)

@@ -15,38 +15,26 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.pandas.types import from_arrow_schema
 
-SCHEMA = StructType(
-    [
-        StructField("log", IntegerType()),
-        StructField("target", IntegerType()),
-        StructField("kind", StringType()),
-        StructField("base_offset", LongType()),
-        StructField("count", LongType()),
-        StructField("blob", BinaryType()),
-        StructField("report", StringType()),
-    ]
+_SCALARS = (
+    ("log", pa.int32()),
+    ("target", pa.int32()),
+    ("kind", pa.string()),
+    ("base_offset", pa.int64()),
+    ("count", pa.int64()),
+    ("report", pa.string()),
 )
+ARROW_SCHEMA = pa.schema([*_SCALARS, ("blob", pa.binary())])
+SCHEMA = from_arrow_schema(ARROW_SCHEMA)
 """As Spark says it; a text would be parsed for every stage."""
-ARROW_SCHEMA = pa.schema(
-    [
-        pa.field("log", pa.int32()),
-        pa.field("target", pa.int32()),
-        pa.field("kind", pa.string()),
-        pa.field("base_offset", pa.int64()),
-        pa.field("count", pa.int64()),
-        pa.field("blob", pa.binary()),
-        pa.field("report", pa.string()),
-    ]
-)
 BLOB_BYTES = 32 << 20
 """The largest blob of offsets in one row."""
 DIRTY, CLEAN, RETAINED, HIDDEN = "dirty", "clean", "retained", "hidden"
 SUMMARY, CARRIED = "summary", "carried"
 HEADS = "heads"
 """A row for a task of the next stage that has to do something even if nothing else comes to it."""
-FOUND, MERGED, GATHERED, REWRITTEN, LOOKED_UP = "found", "merged", "gathered", "rewritten", "looked up"
+FOUND, MERGED, REWRITTEN, LOOKED_UP, REPORT = "found", "merged", "rewritten", "looked up", "report"
 ALL = -1
 """The target of a row that every task of the next stage gets."""
 FAILED = "failed"
@@ -71,43 +59,26 @@ class Row:
         """The row as an Arrow batch of one; the blob is not copied."""
         blob = pa.py_buffer(self.blob)
         offsets = pa.py_buffer(np.array([0, blob.size], np.int32))
-        arrays = [
-            pa.array([self.log], pa.int32()),
-            pa.array([self.target], pa.int32()),
-            pa.array([self.kind], pa.string()),
-            pa.array([self.base_offset], pa.int64()),
-            pa.array([self.count], pa.int64()),
-            pa.Array.from_buffers(pa.binary(), 1, [None, offsets, blob]),
-            pa.array([self.report], pa.string()),
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+        columns = [pa.array([getattr(self, name)], kind) for name, kind in _SCALARS]
+        columns.append(pa.Array.from_buffers(pa.binary(), 1, [None, offsets, blob]))
+        return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
 
     def array(self, dtype: npt.DTypeLike, words: int = 1) -> npt.NDArray[Any]:
         """The blob's array again, [count] or [count, words]; it holds as long as the batch does.
 
         Raises ValueError when its size is not its count's.
         """
-        found = np.frombuffer(self.blob, dtype)
-        if len(found) != self.count * words:
-            raise ValueError(f"{self.count} {self.kind} rows were sent, {len(found) / words:g} arrived")
-        return found if words == 1 else found.reshape(-1, words)
+        values = np.frombuffer(self.blob, dtype)
+        if len(values) != self.count * words:
+            raise ValueError(f"{self.count} {self.kind} rows were sent, {len(values) / words:g} arrived")
+        return values if words == 1 else values.reshape(-1, words)
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
     """The rows of an Arrow batch; blobs are views that keep its memory."""
-    names = ("log", "target", "kind", "base_offset", "count", "blob", "report")
-    columns = [batch.column(name) for name in names]
     for i in range(batch.num_rows):
-        log, target, kind, base_offset, count, blob, report = (column[i] for column in columns)
-        yield Row(
-            log=log.as_py(),
-            target=target.as_py(),
-            kind=kind.as_py(),
-            base_offset=base_offset.as_py(),
-            count=count.as_py(),
-            blob=memoryview(blob.as_buffer()),
-            report=report.as_py(),
-        )
+        values = {name: batch.column(name)[i].as_py() for name, _ in _SCALARS}
+        yield Row(**values, blob=memoryview(batch.column("blob")[i].as_buffer()))
 
 
 def array_row(kind: str, target: int, array: npt.NDArray[Any], *, base_offset: int = 0, log: int = 0) -> Row:

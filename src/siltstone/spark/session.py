@@ -52,11 +52,11 @@ def java_command() -> str:
 def java_version() -> str:
     """What ``java -version`` says. Raises EngineError for a Java that Spark 4 does not run on."""
     done = subprocess.run([java_command(), "-version"], capture_output=True, text=True, check=False)
-    found = re.search(r'version "(\d+)', done.stderr + done.stdout)
-    if done.returncode or found is None or int(found[1]) < OLDEST_JAVA:
-        said = (done.stderr or done.stdout).strip().splitlines()
+    version = re.search(r'version "(\d+)', done.stderr + done.stdout)
+    if done.returncode or version is None or int(version[1]) < OLDEST_JAVA:
+        lines = (done.stderr or done.stdout).strip().splitlines()
         raise EngineError(
-            f"Spark needs Java 17 or 21, but {java_command()} says: {said[0] if said else 'nothing'}; "
+            f"Spark needs Java 17 or 21, but {java_command()} says: {lines[0] if lines else 'nothing'}; "
             "install one, or set JAVA_HOME"
         )
     return done.stderr + done.stdout
@@ -74,7 +74,7 @@ def start_session(
     settings: dict[str, str] | None = None,
     java_options: str | None = None,
 ) -> SparkSession:
-    """A session on ``master``. Raises EngineError when Spark does not start, with what it said.
+    """A session on ``master``. Raises EngineError when Spark does not start, with what it errors.
 
     ``java_options`` stand in for those that make Java use the class archive, where there is one.
     """
@@ -86,16 +86,16 @@ def start_session(
     builder = SparkSession.builder.master(_with_retries(master)).appName("siltstone")
     for name, value in {**_settings(master, spill_folder, options), **(settings or {})}.items():
         builder = builder.config(name, value)
-    with files.temporary_file() as said:
+    with files.temporary_file() as errors:
         try:
-            with files.errors_into(said.fileno()), _own_handlers(), _no_orphans():
+            with files.errors_into(errors.fileno()), _own_handlers(), _no_orphans():
                 interruption.current().check()
                 session = _with_secret(builder, master).getOrCreate()
         except Exception as error:
             if interruption.came_of_interrupt(error):
                 raise KeyboardInterrupt from error
-            said.seek(0)
-            lines = [line for line in said.read().decode("utf-8", "replace").splitlines() if line.strip()]
+            errors.seek(0)
+            lines = [line for line in errors.read().decode("utf-8", "replace").splitlines() if line.strip()]
             last = next((line for line in reversed(lines) if "rror" in line or "xception" in line), "")
             raise EngineError(f"Spark did not start on {master}: {last or error}".splitlines()[0]) from None
     session.sparkContext.setLogLevel("ERROR")
@@ -190,8 +190,8 @@ def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> N
 
 def _with_retries(master: str) -> str:
     """Local masters try a task once unless told otherwise: let a killed worker's task go again."""
-    found = re.fullmatch(r"local(?:\[([^,\]]+)\])?", master)
-    return f"local[{found[1] or 1},{TASK_ATTEMPTS}]" if found else master
+    local = re.fullmatch(r"local(?:\[([^,\]]+)\])?", master)
+    return f"local[{local[1] or 1},{TASK_ATTEMPTS}]" if local else master
 
 
 def _settings(master: str, spill_folder: str | None, java_options: str) -> dict[str, str]:
@@ -267,8 +267,8 @@ def workers_of(session: SparkSession) -> int:
     if local is not None:
         count = local[1] or "1"
         return max(os.cpu_count() or 1, 1) if count == "*" else int(count)
-    given = session.conf.get("spark.default.parallelism", None)
-    return int(given) if given else _UNKNOWN
+    parallelism = session.conf.get("spark.default.parallelism", None)
+    return int(parallelism) if parallelism else _UNKNOWN
 
 
 # Do the executors see the files that we see? Asked before anything is cleaned on a cluster.
@@ -325,9 +325,9 @@ def make_class_archive(use: Callable[[SparkSession], None]) -> Path | None:
     version, place = java_version(), class_archive.folder()
     if place is None:
         return None
-    found = class_archive.find(version)
-    if found is not None:
-        return found
+    archive = class_archive.find(version)
+    if archive is not None:
+        return archive
     files.make_directory(place, parents=True)
     for name in files.list_files(place):
         if name.endswith(_MAKING):  # of one that was killed

@@ -17,7 +17,6 @@ import pyarrow as pa
 from pyspark import InheritableThread
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from siltstone.base import interruption
 from siltstone.base.errors import EngineError
@@ -27,6 +26,7 @@ from siltstone.spark.internals import WORKER_EXITED, is_connect
 from siltstone.spark.rows import SCHEMA, Report, array_row, report_of, rows_of
 
 Batches = Iterable[pa.RecordBatch]
+Result = TypeVar("Result")
 _BUCKET_BYTES = 32 << 20
 WORKER_DIED = (
     "a worker that dies was mostly killed for want of memory: let fewer tasks run at one time "
@@ -73,11 +73,6 @@ def finer(buckets: int, tasks: int, entry_bytes: int) -> int:
     return max(buckets, tasks * math.ceil(entry_bytes / (tasks * _BUCKET_BYTES)))
 
 
-def by_number(frame: DataFrame, tasks: int) -> DataFrame:
-    """Bring rows of one ``target`` together, targets dealt to so many tasks."""
-    return frame.repartitionById(tasks, F.pmod(F.col("target"), F.lit(tasks)).cast("int"))
-
-
 def runs_of(sizes: Sequence[int], tasks: int) -> list[list[int]]:
     """The numbers of ``sizes`` in up to ``tasks`` runs of neighbours, of about the same size each."""
     total, passed = sum(sizes), 0
@@ -113,12 +108,12 @@ def why_failed(error: Exception) -> str | None:
     if not known and not type(error).__module__.startswith(("py4j", "grpc")):
         return None
     lines = [line.strip() for line in str(error).strip().splitlines()]
-    said = [line for line in lines if not line.startswith(("at ", "... "))]
-    causes = [line for line in said if "Error" in line or "Exception" in line]
-    found = (causes[-1] if causes else lines[0] if lines else type(error).__name__)[:300]
+    messages = [line for line in lines if not line.startswith(("at ", "... "))]
+    causes = [line for line in messages if "Error" in line or "Exception" in line]
+    cause = (causes[-1] if causes else lines[0] if lines else type(error).__name__)[:300]
     if WORKER_EXITED in str(error):
-        return f"{found}; {WORKER_DIED}"
-    return f"{JAVA_DIED} ({found})" if _is_without_java(error) else found
+        return f"{cause}; {WORKER_DIED}"
+    return f"{JAVA_DIED} ({cause})" if _is_without_java(error) else cause
 
 
 def _is_without_java(error: Exception) -> bool:
@@ -146,25 +141,6 @@ def is_alive(session: SparkSession) -> bool:
         return False
 
 
-class Cancelling:
-    """Jobs of one thread that another one may cancel."""
-
-    def __init__(self, session: SparkSession) -> None:
-        self._context = session.sparkContext
-        self._tag = f"siltstone-{secrets.token_hex(8)}"
-
-    def begin(self) -> None:
-        """In the thread whose jobs they are, before the first of them."""
-        self._context.addJobTag(self._tag)
-
-    def cancel(self) -> None:
-        """Let Spark give these jobs up; those of others go on. Nothing is raised where Spark is gone."""
-        interruption.current().settle()
-        with contextlib.suppress(Exception):
-            if not interruption.current().has_come:
-                self._context.cancelJobsWithTag(self._tag)
-
-
 def run_job(session: SparkSession, title: str, job: Callable[[], DataFrame]) -> pa.Table:
     """The rows of a job, which ``job`` puts together. Raises EngineError when Spark gives up, and passes a
     KeyboardInterrupt on when the job is cancelled."""
@@ -172,29 +148,47 @@ def run_job(session: SparkSession, title: str, job: Callable[[], DataFrame]) -> 
         frame = job()
         if is_connect(session) or threading.current_thread() is not threading.main_thread():
             return frame.toArrow()
-        return _waited_for(session, frame)
+        (table,) = one_after_another(session, lambda _: frame.toArrow(), 1)
+        return table
 
 
-def _waited_for(session: SparkSession, frame: DataFrame) -> pa.Table:
-    cancelling = Cancelling(session)
-    done: queue.SimpleQueue[pa.Table | BaseException] = queue.SimpleQueue()
+def one_after_another(session: SparkSession, job: Callable[[int], Result], jobs: int) -> Iterator[Result]:
+    """What jobs 0, 1, … bring, which run in a thread of their own while the caller is busy with those before.
+
+    Raises what a job raised; no other is begun then, nor when the caller takes no more, and one that runs is
+    cancelled, by a tag, so that the jobs of others go on.
+    """
+    context, tag = session.sparkContext, f"siltstone-{secrets.token_hex(8)}"
+    results: queue.SimpleQueue[Result | BaseException] = queue.SimpleQueue()
+    is_over = threading.Event()
 
     def go() -> None:
         try:
-            cancelling.begin()
-            done.put(frame.toArrow())
+            context.addJobTag(tag)
+            for number in range(jobs):
+                if is_over.is_set():
+                    return
+                results.put(job(number))
         except BaseException as error:
-            done.put(error)
+            results.put(error)
 
+    left = jobs
     try:
         InheritableThread(target=go, daemon=True).start()
-        found = done.get()
-    except BaseException:
-        cancelling.cancel()
-        raise
-    if isinstance(found, BaseException):
-        raise found
-    return found
+        while left:
+            result = results.get()
+            left -= 1
+            if isinstance(result, BaseException):
+                left = 0
+                raise result
+            yield result
+    finally:
+        is_over.set()
+        if left:
+            interruption.current().settle()
+            with contextlib.suppress(Exception):  # Spark may be gone
+                if not interruption.current().has_come:
+                    context.cancelJobsWithTag(tag)
 
 
 # Jobs of two stages, entries by log and bucket and then reports: ``explain``'s and ``verify``'s.

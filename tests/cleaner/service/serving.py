@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from siltstone.base.clock import ManualClock
-from siltstone.compaction.engine import Engine, InProcessEngine, LogDone
+from siltstone.compaction.engine import Engine, InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
+from siltstone.compaction.staging import LogDone
 from siltstone.compaction.work import LogWork
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog

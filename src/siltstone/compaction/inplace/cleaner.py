@@ -14,7 +14,6 @@ range again (``docs/decisions/0015-an-interrupted-run-starts-again.md``).
 from __future__ import annotations
 
 import contextlib
-import enum
 import functools
 import threading
 import time
@@ -32,15 +31,7 @@ from siltstone.base.errors import (
 )
 from siltstone.base.interruption import Critical
 from siltstone.compaction import report
-from siltstone.compaction.engine import (
-    RETAINED_BYTES,
-    Engine,
-    LogDone,
-    Progress,
-    RetainedFile,
-    fits_one_task,
-    offset_span,
-)
+from siltstone.compaction.engine import Engine, Progress, fits_one_task, offset_span
 from siltstone.compaction.inplace.destination import Destination, Room
 from siltstone.compaction.inplace.expiry import (
     after_cleaning,
@@ -60,7 +51,7 @@ from siltstone.compaction.inplace.facts import (
 from siltstone.compaction.inplace.plan import kafka_map_keys, kafka_passes
 from siltstone.compaction.keys import ENTRY_BYTES
 from siltstone.compaction.report import LogResult
-from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.staging import RETAINED_BYTES, LogDone, RetainedFile, Rewritten
 from siltstone.compaction.work import Group, LogFailure, LogWork, failure_of
 from siltstone.log.segments import count_records
 
@@ -72,12 +63,12 @@ def check_gathered(work: LogWork, gathered: LogDone) -> list[RetainedFile]:
 
     Raises CheckFailedError unless each group's retained offsets that were merged are in its one file.
     """
-    found = sorted(gathered.files, key=lambda file: file.group)
-    if [file.group for file in found] != [group.index for group in work.groups]:
+    files = sorted(gathered.files, key=lambda file: file.group)
+    if [file.group for file in files] != [group.index for group in work.groups]:
         raise CheckFailedError(f"{work.name}: not every group's retained offsets were gathered once")
-    for file in found:
+    for file in files:
         _check_winners(work.name, file.group, gathered.retained.get(file.group, 0), file.count)
-    return found
+    return files
 
 
 def check_counts(planned: Planned, done: LogDone, *, last: bool) -> None:
@@ -91,9 +82,9 @@ def check_counts(planned: Planned, done: LogDone, *, last: bool) -> None:
     groups = [*planned.accepted, *done.groups]
     if last and len(groups) != len(work.groups):
         raise CheckFailedError(f"{work.name}: {len(groups)} groups came back, not {len(work.groups)}")
-    if last and sum(group.records for group in groups) != done.found.records:
+    if last and sum(group.records for group in groups) != done.extracted.records:
         raise CheckFailedError(
-            f"{work.name}: the groups' records are not the {done.found.records} that were extracted"
+            f"{work.name}: the groups' records are not the {done.extracted.records} that were extracted"
         )
 
 
@@ -112,7 +103,9 @@ def count_all(planned: Planned, done: LogDone) -> None:
     except CorruptFileError:
         rest = [None]
     if None not in rest:
-        planned.result.records_before = done.found.records + sum(count for count in rest if count is not None)
+        planned.result.records_before = done.extracted.records + sum(
+            count for count in rest if count is not None
+        )
 
 
 def changes_something(work: LogWork, group: Rewritten) -> bool:
@@ -170,22 +163,16 @@ GROWTH_OF_MESSAGES = 2.7
 FILES_PER_GROUP = 8
 
 
-class Way(enum.Enum):
-    """How a log's groups go."""
-
-    ONE_TASK = "one task"
-    ONE_JOB = "one job"
-    IN_WAVES = "in waves"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """A way, and what it may take: ``size`` bytes of new segments at one time. ``need`` is the least."""
+    """The way that a log goes (``in_one_task``, ``in_waves`` or, with neither, in one job), and what it may
+    take: ``size`` bytes of new segments at one time. ``need`` is the least, and so many ``inodes``."""
 
-    way: Way
     size: int
     need: int
     inodes: int
+    in_one_task: bool = False
+    in_waves: bool = False
 
 
 def extra(work: LogWork, group: Group | None = None) -> int:
@@ -197,16 +184,12 @@ def extra(work: LogWork, group: Group | None = None) -> int:
 
 def spill(work: LogWork) -> int:
     """Most bytes of entries that a shuffle may put on disk."""
-    return ENTRY_BYTES * _records_at_most(work)
+    return ENTRY_BYTES * min(offset_span(work), work.size)
 
 
 def waiting(work: LogWork) -> int:
     """Most bytes of retained offsets, which stay until the last wave is swapped in."""
-    return RETAINED_BYTES * _records_at_most(work)
-
-
-def _records_at_most(work: LogWork) -> int:
-    return min(offset_span(work), work.size)
+    return RETAINED_BYTES * min(offset_span(work), work.size)
 
 
 def budget(work: LogWork, room: Room, whole_log_bytes: int, wave_bytes: int) -> Budget:
@@ -214,17 +197,19 @@ def budget(work: LogWork, room: Room, whole_log_bytes: int, wave_bytes: int) -> 
 
     ``whole_log_bytes``: most for one task; ``wave_bytes``: most for one job.
     """
-    at_once = need = extra(work)
-    if at_once <= room.size and fits_one_task(work, whole_log_bytes):
-        way, standing = Way.ONE_TASK, 0
-    elif not room.frees_sources or (work.size <= wave_bytes and at_once + spill(work) <= room.size):
-        way, standing = Way.ONE_JOB, spill(work)
-    else:
-        way, standing = Way.IN_WAVES, spill(work) + waiting(work)
-    if room.frees_sources:
-        need = max((extra(work, each) for each in work.groups), default=0)
-    inodes = FILES_PER_GROUP * len(work.groups)
-    return Budget(way=way, size=room.size - standing, need=need + standing, inodes=inodes)
+    at_once = extra(work)
+    in_one_task = at_once <= room.size and fits_one_task(work, whole_log_bytes)
+    in_one_job = work.size <= wave_bytes and at_once + spill(work) <= room.size
+    in_waves = room.frees_sources and not in_one_task and not in_one_job
+    standing = (0 if in_one_task else spill(work)) + (waiting(work) if in_waves else 0)
+    group_at_once = max((extra(work, group) for group in work.groups), default=0)
+    return Budget(
+        size=room.size - standing,
+        need=standing + (group_at_once if room.frees_sources else at_once),
+        inodes=FILES_PER_GROUP * len(work.groups),
+        in_one_task=in_one_task,
+        in_waves=in_waves,
+    )
 
 
 def waves(work: LogWork, room: int, wave_bytes: int, workers: int) -> Iterator[list[Group]]:
@@ -233,11 +218,9 @@ def waves(work: LogWork, room: int, wave_bytes: int, workers: int) -> Iterator[l
     wave: list[Group] = []
     for group in work.groups:
         taken = (*wave, group)
-        members = [segment for each in taken for segment in work.sources(each)]
-        size = sum(segment.size for segment in members)
-        if wave and (
-            sum(extra(work, each) for each in taken) > room or (size > wave_bytes and len(wave) >= workers)
-        ):
+        size = sum(segment.size for each in taken for segment in work.sources(each))
+        is_large = size > wave_bytes and len(wave) >= workers
+        if wave and (is_large or sum(extra(work, each) for each in taken) > room):
             yield wave
             wave = []
         wave.append(group)
@@ -283,6 +266,8 @@ UNFINISHED = (
     "its segments are cleaned, but the run could not be finished: {reason}; "
     "where the cleaner checkpoint did not move, the next run cleans the log once more"
 )
+PARTLY = "stopped by --stop-after with {done} of {total} groups done; run again to go on"
+NOT_BEGUN = "stopped by --stop-after before its turn; run again to go on"
 INTERRUPTED = "interrupted; what was swapped in stays, run again to clean the rest"
 
 
@@ -338,12 +323,12 @@ class Cleaner:
         planned: list[Planned] = []
         strangers = mismatched_topic_ids(states)
         for state in states:
-            found = self._plan(state, strangers.get(state.where))
-            self.results.append(found.result if isinstance(found, Planned) else found)
-            if isinstance(found, Planned):
-                planned.append(found)
-            elif is_asked(found):
-                self._retain(state, found)
+            plan = self._plan(state, strangers.get(state.where))
+            self.results.append(plan.result if isinstance(plan, Planned) else plan)
+            if isinstance(plan, Planned):
+                planned.append(plan)
+            elif is_asked(plan):
+                self._retain(state, plan)
         planned.sort(key=lambda each: -(each.result.dirty_ratio or 0.0))
         try:
             self._clean_all(planned)
@@ -368,12 +353,12 @@ class Cleaner:
                 with self._critical():
                     notes = self._destination.tidy(state)
             staging = self._destination.staging(state)
-            found = plan_log(state, state.checkpoints(), self._choices, staging)
-            result = found.result if isinstance(found, Planned) else found
+            plan = plan_log(state, state.checkpoints(), self._choices, staging)
+            result = plan.result if isinstance(plan, Planned) else plan
             result.notes[:0] = notes
-            if isinstance(found, LogResult) and found.checkpoint_reset is not None:
-                self._destination.reset_checkpoint(state, found.checkpoint_reset)
-            return found
+            if isinstance(plan, LogResult) and plan.checkpoint_reset is not None:
+                self._destination.reset_checkpoint(state, plan.checkpoint_reset)
+            return plan
         except (SiltstoneError, OSError) as error:
             failure = failure_of(error)
             return _blank(state).stop(failure.status, failure.reason)
@@ -384,9 +369,9 @@ class Cleaner:
         small: list[Planned] = []
         large: list[Planned] = []
         for each in planned:
-            found = self._budget(each)
-            if found is not None:
-                (small if found.way is Way.ONE_TASK else large).append(each)
+            budgeted = self._budget(each)
+            if budgeted is not None:
+                (small if budgeted.in_one_task else large).append(each)
         for batch in self._batches(small):
             self._clean_small(batch)
         for each in large:
@@ -400,34 +385,33 @@ class Cleaner:
 
     def _budget(self, planned: Planned) -> Budget | None:
         """The way that the log goes, and its room; None when there is not enough, and said so."""
-        where = planned.state.path
+        where, result = planned.state.path, planned.result
         try:
             room = self._destination.room(planned.state, self._limits.max_extra_bytes)
         except OSError as error:
-            planned.result.stop(report.FAILED, failure_of(error).reason)
+            result.stop(report.FAILED, failure_of(error).reason)
             return None
-        found = budget(planned.work, room, self._whole_log_bytes, self._limits.wave_bytes)
-        if found.need > room.size:
-            reason = (
-                f"{where}: needs up to {found.need} bytes more on disk, "
-                f"but only {max(room.size, 0)} are allowed"
+        budgeted = budget(planned.work, room, self._whole_log_bytes, self._limits.wave_bytes)
+        if budgeted.need > room.size:
+            needs = (
+                f"{where}: needs up to {budgeted.need} bytes more on disk, but only {max(room.size, 0)} are"
             )
-            planned.result.stop(report.FAILED, f"{reason}; free some, or raise --max-extra-bytes")
+            result.stop(report.FAILED, f"{needs} allowed; free some, or raise --max-extra-bytes")
             return None
-        if room.inodes is not None and room.inodes < found.inodes:
-            planned.result.stop(report.FAILED, f"{where}: too few free inodes ({room.inodes})")
+        if room.inodes is not None and room.inodes < budgeted.inodes:
+            result.stop(report.FAILED, f"{where}: too few free inodes ({room.inodes})")
             return None
-        return found
+        return budgeted
 
     def _batches(self, small: Sequence[Planned]) -> Iterator[list[Planned]]:
         """Small logs in jobs whose new files together stay within the room there is."""
         batch: list[Planned] = []
         used = 0
         for each in small:
-            need, found = extra(each.work), self._budget(each)
-            if found is None:
+            need, budgeted = extra(each.work), self._budget(each)
+            if budgeted is None:
                 continue
-            if batch and used + need > found.size:
+            if batch and used + need > budgeted.size:
                 yield batch
                 batch, used = [], 0
             batch.append(each)
@@ -444,7 +428,7 @@ class Cleaner:
         if not self._is_time_up():
             return False
         for each in planned:
-            each.result.stop(report.SKIPPED, "stopped by --stop-after before its turn; run again to go on")
+            each.result.stop(report.SKIPPED, NOT_BEGUN)
         return True
 
     def _clean_small(self, batch: Sequence[Planned]) -> None:
@@ -477,24 +461,24 @@ class Cleaner:
     def _clean_large(self, planned: Planned) -> None:
         if self._stopped([planned]):
             return
-        found = self._budget(planned)
-        if found is None or not self._prepared(planned):
+        budgeted = self._budget(planned)
+        if budgeted is None or not self._prepared(planned):
             return
         try:
             engine = self._engine()
             planned.began = time.perf_counter()
-            if found.way is Way.IN_WAVES:
-                self._clean_in_waves(planned, found, engine)
+            if budgeted.in_waves:
+                self._clean_in_waves(planned, budgeted, engine)
             else:
                 self._settle(planned, engine.clean_spread(planned.work), last=True)
         except (SiltstoneError, OSError) as error:
             self._fail(planned, failure_of(error))
             self._raise_if_no_engine(error)
         except KeyboardInterrupt:
-            self._tell_what_was_done(planned, LogFailure(status=report.SKIPPED, reason=INTERRUPTED))
+            self._tell_what_was_done(planned, LogFailure(report.SKIPPED, INTERRUPTED))
             raise
 
-    def _clean_in_waves(self, planned: Planned, found: Budget, engine: Engine) -> None:
+    def _clean_in_waves(self, planned: Planned, budgeted: Budget, engine: Engine) -> None:
         """The retained offsets of the whole log are put into files, once; then its groups go by them."""
         work = planned.work
         gathered = engine.gather(work)
@@ -504,9 +488,9 @@ class Cleaner:
             return
         retained = check_gathered(work, gathered)
         done, total = 0, len(work.groups)
-        for wave in waves(work, found.size, self._limits.wave_bytes, engine.workers):
+        for wave in waves(work, budgeted.size, self._limits.wave_bytes, engine.workers):
             if self._is_time_up():
-                self._fail(planned, LogFailure(status=report.SKIPPED, reason=_partly(done, total)))
+                self._fail(planned, LogFailure(report.SKIPPED, PARTLY.format(done=done, total=total)))
                 return
             self._destination.check(planned)
             rewritten = replace(gathered, groups=engine.rewrite(work, wave, retained))
@@ -570,11 +554,11 @@ class Cleaner:
             if state.opened is not None:
                 return
             left = as_they_are(state.segments()) if planned is None else after_cleaning(planned)
-            found = expired(state, result, self._choices, left)
-            if found is not None:
+            expiry = expired(state, result, self._choices, left)
+            if expiry is not None:
                 with self._critical():
-                    self._destination.expire(state, found)
-                fill_expired(result, found)
+                    self._destination.expire(state, expiry)
+                fill_expired(result, expiry)
         except (InvalidConfigError, LedgerError) as error:
             result.notes.append(f"retention was left out: {error}")
         except (SiltstoneError, OSError) as error:
@@ -609,7 +593,3 @@ def _blank(state: LogState) -> LogResult:
         return open_result(state)
     except (SiltstoneError, OSError):
         return LogResult(topic=state.where.topic, partition=state.where.partition, directory=str(state.path))
-
-
-def _partly(done: int, total: int) -> str:
-    return f"stopped by --stop-after with {done} of {total} groups done; run again to go on"

@@ -117,13 +117,13 @@ class Swap:
 
 def swap_of(planned: Planned, groups: Sequence[Rewritten]) -> Swap:
     """What is swapped to take over ``groups``."""
-    found = Swap(staged={}, known={}, old=[])
+    swap = Swap(staged={}, known={}, old=[])
     for group in groups:
         plan = planned.work.groups[group.group]
-        found.staged[plan.base_offset] = {kind: Path(path) for kind, path in group.staged.items()}
-        found.known[plan.base_offset] = group.identity
-        found.old.extend(each.base_offset for each in planned.work.sources(plan))
-    return found
+        swap.staged[plan.base_offset] = {kind: Path(path) for kind, path in group.staged.items()}
+        swap.known[plan.base_offset] = group.identity
+        swap.old.extend(each.base_offset for each in planned.work.sources(plan))
+    return swap
 
 
 def cleaned_up_to(planned: Planned) -> int:
@@ -208,9 +208,9 @@ class InPlace(Destination):
             if self._originals is not None:
                 self._originals.keep(planned, planned.work.groups[group.group], group.staged["log"])
                 self._kept_bytes += group.size
-        found = swap_of(planned, groups)
-        adopt(planned.state.path, found.staged)
-        replace_segments(planned.state.path, list(found.staged), found.old, found.known)
+        swap = swap_of(planned, groups)
+        adopt(planned.state.path, swap.staged)
+        replace_segments(planned.state.path, list(swap.staged), swap.old, swap.known)
 
     def finish(self, planned: Planned) -> None:
         """Move the cleaner checkpoint to the end of the cleaned range."""
@@ -335,8 +335,8 @@ class CleanedCopy(Destination):
         if self._source.is_partial:
             return [path.name for path in self._source.partitions.values()]
         left_out = (names.LOCK, names.CLEANER_CHECKPOINT)
-        found = files.entries(self._source.path)
-        return [each.name for each in found if not each.is_link and each.name not in left_out]
+        entries = files.entries(self._source.path)
+        return [each.name for each in entries if not each.is_link and each.name not in left_out]
 
     def _write_checkpoint(self, left_out: Mapping[Path, str]) -> None:
         offsets = read_checkpoint(self._source.path / names.CLEANER_CHECKPOINT)

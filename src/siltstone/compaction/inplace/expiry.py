@@ -196,24 +196,24 @@ def _total(counts: Sequence[int | None]) -> int | None:
     return None if None in counts else sum(count or 0 for count in counts)
 
 
-def fill_expired(result: LogResult, found: Expiry) -> None:
+def fill_expired(result: LogResult, expiry: Expiry) -> None:
     """Count what went into the result. A log that was not cleaned is now, and its reason becomes a note."""
     if result.status != report.CLEANED:
-        result.records_before = found.records_of_all
+        result.records_before = expiry.records_of_all
         result.notes.append(f"not compacted: {result.reason}")
         result.stop(report.CLEANED, "")
-    result.removed.expired = found.records or 0
-    known = result.records_before is not None and found.records is not None
+    result.removed.expired = expiry.records or 0
+    known = result.records_before is not None and expiry.records is not None
     result.records_before = result.records_before if known else None
     result.records_after = (result.records_before or 0) - result.removed.total() if known else None
-    result.bytes_after -= sum(each.size for each in found.going)
-    result.segments_after -= len(found.going)
-    result.notes += _reasons(found)
+    result.bytes_after -= sum(each.size for each in expiry.going)
+    result.segments_after -= len(expiry.going)
+    result.notes += _reasons(expiry)
 
 
-def _reasons(found: Expiry) -> Iterator[str]:
+def _reasons(expiry: Expiry) -> Iterator[str]:
     """A line for each reason: what goes by it."""
-    for reason, pairs in groupby(zip(found.reasons, found.going, strict=True), key=itemgetter(0)):
+    for reason, pairs in groupby(zip(expiry.reasons, expiry.going, strict=True), key=itemgetter(0)):
         going = [left for _, left in pairs]
         size = sum(left.size for left in going)
         segments = f"{len(going)} segment{'s' if len(going) > 1 else ''}"

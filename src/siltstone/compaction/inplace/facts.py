@@ -19,13 +19,12 @@ from siltstone.base.config import LONG_MAX, Config
 from siltstone.base.errors import CorruptFileError, UnsafeFileError
 from siltstone.base.records.codecs import DEFAULT_LIMIT, LIMIT_SETTING, Scratch
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.inflate import pieces
-from siltstone.base.records.layout import CONTROL_BIT, Directory, delete_horizons
+from siltstone.base.records.layout import CONTROL_BIT, Directory, Flags, delete_horizons
 from siltstone.compaction import report
 from siltstone.compaction.inplace import plan
 from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import Rewritten
-from siltstone.compaction.work import IO_LIMIT, Group, LogWork, Rules, TaskLimits, share_of_io
+from siltstone.compaction.work import IO_LIMIT, Group, LogWork, Rules, TaskLimits, batch_slices, share_of_io
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import Checkpoints, LogDirectory
 from siltstone.log.ledger.store import uncovered
@@ -79,34 +78,27 @@ def find_horizons(
 
     ``batch_limit``: what one batch may decompress to, in bytes. Raises CorruptFileError, OSError.
     """
-    stamped = []
-    newest: int | None = None
-    for segment in segments:
-        if segment.base_offset < end and segment.size:
-            latest = _newest_in(segment)
-            if latest is not None:
-                stamped.append(segment)
-                newest = latest if newest is None else max(newest, latest)
+    newest_in = {segment: _newest_in(segment) for segment in segments if segment.base_offset < end}
+    stamped = {segment: newest for segment, newest in newest_in.items() if newest is not None}
+    newest = max(stamped.values(), default=None)
     if newest is None or newest > now_ms:
         return Horizons(newest_ms=newest)
-    due = (_has_something_to_remove(each, tombstones_from, batch_limit) for each in stamped)
+    due = (_has_something_to_remove(segment, tombstones_from, batch_limit) for segment in stamped)
     return Horizons(newest_ms=newest, is_due=any(due))
 
 
-def _is_stamped(batches: Directory) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _is_stamped(batches: Directory) -> Flags:
     """The batches with a horizon; those that were emptied hold nothing that could go."""
-    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = delete_horizons(batches) & (batches["count"] > 0)
-    return found
+    return np.asarray(delete_horizons(batches) & (batches["count"] > 0))
 
 
 def _newest_in(segment: Segment) -> int | None:
-    newest = None
     with files.Reader(segment.path) as reader:
-        for batches in batch_headers(reader, end=segment.size):
-            horizons = batches["base_timestamp"][_is_stamped(batches)]
-            if len(horizons):
-                newest = max(int(horizons.max()), newest if newest is not None else int(horizons[0]))
-    return newest
+        parts = [
+            batches["base_timestamp"][_is_stamped(batches)]
+            for batches in batch_headers(reader, end=segment.size)
+        ]
+    return max((int(part.max()) for part in parts if len(part)), default=None)
 
 
 def _has_something_to_remove(segment: Segment, tombstones_from: int, limit: int) -> bool:
@@ -119,10 +111,8 @@ def _has_something_to_remove(segment: Segment, tombstones_from: int, limit: int)
             if (batches["attributes"] & CONTROL_BIT).any():
                 return True
             batches = batches[batches["last_offset"] < tombstones_from]
-            for part in pieces(window.data, batches):
-                columns = decode_records(
-                    window.data, batches[part], scratch, limit=limit, path=segment.path, origin=window.origin
-                )
+            for data, rows, path, origin in batch_slices(segment.path, replace(window, batches=batches)):
+                columns = decode_records(data, rows, scratch, limit=limit, path=path, origin=origin)
                 if ((columns.value_size < 0) & (columns.key_size >= 0)).any():
                     return True
     return False
@@ -373,39 +363,41 @@ def _decide(
     facts: plan.LogFacts,
 ) -> Planned | LogResult:
     assert state.config is not None
-    found = plan.cleanable_range(facts, lag_limits(state.config), choices.now_ms)
-    if choices.map_end < found.end:
-        found = replace(found, end=min(s.base_offset for s in segments if s.base_offset >= choices.map_end))
-    result.first_dirty_offset, result.cleaned_end_offset = found.first_dirty, found.first_dirty
-    result.dirty_ratio = found.dirty_ratio
-    if found.reset:
-        result.checkpoint_reset = found.first_dirty
-        result.notes.append(
-            f"the cleaner checkpoint {facts.checkpoint} is outside the log: reset to {found.first_dirty}"
+    cleanable = plan.cleanable_range(facts, lag_limits(state.config), choices.now_ms)
+    if choices.map_end < cleanable.end:
+        cleanable = replace(
+            cleanable, end=min(s.base_offset for s in segments if s.base_offset >= choices.map_end)
         )
-    why_not_now = _ineligible(state.config, choices, found)
+    result.first_dirty_offset, result.cleaned_end_offset = cleanable.first_dirty, cleanable.first_dirty
+    result.dirty_ratio = cleanable.dirty_ratio
+    if cleanable.reset:
+        result.checkpoint_reset = cleanable.first_dirty
+        result.notes.append(
+            f"the cleaner checkpoint {facts.checkpoint} is outside the log: reset to {cleanable.first_dirty}"
+        )
+    why_not_now = _ineligible(state.config, choices, cleanable)
     if why_not_now is not None:
         tombstones_from, limit = uncovered(state.path).tombstones_from, state.config.integer(LIMIT_SETTING)
-        if not find_horizons(segments, found.clean_end, choices.now_ms, tombstones_from, limit).is_due:
+        if not find_horizons(segments, cleanable.clean_end, choices.now_ms, tombstones_from, limit).is_due:
             return result.stop(*why_not_now)
         result.notes.append("the delete horizons of all its tombstones have passed")
-        if found.end <= found.first_dirty:
-            found = replace(found, first_dirty=found.clean_end, end=found.clean_end)
-    work = _work(state, choices, staging, segments, facts, found, producers)
-    result.cleaned_end_offset = max(min(found.end, choices.map_end), result.first_dirty_offset)
+        if cleanable.end <= cleanable.first_dirty:
+            cleanable = replace(cleanable, first_dirty=cleanable.clean_end, end=cleanable.clean_end)
+    work = _work(state, choices, staging, segments, facts, cleanable, producers)
+    result.cleaned_end_offset = max(min(cleanable.end, choices.map_end), result.first_dirty_offset)
     result.groups = len(work.groups)
     rest = () if state.opened else work.above
     return Planned(state=state, work=work, result=result, uncleaned=rest)
 
 
-def _ineligible(config: Config, choices: Choices, found: plan.CleanableRange) -> tuple[str, str] | None:
+def _ineligible(config: Config, choices: Choices, cleanable: plan.CleanableRange) -> tuple[str, str] | None:
     """Status and reason of a log whose dirty part is not to be cleaned now; None when it is."""
-    if found.end <= found.first_dirty or not found.cleanable_bytes:
+    if cleanable.end <= cleanable.first_dirty or not cleanable.cleanable_bytes:
         return report.NOTHING_TO_DO, "nothing that may be cleaned lies above the cleaner checkpoint"
     ratio = config.number("min.cleanable.dirty.ratio")
-    if choices.force or plan.is_eligible(found, ratio):
+    if choices.force or plan.is_eligible(cleanable, ratio):
         return None
-    reason = f"dirty ratio {found.dirty_ratio:.3f} is not over min.cleanable.dirty.ratio={ratio:g}"
+    reason = f"dirty ratio {cleanable.dirty_ratio:.3f} is not over min.cleanable.dirty.ratio={ratio:g}"
     return report.NOT_ELIGIBLE, f"{reason}; --force cleans it"
 
 
@@ -415,7 +407,7 @@ def _work(
     staging: Path | None,
     segments: Sequence[Segment],
     facts: plan.LogFacts,
-    found: plan.CleanableRange,
+    cleanable: plan.CleanableRange,
     producers: ProducerStates,
 ) -> LogWork:
     config = state.config
@@ -423,8 +415,8 @@ def _work(
     limits = plan.GroupLimits(
         segment_bytes=config.integer("segment.bytes"), index_bytes=config.integer("segment.index.bytes")
     )
-    below = tuple(segment for segment in segments if segment.base_offset < found.end)
-    cleaned = [each for each in facts.segments if each.base_offset < found.end]
+    below = tuple(segment for segment in segments if segment.base_offset < cleanable.end)
+    cleaned = [each for each in facts.segments if each.base_offset < cleanable.end]
     alive = [
         (entry.producer_id, entry.last_offset, entry.producer_epoch)
         for entry in producers.alive(choices.now_ms, config.integer("producer.id.expiration.ms"))
@@ -433,24 +425,24 @@ def _work(
     return LogWork(
         name=str(state.where),
         segments=below,
-        groups=_groups(plan.group_segments(cleaned, found.end, limits), found.end),
-        first_dirty=found.first_dirty,
-        end=found.end,
+        groups=_groups(plan.group_segments(cleaned, cleanable.end, limits), cleanable.end),
+        first_dirty=cleanable.first_dirty,
+        end=cleanable.end,
         rules=Rules(
             now_ms=choices.now_ms,
             delete_retention_ms=retention_ms,
-            last_offset=min(found.end, choices.map_end) - 1,
+            last_offset=min(cleanable.end, choices.map_end) - 1,
             producers=np.array(alive, np.int64).reshape(-1, 3),
             map_end=choices.map_end,
             tombstones_from=uncovered(state.path).tombstones_from,
-            legacy_horizon_ms=plan.legacy_delete_horizon(facts.segments, found.first_dirty, retention_ms),
+            legacy_horizon_ms=plan.legacy_delete_horizon(facts.segments, cleanable.first_dirty, retention_ms),
             drop_keyless=choices.drop_keyless or state.drop_keyless,
         ),
         limits=_limits(config, choices.tasks_at_once),
         hash_key=(secrets.randbits(64), secrets.randbits(64)),
         staging=None if staging is None else str(staging),
         aborted=transaction_indexes(segments, None if state.opened else producers.end_offset),
-        above=tuple(segment for segment in segments if segment.base_offset >= found.end),
+        above=tuple(segment for segment in segments if segment.base_offset >= cleanable.end),
         message_sets=any(has_message_sets(each) for each in below if each.size),
     )
 

@@ -166,17 +166,17 @@ def refuse_other_file_system(folder: Path, partition: Path) -> None:
 
 def read_run(folder: Path) -> list[tuple[Path, KeptLog]]:
     """The logs that a run kept, with their folders. Raises UsageError where there is no such run."""
-    found = []
+    logs = []
     with contextlib.suppress(OSError):
         for entry in files.entries(folder):
             path = folder / entry.name / UNDO_FILE
             if entry.is_directory and files.exists(path):
-                found.append((folder / entry.name, _read(path)))
-    if not found:
+                logs.append((folder / entry.name, _read(path)))
+    if not logs:
         raise UsageError(
             f"{folder}: no run kept its originals here; give KEEP/RUN as clean --keep-originals printed it"
         )
-    return found
+    return logs
 
 
 def _read(path: Path) -> KeptLog:

@@ -150,9 +150,9 @@ def _delay_ms(dirty: Sequence[PlanSegment], lag: LagLimits, now_ms: int) -> int:
     return max(now_ms - lag.max_ms - earliest, 0)
 
 
-def is_eligible(found: CleanableRange, min_dirty_ratio: float) -> bool:
+def is_eligible(cleanable: CleanableRange, min_dirty_ratio: float) -> bool:
     """Strictly over the ratio, or overdue with something to clean."""
-    return found.dirty_ratio > min_dirty_ratio or (found.overdue and found.cleanable_bytes > 0)
+    return cleanable.dirty_ratio > min_dirty_ratio or (cleanable.overdue and cleanable.cleanable_bytes > 0)
 
 
 def group_segments(segments: Sequence[PlanSegment], end: int, limits: GroupLimits) -> list[list[PlanSegment]]:

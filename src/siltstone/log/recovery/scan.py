@@ -22,7 +22,6 @@ from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.base.records.checksum import first_bad_checksum
 from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory, Int64
 from siltstone.base.records.scan import ScanEnd, scan_batches
-from siltstone.log.index_checks import Finding, NamedFile, differs_from_log, entries_before_base, entries_until_damage, finding_of
 from siltstone.log.indexes import (
     ENTRY_OF_KIND,
     ENTRY_STRUCTS,
@@ -31,7 +30,7 @@ from siltstone.log.indexes import (
     TRANSACTION_ENTRY,
     Finding,
     IndexBuilder,
-    NamedIndex,
+    NamedFile,
     differs_from_log,
     entries_before_base,
     entries_until_damage,
