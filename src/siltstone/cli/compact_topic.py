@@ -98,22 +98,22 @@ def show_compaction(found: TopicCompaction, *, dry_run: bool = False, as_json: b
     if as_json:
         write_json({"dry_run": dry_run, **found.to_json()})
     else:
-        for each in found.partitions:
-            write_line(_said(f"{found.topic}-{each.partition}", each, dry_run=dry_run))
+        for partition in found.partitions:
+            write_line(_said(f"{found.topic}-{partition.partition}", partition, dry_run=dry_run))
     return _notes(found)
 
 
-def _said(where: str, each: PartitionCompaction, *, dry_run: bool) -> str:
+def _said(where: str, partition: PartitionCompaction, *, dry_run: bool) -> str:
     if dry_run:
-        first = 0 if each.compacted is None else each.compacted.horizon
-        return f"{where}: would be compacted from offset {first} on: {size_text(each.backlog or 0)}"
-    if each.result is None:
-        return f"{where}: {each.status.status}"
-    if not each.result.changed:
-        return f"{where}: {each.status.status}: nothing new below offset {each.result.horizon}"
-    result = each.result
+        first = 0 if partition.compacted is None else partition.compacted.horizon
+        return f"{where}: would be compacted from offset {first} on: {size_text(partition.backlog or 0)}"
+    if partition.result is None:
+        return f"{where}: {partition.status.status}"
+    if not partition.result.changed:
+        return f"{where}: {partition.status.status}: nothing new below offset {partition.result.horizon}"
+    result = partition.result
     return (
-        f"{where}: {each.status.status}: {result.read_records:,} records up to offset "
+        f"{where}: {partition.status.status}: {result.read_records:,} records up to offset "
         f"{result.horizon - 1:,}: {counts_text(result)}; "
         f"ledger {result.ledger_id}: {result.entries:,} entries, {size_text(result.size)}"
     )
@@ -127,19 +127,19 @@ def show_status(found: TopicCompaction, *, as_json: bool) -> int:
     write_line(f"{found.topic}: {found.status.status}")
     write_line(f"compactionThreshold: {found.threshold.size} ({found.threshold.source})")
     rows = []
-    for each in found.partitions:
-        ledger = each.compacted
+    for partition in found.partitions:
+        ledger = partition.compacted
         facts = (ledger.horizon - 1, ledger.id, ledger.entries, ledger.size) if ledger else (None,) * 4
-        rows.append((str(each.partition), each.status.status, *facts, each.backlog))
+        rows.append((str(partition.partition), partition.status.status, *facts, partition.backlog))
     write_table("", _COLUMNS, rows, left=2)
     return _notes(found)
 
 
 def _notes(found: TopicCompaction) -> int:
     note(*found.notes)
-    for each in found.partitions:
-        where = f"{found.topic}-{each.partition}"
-        failures = dict.fromkeys(filter(None, (each.status.last_error, each.failure)))
+    for partition in found.partitions:
+        where = f"{found.topic}-{partition.partition}"
+        failures = dict.fromkeys(filter(None, (partition.status.last_error, partition.failure)))
         note(*(failure if failure.startswith(where) else f"{where}: {failure}" for failure in failures))
-    has_failed = any(each.failure or each.status.status == ERROR for each in found.partitions)
+    has_failed = any(partition.failure or partition.status.status == ERROR for partition in found.partitions)
     return 1 if has_failed else 0

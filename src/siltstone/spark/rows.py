@@ -42,7 +42,7 @@ ARROW_SCHEMA = pa.schema(
 )
 BLOB_BYTES = 32 << 20
 """The largest blob of offsets in one row."""
-DIRTY, CLEAN, RETAINED, HIDDEN = "dirty", "clean", "retained", "hidden"
+DIRTY, CLEAN, RETAINED, SUPERSEDED = "dirty", "clean", "retained", "superseded"
 SUMMARY, CARRIED = "summary", "carried"
 HEADS = "heads"
 """A row for a task of the next stage that has to do something even if nothing else comes to it."""
