@@ -10,7 +10,7 @@ import pytest
 from siltstone.commands.clean import CleanRequest, clean
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.log.names import TopicPartition
-from siltstone.runtime.compactions import claim_run
+from siltstone.runtime.compactions import claim_compaction
 from siltstone.runtime.manager import LogManager
 from tests.cleaner.logs import one, write_log
 from tests.cli.conftest import Command, tree
@@ -175,7 +175,7 @@ def test_a_run_that_died_is_shown_as_interrupted(siltstone: Command, shop: Path)
     assert siltstone("compact-topic", "--dir", shop, "--topic", NAME).status == 0
     path = shop / str(EVENTS) / ".compacted" / "status.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "status": "RUNNING"}))
-    claim = claim_run(shop / str(EVENTS))
+    claim = claim_compaction(shop / str(EVENTS))
     assert claim is not None
     running = siltstone("topics", "compaction-status", NAME, "--dir", shop, "--json")
     assert (running.status, running.document["status"]) == (0, "RUNNING")

@@ -71,7 +71,7 @@ def compact_and_check(log: CompactableLog, model: Model, how: How | None = None)
         assert (found.superseded, found.tombstones) == (removed.superseded, removed.deleted)
         assert (found.keyless, found.aborted) == (removed.keyless, aborted)
         assert result.read_records == len(records) + aborted == result.written + found.total()
-        assert result.entries == shown + result.written - result.hidden
+        assert result.entries == shown + result.written - result.superseded
     check(log, model)
     return result
 
@@ -95,24 +95,24 @@ def as_seen(record: object) -> Seen:
 
 
 def in_ledger(partition: Path) -> list[Seen]:
-    """All that is not hidden, by the slow decoder; batches must be as the ledger's writer makes them."""
+    """All that is not superseded, by the slow decoder; batches must be as the ledger's writer makes them."""
     store = LedgerStore(partition)
     ledger = store.current()
     if ledger is None:
         return []
-    hidden, found = store.hidden(ledger), []
-    for generation in ledger.generations:
-        gone = set(hidden.get(generation.id, ()))
+    superseded, found = store.superseded(ledger), []
+    for run in ledger.runs:
+        gone = set(superseded.get(run.id, ()))
         records = []
-        for segment in generation.segments:
-            path = store.folder / f"generation-{generation.id}" / f"{segment.base_offset:020}.log"
+        for segment in run.segments:
+            path = store.folder / f"generation-{run.id}" / f"{segment.base_offset:020}.log"
             for batch in batches_of(path.read_bytes()):
                 assert (batch.magic, batch.producer_id, batch.producer_epoch) == (2, -1, -1)
                 assert batch.base_sequence == -1 and not batch.attributes & ~0x0F
                 assert batch.base_offset == batch.records[0].offset
                 assert batch.last_offset == batch.records[-1].offset
                 records += seen_in(batch)
-        assert len(records) == generation.records and gone <= {each.offset for each in records}
+        assert len(records) == run.records and gone <= {each.offset for each in records}
         found += [each for each in records if each.offset not in gone]
     assert len(found) == ledger.entries
     return found

@@ -175,9 +175,9 @@ def test_a_tail_of_nothing_but_deletions_adds_no_generation(tmp_path: Path) -> N
     put(log, ("3", None), ("7", ""))
     result = compact_and_check(log, model)
     ledger = LedgerStore(log.directory).current()
-    assert ledger is not None and len(ledger.generations) == 1
-    assert (result.removed.tombstones, result.hidden, result.entries) == (2, 2, 48)
-    assert ledger.generations[0].end_offset == ledger.horizon == 52
+    assert ledger is not None and len(ledger.runs) == 1
+    assert (result.removed.tombstones, result.superseded, result.entries) == (2, 2, 48)
+    assert ledger.runs[0].end_offset == ledger.horizon == 52
 
 
 def test_generations_that_are_not_folded_are_not_written_again(tmp_path: Path) -> None:
@@ -396,7 +396,7 @@ def test_new_segments_are_of_the_size_that_was_asked_for(tmp_path: Path) -> None
     compact_and_check(log, model, How(settings=Settings(segment_bytes=600_000)))
     ledger = LedgerStore(log.directory).current()
     assert ledger is not None
-    sizes = [segment.size for segment in ledger.generations[0].segments]
+    sizes = [segment.size for segment in ledger.runs[0].segments]
     assert len(sizes) > 4 and max(sizes) <= 600_000
 
 

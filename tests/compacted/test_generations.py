@@ -1,4 +1,4 @@
-"""Which generations go together: what a run costs follows the new data."""
+"""Which runs go together: what a run costs follows the new data."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltstone.compaction.ledger.compactor import folds
-from siltstone.compaction.ledger.work import MOST_GENERATIONS
-from siltstone.log.ledger.manifest import Generation
+from siltstone.compaction.ledger.compactor import ranges_to_merge
+from siltstone.compaction.ledger.work import MOST_RUNS
+from siltstone.log.ledger.manifest import Run
 
 
-def generation(*, size: int, records: int, hidden: int) -> Generation:
-    """What counts of a generation."""
-    return Generation(
+def run(*, size: int, records: int, superseded: int) -> Run:
+    """What counts of a run."""
+    return Run(
         id=0,
         base_offset=0,
         end_offset=1,
@@ -23,47 +23,47 @@ def generation(*, size: int, records: int, hidden: int) -> Generation:
         segments=(),
         keys_size=0,
         keys_crc=0,
-        hidden=hidden,
+        superseded=superseded,
     )
 
 
-def weights(*sizes: int) -> list[Generation]:
-    """Generations of which nothing is hidden."""
-    return [generation(size=size, records=size, hidden=0) for size in sizes]
+def weights(*sizes: int) -> list[Run]:
+    """Runs of which nothing is superseded."""
+    return [run(size=size, records=size, superseded=0) for size in sizes]
 
 
 def test_a_small_addition_leaves_a_large_generation_alone() -> None:
-    assert folds(weights(100, 10)) == []
-    assert folds(weights(100)) == [] == folds([])
+    assert ranges_to_merge(weights(100, 10)) == []
+    assert ranges_to_merge(weights(100)) == [] == ranges_to_merge([])
 
 
 def test_neighbours_of_like_size_go_together() -> None:
-    assert folds(weights(100, 10, 5)) == [(1, 3)]
-    assert folds(weights(100, 10, 4)) == []
-    assert folds(weights(20, 10, 5)) == [(0, 3)]
+    assert ranges_to_merge(weights(100, 10, 5)) == [(1, 3)]
+    assert ranges_to_merge(weights(100, 10, 4)) == []
+    assert ranges_to_merge(weights(20, 10, 5)) == [(0, 3)]
 
 
 def test_there_are_never_more_than_the_most() -> None:
     sizes = [10**each for each in range(10, 0, -1)]
-    assert folds(weights(*sizes)) == [(MOST_GENERATIONS - 1, 10)]
+    assert ranges_to_merge(weights(*sizes)) == [(MOST_RUNS - 1, 10)]
 
 
 def test_what_is_mostly_hidden_is_written_anew() -> None:
-    old = generation(size=1000, records=100, hidden=51)
-    assert folds([old, *weights(1)]) == [(0, 1)]
-    assert folds([generation(size=1000, records=100, hidden=50), *weights(1)]) == []
-    assert folds([old, *weights(100, 1)]) == [(0, 1)]
-    assert folds([*weights(10_000), old, old, *weights(100, 1)]) == [(1, 3)]
+    old = run(size=1000, records=100, superseded=51)
+    assert ranges_to_merge([old, *weights(1)]) == [(0, 1)]
+    assert ranges_to_merge([run(size=1000, records=100, superseded=50), *weights(1)]) == []
+    assert ranges_to_merge([old, *weights(100, 1)]) == [(0, 1)]
+    assert ranges_to_merge([*weights(10_000), old, old, *weights(100, 1)]) == [(1, 3)]
 
 
 def test_a_newest_that_is_mostly_hidden_is_written_anew_as_well() -> None:
-    assert folds([*weights(1000), generation(size=10, records=10, hidden=9)]) == [(1, 2)]
-    assert folds([generation(size=10, records=10, hidden=9)]) == [(0, 1)]
+    assert ranges_to_merge([*weights(1000), run(size=10, records=10, superseded=9)]) == [(1, 2)]
+    assert ranges_to_merge([run(size=10, records=10, superseded=9)]) == [(0, 1)]
 
 
 WEIGHTS = st.lists(
     st.builds(
-        lambda size, records, share: generation(size=size, records=records, hidden=records * share // 100),
+        lambda size, records, share: run(size=size, records=records, superseded=records * share // 100),
         st.integers(0, 10**6),
         st.integers(0, 1000),
         st.integers(0, 100),
@@ -73,14 +73,14 @@ WEIGHTS = st.lists(
 
 
 @given(WEIGHTS, st.integers(1, 8))
-def test_folds_are_disjoint_ranges_that_leave_few_generations(given_: list[Generation], most: int) -> None:
-    found = folds(given_, most)
+def test_folds_are_disjoint_ranges_that_leave_few_generations(given_: list[Run], most: int) -> None:
+    found = ranges_to_merge(given_, most)
     assert all(first < last for first, last in found)
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(found))
     left = len(given_) - sum(last - first - 1 for first, last in found)
     assert left <= max(most, 0) or not given_
     for number, weight in enumerate(given_):
-        assert not weight.is_mostly_hidden or any(first <= number < last for first, last in found)
+        assert not weight.is_mostly_superseded or any(first <= number < last for first, last in found)
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=300))
@@ -91,7 +91,7 @@ def test_a_record_is_written_a_few_times_in_its_life(sizes: list[int]) -> None:
     for size in sizes:
         ledger.append(size)
         written += size
-        for first, last in reversed(folds(weights(*ledger), 64)):
+        for first, last in reversed(ranges_to_merge(weights(*ledger), 64)):
             written += sum(ledger[first:last])
             ledger[first:last] = [sum(ledger[first:last])]
     assert written <= sum(sizes) * (3 + 4 * sum(sizes).bit_length())

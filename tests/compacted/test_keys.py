@@ -95,13 +95,13 @@ def test_older_entries_lose_or_beat_as_the_twin_says(
         old = old[~deleted_of(old)]
     new, bounds = best_of_each_key(entries_of(newer, by_time, len(older)))
     marked = np.zeros(len(new), np.bool_)
-    hidden = meet_older(new, bounds, old, old_bounds, 0, marked)
+    superseded = meet_older(new, bounds, old, old_bounds, 0, marked)
     there = {(row[0], row[1]): row for row in rows_of(old)}
-    beaten = [(row[0], row[1]) in there and rank(there[row[0], row[1]]) > rank(row) for row in rows_of(new)]
+    late = [(row[0], row[1]) in there and rank(there[row[0], row[1]]) > rank(row) for row in rows_of(new)]
     lost = [
         there[row[0], row[1]][2] >> 1
-        for row, wins in zip(rows_of(new), beaten, strict=True)
+        for row, wins in zip(rows_of(new), late, strict=True)
         if not wins and (row[0], row[1]) in there and not there[row[0], row[1]][2] & 1
     ]
-    assert marked.tolist() == beaten
-    assert sorted(hidden.tolist()) == sorted(lost)
+    assert marked.tolist() == late
+    assert sorted(superseded.tolist()) == sorted(lost)

@@ -1,4 +1,4 @@
-"""A power cut at every step of a whole compaction: both phases, folding, the key index, commit, deletion.
+"""A power cut at every step of a whole compaction: both phases, merging, the key index, commit, deletion.
 
 ``test_ledger_crashes`` has the store with a compactor made by hand; here the real one writes the files. After
 each image the log is compacted to its end, for which the key indexes have to be what they were.

@@ -69,9 +69,9 @@ def write(path: Path) -> None:
     )
 
 
-def compacting(mark: int, name: str = "run", *, fold: bool = False) -> Callable[[Path], None]:
+def compacting(mark: int, name: str = "run", *, merge_runs: bool = False) -> Callable[[Path], None]:
     def act(path: Path) -> None:
-        plainly.compact(Lying(path / "topic-0", mark), name=name, fold=fold)
+        plainly.compact(Lying(path / "topic-0", mark), name=name, merge_runs=merge_runs)
 
     return act
 
@@ -117,7 +117,7 @@ DOINGS = {
     "first": Doing(compacting(12)),
     "second": Doing(compacting(12), compacting(8, "old")),
     "third": Doing(compacting(16), both(compacting(6, "old"), compacting(12, "later"))),
-    "fold": Doing(compacting(12, fold=True), both(compacting(4, "old"), compacting(8, "later"))),
+    "fold": Doing(compacting(12, merge_runs=True), both(compacting(4, "old"), compacting(8, "later"))),
     "retention after": Doing(both(compacting(12), retain), compacting(8, "old")),
     "originals gone before": Doing(compacting(16), both(compacting(12, "old"), retain)),
     "forget": Doing(forget, compacting(12, "old")),
@@ -168,8 +168,8 @@ def check_names(partition: Path) -> None:
     ledger, names = store.current(), set()
     if ledger is not None:
         names = {"cursor.json", f"ledger-{ledger.id}.json"}
-        names |= {f"generation-{each.id}" for each in ledger.generations}
-        names |= {f"ledger-{ledger.id}.hidden"} if ledger.hidden_crc is not None else set()
+        names |= {f"generation-{each.id}" for each in ledger.runs}
+        names |= {f"ledger-{ledger.id}.hidden"} if ledger.superseded_crc is not None else set()
     there = {path.name for path in store.folder.iterdir()} if store.folder.exists() else set()
     assert there == names
 
@@ -343,7 +343,7 @@ def test_the_harness_notices_a_cursor_that_moves_too_early(tmp_path: Path) -> No
 
 
 def test_the_order_of_operations(tmp_path: Path) -> None:
-    """Generation, then hidden and manifest, then cursor; then what is old goes, originals last."""
+    """Run, then superseded and manifest, then cursor; then what is old goes, originals last."""
     known = record(DOINGS["retention after"], tmp_path / "log")
     root = tmp_path / "log" / "topic-0"
     steps = [

@@ -184,7 +184,7 @@ def test_a_ledger_is_not_made_or_swept_behind_a_link(tmp_path: Path, victim: Pat
         (victim / name).mkdir()
     (victim / "cursor.json").write_bytes(b"{}")
     precious, store = listing(victim), LedgerStore(partition)
-    for act in (store.collect, store.forget, lambda: store.make_run("new")):
+    for act in (store.collect, store.forget, lambda: store.make_staging("new")):
         with pytest.raises(DirectoryRefusedError, match=r"topic-0.*\.compacted.*symbolic link"):
             act()
     with LogManager.open([tmp_path / "data"], clock=ManualClock(NOW)) as manager:

@@ -37,7 +37,7 @@ def compact(root: Path) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Compacted twice, so that a generation hides records, with a tail behind it."""
+    """Compacted twice, so that a run hides records, with a tail behind it."""
     log_directory(tmp_path, {"t-0": {0: [records(0, 20)], 20: [records(20, 30)]}})
     compact(tmp_path)
     write_segments(tmp_path / "t-0", {30: [records(30, 33)]}, 100)

@@ -96,7 +96,7 @@ def _counts(result: CompactionResult) -> dict[str, object]:
         "readRecords": result.read_records,
         "written": result.written,
         "removed": removed,
-        "replaced": result.hidden,
+        "replaced": result.superseded,
     }
 
 
@@ -112,7 +112,7 @@ class TopicCompaction:
     @property
     def status(self) -> CompactionStatus:
         """Of all partitions together."""
-        return of_topic([each.status for each in self.partitions])
+        return of_topic([partition.status for partition in self.partitions])
 
     def to_json(self) -> dict[str, object]:
         """``status`` and ``lastError`` as Pulsar's REST interface has them, and what is known beside."""
@@ -123,7 +123,7 @@ class TopicCompaction:
             "lastError": self.status.last_error,
             "compactionThreshold": self.threshold.size,
             "compactionThresholdSource": self.threshold.source,
-            "partitions": [each.to_json() for each in self.partitions],
+            "partitions": [partition.to_json() for partition in self.partitions],
         }
 
 
@@ -206,7 +206,7 @@ def compact_topic(
     with _locked(place):
         look = place.look()
         wheres = _asked(look, topic)
-        made = engine(sum(each.backlog or 0 for each in before.partitions))
+        made = engine(sum(partition.backlog or 0 for partition in before.partitions))
         compactor = TwoPhaseCompactor(made, clock=clock)
         config = look.config_of(look.topic(wheres[0].topic))
         how = {"reset": reset, "to_the_end": to_the_end}

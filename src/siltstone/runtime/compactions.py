@@ -13,7 +13,7 @@ broker does with it).
 Every ``brokerServiceCompactionMonitorIntervalInSeconds`` the logs are looked at: those that are over their
 threshold are compacted, in threads that nobody else waits for. ``trigger`` does it at once. A log whose
 compaction has failed waits for longer after each failure, an hour at most, unless it is triggered. Settings
-are read anew for every run.
+are read anew for every compaction.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _COUNTS = ("succeeded", "failed", "removed", "entries", "size", "read_bytes", "w
 class CompactionStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """``status`` and ``last_error`` as Pulsar has them; times by the clock, None: never.
 
-    ``succeeded``, ``failed``: runs. ``removed``: records that all of them left out or hid. Of the last
+    ``succeeded``, ``failed``: compactions. ``removed``: records that all of them left out or hid. Of the last
     success: the ledger's ``entries`` and ``size``, bytes read and written, ``seconds``.
     """
 
@@ -102,7 +102,7 @@ class CompactionStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
             return after
         return replace(
             after,
-            removed=self.removed + result.removed.total() + result.hidden,
+            removed=self.removed + result.removed.total() + result.superseded,
             entries=result.entries,
             size=result.size,
             read_bytes=result.read_bytes,
@@ -142,7 +142,7 @@ def write_status(partition: Path, status: CompactionStatus) -> None:
     files.replace(partition / COMPACTED / STATUS_FILE, kept + b"\n")
 
 
-def claim_run(partition: Path) -> files.Flock | None:
+def claim_compaction(partition: Path) -> files.Flock | None:
     """The right to compact a partition, until it is released; None while somebody has it. Raises OSError."""
     LedgerStore(partition).make_folder()
     path = partition / COMPACTED / CLAIM_FILE
@@ -193,7 +193,7 @@ class Attempt:
         with contextlib.ExitStack() as stack:
             if claim is not None:
                 stack.callback(claim.done)
-            running = claim_run(log.directory)
+            running = claim_compaction(log.directory)
             if running is None:
                 raise in_progress(log.where)
             stack.callback(running.release)
@@ -588,6 +588,6 @@ def counts_text(result: CompactionResult) -> str:
         (removed.tombstones, "deleted"),
         (removed.keyless, "without a key"),
         (removed.aborted, "aborted"),
-        (result.hidden, "earlier entries replaced"),
+        (result.superseded, "earlier entries replaced"),
     )
     return ", ".join(f"{count:,} {reason}" for count, reason in counts if count) or "nothing removed"

@@ -3,9 +3,9 @@
 ::
 
     sources ─ extract ─► entries ─ bucket ─► merge ─► retained offsets ─ group ─► rewrite ─► reports
-    buckets' keys and groups' segments of generations that become one ─► reports
+    buckets' keys and groups' segments of runs that become one ─► reports
 
-A small tail goes through one task. Older generations' key indexes are read where a bucket is merged; what
+A small tail goes through one task. Older runs' key indexes are read where a bucket is merged; what
 they lose travels to the driver as packed offsets. ``jobs`` and ``rows`` are the cleaner's, too.
 """
 
@@ -23,7 +23,7 @@ from siltstone.base.records.layout import Int64
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.ledger.compactor import compact_in_process
 from siltstone.compaction.ledger.keys import PARTITIONS
-from siltstone.compaction.ledger.staging import fold_group, fold_keys, rewrite_group
+from siltstone.compaction.ledger.staging import merge_group, merge_keys, rewrite_group
 from siltstone.compaction.ledger.work import (
     Compacted,
     CompactionWork,
@@ -40,7 +40,7 @@ from siltstone.spark.rows import Row, array_row, array_rows, report_of, report_r
 from siltstone.spark.tasks import Batches, merging, runs_of, task_numbers
 
 _TASK_BYTES = 1 << 30
-_SMALL_FOLD_BYTES = 64 << 20
+_SMALL_MERGE_BYTES = 64 << 20
 
 
 def compact_whole_task(work: CompactionWork, batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -52,7 +52,7 @@ def compact_whole_task(work: CompactionWork, batches: Batches) -> Iterator[pa.Re
 def extract_task(
     work: CompactionWork, parts: Sequence[Sequence[int]], buckets: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names a run of sources: their entries, and a report of what was in them."""
+    """Each row names neighbouring sources: their entries, and a report of what was in them."""
     for number in task_numbers(batches):
         done = Compacted()
         for found in extract(work, parts[number], buckets, done.found):
@@ -107,23 +107,23 @@ def rewrite_task(work: CompactionWork, batches: Batches) -> Iterator[pa.RecordBa
         yield from _report(rewrite_group(work, work.groups[group], offsets, attempt_name()))
 
 
-def fold_task(work: CompactionWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
+def merge_runs_task(work: CompactionWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Each row names a bucket of keys, or behind those a group of segments."""
     for number in task_numbers(batches):
         if number < buckets:
-            yield from _report(fold_keys(work, number, buckets, attempt_name()))
+            yield from _report(merge_keys(work, number, buckets, attempt_name()))
         else:
-            yield from _report(fold_group(work, work.groups[number - buckets], attempt_name()))
+            yield from _report(merge_group(work, work.groups[number - buckets], attempt_name()))
 
 
 def _report(done: Compacted) -> Iterator[pa.RecordBatch]:
     """What a piece has done, on its way to the driver: arrays in rows of their own, the rest as a report."""
     for summary in done.found.summaries:
         yield array_row(rows.SUMMARY, 0, summary).batch()
-    for generation, parts in done.hidden.items():
+    for run, parts in done.superseded.items():
         for offsets in parts:
-            yield from (row.batch() for row in array_rows(rows.HIDDEN, generation, offsets))
-    report = replace(done, found=replace(done.found, summaries=[]), hidden={})
+            yield from (row.batch() for row in array_rows(rows.SUPERSEDED, run, offsets))
+    report = replace(done, found=replace(done.found, summaries=[]), superseded={})
     yield report_row(rows.MERGED, report).batch()
 
 
@@ -152,17 +152,17 @@ class SparkCompactionEngine(SparkWorkers):
         )
         return _compacted(self._run(stages, work.name, work.settings.staging, work.size))
 
-    def fold(self, work: CompactionWork) -> Compacted:
-        """Generations into one, in one job: in one task where they are small."""
-        tasks = 1 if work.size <= _SMALL_FOLD_BYTES else self._parallelism
+    def merge_runs(self, work: CompactionWork) -> Compacted:
+        """Runs into one, in one job: in one task where they are small."""
+        tasks = 1 if work.size <= _SMALL_MERGE_BYTES else self._parallelism
         buckets = 1 << (tasks - 1).bit_length()
         pieces = buckets + len(work.groups)
 
-        def folding() -> DataFrame:
+        def merging_runs() -> DataFrame:
             frame = self._session.range(0, pieces, 1, pieces)
-            return stage(frame.coalesce(tasks) if tasks == 1 else frame, fold_task, work, buckets)
+            return stage(frame.coalesce(tasks) if tasks == 1 else frame, merge_runs_task, work, buckets)
 
-        return _compacted(self._collect(folding, work.name))
+        return _compacted(self._collect(merging_runs, work.name))
 
     def _parts(self, sources: Sequence[Source]) -> list[list[int]]:
         """Runs of neighbouring sources of about the same size, one for each extracting task."""
@@ -175,8 +175,8 @@ def _compacted(found: Iterable[Row]) -> Compacted:
     """The reports of a job, summed up."""
     done = Compacted()
     for row in found:
-        if row.kind == rows.HIDDEN:
-            done.hidden.setdefault(row.target, []).append(row.array(np.int64).copy())
+        if row.kind == rows.SUPERSEDED:
+            done.superseded.setdefault(row.target, []).append(row.array(np.int64).copy())
         elif row.kind == rows.SUMMARY:
             done.found.summaries.append(row.array(np.int64, 3).copy())
         else:

@@ -30,7 +30,7 @@ SCHEMA = from_arrow_schema(ARROW_SCHEMA)
 """As Spark says it; a text would be parsed for every stage."""
 BLOB_BYTES = 32 << 20
 """The largest blob of offsets in one row."""
-DIRTY, CLEAN, RETAINED, HIDDEN = "dirty", "clean", "retained", "hidden"
+DIRTY, CLEAN, RETAINED, SUPERSEDED = "dirty", "clean", "retained", "superseded"
 SUMMARY, CARRIED = "summary", "carried"
 HEADS = "heads"
 """A row for a task of the next stage that has to do something even if nothing else comes to it."""

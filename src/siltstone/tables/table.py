@@ -323,7 +323,7 @@ class CompactedLog(ReadOnlyLog):
                 directory=str(part.view.segments[0].directory),
                 view=part.view,
                 wanted=wanted,
-                hidden=part.hidden,
+                hidden=part.superseded,
             )
             for part in self._held.parts
         ]

@@ -17,7 +17,7 @@ from siltstone.runtime.compactions import (
     RUNNING,
     SUCCESS,
     CompactionStatus,
-    claim_run,
+    claim_compaction,
     is_running,
     of_topic,
     status_of,
@@ -35,7 +35,7 @@ RESULT = CompactionResult(
     written=5,
     written_bytes=300,
     removed=Discarded(superseded=80, tombstones=5),
-    hidden=2,
+    superseded=2,
     seconds=0.5,
 )
 
@@ -69,14 +69,14 @@ def test_a_failure_says_why_until_the_next_run() -> None:
 
 
 def test_running_lasts_as_long_as_the_claim(tmp_path: Path) -> None:
-    claim = claim_run(tmp_path)
-    assert claim is not None and claim_run(tmp_path) is None and is_running(tmp_path)
+    claim = claim_compaction(tmp_path)
+    assert claim is not None and claim_compaction(tmp_path) is None and is_running(tmp_path)
     write_status(tmp_path, CompactionStatus().begun(5))
     assert status_of(tmp_path).status == RUNNING
     claim.release()
     left = status_of(tmp_path)
     assert (left.status, left.failed) == (ERROR, 1) and "interrupted" in left.last_error
-    again = claim_run(tmp_path)
+    again = claim_compaction(tmp_path)
     assert again is not None
     again.release()
 

@@ -17,7 +17,7 @@ from siltstone.base import files
 from siltstone.base.records.layout import Int64
 from siltstone.base.records.scan import scan_batches
 from siltstone.log.indexes import IndexBuilder
-from siltstone.log.ledger.manifest import Generation, Ledger, SegmentEntry
+from siltstone.log.ledger.manifest import Ledger, Run, SegmentEntry
 from siltstone.log.ledger.reading import HasLedgers
 from siltstone.log.ledger.store import KEYS, LedgerStore, open_parts
 from siltstone.log.names import segment_file
@@ -61,17 +61,17 @@ def segment_entry(directory: Path, base_offset: int) -> SegmentEntry:
 
 
 def stage(
-    run: Path,
-    generation_id: int,
+    staging: Path,
+    run_id: int,
     bounds: tuple[int, int],
     records: Sequence[Rec],
     *,
     per_batch: int = PER_BATCH,
     per_segment: int = PER_SEGMENT,
     codec: int = 0,
-) -> tuple[Generation, Path]:
-    """A generation as a run leaves it for the store."""
-    directory = run / f"generation-{generation_id}"
+) -> tuple[Run, Path]:
+    """A run as a compaction leaves it for the store."""
+    directory = staging / f"generation-{run_id}"
     files.make_directory(directory)
     groups = [records[at : at + per_segment] for at in range(0, len(records), per_segment)]
     for group in groups:
@@ -80,8 +80,8 @@ def stage(
     put(directory / KEYS, keys)
     files.sync_directory(directory)
     segments = tuple(segment_entry(directory, group[0].offset) for group in groups)
-    generation = Generation(
-        id=generation_id,
+    run = Run(
+        id=run_id,
         base_offset=bounds[0],
         end_offset=bounds[1],
         records=len(records),
@@ -89,22 +89,22 @@ def stage(
         segments=segments,
         keys_size=len(keys),
         keys_crc=crc32c(keys),
-        hidden=0,
+        superseded=0,
     )
-    return generation, directory
+    return run, directory
 
 
-def ledger_of(ledger_id: int, generations: Sequence[Generation], horizon: int | None = None) -> Ledger:
-    """A manifest of these generations."""
+def ledger_of(ledger_id: int, runs: Sequence[Run], horizon: int | None = None) -> Ledger:
+    """A manifest of these runs."""
     return Ledger(
         id=ledger_id,
-        horizon=generations[-1].end_offset if horizon is None else horizon,
-        generations=tuple(generations),
+        horizon=runs[-1].end_offset if horizon is None else horizon,
+        runs=tuple(runs),
         order="offset",
         hash_key=(7, (1 << 64) - 1),
         retain_null_key=False,
         created_ms=NOW,
-        hidden_crc=None,
+        superseded_crc=None,
     )
 
 
@@ -133,8 +133,8 @@ def compacted(records: Iterable[Rec]) -> list[Rec]:
     return sorted((each for each in last.values() if each.value), key=lambda record: record.offset)
 
 
-def compact(log: HasLedgers, *, name: str = "aa", fold: bool = False, codec: int = 0) -> Ledger | None:
-    """A run, plainly: the tail as one generation, or ``fold`` all into one; None: nothing is new."""
+def compact(log: HasLedgers, *, name: str = "aa", merge_runs: bool = False, codec: int = 0) -> Ledger | None:
+    """A compaction, plainly: the tail as one run, or ``merge`` all into one; None: nothing is new."""
     store = LedgerStore(log.directory)
     store.collect()
     view, old = log.view, store.current()
@@ -146,49 +146,49 @@ def compact(log: HasLedgers, *, name: str = "aa", fold: bool = False, codec: int
     tail = recs_of(LogReader(log, start, isolation="read_committed", end=end))
     keys = {record.key for record in tail}
     shown = live(store, old)
-    ledger_id, generation_id = store.next_ids()
-    run = store.make_run(name)
-    if fold and old is not None:
+    ledger_id, run_id = store.next_ids()
+    staging = store.make_staging(name)
+    if merge_runs and old is not None:
         kept = [each for records in shown.values() for each in records if each.key not in keys]
         bounds = (old.base_offset, end)
-        new, staged = stage(run, generation_id, bounds, [*kept, *compacted(tail)], codec=codec)
-        found = store.commit(ledger_of(ledger_id, [new]), {}, {generation_id: staged})
+        new, staged = stage(staging, run_id, bounds, [*kept, *compacted(tail)], codec=codec)
+        found = store.commit(ledger_of(ledger_id, [new]), {}, {run_id: staged})
     else:
-        new, staged = stage(run, generation_id, (base, end), compacted(tail), codec=codec)
-        older, hidden = hide(store, old, shown, keys)
-        found = store.commit(ledger_of(ledger_id, [*older, new]), hidden, {generation_id: staged})
+        new, staged = stage(staging, run_id, (base, end), compacted(tail), codec=codec)
+        older, superseded = hide(store, old, shown, keys)
+        found = store.commit(ledger_of(ledger_id, [*older, new]), superseded, {run_id: staged})
     store.collect()
     return found
 
 
 def live(store: LedgerStore, ledger: Ledger | None) -> dict[int, list[Rec]]:
-    """Generation id → its records that are not hidden."""
+    """Run id → its records that are not superseded."""
     if ledger is None:
         return {}
     held = store.open()
     assert held is not None
     with held:
         found = {}
-        for generation in ledger.generations:
-            parts = list(open_parts(store.folder, generation, np.empty(0, np.int64)))
-            hidden = set(store.hidden(ledger).get(generation.id, np.empty(0, np.int64)).tolist())
+        for run in ledger.runs:
+            parts = list(open_parts(store.folder, run, np.empty(0, np.int64)))
+            superseded = set(store.superseded(ledger).get(run.id, np.empty(0, np.int64)).tolist())
             records = [record for part in parts for record in recs_of(LogReader(FixedLog(part.view)))]
-            found[generation.id] = [each for each in records if each.offset not in hidden]
+            found[run.id] = [each for each in records if each.offset not in superseded]
         return found
 
 
 def hide(
     store: LedgerStore, ledger: Ledger | None, shown: dict[int, list[Rec]], keys: set[bytes | None]
-) -> tuple[list[Generation], dict[int, Int64]]:
-    """The generations that stay, and what of them is hidden once records of ``keys`` are newer."""
+) -> tuple[list[Run], dict[int, Int64]]:
+    """The runs that stay, and what of them is superseded once records of ``keys`` are newer."""
     if ledger is None:
         return [], {}
-    before = store.hidden(ledger)
-    generations, hidden = [], {}
-    for each in ledger.generations:
+    before = store.superseded(ledger)
+    runs, superseded = [], {}
+    for each in ledger.runs:
         gone = [record.offset for record in shown[each.id] if record.key in keys]
         both = np.union1d(before.get(each.id, np.empty(0, np.int64)), np.array(gone, np.int64))
-        generations.append(replace(each, hidden=len(both)))
+        runs.append(replace(each, superseded=len(both)))
         if len(both):
-            hidden[each.id] = both
-    return generations, hidden
+            superseded[each.id] = both
+    return runs, superseded

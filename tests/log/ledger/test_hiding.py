@@ -1,4 +1,4 @@
-"""Hidden records are left out of columns as a list comprehension would, and only those that are there."""
+"""Superseded records are left out of columns as a list comprehension would, and only those that are there."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ def everything(found: Polled) -> list[object]:
 @settings(deadline=None)
 @given(st.sets(st.integers(0, 60), min_size=1, max_size=30), st.integers(0, 2**32), st.integers(0, 30))
 def test_it_is_what_a_list_says(offsets: set[int], seed: int, outside: int) -> None:
-    """Hidden offsets before and behind what was read are of other reads."""
+    """Superseded offsets before and behind what was read are of other reads."""
     rows = sorted(offsets)
     gone = set(random.Random(seed).sample(rows, random.Random(seed).randrange(len(rows) + 1)))
-    hidden = sorted({*gone, *(rows[0] - 1 - at for at in range(outside)), *range(100, 100 + outside)})
+    superseded = sorted({*gone, *(rows[0] - 1 - at for at in range(outside)), *range(100, 100 + outside)})
     expected = [each for each in everything(polled(rows)) if each[0].offset not in gone]  # type: ignore[index]
-    found = without(polled(rows), np.array(hidden, np.int64), "x")
+    found = without(polled(rows), np.array(superseded, np.int64), "x")
     assert everything(found) == expected
     assert len(found.batches) == len(polled(rows).batches)
 
 
 def test_what_is_hidden_has_to_be_there() -> None:
-    with pytest.raises(LedgerError, match=r"0\.log: an offset is hidden that is not in it"):
+    with pytest.raises(LedgerError, match=r"0\.log: an offset is superseded that is not in it"):
         without(polled([1, 2, 4, 5]), np.array([2, 3]), "0.log")
 
 

@@ -129,7 +129,7 @@ def test_a_reader_holds_back_retention(manager: LogManager, clock: ManualClock) 
     plainly.compact(log)
     reader = log.reader(read_compacted=True)
     grow(log, 2)
-    plainly.compact(log, name="bb", fold=True)
+    plainly.compact(log, name="bb", merge_runs=True)
     assert retained(manager, clock) == [3, 6, 9]
     assert [each.offset for each in reader.records()] == [0, 1, 2, *range(3, 9)]
     assert retained(manager, clock) == [9]
@@ -232,7 +232,7 @@ def test_a_start_sweeps_what_is_left_over(tmp_path: Path, clock: ManualClock) ->
         grow(log, 1)
         plainly.compact(log)
         store = LedgerStore(log.directory)
-        store.make_run("dead")
+        store.make_staging("dead")
     with open_manager(tmp_path, clock):
         assert sorted(path.name for path in store.folder.iterdir()) == [
             "cursor.json",
@@ -299,7 +299,7 @@ def old_log(path: Path) -> Path:
 def with_ledger(partition: Path, horizon: int) -> LedgerStore:
     store = LedgerStore(partition)
     records = [logs.Rec(offset=base, key=b"%d" % base) for base in range(horizon)]
-    new, staged = plainly.stage(store.make_run("aa"), 0, (0, horizon), records)
+    new, staged = plainly.stage(store.make_staging("aa"), 0, (0, horizon), records)
     store.commit(plainly.ledger_of(0, [new]), {}, {0: staged})
     return store
 

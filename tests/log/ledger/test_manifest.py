@@ -1,4 +1,4 @@
-"""Cursors, manifests and hidden offsets as bytes: there and back, and no damage goes unnoticed."""
+"""Cursors, manifests and superseded offsets as bytes: there and back, and no damage goes unnoticed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from msgspec.structs import replace
 from siltstone.base.errors import LedgerError
 from siltstone.log.ledger.manifest import (
     Cursor,
-    Generation,
     Ledger,
+    Run,
     SegmentEntry,
     decode_cursor,
-    decode_hidden,
     decode_manifest,
+    decode_superseded,
     encode_cursor,
-    encode_hidden,
     encode_manifest,
+    encode_superseded,
     seal,
     unseal,
     what_is_wrong,
@@ -34,7 +34,7 @@ PARTS = (
     SegmentEntry(base_offset=3, size=70, crc=1, index_crc=2, time_index_crc=3),
     SegmentEntry(base_offset=60, size=30, crc=4, index_crc=5, time_index_crc=6),
 )
-OLD = Generation(
+OLD = Run(
     id=3,
     base_offset=0,
     end_offset=100,
@@ -43,20 +43,28 @@ OLD = Generation(
     segments=PARTS,
     keys_size=5,
     keys_crc=8,
-    hidden=2,
+    superseded=2,
 )
-EMPTY = Generation(
-    id=4, base_offset=100, end_offset=120, records=0, size=0, segments=(), keys_size=0, keys_crc=0, hidden=0
+EMPTY = Run(
+    id=4,
+    base_offset=100,
+    end_offset=120,
+    records=0,
+    size=0,
+    segments=(),
+    keys_size=0,
+    keys_crc=0,
+    superseded=0,
 )
 LEDGER = Ledger(
     id=5,
     horizon=120,
-    generations=(OLD, EMPTY),
+    runs=(OLD, EMPTY),
     order="time",
     hash_key=(1, (1 << 64) - 1),
     retain_null_key=True,
     created_ms=1_800_000_000_000,
-    hidden_crc=77,
+    superseded_crc=77,
 )
 
 
@@ -146,14 +154,14 @@ def test_what_is_sound_but_no_manifest_is_refused(missing: str) -> None:
     [
         (replace(LEDGER, order="size"), "order"),
         (replace(LEDGER, horizon=121), "do not end at the horizon"),
-        (replace(LEDGER, generations=(OLD, replace(EMPTY, base_offset=101))), "gaps or overlap"),
-        (replace(LEDGER, generations=(OLD, replace(EMPTY, base_offset=99))), "gaps or overlap"),
-        (replace(LEDGER, generations=(OLD, replace(EMPTY, id=3))), "named twice"),
-        (replace(LEDGER, generations=(replace(OLD, hidden=10), EMPTY)), "more records are hidden"),
-        (replace(LEDGER, generations=(replace(OLD, size=101), EMPTY)), "size is not that of its segments"),
-        (replace(LEDGER, generations=(replace(OLD, segments=PARTS[::-1]), EMPTY)), "segments"),
-        (replace(LEDGER, hidden_crc=None), "without their file"),
-        (replace(LEDGER, generations=(replace(OLD, hidden=0), EMPTY)), "without their file"),
+        (replace(LEDGER, runs=(OLD, replace(EMPTY, base_offset=101))), "gaps or overlap"),
+        (replace(LEDGER, runs=(OLD, replace(EMPTY, base_offset=99))), "gaps or overlap"),
+        (replace(LEDGER, runs=(OLD, replace(EMPTY, id=3))), "named twice"),
+        (replace(LEDGER, runs=(replace(OLD, superseded=10), EMPTY)), "more records are superseded"),
+        (replace(LEDGER, runs=(replace(OLD, size=101), EMPTY)), "size is not that of its segments"),
+        (replace(LEDGER, runs=(replace(OLD, segments=PARTS[::-1]), EMPTY)), "segments"),
+        (replace(LEDGER, superseded_crc=None), "without their file"),
+        (replace(LEDGER, runs=(replace(OLD, superseded=0), EMPTY)), "without their file"),
     ],
 )
 def test_what_cannot_be_a_ledger_is_told(ledger: Ledger, wrong: str) -> None:
@@ -161,7 +169,7 @@ def test_what_cannot_be_a_ledger_is_told(ledger: Ledger, wrong: str) -> None:
 
 
 def test_a_ledger_may_have_no_generation() -> None:
-    nothing = replace(LEDGER, generations=(), hidden_crc=None)
+    nothing = replace(LEDGER, runs=(), superseded_crc=None)
     assert what_is_wrong(nothing) == ""
     assert (nothing.base_offset, nothing.entries) == (120, 0)
 
@@ -172,25 +180,25 @@ OFFSETS = st.sets(st.integers(0, 1 << 40), max_size=20).map(lambda found: np.arr
 @settings(deadline=None)
 @given(st.dictionaries(st.integers(0, 9), OFFSETS, max_size=4), st.integers(0, 1 << 40))
 def test_hidden_offsets_come_back_as_they_were(found: dict[int, np.ndarray], base: int) -> None:
-    hidden = {each: offsets + base for each, offsets in found.items() if len(offsets)}
-    data = encode_hidden(5, dict.fromkeys(hidden, base), hidden)
-    generations = tuple(replace(EMPTY, id=each, base_offset=base) for each in hidden)
-    ledger = replace(LEDGER, generations=generations, hidden_crc=crc32c(data))
-    again = decode_hidden(Path("ledger-5.hidden"), data, ledger)
-    assert again.keys() == hidden.keys()
-    assert all((again[each] == hidden[each]).all() for each in hidden)
+    superseded = {each: offsets + base for each, offsets in found.items() if len(offsets)}
+    data = encode_superseded(5, dict.fromkeys(superseded, base), superseded)
+    runs = tuple(replace(EMPTY, id=each, base_offset=base) for each in superseded)
+    ledger = replace(LEDGER, runs=runs, superseded_crc=crc32c(data))
+    again = decode_superseded(Path("ledger-5.hidden"), data, ledger)
+    assert again.keys() == superseded.keys()
+    assert all((again[each] == superseded[each]).all() for each in superseded)
 
 
 def test_no_damage_of_hidden_offsets_goes_unnoticed() -> None:
-    hidden = {3: np.array([5, 9, 1 << 33]), 4: np.array([100])}
-    data = encode_hidden(5, {3: 0, 4: 100}, hidden)
-    ledger = replace(LEDGER, hidden_crc=crc32c(data))
+    superseded = {3: np.array([5, 9, 1 << 33]), 4: np.array([100])}
+    data = encode_superseded(5, {3: 0, 4: 100}, superseded)
+    ledger = replace(LEDGER, superseded_crc=crc32c(data))
     for each in damaged(data):
         with pytest.raises(LedgerError, match=r"ledger-5\.hidden"):
-            decode_hidden(Path("ledger-5.hidden"), each, ledger)
+            decode_superseded(Path("ledger-5.hidden"), each, ledger)
 
 
 def test_hidden_offsets_of_another_ledger_are_refused() -> None:
-    data = encode_hidden(6, {3: 0}, {3: np.array([5])})
-    with pytest.raises(LedgerError, match="not the hidden offsets of ledger 5"):
-        decode_hidden(Path("ledger-5.hidden"), data, replace(LEDGER, hidden_crc=crc32c(data)))
+    data = encode_superseded(6, {3: 0}, {3: np.array([5])})
+    with pytest.raises(LedgerError, match="not the superseded offsets of ledger 5"):
+        decode_superseded(Path("ledger-5.hidden"), data, replace(LEDGER, superseded_crc=crc32c(data)))

@@ -88,7 +88,7 @@ def test_later_generations_hide_what_they_supersede(log: PartitionLog) -> None:
     plainly.compact(log)
     append(log, "c2 g- i1")
     ledger = plainly.compact(log, name="bb")
-    assert ledger is not None and len(ledger.generations) == 2
+    assert ledger is not None and len(ledger.runs) == 2
     append(log, "c3")
     assert view(log) == "0:a1 1:b1 3:d1 4:e1 5:f1 7:h1 8:c2 10:i1 11:c3".split()
 
@@ -198,7 +198,7 @@ def test_it_ends_where_it_is_told(log: PartitionLog) -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 25), st.sampled_from([1, 120, 1 << 20]), st.data())
 def test_it_is_what_plain_lists_say(seed: int, count: int, size: int, data: st.DataObject) -> None:
-    """From any offset to any end, with any codec, after any number of runs, folded or not."""
+    """From any offset to any end, with any codec, after any number of compactions, merged or not."""
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
         log = open_partition(Path(folder) / "topic-0", SMALL, ManualClock(NOW))
@@ -225,7 +225,7 @@ def test_it_is_what_plain_lists_say(seed: int, count: int, size: int, data: st.D
                 for row, each in enumerate(records)
             ]
             if rng.random() < 0.15:
-                plainly.compact(log, name=str(number), fold=rng.random() < 0.4, codec=rng.randrange(5))
+                plainly.compact(log, name=str(number), merge_runs=rng.random() < 0.4, codec=rng.randrange(5))
                 horizon, compacted = log.log_end_offset, plainly.compacted(originals)
         expected = compacted + [each for each in originals if each.offset >= horizon]
         start = data.draw(st.integers(0, log.log_end_offset))
@@ -280,7 +280,7 @@ def test_a_reader_goes_on_in_the_ledger_it_began_with(log: PartitionLog) -> None
         first = [shown(each) for each in islice(reader.records(), 3)]
         for turn in "23":
             many(log, value=turn)
-            plainly.compact(log, name=turn, fold=True)
+            plainly.compact(log, name=turn, merge_runs=True)
         assert {"ledger-0.json", "generation-0", "ledger-2.json"} <= held(log)
         assert "ledger-1.json" not in held(log)
         rest = plainly.recs_of(reader)
@@ -298,7 +298,7 @@ def test_the_ledger_is_let_go_at_the_horizon_not_at_the_end(log: PartitionLog) -
     assert LedgerStore(log.directory).held_horizon() == 20
     while reader.offset <= 20:
         reader.poll()
-    plainly.compact(log, name="bb", fold=True)
+    plainly.compact(log, name="bb", merge_runs=True)
     assert held(log) == {"cursor.json", "ledger-1.json", "generation-1"}
 
 
@@ -308,7 +308,7 @@ def test_a_reader_at_the_end_of_an_idle_log_holds_nothing(log: PartitionLog) -> 
     reader = log.reader(read_compacted=True)
     read(reader)
     many(log, value="2")
-    plainly.compact(log, name="bb", fold=True)
+    plainly.compact(log, name="bb", merge_runs=True)
     assert "ledger-0.json" not in held(log)
     assert len(read(reader)) == 20
 
@@ -320,7 +320,7 @@ def test_a_reader_that_nobody_holds_any_more_lets_go(log: PartitionLog) -> None:
     reader.poll()
     del reader
     many(log, value="2")
-    plainly.compact(log, name="bb", fold=True)
+    plainly.compact(log, name="bb", merge_runs=True)
     assert "ledger-0.json" not in held(log)
 
 
@@ -332,7 +332,7 @@ def test_a_closed_reader_takes_up_the_ledger_that_is_current(log: PartitionLog) 
     assert len(reader.poll() or ()) == 3
     reader.close()
     append(log, "d2")
-    plainly.compact(log, name="bb", fold=True)
+    plainly.compact(log, name="bb", merge_runs=True)
     assert "ledger-0.json" not in held(log)
     assert read(reader) == ["4:d2"]
 

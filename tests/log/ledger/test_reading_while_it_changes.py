@@ -92,7 +92,7 @@ def test_threads_read_while_ledgers_are_swapped_and_collected(manager: LogManage
         try:
             for number in range(1, ROUNDS):
                 a_round(log, number, floor)
-                plainly.compact(log, name=str(number), fold=number % 3 == 0)
+                plainly.compact(log, name=str(number), merge_runs=number % 3 == 0)
                 log.roll()
                 manager.upkeep.delete_old_segments()
         finally:
@@ -134,7 +134,7 @@ def test_another_process_holds_a_ledger_until_it_has_read_it(manager: LogManager
         assert reader.stdin is not None and reader.stdout is not None
         assert int(reader.stdout.readline()) == 1
         a_round(log, 1, floor)
-        plainly.compact(log, name="second", fold=True)
+        plainly.compact(log, name="second", merge_runs=True)
         store = LedgerStore(log.directory)
         assert store.held_horizon() == 14
         assert (store.folder / "ledger-0.json").exists()

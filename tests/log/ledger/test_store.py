@@ -28,23 +28,23 @@ def names(store: LedgerStore) -> list[str]:
 
 
 def committed(store: LedgerStore, end: int = 20, name: str = "aa") -> Ledger:
-    """One more ledger, of one new generation."""
+    """One more ledger, of one new run."""
     old = store.current()
-    ledger_id, generation_id = store.next_ids()
+    ledger_id, run_id = store.next_ids()
     base = 0 if old is None else old.horizon
-    run = store.make_run(name)
-    new, staged = plainly.stage(run, generation_id, (base, end), recs(*range(base, end, 2)))
-    generations = [*(old.generations if old else ()), new]
-    hidden = {} if old is None else store.hidden(old)
-    return store.commit(plainly.ledger_of(ledger_id, generations), hidden, {generation_id: staged})
+    staging = store.make_staging(name)
+    new, staged = plainly.stage(staging, run_id, (base, end), recs(*range(base, end, 2)))
+    runs = [*(old.runs if old else ()), new]
+    superseded = {} if old is None else store.superseded(old)
+    return store.commit(plainly.ledger_of(ledger_id, runs), superseded, {run_id: staged})
 
 
 def hiding(store: LedgerStore, *offsets: int) -> Ledger:
-    """The current ledger with offsets of its first generation hidden, under the next id."""
+    """The current ledger with offsets of its first run superseded, under the next id."""
     old = store.current()
     assert old is not None
-    first = replace(old.generations[0], hidden=len(offsets))
-    again = plainly.ledger_of(store.next_ids()[0], [first, *old.generations[1:]])
+    first = replace(old.runs[0], superseded=len(offsets))
+    again = plainly.ledger_of(store.next_ids()[0], [first, *old.runs[1:]])
     return store.commit(again, {first.id: np.array(offsets)}, {})
 
 
@@ -81,8 +81,8 @@ def test_what_was_committed_is_current(store: LedgerStore) -> None:
 def test_hidden_offsets_belong_to_their_ledger(store: LedgerStore) -> None:
     first = committed(store)
     second = hiding(store, 2, 14)
-    assert store.hidden(first) == {}
-    assert {each: found.tolist() for each, found in store.hidden(second).items()} == {0: [2, 14]}
+    assert store.superseded(first) == {}
+    assert {each: found.tolist() for each, found in store.superseded(second).items()} == {0: [2, 14]}
     assert (first.entries, second.entries) == (10, 8)
 
 
@@ -90,8 +90,8 @@ def test_an_old_ledger_goes_once_nobody_reads_it(store: LedgerStore) -> None:
     committed(store)
     held = store.open()
     assert held is not None
-    run = store.make_run("bb")
-    new, staged = plainly.stage(run, 1, (0, 30), recs(1, 25))
+    staging = store.make_staging("bb")
+    new, staged = plainly.stage(staging, 1, (0, 30), recs(1, 25))
     store.commit(plainly.ledger_of(1, [new]), {}, {1: staged})
     assert store.held_horizon() == 20
     assert sorted(store.collect()) == ["run-aa", "run-bb"]
@@ -123,7 +123,7 @@ def test_a_process_that_ends_lets_go(store: LedgerStore) -> None:
 
 def test_leftovers_of_runs_and_crashes_are_collected(store: LedgerStore) -> None:
     committed(store)
-    store.make_run("cc")
+    store.make_staging("cc")
     for name in ("ledger-7.json", "ledger-8.hidden", "ledger-9.json"):
         (store.folder / name).write_bytes(b"half of one")
     (store.folder / "generation-5").mkdir()
@@ -150,8 +150,8 @@ def test_a_damaged_ledger_that_is_read_keeps_all_generations(store: LedgerStore)
     committed(store)
     held = store.open()
     assert held is not None
-    run = store.make_run("bb")
-    new, staged = plainly.stage(run, 1, (0, 30), recs(1, 25))
+    staging = store.make_staging("bb")
+    new, staged = plainly.stage(staging, 1, (0, 30), recs(1, 25))
     store.commit(plainly.ledger_of(1, [new]), {}, {1: staged})
     with (store.folder / "ledger-0.json").open("r+b") as file:
         file.write(b"x")
@@ -162,9 +162,9 @@ def test_a_damaged_ledger_that_is_read_keeps_all_generations(store: LedgerStore)
 
 
 def test_two_runs_of_one_name_are_refused(store: LedgerStore) -> None:
-    store.make_run("aa")
+    store.make_staging("aa")
     with pytest.raises(FileExistsError, match="run-aa"):
-        store.make_run("aa")
+        store.make_staging("aa")
 
 
 # Forgetting
@@ -199,19 +199,19 @@ def test_a_ledger_is_forgotten_when_the_log_ends_below_its_horizon(
 
 
 def _hides_what_it_has_not(ledger: Ledger) -> tuple[Ledger, dict[int, list[int]]]:
-    return with_hidden(ledger, 1), {0: [20]}
+    return with_superseded(ledger, 1), {0: [20]}
 
 
 def _hides_in_no_order(ledger: Ledger) -> tuple[Ledger, dict[int, list[int]]]:
-    return with_hidden(ledger, 2), {0: [4, 2]}
+    return with_superseded(ledger, 2), {0: [4, 2]}
 
 
 def _hides_twice(ledger: Ledger) -> tuple[Ledger, dict[int, list[int]]]:
-    return with_hidden(ledger, 2), {0: [4, 4]}
+    return with_superseded(ledger, 2), {0: [4, 4]}
 
 
 def _counts_wrong(ledger: Ledger) -> tuple[Ledger, dict[int, list[int]]]:
-    return with_hidden(ledger, 2), {0: [4]}
+    return with_superseded(ledger, 2), {0: [4]}
 
 
 def _hides_in_no_generation(ledger: Ledger) -> tuple[Ledger, dict[int, list[int]]]:
@@ -219,8 +219,8 @@ def _hides_in_no_generation(ledger: Ledger) -> tuple[Ledger, dict[int, list[int]
 
 
 def _goes_back(ledger: Ledger) -> tuple[Ledger, dict[int, list[int]]]:
-    first = replace(ledger.generations[0], end_offset=19)
-    return replace(ledger, horizon=19, generations=(first,)), {}
+    first = replace(ledger.runs[0], end_offset=19)
+    return replace(ledger, horizon=19, runs=(first,)), {}
 
 
 def _has_the_old_id(ledger: Ledger) -> tuple[Ledger, dict[int, list[int]]]:
@@ -231,9 +231,9 @@ def _leaves_a_gap(ledger: Ledger) -> tuple[Ledger, dict[int, list[int]]]:
     return replace(ledger, horizon=25), {}
 
 
-def with_hidden(ledger: Ledger, count: int) -> Ledger:
-    first = replace(ledger.generations[0], hidden=count)
-    return replace(ledger, generations=(first, *ledger.generations[1:]))
+def with_superseded(ledger: Ledger, count: int) -> Ledger:
+    first = replace(ledger.runs[0], superseded=count)
+    return replace(ledger, runs=(first, *ledger.runs[1:]))
 
 
 REFUSED = [
@@ -255,9 +255,9 @@ def test_a_ledger_that_does_not_hold_is_refused(
     first = committed(store)
     store.collect()
     before = names(store)
-    ledger, hidden = wrong(replace(first, id=1))
+    ledger, superseded = wrong(replace(first, id=1))
     with pytest.raises(CheckFailedError):
-        store.commit(ledger, {each: np.array(found) for each, found in hidden.items()}, {})
+        store.commit(ledger, {each: np.array(found) for each, found in superseded.items()}, {})
     assert (store.current(), names(store)) == (first, before)
 
 
@@ -286,10 +286,10 @@ def _no_keys(directory: Path) -> None:
 @pytest.mark.parametrize("spoil", [_other_log, _shorter_log, _no_index, _other_keys, _no_keys])
 def test_staged_files_are_what_the_manifest_says(store: LedgerStore, spoil: Callable[[Path], None]) -> None:
     first = committed(store)
-    new, staged = plainly.stage(store.make_run("bb"), 1, (20, 30), recs(20, 25))
+    new, staged = plainly.stage(store.make_staging("bb"), 1, (20, 30), recs(20, 25))
     spoil(staged)
-    with pytest.raises(CheckFailedError, match="generation 1"):
-        store.commit(plainly.ledger_of(1, [*first.generations, new]), {}, {1: staged})
+    with pytest.raises(CheckFailedError, match="run 1"):
+        store.commit(plainly.ledger_of(1, [*first.runs, new]), {}, {1: staged})
     assert store.current() == first
     assert staged.exists()
 
@@ -386,8 +386,8 @@ def test_an_error_says_what_to_do(store: LedgerStore) -> None:
 
 
 def test_empty_generations_and_ledgers_can_be_read(store: LedgerStore) -> None:
-    run = store.make_run("aa")
-    new, staged = plainly.stage(run, 0, (0, 10), [])
+    staging = store.make_staging("aa")
+    new, staged = plainly.stage(staging, 0, (0, 10), [])
     store.commit(plainly.ledger_of(0, [new]), {}, {0: staged})
     held = store.open()
     assert held is not None

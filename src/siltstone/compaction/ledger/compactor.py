@@ -1,11 +1,11 @@
-"""Carries a compaction beside the originals out: plan, both phases, folding, commit (Pulsar's two phases).
+"""Carries a compaction beside the originals out: plan, both phases, merging, commit (Pulsar's two phases).
 
 ::
 
-    hold the tail ─► phase one and two ─► check ─► a generation ─► fold? ─► commit ─► what nobody needs goes
+    hold the tail ─► phase one and two ─► check ─► a run ─► merge? ─► commit ─► what nobody needs goes
 
-Nothing but the run's own folder is written to before the commit, which moves the cursor in one step. Counts
-are checked on the way, and any doubt ends the run with the ledger as it was.
+Nothing but the compaction's own folder is written to before the commit, which moves the cursor in one step.
+Counts are checked on the way, and any difference ends the compaction with the ledger as it was.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from siltstone.base.errors import CheckFailedError, CompactionFailedError, Usage
 from siltstone.base.records.layout import Int64
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.ledger.keys import PARTITIONS, assemble
-from siltstone.compaction.ledger.staging import KINDS, fold_group, fold_keys, rewrite_group
+from siltstone.compaction.ledger.staging import KINDS, merge_group, merge_keys, rewrite_group
 from siltstone.compaction.ledger.work import (
-    MOST_GENERATIONS,
+    MOST_RUNS,
     NO_OFFSETS,
     Compacted,
     CompactionWork,
@@ -46,9 +46,9 @@ from siltstone.compaction.ledger.work import (
     merge_bucket,
 )
 from siltstone.compaction.report import Discarded
-from siltstone.log.ledger.manifest import BY_OFFSET, BY_TIME, ORDERS, Generation, Ledger
+from siltstone.log.ledger.manifest import BY_OFFSET, BY_TIME, ORDERS, Ledger, Run
 from siltstone.log.ledger.reading import HasLedgers
-from siltstone.log.ledger.store import KEYS, LedgerStore, generation_name
+from siltstone.log.ledger.store import KEYS, LedgerStore, run_name
 from siltstone.log.names import TopicPartition, segment_file
 from siltstone.log.transactions import carried_by_group
 
@@ -62,7 +62,7 @@ class CompactionResult:
     ``entries`` and ``size`` are the ledger's. ``read_records`` and ``read_bytes`` are the tail's, ``written``
     its records that went into the ledger: ``read_records == written + removed.total()``; control records are
     no records here, and tombstones those with a null or an empty value. ``written_bytes``: of the new
-    generation's logs. ``hidden``: records of the ledger before it that this one no longer shows.
+    run's logs. ``superseded``: records of the ledger before it that this one no longer shows.
     """
 
     ledger_id: int | None = None
@@ -75,7 +75,7 @@ class CompactionResult:
     written: int = 0
     written_bytes: int = 0
     removed: Discarded = field(default_factory=Discarded)
-    hidden: int = 0
+    superseded: int = 0
     seconds: float = 0.0
 
 
@@ -95,8 +95,8 @@ class CompactionEngine(Protocol):
         """A tail over all workers."""
         ...
 
-    def fold(self, work: CompactionWork) -> Compacted:
-        """Generations into one: its segments and its key index's parts."""
+    def merge_runs(self, work: CompactionWork) -> Compacted:
+        """Runs into one: its segments and its key index's parts."""
         ...
 
 
@@ -143,45 +143,45 @@ class InProcessCompactionEngine:
         parts = ([number] for number in range(len(work.sources)))
         return compact_in_process(work, next(self._attempts), bucket_count(work, self._buckets), parts)
 
-    def fold(self, work: CompactionWork) -> Compacted:
+    def merge_runs(self, work: CompactionWork) -> Compacted:
         """Bucket by bucket, group by group."""
         done, attempt = Compacted(), next(self._attempts)
         buckets = 1 << (self._buckets - 1).bit_length()
         for bucket in range(buckets):
-            done.add(fold_keys(work, bucket, buckets, attempt))
+            done.add(merge_keys(work, bucket, buckets, attempt))
         for group in work.groups:
-            done.add(fold_group(work, group, attempt))
+            done.add(merge_group(work, group, attempt))
         return done
 
 
-# Which generations of a ledger are put together anew, so that there are few and little in them is hidden.
+# Which runs of a ledger are put together anew, so that there are few and little in them is superseded.
 #
-# Each run adds a generation of what was new. A generation is written again only when about as much as it
+# Each compaction adds a run of what was new. A run is written again only when about as much as it
 # holds came after it, so that a record is written a few times in its life, whatever the ledger's size: the
-# cost of a run follows the new data. Pure: sizes in, ranges out.
+# cost of a compaction follows the new data. Pure: sizes in, ranges out.
 
 
-def folds(generations: Sequence[Generation], most: int = MOST_GENERATIONS) -> list[tuple[int, int]]:
-    """Ranges [first, last) of generations that each become one, ascending; a range of one is written anew.
+def ranges_to_merge(runs: Sequence[Run], most: int = MOST_RUNS) -> list[tuple[int, int]]:
+    """Ranges [first, last) of runs that each become one, ascending; a range of one is written anew.
 
     The last one is the newest. The newest and those before it go together
-    while what came after a generation is at least half of its live size, and as long as there would be more
-    than ``most``. Of the others, neighbours that are mostly hidden go together.
+    while what came after a run is at least half of its live size, and as long as there would be more
+    than ``most``. Of the others, neighbours that are mostly superseded go together.
     """
-    first, after = len(generations) - 1, generations[-1].live_size if generations else 0
-    while first > 0 and (2 * after >= generations[first - 1].live_size or first + 1 > most):
+    first, after = len(runs) - 1, runs[-1].live_size if runs else 0
+    while first > 0 and (2 * after >= runs[first - 1].live_size or first + 1 > most):
         first -= 1
-        after += generations[first].live_size
+        after += runs[first].live_size
     found: list[tuple[int, int]] = []
     for number in range(max(first, 0)):
-        if not generations[number].is_mostly_hidden:
+        if not runs[number].is_mostly_superseded:
             continue
         if found and found[-1][1] == number:
             found[-1] = (found[-1][0], number + 1)
         else:
             found.append((number, number + 1))
-    newest_alone = len(generations) - first == 1 and not (generations and generations[-1].is_mostly_hidden)
-    return found if newest_alone or not generations else [*found, (first, len(generations))]
+    newest_alone = len(runs) - first == 1 and not (runs and runs[-1].is_mostly_superseded)
+    return found if newest_alone or not runs else [*found, (first, len(runs))]
 
 
 # What must add up before anything of a compaction is believed: nothing was lost on its way between tasks.
@@ -225,76 +225,76 @@ def refuse_doubts(work: CompactionWork, done: Compacted) -> None:
         (done.arrived, found.entries, "keys on their way"),
         (found.records, kept + removed.total(), "records that stay and go"),
         (done.written, done.retained, "records written"),
-        (sum(part.entries for part in done.keys), entries, "keys of the new generation"),
+        (sum(part.entries for part in done.keys), entries, "keys of the new run"),
     )
     _refuse_differences(work, done, held)
     carried_by_group(found.summaries, [work.first], work.name)
-    if removed.superseded < done.beaten:
-        raise CheckFailedError(f"{work.name}: more keys were beaten than records superseded")
+    if removed.superseded < done.late:
+        raise CheckFailedError(f"{work.name}: more late keys than superseded records; nothing has changed")
 
 
-def refuse_doubtful_fold(work: CompactionWork, done: Compacted, live: int) -> None:
-    """All ``live`` records of the folded generations are written, and as many entries where only records with
+def refuse_doubtful_merge(work: CompactionWork, done: Compacted, live: int) -> None:
+    """All ``live`` records of the merged runs are written, and as many entries where only records with
     a key have one. Raises CheckFailedError, CompactionFailedError."""
     entries = sum(part.entries for part in done.keys)
     one_key_each = not work.by_time and not work.retain_null_key
     held = (
-        (sum(done.written.values()), live, "records of the folded generations"),
-        (entries, live if one_key_each else entries, "keys of the folded generations"),
+        (sum(done.written.values()), live, "records of the merged runs"),
+        (entries, live if one_key_each else entries, "keys of the merged runs"),
     )
     _refuse_differences(work, done, held)
 
 
 # A ledger in the making: the one before it, what a compaction adds, what is put together anew, the commit.
 #
-# Generations that are not touched stay the directories that they are; only their hidden offsets grow. New
+# Runs that are not touched stay the directories that they are; only their superseded offsets grow. New
 # ones are put together in the compaction's folder, under the names that they will have.
 
 
 class LedgerDraft:
     """The next ledger of a log. ``ledger``: the one before it.
 
-    ``work``: what of it is the same for all pieces; its ``key_indexes`` are the older generations'.
-    ``newly_hidden``: records of the ledger before that are hidden from now on. ``written_bytes``: of new
-    segments' logs, folded ones included.
+    ``work``: what of it is the same for all pieces; its ``key_indexes`` are the older runs'.
+    ``newly_superseded``: records of the ledger before that are superseded from now on. ``written_bytes``: of
+    new segments' logs, merged ones included.
     """
 
     def __init__(self, store: LedgerStore, ledger: Ledger | None, work: CompactionWork) -> None:
         self.store, self.ledger = store, ledger
-        self.generations: list[Generation] = [] if ledger is None else list(ledger.generations)
-        self.hidden: dict[int, Int64] = {} if ledger is None else store.hidden(ledger)
+        self.runs: list[Run] = [] if ledger is None else list(ledger.runs)
+        self.superseded: dict[int, Int64] = {} if ledger is None else store.superseded(ledger)
         self.staged: dict[int, Path] = {}
         self._ledger_id, self._next_id = store.next_ids()
-        self.newly_hidden = self.written_bytes = 0
-        indexes = {each.id: str(self._keys_of(each)) for each in self.generations if each.keys_size}
+        self.newly_superseded = self.written_bytes = 0
+        indexes = {run.id: str(self._keys_of(run)) for run in self.runs if run.keys_size}
         self.work = replace(work, key_indexes=indexes)
 
-    def _directory_of(self, generation: Generation) -> Path:
-        """Where a generation lies now."""
-        return self.staged.get(generation.id, self.store.folder / generation_name(generation.id))
+    def _directory_of(self, run: Run) -> Path:
+        """Where a run lies now."""
+        return self.staged.get(run.id, self.store.folder / run_name(run.id))
 
-    def _keys_of(self, generation: Generation) -> Path:
-        return self._directory_of(generation) / KEYS
+    def _keys_of(self, run: Run) -> Path:
+        return self._directory_of(run) / KEYS
 
     def extend(self, work: CompactionWork, done: Compacted) -> None:
         """Add what a tail has become. Raises CorruptFileError, OSError."""
-        for generation, parts in done.hidden.items():
-            before = self.hidden.get(generation, NO_OFFSETS)
-            self.hidden[generation] = np.unique(np.concatenate([before, *parts]))
-            self.newly_hidden += len(self.hidden[generation]) - len(before)
-        self.generations = [
-            structs.replace(each, hidden=len(self.hidden.get(each.id, ()))) for each in self.generations
+        for run, parts in done.superseded.items():
+            before = self.superseded.get(run, NO_OFFSETS)
+            self.superseded[run] = np.unique(np.concatenate([before, *parts]))
+            self.newly_superseded += len(self.superseded[run]) - len(before)
+        self.runs = [
+            structs.replace(run, superseded=len(self.superseded.get(run.id, ()))) for run in self.runs
         ]
         base = work.first if self.ledger is None else self.ledger.horizon
-        if self.generations and not done.segments and not any(part.entries for part in done.keys):
-            self.generations[-1] = structs.replace(self.generations[-1], end_offset=work.end)
+        if self.runs and not done.segments and not any(part.entries for part in done.keys):
+            self.runs[-1] = structs.replace(self.runs[-1], end_offset=work.end)
         else:
-            self.generations.append(self._stage(base, work.end, done))
+            self.runs.append(self._stage(base, work.end, done))
 
-    def _stage(self, base: int, end: int, done: Compacted) -> Generation:
-        """Put a new generation's directory together, durably."""
+    def _stage(self, base: int, end: int, done: Compacted) -> Run:
+        """Put a new run's directory together, durably."""
         number, self._next_id = self._next_id, self._next_id + 1
-        directory = Path(self.work.settings.staging) / generation_name(number)
+        directory = Path(self.work.settings.staging) / run_name(number)
         files.make_directory(directory)
         for stem, entry in done.segments.items():
             for kind in KINDS:
@@ -305,7 +305,7 @@ class LedgerDraft:
         segments = sorted(done.segments.values(), key=lambda entry: entry.base_offset)
         size = sum(entry.size for entry in segments)
         self.written_bytes += size
-        return Generation(
+        return Run(
             id=number,
             base_offset=base,
             end_offset=end,
@@ -314,62 +314,62 @@ class LedgerDraft:
             segments=tuple(segments),
             keys_size=keys_size,
             keys_crc=keys_crc,
-            hidden=0,
+            superseded=0,
         )
 
-    def fold(self, engine: CompactionEngine) -> None:
-        """Put generations together where it is worth it.
+    def merge_runs(self, engine: CompactionEngine) -> None:
+        """Put runs together where it is worth it.
 
         Raises CompactionFailedError, CheckFailedError, EngineError, OSError.
         """
-        for first, last in reversed(folds(self.generations, self.work.settings.most_generations)):
-            old = self.generations[first:last]
-            self.generations[first:last] = [self._folded(engine, old)]
-            for each in old:
-                self.hidden.pop(each.id, None)
-                self.staged.pop(each.id, None)
+        for first, last in reversed(ranges_to_merge(self.runs, self.work.settings.most_runs)):
+            old = self.runs[first:last]
+            self.runs[first:last] = [self._merged(engine, old)]
+            for run in old:
+                self.superseded.pop(run.id, None)
+                self.staged.pop(run.id, None)
 
-    def _folded(self, engine: CompactionEngine, old: Sequence[Generation]) -> Generation:
-        sources = tuple(source for each in old for source in self._sources(each))
+    def _merged(self, engine: CompactionEngine, old: Sequence[Run]) -> Run:
+        sources = tuple(source for run in old for source in self._sources(run))
         base, end = old[0].base_offset, old[-1].end_offset
         work = replace(
             self.work,
             sources=sources,
             groups=groups_of(sources, end, engine.workers),
-            hidden={each.id: self.hidden[each.id] for each in old if each.id in self.hidden},
-            key_indexes={each.id: str(self._keys_of(each)) for each in old},
+            superseded={run.id: self.superseded[run.id] for run in old if run.id in self.superseded},
+            key_indexes={run.id: str(self._keys_of(run)) for run in old},
         )
-        done = engine.fold(work)
-        refuse_doubtful_fold(work, done, sum(each.records - each.hidden for each in old))
+        done = engine.merge_runs(work)
+        refuse_doubtful_merge(work, done, sum(run.records - run.superseded for run in old))
         return self._stage(base, end, done)
 
-    def _sources(self, generation: Generation) -> Iterable[Source]:
-        """A generation's segments as sources."""
-        ends = [segment.base_offset for segment in generation.segments[1:]] + [generation.end_offset]
-        for segment, end in zip(generation.segments, ends, strict=False):
-            path = self._directory_of(generation) / segment_file(segment.base_offset, "log")
+    def _sources(self, run: Run) -> Iterable[Source]:
+        """A run's segments as sources."""
+        ends = [segment.base_offset for segment in run.segments[1:]] + [run.end_offset]
+        for segment, end in zip(run.segments, ends, strict=False):
+            path = self._directory_of(run) / segment_file(segment.base_offset, "log")
             yield Source(
                 path=str(path),
                 base_offset=segment.base_offset,
                 end_offset=end,
                 size=segment.size,
                 inode=files.stat(path).inode,
-                generation=generation.id,
+                run=run.id,
             )
 
     def commit(self, now_ms: int) -> Ledger:
         """Make it the log's ledger. Raises CheckFailedError, OSError."""
         ledger = Ledger(
             id=self._ledger_id,
-            horizon=self.generations[-1].end_offset,
-            generations=tuple(self.generations),
+            horizon=self.runs[-1].end_offset,
+            runs=tuple(self.runs),
             order=BY_TIME if self.work.by_time else BY_OFFSET,
             hash_key=self.work.hash_key,
             retain_null_key=self.work.retain_null_key,
             created_ms=now_ms,
-            hidden_crc=None,
+            superseded_crc=None,
         )
-        return self.store.commit(ledger, self.hidden, self.staged)
+        return self.store.commit(ledger, self.superseded, self.staged)
 
 
 ONE_TASK_BYTES = 64 << 20
@@ -433,7 +433,7 @@ class TwoPhaseCompactor:
             return _result(ledger, horizon, seconds=time.perf_counter() - began)
         with committing():
             store.collect()
-        run = store.make_run(secrets.token_hex(8))
+        staging = store.make_staging(secrets.token_hex(8))
         try:
             hash_key = (secrets.randbits(64), secrets.randbits(64)) if ledger is None else ledger.hash_key
             work = CompactionWork(
@@ -441,16 +441,16 @@ class TwoPhaseCompactor:
                 hash_key=hash_key,
                 by_time=order == BY_TIME,
                 retain_null_key=retain_null_key,
-                settings=replace(self._settings, staging=str(run), batch_limit=view.batch_limit),
+                settings=replace(self._settings, staging=str(staging), batch_limit=view.batch_limit),
                 key_indexes={},
             )
-            result = self._run(log, LedgerDraft(store, ledger, work), committing)
+            result = self._carry_out(log, LedgerDraft(store, ledger, work), committing)
         finally:
             with contextlib.suppress(OSError):
-                files.remove_tree(run)
+                files.remove_tree(staging)
         return replace(result, seconds=time.perf_counter() - began)
 
-    def _run(
+    def _carry_out(
         self,
         log: CompactableLog,
         draft: LedgerDraft,
@@ -462,7 +462,7 @@ class TwoPhaseCompactor:
         done = self._engine.compact_whole(work) if whole else self._engine.compact_spread(work)
         refuse_doubts(work, done)
         draft.extend(work, done)
-        draft.fold(self._engine)
+        draft.merge_runs(self._engine)
         with committing():
             ledger = draft.commit(self._clock.now_ms())
             with contextlib.suppress(OSError):
@@ -476,7 +476,7 @@ class TwoPhaseCompactor:
             written=sum(done.retained.values()),
             written_bytes=draft.written_bytes,
             removed=removed_of(work, done),
-            hidden=draft.newly_hidden,
+            superseded=draft.newly_superseded,
         )
 
 

@@ -1,8 +1,8 @@
-"""Keys of a side-by-side compaction: entries, how they meet those of older generations, and key indexes.
+"""Keys of a side-by-side compaction: entries, how they meet those of older runs, and key indexes.
 
 Entries are plain (``compaction.keys``), of three words or, where the latest event time wins, four, under the
 ledger's own hash key. They lie in ``PARTITIONS`` partitions, in a task as in a key index file; a bucket is a
-run of these, and there is a power of two of them. An entry is *deleted* where its record's value is null or
+range of these, and there is a power of two of them. An entry is *deleted* where its record's value is null or
 empty.
 """
 
@@ -63,10 +63,10 @@ def _meet(
     older: Words,
     older_bounds: Int64,
     first: int,
-    beaten: Flags,
-    hidden: Int64,
+    late: Flags,
+    superseded: Int64,
 ) -> int:
-    """``meet_older``: fills ``hidden`` and returns how many they are."""
+    """``meet_older``: fills ``superseded`` and returns how many they are."""
     lost = 0
     by_time = entries.shape[1] == 4
     for p in range(len(older_bounds) - 1):
@@ -83,24 +83,24 @@ def _meet(
             if row < 0:
                 continue
             if by_time and older[i, 3] > entries[row, 3]:
-                beaten[row] = True
-            elif older[i, 2] & np.uint64(1) == 0:  # a deleted key has no record that could be hidden
-                hidden[lost] = np.int64(older[i, 2] >> np.uint64(1))
+                late[row] = True
+            elif older[i, 2] & np.uint64(1) == 0:  # a deleted key has no record that could be superseded
+                superseded[lost] = np.int64(older[i, 2] >> np.uint64(1))
                 lost += 1
     return lost
 
 
 def meet_older(
-    entries: Words, bounds: Int64, older: Words, older_bounds: Int64, first: int, beaten: Flags
+    entries: Words, bounds: Int64, older: Words, older_bounds: Int64, first: int, late: Flags
 ) -> Int64:
     """Let older entries, in order of partition from number ``first`` of ``bounds`` on, meet distinct new ones
     (``best_of_each_key``): the offsets of older records that lose (int64, in any order).
 
-    Marks in ``beaten`` (bool, one a new entry) those that an older one beats.
+    Marks in ``late`` (bool, one a new entry) those that an older one beats.
     """
-    hidden, table = np.empty(len(older), np.int64), table_for(int(np.diff(bounds).max(initial=1)))
-    lost = _meet(entries, bounds, table, older, older_bounds, first, beaten, hidden)
-    return hidden[:lost].copy()
+    superseded, table = np.empty(len(older), np.int64), table_for(int(np.diff(bounds).max(initial=1)))
+    lost = _meet(entries, bounds, table, older, older_bounds, first, late, superseded)
+    return superseded[:lost].copy()
 
 
 # From records to entries.
@@ -165,7 +165,7 @@ class EntryCollector:
         yield from blobs_of(self._kept, bounds, self._buckets)
 
 
-# The key index of a generation: the file that later compactions look their keys up in.
+# The key index of a run: the file that later compactions look their keys up in.
 #
 # ::
 #
@@ -178,7 +178,7 @@ class EntryCollector:
 #     …   CRC32C of all before         4, then 4 bytes of 0
 #     …   entries, partition by partition, each ``words`` uint64
 #
-# Little-endian. A bucket is a run of partitions, so it is one range of the file; each partition is checked
+# Little-endian. A bucket is a range of partitions, so it is one range of the file; each partition is checked
 # when it is read. Where the order is by offset, deleted keys have no entry; by time they have one for ever,
 # so that an older event that arrives late does not bring them back.
 
@@ -196,7 +196,7 @@ def check_of(hash_key: tuple[int, int]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysPart:
-    """Entries of a run of partitions, written to a file of their own until the index is put together.
+    """Entries of a range of partitions, written to a file of their own until the index is put together.
 
     ``counts``: entries of each partition from ``first`` on; ``checksums``: their CRC32C. ``path`` is "" where
     there are none.
@@ -245,7 +245,7 @@ def assemble(path: Path, parts: Sequence[KeysPart], words: int, hash_key: tuple[
     assert [*(part.first for part in ordered), PARTITIONS] == list(firsts), "a part is missing or there twice"
     head = _HEAD.pack(MAGIC, VERSION, words, PARTITIONS, 0, check_of(hash_key))
     head += np.concatenate(([0], np.cumsum(counts))).astype("<u8").tobytes()
-    head += np.array([each for part in ordered for each in part.checksums], "<u4").tobytes()
+    head += np.array([checksum for part in ordered for checksum in part.checksums], "<u4").tobytes()
     head += struct.pack("<II", crc32c(head), 0)
     checksum = crc32c(head)
     with files.Writer(path) as writer:

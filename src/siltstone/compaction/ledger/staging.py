@@ -1,10 +1,10 @@
-"""Phase two of a side-by-side compaction, and the folding of generations: new segments, written and verified.
+"""Phase two of a side-by-side compaction, and the merging of runs: new segments, written and verified.
 
 ::
 
-    rewrite_group   sources of the log + retained offsets            → segments that hold exactly these
-    fold_group      sources of generations + hidden offsets → segments that hold all others
-    fold_keys       their key indexes, a bucket of them     → a part of the new key index
+    rewrite_group   sources of the log + retained offsets   → segments that hold exactly these
+    merge_group     sources of runs + superseded offsets    → segments that hold all others
+    merge_keys      their key indexes, a bucket of them     → a part of the new key index
 
 A task writes only files that carry its attempt's name, made with O_EXCL, in the compaction's folder, and
 makes segments durable itself. The owner of the log renames what it accepts.
@@ -60,7 +60,7 @@ from siltstone.log.segments import windows
 #
 # A batch ends where codec, timestamp type or leader epoch change, where log-append time does, where it is
 # full, and where an offset would be too far from its base. A batch all of whose records stay and that is
-# large already is copied as it is, which only a generation's own batches may be. Message sets (v0, v1) become
+# large already is copied as it is, which only a run's own batches may be. Message sets (v0, v1) become
 # batches first. ``Coalescer`` is told which offsets stay, or which go, and makes sure that it meets every one
 # of them.
 
@@ -285,7 +285,7 @@ class Coalescer:
         return self._finished(rows)
 
     def _copied(self, batches: Directory, until: Int64) -> Int64:
-        """1 for batches that are large and stay as they are: only those of a generation may."""
+        """1 for batches that are large and stay as they are: only those of a run may."""
         if self._keep_listed:
             return np.zeros(len(batches), np.int64)
         low = np.searchsorted(self._listed, batches["base_offset"])
@@ -296,7 +296,7 @@ class Coalescer:
         self, window: Bytes, entries: Directory, path: str, origin: int
     ) -> tuple[Bytes, Directory]:
         """Message set entries as v2 batches, which hold nothing but what stays."""
-        assert self._keep_listed, "a generation has no message sets"
+        assert self._keep_listed, "a run has no message sets"
         limit = self._batch_limit
         columns = decode_records(window, entries, Scratch(), limit=limit, path=path, origin=origin)
         done = convert_entries(
@@ -435,14 +435,16 @@ def rewrite_group(work: CompactionWork, group: Group, retained: Int64, attempt: 
     return _written(work, group, coalescer, attempt)
 
 
-def fold_group(work: CompactionWork, group: Group, attempt: str) -> Compacted:
-    """Write what is not hidden of a group of generations' segments into new ones. Never raises, as above."""
-    mine = {source.generation for source in work.sources[group.first : group.last]}
-    parts = [offsets for generation, offsets in work.hidden.items() if generation in mine]
-    hidden = np.sort(np.concatenate([NO_OFFSETS, *parts]))
-    low, high = np.searchsorted(hidden, [group.base_offset, group.end_offset])
+def merge_group(work: CompactionWork, group: Group, attempt: str) -> Compacted:
+    """Write what is not superseded of a group of runs' segments into new ones. Never raises, as above."""
+    mine = {source.run for source in work.sources[group.first : group.last]}
+    parts = [offsets for run, offsets in work.superseded.items() if run in mine]
+    superseded = np.sort(np.concatenate([NO_OFFSETS, *parts]))
+    low, high = np.searchsorted(superseded, [group.base_offset, group.end_offset])
     limit = work.settings.batch_limit
-    return _written(work, group, Coalescer(hidden[low:high], keep_listed=False, batch_limit=limit), attempt)
+    return _written(
+        work, group, Coalescer(superseded[low:high], keep_listed=False, batch_limit=limit), attempt
+    )
 
 
 def _written(work: CompactionWork, group: Group, coalescer: Coalescer, attempt: str) -> Compacted:
@@ -505,15 +507,15 @@ def _verify(report: Compacted, group: Group, offsets: Int64, settings: Settings)
         raise CheckFailedError(f"{seen} records on disk, but {len(offsets)} were written")
 
 
-def fold_keys(work: CompactionWork, bucket: int, buckets: int, attempt: str) -> Compacted:
-    """One bucket of the generations' key indexes as a part of a new one; hidden entries go. Never raises."""
+def merge_keys(work: CompactionWork, bucket: int, buckets: int, attempt: str) -> Compacted:
+    """One bucket of the runs' key indexes as a part of a new one; superseded entries go. Never raises."""
     done, partitions = Compacted(), PARTITIONS // buckets
     first, parts = bucket * partitions, []
     try:
-        for generation, path in work.key_indexes.items():
-            hidden, span = work.hidden.get(generation, NO_OFFSETS), (first, first + partitions)
+        for run, path in work.key_indexes.items():
+            superseded, span = work.superseded.get(run, NO_OFFSETS), (first, first + partitions)
             for _, entries, _ in read_keys(path, work.hash_key, work.words, *span):
-                kept = ~_are_listed(offsets_of(entries), hidden) if len(hidden) else slice(None)
+                kept = ~_are_listed(offsets_of(entries), superseded) if len(superseded) else slice(None)
                 parts.append(EntryBlob(bucket=bucket, entries=entries[kept]))
         best, bounds = best_of_each_key(parts, work.words, first, partitions)
         done.keys = [write_part(Path(work.settings.staging), best, bounds, first, attempt)]

@@ -4,7 +4,7 @@
 
     hold_tail      a log           → its tail as sources that cannot go away while they are read
     extract        sources         → entries by bucket, keyless records that stay, and what was seen
-    merge_bucket   one bucket      → retained offsets, the new key index's part, what older generations lose
+    merge_bucket   one bucket      → retained offsets, the new key index's part, what older runs lose
 
 ``staging`` has the second phase. A piece never raises for what is wrong with a log or a file: it reports
 ``LogFailure``.
@@ -49,14 +49,14 @@ from siltstone.log.transactions import TransactionScan
 
 MERGE_BYTES = 80
 """What a merge takes for an entry at its peak."""
-MOST_GENERATIONS = 8
+MOST_RUNS = 8
 """Each is one more key index to look in, and one more directory to read."""
 NO_OFFSETS: Int64 = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Sizes of what is written and of what tasks take, in bytes; ``most_generations`` of a ledger.
+    """Sizes of what is written and of what tasks take, in bytes; ``most_runs`` of a ledger.
 
     ``staging``: the folder that tasks write into. ``segment_bytes``: a segment that has so much ends.
     ``memory_bytes``: what a task may take for keys. ``batch_limit``: what one batch may decompress to
@@ -70,7 +70,7 @@ class Settings:
     window_size: int = 4 << 20
     memory_bytes: int = 256 << 20
     batch_limit: int = DEFAULT_LIMIT
-    most_generations: int = MOST_GENERATIONS
+    most_runs: int = MOST_RUNS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class Source:
     """A file of batches, read from byte ``start`` up to ``size``; it holds offsets in [base, end).
 
     It must be the file with this inode, and may have grown since. (Not with this device: each client of a
-    network file system numbers devices for itself.) ``generation``: whose it is, None for a segment of the
+    network file system numbers devices for itself.) ``run``: whose it is, None for a segment of the
     log.
     """
 
@@ -88,7 +88,7 @@ class Source:
     start: int = 0
     size: int
     inode: int
-    generation: int | None = None
+    run: int | None = None
 
     @property
     def length(self) -> int:
@@ -98,11 +98,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionWork:
-    """What a task has to know: of the tail of one log, offsets [first, end), or of generations to be merged.
+    """What a task has to know: of the tail of one log, offsets [first, end), or of runs to be merged.
 
     ``aborted``: the entries of the log's ``.txnindex`` files, those above ``end`` too. ``by_time``: the
-    largest timestamp wins. ``key_indexes``: by generation, of the older ones or of those that are merged.
-    ``hidden``: of generations that are merged, the offsets that are left out (int64, ascending).
+    largest timestamp wins. ``key_indexes``: by run, of the older ones or of those that are merged.
+    ``superseded``: of runs that are merged, the offsets that are left out (int64, ascending).
     """
 
     name: str
@@ -116,7 +116,7 @@ class CompactionWork:
     first: int = 0
     end: int = 0
     aborted: bytes = b""
-    hidden: dict[int, Int64] = field(default_factory=dict)
+    superseded: dict[int, Int64] = field(default_factory=dict)
 
     @property
     def words(self) -> int:
@@ -133,8 +133,8 @@ class CompactionWork:
 class Compacted:
     """What one piece of the work has done, or all of them together.
 
-    ``arrived``: entries that were merged; of keys: ``deleted``, and ``beaten`` by an older event.
-    ``retained``: records that were to be written, by group, keyless ones too. ``hidden``: generation →
+    ``arrived``: entries that were merged; of keys: ``deleted``, and ``late`` by an older event.
+    ``retained``: records that were to be written, by group, keyless ones too. ``superseded``: run →
     offsets that it loses (int64). ``keys``: parts of the new key index. ``written``: records, by group;
     ``segments``: those that hold them, by the stems of their paths (a path without ``.log``).
     """
@@ -142,9 +142,9 @@ class Compacted:
     found: Extracted = field(default_factory=Extracted)
     arrived: int = 0
     deleted: int = 0
-    beaten: int = 0
+    late: int = 0
     retained: dict[int, int] = field(default_factory=dict)
-    hidden: dict[int, list[Int64]] = field(default_factory=dict, repr=False)
+    superseded: dict[int, list[Int64]] = field(default_factory=dict, repr=False)
     keys: list[KeysPart] = field(default_factory=list)
     written: dict[int, int] = field(default_factory=dict)
     segments: dict[str, SegmentEntry] = field(default_factory=dict)
@@ -153,14 +153,14 @@ class Compacted:
     def add(self, other: Compacted) -> None:
         """Sum up; the first failure stays."""
         self.found.add(other.found)
-        for name in ("arrived", "deleted", "beaten", "keys"):
+        for name in ("arrived", "deleted", "late", "keys"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for mine, more in ((self.retained, other.retained), (self.written, other.written)):
             for group, count in more.items():
                 mine[group] = mine.get(group, 0) + count
         self.segments |= other.segments
-        for generation, offsets in other.hidden.items():
-            self.hidden.setdefault(generation, []).extend(offsets)
+        for run, offsets in other.superseded.items():
+            self.superseded.setdefault(run, []).extend(offsets)
         self.failure = self.failure or other.failure
 
     def first_failure(self) -> LogFailure | None:
@@ -260,7 +260,7 @@ def _wanted(
 def merge_bucket(
     work: CompactionWork, blobs: Sequence[EntryBlob], bucket: int, buckets: int, attempt: str
 ) -> tuple[Compacted, Int64]:
-    """Merge one bucket's entries and let the older generations' meet them: counts and the new key index's
+    """Merge one bucket's entries and let the older runs' meet them: counts and the new key index's
     part, and the offsets that are written (int64, in any order). In whatever order the blobs come, it is the
     same. Writes the part by way of a file of this ``attempt``. Never raises: the report says it.
     """
@@ -269,18 +269,17 @@ def merge_bucket(
     done = Compacted(arrived=sum(len(blob.entries) for blob in blobs))
     try:
         entries, bounds = best_of_each_key(blobs, work.words, first, partitions)
-        beaten: Flags = np.zeros(len(entries), np.bool_)
-        for generation, path in work.key_indexes.items() if len(entries) else ():
+        late: Flags = np.zeros(len(entries), np.bool_)
+        for run, path in work.key_indexes.items() if len(entries) else ():
             older = read_keys(path, work.hash_key, work.words, first, first + partitions)
-            done.hidden[generation] = [
-                meet_older(entries, bounds, some, edges, start - first, beaten)
-                for start, some, edges in older
+            done.superseded[run] = [
+                meet_older(entries, bounds, some, edges, start - first, late) for start, some, edges in older
             ]
-        deleted = deleted_of(entries) & ~beaten
-        stays = ~deleted & ~beaten
-        done.deleted, done.beaten = int(np.count_nonzero(deleted)), int(np.count_nonzero(beaten))
+        deleted = deleted_of(entries) & ~late
+        stays = ~deleted & ~late
+        done.deleted, done.late = int(np.count_nonzero(deleted)), int(np.count_nonzero(late))
         # By time, deleted keys stay in the index, so that an older event that comes late stays deleted.
-        indexed = ~beaten if work.by_time else stays
+        indexed = ~late if work.by_time else stays
         counts: Int64 = np.concatenate((np.zeros(1, np.int64), np.cumsum(indexed, dtype=np.int64)))
         own = entries if indexed.all() else entries[indexed]
         done.keys = [write_part(Path(work.settings.staging), own, counts[bounds], first, attempt)]
@@ -301,10 +300,10 @@ def by_group(groups: Sequence[Group], offsets: Int64) -> Iterator[tuple[int, Int
 
 # The tail of a log as files that nobody can take away while it is compacted.
 #
-# Cleaning, retention and truncation rename and remove segments, so a run begins with names of its own for
-# those that it needs: hard links in its folder. The segment that is appended to may be among them; it is read
-# up to where it was when the run began. Where a file system has no links the segments' own names do, and a
-# run fails when one of them goes.
+# Cleaning, retention and truncation rename and remove segments, so a compaction first links those that it
+# needs into its own folder. The active segment may be among them; it is read up to where it ended when the
+# compaction began. Where a file system has no hard links, the segments are read by their own names, and the
+# compaction fails when one of them is renamed or removed.
 
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES)
 _TRIES = 20

@@ -1,6 +1,6 @@
-"""A ledger's manifest: which generations it is made of, and up to where it covers the log. No files here.
+"""A ledger's manifest: which runs it is made of, and up to where it covers the log. No files here.
 
-Generations are ascending, disjoint and without gaps between them; each covers the originals'
+Runs are ascending, disjoint and without gaps between them; each covers the originals'
 offsets ``[base_offset, end_offset)``, whatever of them is left. Sizes are in bytes, sums are CRC32C.
 """
 
@@ -66,8 +66,11 @@ ORDERS = (BY_OFFSET, BY_TIME)
 """What makes a record the last one of its key: its offset, or its timestamp."""
 
 
+_LEDGER_NAMES = {"runs": "generations", "superseded_crc": "hidden_crc"}
+
+
 class SegmentEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One segment of a generation: ``size`` of its ``.log`` in bytes, CRC32C of its three files."""
+    """One segment of a run: ``size`` of its ``.log`` in bytes, CRC32C of its three files."""
 
     base_offset: int
     size: int
@@ -76,10 +79,10 @@ class SegmentEntry(msgspec.Struct, frozen=True, kw_only=True):
     time_index_crc: int
 
 
-class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """Segments that one run wrote: ``base.records`` in them, ``size`` in bytes of their logs.
+class Run(msgspec.Struct, frozen=True, kw_only=True, rename={"superseded": "hidden"}):
+    """Segments that one compaction wrote: ``base.records`` in them, ``size`` in bytes of their logs.
 
-    ``keys_size`` and ``keys_crc`` are those of the key index; ``hidden``: records that later generations have
+    ``keys_size`` and ``keys_crc`` are those of the key index; ``superseded``: records that later runs have
     superseded, as of the ledger that this is part of.
     """
 
@@ -91,49 +94,50 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     segments: tuple[SegmentEntry, ...]
     keys_size: int
     keys_crc: int
-    hidden: int
+    superseded: int
 
     @property
     def live_size(self) -> int:
         """Bytes that readers see, taken all records as equal."""
-        return self.size * (self.records - self.hidden) // self.records if self.records else 0
+        return self.size * (self.records - self.superseded) // self.records if self.records else 0
 
     @property
-    def is_mostly_hidden(self) -> bool:
+    def is_mostly_superseded(self) -> bool:
         """Is more than half of it of no use?"""
-        return 2 * self.hidden > self.records
+        return 2 * self.superseded > self.records
 
 
-class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+class Ledger(msgspec.Struct, frozen=True, kw_only=True, rename=_LEDGER_NAMES):
     """A compacted view of a log below ``horizon``, the first offset that it does not cover.
 
     ``order`` is one of ``ORDERS``; ``hash_key``: the two words that keys are hashed with;
-    ``created_ms`` by the clock; ``hidden_crc``: CRC32C of the file of hidden offsets, None without one.
+    ``created_ms`` by the clock; ``superseded_crc``: CRC32C of the file of superseded offsets, None without
+    one. On disk runs are ``generations``, what is superseded is ``hidden``.
     """
 
     id: int
     horizon: int
-    generations: tuple[Generation, ...]
+    runs: tuple[Run, ...]
     order: str
     hash_key: tuple[int, int]
     retain_null_key: bool
     created_ms: int
-    hidden_crc: int | None
+    superseded_crc: int | None
 
     @property
     def base_offset(self) -> int:
         """The first offset that it covers."""
-        return self.generations[0].base_offset if self.generations else self.horizon
+        return self.runs[0].base_offset if self.runs else self.horizon
 
     @property
     def entries(self) -> int:
         """Records that a reader sees."""
-        return sum(each.records - each.hidden for each in self.generations)
+        return sum(run.records - run.superseded for run in self.runs)
 
     @property
     def size(self) -> int:
-        """Bytes of all generations' logs."""
-        return sum(each.size for each in self.generations)
+        """Bytes of all runs' logs."""
+        return sum(run.size for run in self.runs)
 
 
 def manifest_name(ledger_id: int) -> str:
@@ -145,24 +149,24 @@ def what_is_wrong(ledger: Ledger) -> str:
     """Why it cannot be a ledger, empty when it can."""
     if ledger.order not in ORDERS:
         return f"order {ledger.order!r}"
-    bounds = [(each.base_offset, each.end_offset) for each in ledger.generations]
+    bounds = [(run.base_offset, run.end_offset) for run in ledger.runs]
     if any(end != base for (_, end), (base, _) in pairwise(bounds)):
-        return "the generations leave gaps or overlap"
+        return "the runs leave gaps or overlap"
     if any(not 0 <= base < end for base, end in bounds) or (bounds and bounds[-1][1] != ledger.horizon):
-        return "the generations do not end at the horizon"
-    if len({each.id for each in ledger.generations}) != len(bounds):
-        return "a generation is named twice"
-    if any(not 0 <= each.hidden <= each.records for each in ledger.generations):
-        return "more records are hidden than there are"
-    if any(each.size != sum(part.size for part in each.segments) for each in ledger.generations):
-        return "a generation's size is not that of its segments"
-    if any(each.hidden for each in ledger.generations) != (ledger.hidden_crc is not None):
-        return "hidden records without their file, or the other way round"
-    for each in ledger.generations:
-        bases = [part.base_offset for part in each.segments]
-        bounds_hold = not bases or (min(bases) >= 0 and bases[-1] < each.end_offset)
+        return "the runs do not end at the horizon"
+    if len({run.id for run in ledger.runs}) != len(bounds):
+        return "a run is named twice"
+    if any(not 0 <= run.superseded <= run.records for run in ledger.runs):
+        return "more records are superseded than there are"
+    if any(run.size != sum(part.size for part in run.segments) for run in ledger.runs):
+        return "a run's size is not that of its segments"
+    if any(run.superseded for run in ledger.runs) != (ledger.superseded_crc is not None):
+        return "superseded records without their file, or the other way round"
+    for run in ledger.runs:
+        bases = [part.base_offset for part in run.segments]
+        bounds_hold = not bases or (min(bases) >= 0 and bases[-1] < run.end_offset)
         if bases != sorted(set(bases)) or not bounds_hold:
-            return f"generation {each.id}: segments {bases}"
+            return f"run {run.id}: segments {bases}"
     return ""
 
 
@@ -224,13 +228,13 @@ def decode_cursor(path: Path, data: bytes) -> Cursor:
     return Cursor(horizon=position + 1, ledger_id=ledger_id)
 
 
-# Which offsets of older generations a ledger leaves out, because later records have superseded them.
+# Which offsets of older runs a ledger leaves out, because later records have superseded them.
 #
 # ::
 #
-#     magic 8 B "SLTHIDE1" · ledger i64 · sections i64 · [generation i64 · count i64 · width i64] · offsets
+#     magic 8 B "SLTHIDE1" · ledger i64 · sections i64 · [run i64 · count i64 · width i64] · offsets
 #
-# Little-endian. A section's offsets ascend and are counted from its generation's base, in 4 or 8 bytes each.
+# Little-endian. A section's offsets ascend and are counted from its run's base, in 4 or 8 bytes each.
 # The file's CRC32C is in the ledger's manifest.
 
 MAGIC = b"SLTHIDE1"
@@ -239,41 +243,41 @@ _SECTION = struct.Struct("<qqq")
 _NARROW = 1 << 32
 
 
-def hidden_name(ledger_id: int) -> str:
+def superseded_name(ledger_id: int) -> str:
     """The name of the file."""
     return f"ledger-{ledger_id}.hidden"
 
 
-def encode_hidden(ledger_id: int, bases: Mapping[int, int], hidden: Mapping[int, Int64]) -> bytes:
-    """The file's bytes. ``bases``: the generations' base offsets; ``hidden``: generation id → offsets.
+def encode_superseded(ledger_id: int, bases: Mapping[int, int], superseded: Mapping[int, Int64]) -> bytes:
+    """The file's bytes. ``bases``: the runs' base offsets; ``superseded``: run id → offsets.
 
-    The offsets are int64, strictly ascending; a generation without any is left out.
+    The offsets are int64, strictly ascending; a run without any is left out.
     """
     heads, parts = [], []
-    for generation, offsets in sorted(hidden.items()):
+    for run, offsets in sorted(superseded.items()):
         if not len(offsets):
             continue
-        relative = offsets - bases[generation]
+        relative = offsets - bases[run]
         width = 4 if int(relative[-1]) < _NARROW else 8
-        heads.append(_SECTION.pack(generation, len(offsets), width))
+        heads.append(_SECTION.pack(run, len(offsets), width))
         parts.append(relative.astype(f"<u{width}").tobytes())
     return b"".join([_HEADER.pack(MAGIC, ledger_id, len(heads)), *heads, *parts])
 
 
-def decode_hidden(path: Path, data: bytes, ledger: Ledger) -> dict[int, Int64]:
-    """Generation id → hidden offsets (int64, ascending), for those that have any. Raises LedgerError."""
-    if crc32c(data) != ledger.hidden_crc:
+def decode_superseded(path: Path, data: bytes, ledger: Ledger) -> dict[int, Int64]:
+    """Run id → superseded offsets (int64, ascending), for those that have any. Raises LedgerError."""
+    if crc32c(data) != ledger.superseded_crc:
         raise LedgerError(str(path), "damaged: the checksum does not match")
-    bases, found = {each.id: each.base_offset for each in ledger.generations}, dict[int, Int64]()
+    bases, found = {run.id: run.base_offset for run in ledger.runs}, dict[int, Int64]()
     try:
         magic, of_ledger, count = _HEADER.unpack_from(data)
         position = _HEADER.size + count * _SECTION.size
         if magic != MAGIC or of_ledger != ledger.id:
             raise ValueError
-        for generation, offsets, width in _SECTION.iter_unpack(data[_HEADER.size : position]):
+        for run, offsets, width in _SECTION.iter_unpack(data[_HEADER.size : position]):
             relative = np.frombuffer(data, {4: "<u4", 8: "<u8"}[width], offsets, position)
-            found[generation] = relative.astype(np.int64) + bases[generation]
+            found[run] = relative.astype(np.int64) + bases[run]
             position += offsets * width
     except (KeyError, ValueError, struct.error):
-        raise LedgerError(str(path), f"not the hidden offsets of ledger {ledger.id}") from None
+        raise LedgerError(str(path), f"not the superseded offsets of ledger {ledger.id}") from None
     return found

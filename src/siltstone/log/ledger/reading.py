@@ -44,13 +44,13 @@ from siltstone.log.reading import (
 
 
 @kernel
-def _close_up(hidden: Int64, columns: ColumnArrays) -> int:
-    """Move the rows together that are not hidden; how many stay, -1 where a hidden one is not there."""
+def _close_up(superseded: Int64, columns: ColumnArrays) -> int:
+    """Close up the rows that are not superseded; how many stay, -1 where a superseded one is missing."""
     batch, offset, key_start, key_size, timestamp = columns[:5]
     start, size, value_start, value_size, headers_start, header_count = columns[5:]
     kept, at = 0, 0
     for row in range(len(offset)):
-        if at < len(hidden) and hidden[at] == offset[row]:
+        if at < len(superseded) and superseded[at] == offset[row]:
             at += 1
             continue
         batch[kept] = batch[row]
@@ -65,21 +65,21 @@ def _close_up(hidden: Int64, columns: ColumnArrays) -> int:
         headers_start[kept] = headers_start[row]
         header_count[kept] = header_count[row]
         kept += 1
-    return kept if at == len(hidden) else -1
+    return kept if at == len(superseded) else -1
 
 
-def without(polled: Polled, hidden: Int64, path: str) -> Polled:
-    """What was just read, its arrays used again, less the offsets in ``hidden`` (int64, ascending).
+def without(polled: Polled, superseded: Int64, path: str) -> Polled:
+    """What was just read, its arrays used again, less the offsets in ``superseded`` (int64, ascending).
 
     Raises LedgerError, with ``path``, when one between the first and the last offset is not there.
     """
     columns = polled.columns
-    first, behind = np.searchsorted(hidden, [columns.offset[0], columns.offset[-1] + 1]).tolist()
+    first, behind = np.searchsorted(superseded, [columns.offset[0], columns.offset[-1] + 1]).tolist()
     if first == behind:
         return polled
-    kept = _close_up(hidden[first:behind], columns.arrays)
+    kept = _close_up(superseded[first:behind], columns.arrays)
     if kept < 0:
-        raise LedgerError(path, "an offset is hidden that is not in it")
+        raise LedgerError(path, "an offset is superseded that is not in it")
     return replace(polled, columns=select(columns, slice(0, kept)))
 
 
@@ -178,7 +178,7 @@ class CompactedReader(RecordReader):
         return self._offset_in(view._replace(log_start_offset=self._tail_from), start)
 
     def _first_since(self, part: Part, timestamp_ms: int) -> int | None:
-        """The first record of a part that is not hidden and not older than ``timestamp_ms``."""
+        """The first record of a part that is not superseded and not older than ``timestamp_ms``."""
         place = fetch.offset_for_time(part.view, timestamp_ms)
         if place is None:
             return None
@@ -216,7 +216,7 @@ class CompactedReader(RecordReader):
             if self._end is not None and self.offset >= self._end:
                 self._let_go()
                 return None
-            part = next((each for each in self._held.parts if each.view.log_end_offset > self.offset), None)
+            part = next((part for part in self._held.parts if part.view.log_end_offset > self.offset), None)
             if part is None:
                 break
             polled = self._poll_part(part, max_bytes)
@@ -225,7 +225,7 @@ class CompactedReader(RecordReader):
         return self._poll_tail(max_bytes)
 
     def _poll_part(self, part: Part, max_bytes: int | None) -> Polled | None:
-        """The next records of a part that are not hidden; None, and ``offset`` behind it, when it is over."""
+        """The next records of a part that are not superseded; None, and ``offset`` behind it, at its end."""
         path = part.view.segments[0].reader.path
         if self._reading is None or self._reading[0] is not part:
             self._reading = part, self._begin(part)
@@ -233,7 +233,7 @@ class CompactedReader(RecordReader):
         try:
             while (polled := reader.poll(max_bytes)) is not None:
                 self.offset = reader.offset
-                shown = without(polled, part.hidden, path)
+                shown = without(polled, part.superseded, path)
                 if len(shown):
                     return shown
         except CorruptRecordError as error:
@@ -248,7 +248,7 @@ class CompactedReader(RecordReader):
         if self._how.get("verify", True):
             self._held.sum_up(part)
             base = part.entry.base_offset
-            for following in [each for each in self._held.parts if each.entry.base_offset > base][:1]:
+            for following in [part for part in self._held.parts if part.entry.base_offset > base][:1]:
                 self._held.sum_ahead(following)
         self.offset = max(self.offset, part.view.log_start_offset)
         how: ReaderSettings = {

@@ -2,13 +2,13 @@
 
 ::
 
-    commit    generations renamed into place ─► hidden, manifest ─► read back ─► cursor
-    collect   what the cursor does not name and nobody reads: manifest, then the generations of no other
+    commit    runs renamed into place ─► superseded, manifest ─► read back ─► cursor
+    collect   what the cursor does not name and nobody reads: manifest, then the runs of no other
     forget    the cursor first, the rest at the next ``collect``
 
 Each arrow is a sync. A crash leaves the cursor as it was or as it should be; whatever else is there then is
 nobody's, and goes at the next ``collect``. Whoever changes ledgers is the only one who does: it has the
-directory's lock, and one run at a time. Readers need neither.
+directory's lock, and one compaction at a time. Readers need neither.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from siltstone.log.fetch import LogView
 from siltstone.log.ledger.manifest import (
     BY_TIME,
     Cursor,
-    Generation,
     Ledger,
+    Run,
     SegmentEntry,
     decode_cursor,
-    decode_hidden,
     decode_manifest,
+    decode_superseded,
     encode_cursor,
-    encode_hidden,
     encode_manifest,
-    hidden_name,
+    encode_superseded,
     manifest_name,
+    superseded_name,
     what_is_wrong,
 )
 from siltstone.log.names import COMPACTED, segment_file
@@ -59,7 +59,7 @@ from siltstone.log.segments import find_segment
 # another checksum, is a ``LedgerError`` before anything is read. A segment's own bytes are summed up before
 # anything of it is read, by a thread while the segment before it is.
 
-NONE_HIDDEN: Int64 = np.empty(0, np.int64)
+NONE_SUPERSEDED: Int64 = np.empty(0, np.int64)
 INDEXES = ("index", "timeindex")
 _SUMMED_AT_ONCE = 256 << 10
 _logger = logging.getLogger("siltstone")
@@ -69,23 +69,25 @@ _logger = logging.getLogger("siltstone")
 class Part:
     """One segment of a ledger: ``view`` from where the one before it ends up to where the next one begins.
 
-    ``hidden``: the offsets of its generation that are left out, int64, ascending; ``entry``: its manifest's.
+    ``superseded``: the offsets of its run that are left out, int64, ascending; ``entry``: its manifest's.
     """
 
     view: LogView
-    hidden: Int64
+    superseded: Int64
     entry: SegmentEntry
 
 
 class HeldLedger:
-    """A ledger under a shared claim on its manifest: ``ledger``; ``parts``: the segments of all generations,
+    """A ledger under a shared claim on its manifest: ``ledger``; ``parts``: the segments of all runs,
     in order. Together they reach over all that has records.
 
     Its logs are open, so that reading goes on even when the partition is deleted; an index is opened by who
     looks something up in it.
     """
 
-    def __init__(self, folder: Path, ledger: Ledger, hidden: dict[int, Int64], claim: files.Flock) -> None:
+    def __init__(
+        self, folder: Path, ledger: Ledger, superseded: dict[int, Int64], claim: files.Flock
+    ) -> None:
         """Raises LedgerError, OSError."""
         self.ledger = ledger
         self._claim = claim
@@ -95,8 +97,8 @@ class HeldLedger:
         self._over = threading.Event()
         self.parts = tuple(
             part
-            for each in ledger.generations
-            for part in open_parts(folder, each, hidden.get(each.id, NONE_HIDDEN))
+            for run in ledger.runs
+            for part in open_parts(folder, run, superseded.get(run.id, NONE_SUPERSEDED))
         )
 
     def sum_up(self, part: Part) -> None:
@@ -132,23 +134,23 @@ class HeldLedger:
         self.close()
 
 
-def generation_name(generation_id: int) -> str:
-    """The name of a generation's directory."""
-    return f"generation-{generation_id}"
+def run_name(run_id: int) -> str:
+    """The name of a run's directory."""
+    return f"generation-{run_id}"
 
 
-def open_parts(folder: Path, generation: Generation, hidden: Int64) -> Iterator[Part]:
-    """The segments of a generation, their files open. Raises LedgerError, OSError."""
-    directory = folder / generation_name(generation.id)
-    bounds = [generation.base_offset, *(entry.base_offset for entry in generation.segments[1:])]
-    ends = [*bounds[1:], generation.end_offset]
-    for entry, start, end in zip(generation.segments, bounds, ends, strict=False):
+def open_parts(folder: Path, run: Run, superseded: Int64) -> Iterator[Part]:
+    """The segments of a run, their files open. Raises LedgerError, OSError."""
+    directory = folder / run_name(run.id)
+    bounds = [run.base_offset, *(entry.base_offset for entry in run.segments[1:])]
+    ends = [*bounds[1:], run.end_offset]
+    for entry, start, end in zip(run.segments, bounds, ends, strict=False):
         check_files(directory, entry)
         found = find_segment(directory, entry.base_offset)
         live = LiveSegment(found, LogConfig(), created_ms=found.modified_ms)
         _ = live.reader
         view = LogView((live,), start, end, end, end, live.size)
-        yield Part(view=view, hidden=hidden, entry=entry)
+        yield Part(view=view, superseded=superseded, entry=entry)
 
 
 def check_files(directory: Path, entry: SegmentEntry) -> None:
@@ -191,58 +193,58 @@ def sum_of(reader: files.Reader, over: threading.Event | None = None) -> int:
     return crc
 
 
-# What a run offers as the next ledger, checked before anything of it is moved.
+# What a compaction offers as the next ledger, checked before anything of it is moved.
 
 KEYS = "keys"
-"""The key index of a generation."""
+"""The key index of a run."""
 
 
 def refuse_unsound(
-    folder: Path, ledger: Ledger, hidden: Mapping[int, Int64], staged: Mapping[int, Path]
+    folder: Path, ledger: Ledger, superseded: Mapping[int, Int64], staged: Mapping[int, Path]
 ) -> None:
     """Bounds and counts fit, staged files are what the manifest says. Raises CheckFailedError, OSError."""
     wrong = what_is_wrong(ledger)
-    for each in () if wrong else ledger.generations:
-        wrong = wrong or _wrong_hidden(each, hidden.get(each.id, NONE_HIDDEN))
+    for run in () if wrong else ledger.runs:
+        wrong = wrong or _wrong_superseded(run, superseded.get(run.id, NONE_SUPERSEDED))
     if wrong:
         raise CheckFailedError(f"{folder}: ledger {ledger.id}: {wrong}; the cursor has not moved")
-    for each in ledger.generations:
-        if each.id in staged:
-            _refuse_others(staged[each.id], each)
+    for run in ledger.runs:
+        if run.id in staged:
+            _refuse_others(staged[run.id], run)
 
 
-def _wrong_hidden(generation: Generation, offsets: Int64) -> str:
-    if len(offsets) != generation.hidden:
-        counts = f"{len(offsets)} offsets are hidden, {generation.hidden} were counted"
-        return f"generation {generation.id}: {counts}"
-    bounded = np.concatenate(([generation.base_offset - 1], offsets, [generation.end_offset]))
+def _wrong_superseded(run: Run, offsets: Int64) -> str:
+    if len(offsets) != run.superseded:
+        counts = f"{len(offsets)} offsets are superseded, {run.superseded} were counted"
+        return f"run {run.id}: {counts}"
+    bounded = np.concatenate(([run.base_offset - 1], offsets, [run.end_offset]))
     if (np.diff(bounded) <= 0).any():
-        return f"generation {generation.id}: hidden offsets do not ascend within its bounds"
+        return f"run {run.id}: superseded offsets do not ascend within its bounds"
     return ""
 
 
-def _refuse_others(directory: Path, generation: Generation) -> None:
+def _refuse_others(directory: Path, run: Run) -> None:
     """Are the staged files what the manifest says? Raises CheckFailedError, OSError."""
     try:
-        for entry in generation.segments:
+        for entry in run.segments:
             check_files(directory, entry)
             log = directory / segment_file(entry.base_offset, "log")
             with files.Reader(log) as reader:
                 if sum_of(reader) != entry.crc:
                     raise LedgerError(str(log), "is not what was written")
-        if generation.keys_size:
+        if run.keys_size:
             keys = directory / KEYS
             with files.Reader(keys) as reader:
-                if (reader.stat.size, sum_of(reader)) != (generation.keys_size, generation.keys_crc):
+                if (reader.stat.size, sum_of(reader)) != (run.keys_size, run.keys_crc):
                     raise LedgerError(str(keys), "is not what was written")
     except (LedgerError, FileNotFoundError) as error:
-        raise CheckFailedError(f"generation {generation.id}: {error}; the cursor has not moved") from error
+        raise CheckFailedError(f"run {run.id}: {error}; the cursor has not moved") from error
 
 
 CURSOR = "cursor.json"
 _LEDGER_FILE = re.compile(r"ledger-(\d+)\.(json|hidden)\Z", re.ASCII)
-_GENERATION = re.compile(r"generation-(\d+)\Z", re.ASCII)
-_RUN = re.compile(r"run-.+\Z")
+_RUN = re.compile(r"generation-(\d+)\Z", re.ASCII)
+_STAGING = re.compile(r"run-.+\Z")
 _TEMPORARY = re.compile(r"cursor\.json\.tmp\Z")
 _TRIES = 100
 
@@ -270,12 +272,12 @@ class LedgerStore:
         while (cursor := self.cursor()) is not None:
             try:
                 ledger = self._named_by(cursor)
-                for each in ledger.generations:
-                    directory = self.folder / generation_name(each.id)
-                    for segment in each.segments:
+                for run in ledger.runs:
+                    directory = self.folder / run_name(run.id)
+                    for segment in run.segments:
                         check_size(directory / segment_file(segment.base_offset, "log"), segment.size)
-                    if each.keys_size:
-                        check_size(directory / KEYS, each.keys_size)
+                    if run.keys_size:
+                        check_size(directory / KEYS, run.keys_size)
                 return ledger
             except LedgerError:
                 if self.cursor() == cursor:  # else a new one took its place while it was looked at
@@ -296,17 +298,17 @@ class LedgerStore:
         path = self.folder / manifest_name(ledger_id)
         return decode_manifest(path, _read(path))
 
-    def hidden(self, ledger: Ledger) -> dict[int, Int64]:
-        """Generation id → the offsets that later generations superseded: int64, ascending.
+    def superseded(self, ledger: Ledger) -> dict[int, Int64]:
+        """Run id → the offsets that later runs superseded: int64, ascending.
 
-        Generations of which nothing is hidden are left out. Raises LedgerError, OSError.
+        Runs of which nothing is superseded are left out. Raises LedgerError, OSError.
         """
-        if ledger.hidden_crc is None:
+        if ledger.superseded_crc is None:
             return {}
-        path = self.folder / hidden_name(ledger.id)
-        found = decode_hidden(path, _read(path), ledger)
-        counts = {each.id: each.hidden for each in ledger.generations if each.hidden}
-        if {each: len(offsets) for each, offsets in found.items()} != counts:
+        path = self.folder / superseded_name(ledger.id)
+        found = decode_superseded(path, _read(path), ledger)
+        counts = {run.id: run.superseded for run in ledger.runs if run.superseded}
+        if {run: len(offsets) for run, offsets in found.items()} != counts:
             raise LedgerError(str(path), "does not hide what the manifest says")
         return found
 
@@ -329,7 +331,7 @@ class LedgerStore:
                 stack.callback(claim.release)
                 if self.cursor() == cursor:
                     ledger = self._named_by(cursor)
-                    held = HeldLedger(self.folder, ledger, self.hidden(ledger), claim)
+                    held = HeldLedger(self.folder, ledger, self.superseded(ledger), claim)
                     stack.pop_all()
                     return held
         raise LedgerError(str(self.folder / CURSOR), "a ledger was there each time and gone the next")
@@ -377,12 +379,12 @@ class LedgerStore:
     # What changes it
 
     def next_ids(self) -> tuple[int, int]:
-        """(the next ledger's id, the first of the ids for its generations): no file has them yet."""
+        """(the next ledger's id, the first of the ids for its runs): no file has them yet."""
         cursor = self.cursor()
         ledgers = [int(name[1]) for name in self._named(_LEDGER_FILE)]
         ledgers += [] if cursor is None else [cursor.ledger_id]
-        generations = [int(name[1]) for name in self._named(_GENERATION)]
-        return max(ledgers, default=-1) + 1, max(generations, default=-1) + 1
+        runs = [int(name[1]) for name in self._named(_RUN)]
+        return max(ledgers, default=-1) + 1, max(runs, default=-1) + 1
 
     def make_folder(self) -> None:
         """Raises OSError, DirectoryRefusedError where something else has our folder's name."""
@@ -390,34 +392,34 @@ class LedgerStore:
             files.make_directory(self.folder)
             files.sync_directory(self._partition)
 
-    def make_run(self, name: str) -> Path:
-        """A new folder for a run to stage in. Raises FileExistsError, and as ``make_folder`` does."""
+    def make_staging(self, name: str) -> Path:
+        """A new folder for a compaction to stage in. Raises FileExistsError, and as ``make_folder`` does."""
         self.make_folder()
         path = self.folder / f"run-{name}"
         if files.exists(path):
-            raise FileExistsError(17, "a run of this name is there", str(path))
+            raise FileExistsError(17, "a compaction of this name is there", str(path))
         files.make_directory(path)
         files.sync_directory(self.folder)
         return path
 
-    def commit(self, ledger: Ledger, hidden: Mapping[int, Int64], staged: Mapping[int, Path]) -> Ledger:
+    def commit(self, ledger: Ledger, superseded: Mapping[int, Int64], staged: Mapping[int, Path]) -> Ledger:
         """Make a ledger the current one, durably; the ledger as it is from now on.
 
-        ``hidden``: generation id → offsets that are left out, int64, strictly ascending. ``staged``: the new
-        generations' ids → their directories, complete and durable. ``hidden_crc`` is filled in here.
+        ``superseded``: run id → offsets that are left out, int64, strictly ascending. ``staged``: the new
+        runs' ids → their directories, complete and durable. ``superseded_crc`` is filled in here.
         Raises CheckFailedError when something does not hold, OSError: the cursor is as it was then.
         """
-        bases = {each.id: each.base_offset for each in ledger.generations}
-        shown = {number: offsets for number, offsets in hidden.items() if len(offsets)}
+        bases = {run.id: run.base_offset for run in ledger.runs}
+        shown = {number: offsets for number, offsets in superseded.items() if len(offsets)}
         if strange := (set(shown) | set(staged)) - set(bases):
-            raise CheckFailedError(f"ledger {ledger.id} has no generations {sorted(strange)}")
-        packed = encode_hidden(ledger.id, bases, shown)
-        ledger = replace(ledger, hidden_crc=crc32c(packed) if shown else None)
+            raise CheckFailedError(f"ledger {ledger.id} has no runs {sorted(strange)}")
+        packed = encode_superseded(ledger.id, bases, shown)
+        ledger = replace(ledger, superseded_crc=crc32c(packed) if shown else None)
         refuse_unsound(self.folder, ledger, shown, staged)
         self._refuse_overtaken(ledger)
         self._move_in(staged)
         if shown:
-            files.write_new(self.folder / hidden_name(ledger.id), packed)
+            files.write_new(self.folder / superseded_name(ledger.id), packed)
         files.write_new(self.folder / manifest_name(ledger.id), encode_manifest(ledger))
         files.sync_directory(self.folder)
         self._check_written(ledger)
@@ -435,17 +437,17 @@ class LedgerStore:
 
     def _move_in(self, staged: Mapping[int, Path]) -> None:
         for number, path in sorted(staged.items()):
-            files.rename(path, self.folder / generation_name(number))
+            files.rename(path, self.folder / run_name(number))
         for folder in (*{path.parent for path in staged.values()}, self.folder):
             files.sync_directory(folder)
 
     def _check_written(self, ledger: Ledger) -> None:
         """The cursor moves only to what can be read back. Raises CheckFailedError."""
         try:
-            written = self._load(ledger.id)  # with the checksum of the hidden offsets
-            self.hidden(written)
-            for generation in written.generations:
-                list(open_parts(self.folder, generation, NONE_HIDDEN))
+            written = self._load(ledger.id)  # with the checksum of the superseded offsets
+            self.superseded(written)
+            for run in written.runs:
+                list(open_parts(self.folder, run, NONE_SUPERSEDED))
         except LedgerError as error:
             raise CheckFailedError(f"{error.path}: {error.reason}; the cursor has not moved") from error
         if written != ledger:
@@ -464,7 +466,7 @@ class LedgerStore:
     def collect(self, keep: Collection[str] = ()) -> list[str]:
         """Delete what neither the cursor names nor anybody reads; the names of what went.
 
-        ``keep``: folders of runs that go on. When a ledger that has to stay does not say what its generations
+        ``keep``: folders of compactions that go on. When a ledger that has to stay does not say what its runs
         are, they all stay. Raises LedgerError for a damaged cursor, DirectoryRefusedError, OSError.
         """
         if not has_own_folder(self._partition, COMPACTED):
@@ -480,25 +482,25 @@ class LedgerStore:
         for found in self._named(_LEDGER_FILE):
             if found[2] == "hidden" and int(found[1]) not in left:
                 gone += self._remove(found[0])
-        gone += self._collect_generations(left)
-        for found in (*self._named(_RUN), *self._named(_TEMPORARY)):
+        gone += self._collect_runs(left)
+        for found in (*self._named(_STAGING), *self._named(_TEMPORARY)):
             if found[0] not in keep:
                 gone += self._remove(found[0])
         if gone:
             files.sync_directory(self.folder)
         return gone
 
-    def _collect_generations(self, ledgers: list[int]) -> list[str]:
+    def _collect_runs(self, ledgers: list[int]) -> list[str]:
         named: set[int] = set()
         for number in ledgers:
             try:
-                named.update(each.id for each in self._load(number).generations)
+                named.update(run.id for run in self._load(number).runs)
             except LedgerError:
                 return []
-        going = [each[0] for each in self._named(_GENERATION) if int(each[1]) not in named]
+        going = [match[0] for match in self._named(_RUN) if int(match[1]) not in named]
         if going:
-            files.sync_directory(self.folder)  # no manifest may come back to generations that are gone
-        return [name for each in going for name in self._remove(each)]
+            files.sync_directory(self.folder)  # no manifest may come back to runs that are gone
+        return [removed for name in going for removed in self._remove(name)]
 
     def _remove(self, name: str) -> list[str]:
         path = self.folder / name
