@@ -292,9 +292,7 @@ def commit_write(manager: LogManager, root: Path, staged: Iterable[StagedFile], 
     if known is None:
         known = _write(manager, root, writes, _with_ranges(manager, ordered, write))
     else:
-        _logger.info(
-            "write %s, epoch %d: is there already; nothing was appended", known.write_id, write.epoch
-        )
+        _logger.info("write %s, epoch %d: is there already: nothing appended", write.write_id, write.epoch)
     discard_staged(ordered)
     _remove_abandoned(manager, write.at_ms)
     return known

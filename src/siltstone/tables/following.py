@@ -119,20 +119,26 @@ class Follower:
             ends = {where: min(end, target[where]) for where, end in ends.items() if where in target}
             ends.update({where: start[where] for where in ends if ends[where] < start.get(where, 0)})
         self._refuse_gone(start, ends)
-        ranges = {where: OffsetRange(start.get(where, 0), end) for where, end in ends.items()}
-        if self._target is None and self._waits(ranges):
+        sizes = {where: max(end - start.get(where, 0), 0) for where, end in ends.items()}
+        total = sum(sizes.values())
+        if self._target is None and self._waits(total):
             return dict(start)
         self._last_ms = self._clock.now_ms()
-        return ends if most is None else _shared_out(ranges, most)
+        if most is None or total <= most:
+            return ends
+        for where, size in sizes.items():
+            share = most * size / total
+            if size:  # at least one offset (Spark's rule)
+                ends[where] = start.get(where, 0) + min(size, 1 if share < 1 else int(share))
+        return ends
 
-    def _waits(self, ranges: Mapping[TopicPartition, OffsetRange]) -> bool:
-        """``minOffsetsPerTrigger``: too few are there, and ``maxTriggerDelay`` is not over."""
+    def _waits(self, total: int) -> bool:
+        """``minOffsetsPerTrigger``: fewer offsets are there, and ``maxTriggerDelay`` is not over."""
         triggers = self._options.triggers
-        least = triggers.min_offsets_per_trigger
-        if least is None or self._last_ms is None:
+        if triggers.min_offsets_per_trigger is None or self._last_ms is None:
             return False
-        there = sum(max(each.end - each.start, 0) for each in ranges.values())
-        return there < least and self._clock.now_ms() - self._last_ms < triggers.max_trigger_delay_ms
+        waited_ms = self._clock.now_ms() - self._last_ms
+        return total < triggers.min_offsets_per_trigger and waited_ms < triggers.max_trigger_delay_ms
 
     def splits(self, start: Offsets, end: Offsets) -> list[Split]:
         """What is between two offsets, cut for tasks. Raises OffsetOutOfRangeError for loss of data."""
@@ -145,9 +151,7 @@ class Follower:
             if where in logs and first < behind:
                 log_start = logs[where].log_start_offset
                 if first < log_start:
-                    self._lost(
-                        f"{where}: records from offset {first} on were deleted before they were read; "
-                    )
+                    self._lost(f"{where}: records from offset {first} were deleted before they were read; ")
                 first = min(max(first, log_start), ends[where])
                 wanted = OffsetRange(first, max(first, min(behind, ends[where])))
                 ranges.append(view_range(logs[where], wanted))
@@ -177,46 +181,28 @@ class Follower:
 
     def _look(self) -> dict[TopicPartition, ReadOnlyLog]:
         """The chosen logs as they are now; those that are as before are not opened again."""
-        found: dict[TopicPartition, tuple[object, ReadOnlyLog]] = {}
+        opened: dict[TopicPartition, tuple[object, ReadOnlyLog]] = {}
         # What was there before a log is opened is kept with it: a change in between is seen the next time.
         checkpoints = [_checkpoints(Path(path)) for path in self._options.paths]
         with ReadOnlyLogs(self._options.paths) as logs:
             for where in chosen_of(logs, self._options):
-                seen = checkpoints, _logs_in(logs.directory_of(where))
+                # A roll, a swap, a cut and an append change a name, a size or an inode of these.
+                inside = sorted(files.list_files(logs.directory_of(where)).items())
+                seen = checkpoints, [(name, at.size, at.inode) for name, at in inside if ".log" in name]
                 known = self._known.get(where)
-                found[where] = known if known is not None and known[0] == seen else (seen, logs[where])
-        self._known = found
-        return {where: log for where, (_, log) in found.items()}
+                opened[where] = known if known is not None and known[0] == seen else (seen, logs[where])
+        self._known = opened
+        return {where: log for where, (_, log) in opened.items()}
 
 
 def _checkpoints(path: Path) -> list[tuple[int, int] | None]:
-    """What is written down of a log directory, be it the path or, of a partition's, its parent."""
-    found: list[tuple[int, int] | None] = []
+    """The checkpoints of a log directory: of the path or, where that is a partition's, of its parent."""
+    marks: list[tuple[int, int] | None] = []
     for name in _CHECKPOINTS:
         for folder in (path, path.resolve().parent):
             try:
                 facts = files.stat(folder / name)
-                found.append((facts.inode, facts.modified_ns))
+                marks.append((facts.inode, facts.modified_ns))
             except FileNotFoundError:
-                found.append(None)
-    return found
-
-
-def _logs_in(directory: Path) -> list[tuple[str, int, int]]:
-    """What changes with whatever changes what a partition has."""
-    inside = files.list_files(directory)
-    return [(name, facts.size, facts.inode) for name, facts in sorted(inside.items()) if ".log" in name]
-
-
-def _shared_out(ranges: Mapping[TopicPartition, OffsetRange], most: int) -> dict[TopicPartition, int]:
-    """At most ``most`` offsets of all ranges, each range's part by its size, at least one (Spark's rule)."""
-    sizes = {where: max(each.end - each.start, 0) for where, each in ranges.items()}
-    total = sum(sizes.values())
-    if total <= most:
-        return {where: each.end for where, each in ranges.items()}
-    found = {}
-    for where, each in ranges.items():
-        share = most * sizes[where] / total
-        step = min(sizes[where], 1 if 0 < share < 1 else int(share))
-        found[where] = each.start + step if sizes[where] else each.end
-    return found
+                marks.append(None)
+    return marks
