@@ -47,7 +47,7 @@ Offsets = Mapping[TopicPartition, int]
 """The next offset of each partition."""
 _CHECKPOINTS = (REPLICATION_CHECKPOINT, RECOVERY_CHECKPOINT, LOG_START_CHECKPOINT, CLEAN_SHUTDOWN)
 _TRIES = 5
-"""Looks in a row that a swap or a deletion may spoil."""
+"""Attempts in a row at opening the logs: a swap or a deletion may make one fail."""
 _logger = logging.getLogger("siltstone")
 
 
@@ -69,7 +69,7 @@ def of_data(data: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
 
 
 class Follower:
-    """Looks at the logs again and again; one stream's, on the driver."""
+    """The driver's side of one stream (``KafkaMicroBatchStream``): opens the logs anew at each trigger."""
 
     def __init__(self, options: ReadOptions, clock: Clock | None = None) -> None:
         self._options = options
@@ -80,7 +80,7 @@ class Follower:
         self._last_ms: int | None = None
 
     def initial(self) -> dict[TopicPartition, int]:
-        """Where a new stream starts: ``startingOffsets`` and the like, "latest" unless told.
+        """Where a new stream starts: ``startingOffsets`` and the like, "latest" by default.
 
         Raises UsageError, OffsetOutOfRangeError, what opening raises.
         """
@@ -88,23 +88,24 @@ class Follower:
         starting = OffsetLimit(every=LATEST) if options.offsets.starting is None else options.offsets.starting
         limits = dataclasses.replace(options.offsets, starting=starting, ending=None, as_of=None)
         options = dataclasses.replace(options, offsets=limits)
-        return {where: found.start for where, found in find_ranges(self._look_now(), options).items()}
+        return {where: wanted.start for where, wanted in find_ranges(self._open(), options).items()}
 
     def ends(self) -> dict[TopicPartition, int]:
-        """Up to where each log may be read now. Raises what opening raises."""
-        return self._ends_of(self._look_now())
+        """The end of what may be read of each log now. Raises what opening raises."""
+        return self._ends_of(self._open())
 
     def _ends_of(self, logs: Logs) -> dict[TopicPartition, int]:
         return {where: readable_end(log, self._options.isolation) for where, log in logs.items()}
 
     def stop_at_ends(self) -> None:
-        """From now on the ends are those of this moment (``availableNow``); new partitions are left out."""
+        """Fix the ends as they are now (``availableNow``): what is appended later and new partitions are left
+        to the next run."""
         self._target = self.ends()
 
     def latest(self, start: Offsets, most: int | None = None) -> dict[TopicPartition, int]:
-        """The end of the next batch from ``start`` on: at most ``most`` offsets, ``start`` for none.
+        """The end of the next micro-batch from ``start`` on: at most ``most`` offsets, ``start`` for none.
 
-        The offsets are shared out by how much each log has. Raises OffsetOutOfRangeError for loss of data.
+        Each log's part of ``most`` is by what it has. Raises OffsetOutOfRangeError for loss of data.
         """
         try:
             ends = self.ends()
@@ -141,8 +142,8 @@ class Follower:
         return total < triggers.min_offsets_per_trigger and waited_ms < triggers.max_trigger_delay_ms
 
     def splits(self, start: Offsets, end: Offsets) -> list[Split]:
-        """What is between two offsets, cut for tasks. Raises OffsetOutOfRangeError for loss of data."""
-        logs = self._look_now()
+        """The records between two offsets, cut for tasks. Raises OffsetOutOfRangeError for loss of data."""
+        logs = self._open()
         ends = self._ends_of(logs)
         self._refuse_gone(end, ends)
         ranges = []
@@ -166,23 +167,21 @@ class Follower:
 
     def _lost(self, what: str) -> None:
         if self._options.offsets.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{what}failOnDataLoss=false goes on with what there is")
-        _logger.warning("%sgoing on with what there is", what)
+            raise OffsetOutOfRangeError(f"{what}failOnDataLoss=false reads what there is")
+        _logger.warning("%sreading what there is", what)
 
-    # Looking
-
-    def _look_now(self) -> dict[TopicPartition, ReadOnlyLog]:
+    def _open(self) -> dict[TopicPartition, ReadOnlyLog]:
         for _ in range(_TRIES - 1):
             try:
-                return self._look()
+                return self._open_once()
             except (FileNotFoundError, DirectoryRefusedError):
                 continue
-        return self._look()
+        return self._open_once()
 
-    def _look(self) -> dict[TopicPartition, ReadOnlyLog]:
-        """The chosen logs as they are now; those that are as before are not opened again."""
+    def _open_once(self) -> dict[TopicPartition, ReadOnlyLog]:
+        """The chosen logs as they are now; those whose files did not change are not opened again."""
         opened: dict[TopicPartition, tuple[object, ReadOnlyLog]] = {}
-        # What was there before a log is opened is kept with it: a change in between is seen the next time.
+        # Files are listed before a log is opened: a change in between shows at the next trigger.
         checkpoints = [_checkpoints(Path(path)) for path in self._options.paths]
         with ReadOnlyLogs(self._options.paths) as logs:
             for where in chosen_of(logs, self._options):

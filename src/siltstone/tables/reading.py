@@ -288,7 +288,7 @@ def _replanned(piece: FileSplit, options: ReadOptions) -> Iterator[FileSplit]:
     """The same offsets by the directory as it is now."""
     if options.view != LOG or options.offsets.as_of is not None:
         raise SourceChangedError(
-            f"{piece.directory}: changed since the query was planned, its view is gone; run the query again"
+            f"{piece.directory}: changed since the query was planned, its view is lost; run the query again"
         )
     log = open_again(piece.directory, piece.where)
     start, end = log.log_start_offset, readable_end(log, options.isolation)
