@@ -40,6 +40,6 @@ __all__ = list(_FACE)
 def __getattr__(name: str) -> Any:
     if name not in _FACE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(_FACE[name]), name)
-    globals()[name] = found
-    return found
+    value = getattr(import_module(_FACE[name]), name)
+    globals()[name] = value
+    return value

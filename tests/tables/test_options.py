@@ -94,8 +94,8 @@ def test_one_time_for_all_goes_before_times_and_these_before_offsets() -> None:
     times, offsets = {"startingOffsetsByTimestamp": '{"a":{"0":5}}'}, {"startingOffsets": "earliest"}
     one = {"startingTimestamp": "7"}
     assert ReadOptions.of(PATH | one | times | offsets).offsets.starting == OffsetLimit(every=7, is_time=True)
-    each = {TopicPartition("a", 0): 5}
-    assert ReadOptions.of(PATH | times | offsets).offsets.starting == OffsetLimit(each=each, is_time=True)
+    limit = OffsetLimit(by_partition={TopicPartition("a", 0): 5}, is_time=True)
+    assert ReadOptions.of(PATH | times | offsets).offsets.starting == limit
 
 
 def test_sizes_times_and_durations() -> None:

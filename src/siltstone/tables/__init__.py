@@ -8,9 +8,9 @@
             ...
 
 ``table`` (``schema_of``, ``plan``, ``read_split``) · ``options`` (texts → checked values) · ``splits`` (which
-bytes of which files, cut for tasks) · ``reading`` (a split → Arrow batches) · ``arrow`` (columns → Arrow) ·
-``forensics`` (damage as rows) · ``file_tables`` · ``following`` (streams) · ``writing``, ``commit``. No
-pyspark here: ``spark.source`` puts Spark's names on it.
+bytes of which files, cut for tasks) · ``reading`` (a split → Arrow batches, damage as rows) · ``arrow``
+(columns → Arrow) · ``file_tables`` · ``following`` (streams) · ``writing``, ``commit``. No pyspark here:
+``spark.source`` puts Spark's names on it.
 """
 
 try:

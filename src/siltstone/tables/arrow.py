@@ -9,7 +9,7 @@
     offset         int64
 
 Types are those that Spark's own map to (``TimestampType`` is microseconds in UTC), every column may be null.
-What is read is the log as it was at the call, whatever is deleted or swapped meanwhile.
+The log is read as it was at the call, whatever is deleted or swapped meanwhile.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from siltstone.tables.options import VIEWS
 #
 #     spans  (start, size) …   ──►   validity  1 0 1     offsets  0 3 3 5     data  k e y v 2
 #
-# What goes in comes from one window of at most 2 GiB, so that int32 offsets always reach.
+# The spans are in one window of at most 2 GiB, so int32 offsets suffice.
 
 HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 HEADERS = pa.list_(pa.field("element", HEADER))
@@ -114,7 +114,7 @@ def _validity(is_null: Flags) -> pa.Buffer | None:
 
 
 def bytes_array(data: Bytes, start: Int32, size: Int32, kind: pa.DataType | None = None) -> pa.Array:
-    """Spans as an Arrow array of ``kind``, binary unless told; a size of -1 is null."""
+    """Spans as an Arrow array of ``kind``, binary by default; a size of -1 is null."""
     offsets = np.empty(len(size) + 1, np.int32)
     total, nulls = _running_sums(size, offsets)
     assert total < 1 << 31, "Arrow's offsets are int32"
@@ -140,13 +140,13 @@ def headers_array(columns: RecordColumns) -> pa.Array:
 
 def _text_array(data: Bytes, start: Int32, size: Int32) -> pa.Array:
     """Spans as text; bytes that are no UTF-8 become U+FFFD, as Kafka's clients read them."""
-    found = bytes_array(data, start, size, pa.string())
+    texts = bytes_array(data, start, size, pa.string())
     try:
-        found.validate(full=True)
+        texts.validate(full=True)
     except pa.ArrowInvalid:
-        raw = found.view(pa.binary()).to_pylist()
+        raw = texts.view(pa.binary()).to_pylist()
         return pa.array([text.decode("utf-8", "replace") for text in raw], pa.string())
-    return found
+    return texts
 
 
 # The last record of each key over a whole log, its tail and its active segment included.
@@ -191,7 +191,7 @@ class TopicLog(Protocol):
 
     @property
     def view(self) -> LogView:
-        """What may be read now."""
+        """The segments and offsets that may be read now."""
         ...
 
 
@@ -332,7 +332,7 @@ def schema(
 
 
 class BatchOptions(TypedDict, total=False):
-    """What ``to_batches`` and ``to_arrow`` may be told."""
+    """Options of ``to_batches`` and ``to_arrow``."""
 
     columns: Sequence[str] | None
     include_headers: bool
@@ -355,7 +355,7 @@ def to_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The records with offsets in ``[start, end)`` as Arrow batches of about ``batch_bytes`` of records.
 
-    ``start`` and ``end`` are the log's own unless told. ``view``: "log", every record; "latest", the last
+    ``start`` and ``end`` are the log's own by default. ``view``: "log", every record; "latest", the last
     record of each key among them (keyless ones left out; ``tombstones``: "drop" or "keep" keys whose last
     value is null), which reads twice, see ``tables.arrow``; "compacted", the ledger beside the log and then
     what came after it, see ``log.ledger.reading``. Only the columns asked for are made. Raises UsageError and

@@ -1,15 +1,15 @@
-"""Putting staged batches into their logs, once: the commit of a job or of a stream's batch.
+"""The commit of a job or of a stream's micro-batch: staged batches are appended to their logs, once.
 
 ::
 
-    lock ─► finish what was interrupted ─► there already? ─► entry ─► append, flush ─► entry done ─► staged
-                                                                        │                           files go
-                                                                        └ error: cut back, no entry
+    lock ─► finish interrupted writes ─► known id? ─► entry ─► append, flush ─► entry done ─► remove staged
+                                                                 │                             files
+                                                                 └ error: truncate, no entry
 
-The entry (``Write``) is what decides. Before it nothing of the write is in a log; behind it all of it
-will be: a crash in between leaves the staged files, and whoever writes next compares them with what is in
-the logs from the remembered ends on and appends the rest. The directory's lock is held throughout, so a
-live broker is refused, and nobody else appends in between.
+The entry (``Write``) is the commit point. Before it is written, no batch of the write is in a log. Once it is
+durable, all of them will be: a crash leaves the staged files, and the next write to the directory compares
+them with the logs' content from the remembered ends on and appends the rest. The directory's lock is held
+throughout, so a live broker is refused, and no other process appends in between.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from siltstone.runtime.manager import LogManager
 # ::
 #
 #     topic-N/.siltstone-writes/RUN/TASK-ATTEMPT.batches     batches one behind another, base offsets 0
-#                                   TASK-ATTEMPT.directory   a row a batch: where it goes, where it lies
+#                                   TASK-ATTEMPT.directory   a row a batch: its partition and position
 #
-# Made with O_EXCL under a name that only one attempt has, and fsynced by it: an attempt that wakes up late
-# can touch only its own file. Kafka's loader passes folders in a partition's directory over. ``StagedFile``
-# is what the driver is told; nothing but a committed file is ever appended.
+# Made with O_EXCL under a name that only one attempt has, and fsynced by it: a late attempt can touch only
+# its own file. Kafka's loader skips folders in a partition's directory. A task reports its ``StagedFile`` to
+# the driver; only files that the driver commits are ever appended.
 
 STAGED = np.dtype(
     [
@@ -82,7 +82,7 @@ class StagedFile(msgspec.Struct, frozen=True, kw_only=True):
         except FileNotFoundError as error:
             raise DirectoryRefusedError(
                 f"{error.filename}: what a task wrote is not there: driver and tasks have to share the file "
-                "system, and nobody may remove it before it is committed"
+                "system, and the file must stay until it is committed"
             ) from None
         if crc32c(raw) != self.directory_crc or len(raw) != self.batches * STAGED.itemsize:
             raise CorruptFileError(path, 0, "is not what the task wrote")
@@ -96,7 +96,7 @@ class StagedFile(msgspec.Struct, frozen=True, kw_only=True):
 class StagedWriter:
     """Writes one attempt's file; the folder is made when there is something to write. Use it as a context.
 
-    Left without ``finish``, by an error, the files are gone.
+    Left without ``finish``, by an error, it removes the files.
     """
 
     def __init__(self, stem: Path) -> None:
@@ -147,10 +147,10 @@ class StagedWriter:
 
 def _make_folder(folder: Path) -> None:
     has_own_folder(folder.parent.parent, folder.parent.name)
-    for each in (folder.parent, folder):
+    for path in (folder.parent, folder):
         with contextlib.suppress(FileExistsError):  # another task was faster
-            files.make_directory(each)
-            files.sync_directory(each.parent)
+            files.make_directory(path)
+            files.sync_directory(path.parent)
 
 
 def staged_batches(staged: StagedFile) -> Iterator[tuple[TopicPartition, Bytes, int]]:
@@ -182,7 +182,7 @@ def remove_staged(folder: Path) -> None:
             files.remove_directory(folder.parent)
 
 
-# What jobs have written to a directory: ``siltstone-writes.json`` in its root, passed over by a broker.
+# What jobs have written to a directory: ``siltstone-writes.json`` in its root, which a broker ignores.
 #
 # ::
 #
@@ -190,9 +190,10 @@ def remove_staged(folder: Path) -> None:
 #                                "ranges": {"users-0": [100, 250]}, "staged": []}]}
 #
 # An entry that is not ``done`` is the commit point of its write: it is durable before the first batch is
-# appended, and holds where each log ended then and which staged files are to be in it. Whoever writes to the
-# directory next finishes it, so nothing stays half. An entry that is done tells a job that runs again with
-# the same id that its records are there. One entry an id: of a stream its newest epoch, since epochs ascend.
+# appended, and holds where each log ended then and which staged files are to be appended. The next write to
+# the directory finishes it, so no write stays half done. By an entry that is done a job that runs again with
+# the same id knows that its records are in the logs. One entry an id: of a stream its newest epoch, since
+# epochs ascend.
 
 WRITES_FILE = "siltstone-writes.json"
 MOST_KEPT = 1000
@@ -251,19 +252,19 @@ def load_writes(root: Path) -> list[Write]:
 
 def find_write(writes: list[Write], write_id: str, epoch: int) -> Write | None:
     """The write that this one repeats: of its id, with its epoch or a later one."""
-    return next((each for each in writes if each.write_id == write_id and each.epoch >= epoch), None)
+    return next((write for write in writes if write.write_id == write_id and write.epoch >= epoch), None)
 
 
 def store_write(root: Path, writes: list[Write], write: Write) -> list[Write]:
     """Put ``write`` in the place of an earlier one of its id, durably; the list then. Raises OSError."""
-    others = [each for each in writes if each.write_id != write.write_id]
-    kept = [each for each in others if each.is_named or not each.done]
+    others = [other for other in writes if other.write_id != write.write_id]
+    kept = [other for other in others if other.is_named or not other.done]
     return _store(root, [*kept[-MOST_KEPT + 1 :], write])
 
 
 def forget_write(root: Path, writes: list[Write], write: Write) -> list[Write]:
     """Take an entry away, durably: nothing of it is in the logs. Raises OSError."""
-    return _store(root, [each for each in writes if each.write_id != write.write_id])
+    return _store(root, [other for other in writes if other.write_id != write.write_id])
 
 
 def _store(root: Path, writes: list[Write]) -> list[Write]:
@@ -280,7 +281,7 @@ _logger = logging.getLogger("siltstone")
 
 
 def commit_write(manager: LogManager, root: Path, staged: Iterable[StagedFile], write: Write) -> Write:
-    """Append what tasks staged, in the order of the tasks, or nothing where it is there already.
+    """Append what tasks staged, in the order of the tasks, or nothing if a write with this id did.
 
     ``manager``: of the directory ``root``, open and locked; ``write``: without ranges. Returns the entry: its
     ranges are those of the first time. Staged files are removed. Raises SiltstoneError, OSError; the logs are
@@ -292,9 +293,7 @@ def commit_write(manager: LogManager, root: Path, staged: Iterable[StagedFile], 
     if known is None:
         known = _write(manager, root, writes, _with_ranges(manager, ordered, write))
     else:
-        _logger.info(
-            "write %s, epoch %d: is there already; nothing was appended", known.write_id, write.epoch
-        )
+        _logger.info("write %s, epoch %d: is there already: nothing appended", write.write_id, write.epoch)
     discard_staged(ordered)
     _remove_abandoned(manager, write.at_ms)
     return known
@@ -306,7 +305,7 @@ def finish_interrupted(manager: LogManager, root: Path) -> list[Write]:
     Raises DirectoryRefusedError where the logs were changed since in a way that hides what was written.
     """
     writes = load_writes(root)
-    for write in [each for each in writes if not each.done]:
+    for write in [write for write in writes if not write.done]:
         _logger.warning("write %s, epoch %d was interrupted: it is finished now", write.write_id, write.epoch)
         for where, before in write.ends_before().items():
             _refuse_hidden(manager, root, where, before, write)
@@ -344,8 +343,10 @@ def _write(manager: LogManager, root: Path, writes: list[Write], write: Write) -
 
 
 def _append(manager: LogManager, write: Write, *, resuming: bool = False) -> None:
-    """Append the staged batches and flush; ``resuming``: those that are there already are passed over."""
+    """Append the staged batches and flush; ``resuming``: those that are in the log already are skipped."""
     ends = write.ends_before()
+    # The next offset at which a batch of the interrupted write may be. A log that was appended to since has
+    # other batches there: from the first that differs on, all are appended.
     behind = dict(ends) if resuming else {}
     for staged in write.staged:
         for where, batch, count in staged_batches(staged):
@@ -360,7 +361,7 @@ def _append(manager: LogManager, write: Write, *, resuming: bool = False) -> Non
 
 
 def _is_there(log: PartitionLog, offset: int, batch: Bytes) -> bool:
-    """Does this batch, and no other, stand at ``offset``?"""
+    """Is this batch the one at ``offset``?"""
     if offset >= log.log_end_offset:
         return False
     fetched: Fetched = log.read(offset, len(batch))
@@ -380,13 +381,13 @@ def _refuse_hidden(manager: LogManager, root: Path, where: TopicPartition, befor
     if log.log_start_offset > before or cleaned > before:
         raise DirectoryRefusedError(
             f"{where}: a crash interrupted the write {write.write_id} at offset {before}, and the log was "
-            f"cleaned or cut there since ({CLEANER_CHECKPOINT}): what is missing cannot be told any more; "
+            f"cleaned or cut there since ({CLEANER_CHECKPOINT}): what is missing is not known any more; "
             f"look at the records from there on, then take the entry out of {root}/siltstone-writes.json"
         )
 
 
 def _cut_back(manager: LogManager, root: Path, writes: list[Write], write: Write) -> None:
-    """Nothing of it stays; where the disk does not allow that, the next write finishes it instead."""
+    """Truncate the logs to where they ended before; if that fails, the next write finishes this one."""
     try:
         for where, before in write.ends_before().items():
             manager.truncate_to(where, before)
@@ -399,13 +400,13 @@ def _cut_back(manager: LogManager, root: Path, writes: list[Write], write: Write
 
 def discard_staged(staged: Iterable[StagedFile]) -> None:
     """Remove what was staged with these files: all of their runs, late attempts' files too."""
-    for folder in {Path(each.stem).parent for each in staged if each.stem}:
+    for folder in {Path(file.stem).parent for file in staged if file.stem}:
         remove_staged(folder)
 
 
 def _remove_abandoned(manager: LogManager, now_ms: int) -> None:
-    """Staged files that have not grown for long: their job is gone. All entries are done, so none names
-    them."""
+    """Remove staged files that have not grown for long: their job has ended. No entry needs them, since all
+    are done."""
     for where in manager:
         folder = manager.get(where).directory / STAGED_WRITES
         with contextlib.suppress(SiltstoneError, OSError):

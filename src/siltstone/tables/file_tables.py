@@ -2,7 +2,7 @@
 
 ::
 
-    batches            every batch of the logs as it lies there, control batches and aborted ones too
+    batches            every batch of the logs, control batches and aborted ones too
     offsetIndex        timeIndex        transactionIndex        the indexes' entries
     producerSnapshots  leaderEpochs     checkpoints             what else a log directory knows
 

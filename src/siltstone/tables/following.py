@@ -47,7 +47,7 @@ Offsets = Mapping[TopicPartition, int]
 """The next offset of each partition."""
 _CHECKPOINTS = (REPLICATION_CHECKPOINT, RECOVERY_CHECKPOINT, LOG_START_CHECKPOINT, CLEAN_SHUTDOWN)
 _TRIES = 5
-"""Looks in a row that a swap or a deletion may spoil."""
+"""Attempts in a row at opening the logs: a swap or a deletion may make one fail."""
 _logger = logging.getLogger("siltstone")
 
 
@@ -69,7 +69,7 @@ def of_data(data: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
 
 
 class Follower:
-    """Looks at the logs again and again; one stream's, on the driver."""
+    """The driver's side of one stream (``KafkaMicroBatchStream``): opens the logs anew at each trigger."""
 
     def __init__(self, options: ReadOptions, clock: Clock | None = None) -> None:
         self._options = options
@@ -80,7 +80,7 @@ class Follower:
         self._last_ms: int | None = None
 
     def initial(self) -> dict[TopicPartition, int]:
-        """Where a new stream starts: ``startingOffsets`` and the like, "latest" unless told.
+        """Where a new stream starts: ``startingOffsets`` and the like, "latest" by default.
 
         Raises UsageError, OffsetOutOfRangeError, what opening raises.
         """
@@ -88,23 +88,24 @@ class Follower:
         starting = OffsetLimit(every=LATEST) if options.offsets.starting is None else options.offsets.starting
         limits = dataclasses.replace(options.offsets, starting=starting, ending=None, as_of=None)
         options = dataclasses.replace(options, offsets=limits)
-        return {where: found.start for where, found in find_ranges(self._look_now(), options).items()}
+        return {where: wanted.start for where, wanted in find_ranges(self._open(), options).items()}
 
     def ends(self) -> dict[TopicPartition, int]:
-        """Up to where each log may be read now. Raises what opening raises."""
-        return self._ends_of(self._look_now())
+        """The end of what may be read of each log now. Raises what opening raises."""
+        return self._ends_of(self._open())
 
     def _ends_of(self, logs: Logs) -> dict[TopicPartition, int]:
         return {where: readable_end(log, self._options.isolation) for where, log in logs.items()}
 
     def stop_at_ends(self) -> None:
-        """From now on the ends are those of this moment (``availableNow``); new partitions are left out."""
+        """Fix the ends as they are now (``availableNow``): what is appended later and new partitions are left
+        to the next run."""
         self._target = self.ends()
 
     def latest(self, start: Offsets, most: int | None = None) -> dict[TopicPartition, int]:
-        """The end of the next batch from ``start`` on: at most ``most`` offsets, ``start`` for none.
+        """The end of the next micro-batch from ``start`` on: at most ``most`` offsets, ``start`` for none.
 
-        The offsets are shared out by how much each log has. Raises OffsetOutOfRangeError for loss of data.
+        Each log's part of ``most`` is by what it has. Raises OffsetOutOfRangeError for loss of data.
         """
         try:
             ends = self.ends()
@@ -119,24 +120,30 @@ class Follower:
             ends = {where: min(end, target[where]) for where, end in ends.items() if where in target}
             ends.update({where: start[where] for where in ends if ends[where] < start.get(where, 0)})
         self._refuse_gone(start, ends)
-        ranges = {where: OffsetRange(start.get(where, 0), end) for where, end in ends.items()}
-        if self._target is None and self._waits(ranges):
+        sizes = {where: max(end - start.get(where, 0), 0) for where, end in ends.items()}
+        total = sum(sizes.values())
+        if self._target is None and self._waits(total):
             return dict(start)
         self._last_ms = self._clock.now_ms()
-        return ends if most is None else _shared_out(ranges, most)
+        if most is None or total <= most:
+            return ends
+        for where, size in sizes.items():
+            share = most * size / total
+            if size:  # at least one offset (Spark's rule)
+                ends[where] = start.get(where, 0) + min(size, 1 if share < 1 else int(share))
+        return ends
 
-    def _waits(self, ranges: Mapping[TopicPartition, OffsetRange]) -> bool:
-        """``minOffsetsPerTrigger``: too few are there, and ``maxTriggerDelay`` is not over."""
+    def _waits(self, total: int) -> bool:
+        """``minOffsetsPerTrigger``: fewer offsets are there, and ``maxTriggerDelay`` is not over."""
         triggers = self._options.triggers
-        least = triggers.min_offsets_per_trigger
-        if least is None or self._last_ms is None:
+        if triggers.min_offsets_per_trigger is None or self._last_ms is None:
             return False
-        there = sum(max(each.end - each.start, 0) for each in ranges.values())
-        return there < least and self._clock.now_ms() - self._last_ms < triggers.max_trigger_delay_ms
+        waited_ms = self._clock.now_ms() - self._last_ms
+        return total < triggers.min_offsets_per_trigger and waited_ms < triggers.max_trigger_delay_ms
 
     def splits(self, start: Offsets, end: Offsets) -> list[Split]:
-        """What is between two offsets, cut for tasks. Raises OffsetOutOfRangeError for loss of data."""
-        logs = self._look_now()
+        """The records between two offsets, cut for tasks. Raises OffsetOutOfRangeError for loss of data."""
+        logs = self._open()
         ends = self._ends_of(logs)
         self._refuse_gone(end, ends)
         ranges = []
@@ -145,9 +152,7 @@ class Follower:
             if where in logs and first < behind:
                 log_start = logs[where].log_start_offset
                 if first < log_start:
-                    self._lost(
-                        f"{where}: records from offset {first} on were deleted before they were read; "
-                    )
+                    self._lost(f"{where}: records from offset {first} were deleted before they were read; ")
                 first = min(max(first, log_start), ends[where])
                 wanted = OffsetRange(first, max(first, min(behind, ends[where])))
                 ranges.append(view_range(logs[where], wanted))
@@ -162,61 +167,41 @@ class Follower:
 
     def _lost(self, what: str) -> None:
         if self._options.offsets.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{what}failOnDataLoss=false goes on with what there is")
-        _logger.warning("%sgoing on with what there is", what)
+            raise OffsetOutOfRangeError(f"{what}failOnDataLoss=false reads what there is")
+        _logger.warning("%sreading what there is", what)
 
-    # Looking
-
-    def _look_now(self) -> dict[TopicPartition, ReadOnlyLog]:
+    def _open(self) -> dict[TopicPartition, ReadOnlyLog]:
         for _ in range(_TRIES - 1):
             try:
-                return self._look()
+                return self._open_once()
             except (FileNotFoundError, DirectoryRefusedError):
                 continue
-        return self._look()
+        return self._open_once()
 
-    def _look(self) -> dict[TopicPartition, ReadOnlyLog]:
-        """The chosen logs as they are now; those that are as before are not opened again."""
-        found: dict[TopicPartition, tuple[object, ReadOnlyLog]] = {}
-        # What was there before a log is opened is kept with it: a change in between is seen the next time.
+    def _open_once(self) -> dict[TopicPartition, ReadOnlyLog]:
+        """The chosen logs as they are now; those whose files did not change are not opened again."""
+        opened: dict[TopicPartition, tuple[object, ReadOnlyLog]] = {}
+        # Files are listed before a log is opened: a change in between shows at the next trigger.
         checkpoints = [_checkpoints(Path(path)) for path in self._options.paths]
         with ReadOnlyLogs(self._options.paths) as logs:
             for where in chosen_of(logs, self._options):
-                seen = checkpoints, _logs_in(logs.directory_of(where))
+                # A roll, a swap, a cut and an append change a name, a size or an inode of these.
+                inside = sorted(files.list_files(logs.directory_of(where)).items())
+                seen = checkpoints, [(name, at.size, at.inode) for name, at in inside if ".log" in name]
                 known = self._known.get(where)
-                found[where] = known if known is not None and known[0] == seen else (seen, logs[where])
-        self._known = found
-        return {where: log for where, (_, log) in found.items()}
+                opened[where] = known if known is not None and known[0] == seen else (seen, logs[where])
+        self._known = opened
+        return {where: log for where, (_, log) in opened.items()}
 
 
 def _checkpoints(path: Path) -> list[tuple[int, int] | None]:
-    """What is written down of a log directory, be it the path or, of a partition's, its parent."""
-    found: list[tuple[int, int] | None] = []
+    """The checkpoints of a log directory: of the path or, where that is a partition's, of its parent."""
+    marks: list[tuple[int, int] | None] = []
     for name in _CHECKPOINTS:
         for folder in (path, path.resolve().parent):
             try:
                 facts = files.stat(folder / name)
-                found.append((facts.inode, facts.modified_ns))
+                marks.append((facts.inode, facts.modified_ns))
             except FileNotFoundError:
-                found.append(None)
-    return found
-
-
-def _logs_in(directory: Path) -> list[tuple[str, int, int]]:
-    """What changes with whatever changes what a partition has."""
-    inside = files.list_files(directory)
-    return [(name, facts.size, facts.inode) for name, facts in sorted(inside.items()) if ".log" in name]
-
-
-def _shared_out(ranges: Mapping[TopicPartition, OffsetRange], most: int) -> dict[TopicPartition, int]:
-    """At most ``most`` offsets of all ranges, each range's part by its size, at least one (Spark's rule)."""
-    sizes = {where: max(each.end - each.start, 0) for where, each in ranges.items()}
-    total = sum(sizes.values())
-    if total <= most:
-        return {where: each.end for where, each in ranges.items()}
-    found = {}
-    for where, each in ranges.items():
-        share = most * sizes[where] / total
-        step = min(sizes[where], 1 if 0 < share < 1 else int(share))
-        found[where] = each.start + step if sizes[where] else each.end
-    return found
+                marks.append(None)
+    return marks

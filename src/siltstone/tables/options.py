@@ -189,22 +189,22 @@ class PartitionSelection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetLimit:
-    """One side of what is read: ``every`` for all partitions, or ``each`` its own; offsets or times in ms.
+    """One side of what is read: ``every`` for all partitions, or ``by_partition``; offsets or times in ms.
 
     Offsets may be ``EARLIEST`` or ``LATEST``.
     """
 
     every: int | None = None
-    each: Mapping[TopicPartition, int] = field(default_factory=dict)
+    by_partition: Mapping[TopicPartition, int] = field(default_factory=dict)
     is_time: bool = False
 
     def of(self, where: TopicPartition) -> int:
-        """What holds for a partition. Raises KeyError where ``each`` leaves it out."""
-        return self.each[where] if self.every is None else self.every
+        """A partition's limit. Raises KeyError for one that ``by_partition`` leaves out."""
+        return self.by_partition[where] if self.every is None else self.every
 
     def is_offset(self, offset: int) -> bool:
         """Is it this offset for some partition?"""
-        return not self.is_time and offset in (self.every, *self.each.values())
+        return not self.is_time and offset in (self.every, *self.by_partition.values())
 
 
 _Number = Annotated[int, msgspec.Meta(ge=0)]
@@ -227,13 +227,13 @@ def _assign(text: str) -> tuple[TopicPartition, ...]:
 def _limits(text: str, least: int, *, is_time: bool = False) -> OffsetLimit:
     """``{"topicA":{"0":23,"1":-2}}``, numbers from ``least`` on."""
     topics = _json(text, dict[str, dict[_Number, int]], '{"topicA":{"0":23,"1":345}}')
-    each = {
+    limits = {
         TopicPartition(topic, number): limit for topic in topics for number, limit in topics[topic].items()
     }
-    for where, limit in each.items():
+    for where, limit in limits.items():
         if limit < least:
             raise ValueError(f"{where}: {limit} is not allowed here")
-    return OffsetLimit(each=each, is_time=is_time)
+    return OffsetLimit(by_partition=limits, is_time=is_time)
 
 
 LOG, LATEST_VIEW, COMPACTED = VIEWS = ("log", "latest", "compacted")
@@ -250,8 +250,8 @@ class OffsetLimits:
     """From where to where is read: offsets or times; None is the log's own side.
 
     ``as_of`` holds for all views: offsets are inclusive, times in ms too. ``latest_without_match``: where no
-    record is as late as the starting time, start at the end. ``fail_on_data_loss``: offsets that are gone are
-    an error.
+    record is as late as the starting time, start at the end. ``fail_on_data_loss``: offsets that were deleted
+    are an error.
     """
 
     starting: OffsetLimit | None = None
@@ -327,7 +327,7 @@ Part = TypeVar("Part", PartitionSelection, OffsetLimits, Splitting, Triggers)
 
 def _part_of(kind: type[Part], values: dict[str, Any]) -> Part:
     """Take the fields of a part out of ``values``."""
-    return kind(**{each.name: values.pop(each.name) for each in fields(kind) if each.name in values})
+    return kind(**{part.name: values.pop(part.name) for part in fields(kind) if part.name in values})
 
 
 def _refuse_contradictions(options: ReadOptions, streaming: bool) -> None:

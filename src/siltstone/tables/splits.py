@@ -1,9 +1,9 @@
 """Planning: what is to be read, cut into pieces that tasks read on their own.
 
-A ``FileSplit`` is a run of offsets of one partition, with the files that hold them as they were found; a
-``Split`` is what one task reads: a piece of a large log, or many small ones. Both are plain and picklable.
-A piece is read from its files if they are still those, and by its offsets anew if not: a broker may have
-rolled, cleaned or deleted meanwhile.
+A ``FileSplit`` is a run of offsets of one partition in one segment's file, with a mark that identifies the
+file; a ``Split`` is what one task reads: a piece of a large log, or many small ones. Both are plain and
+picklable. A piece is read from its files if they are still those, and by its offsets anew if not: a broker
+may have rolled, cleaned or deleted meanwhile.
 
 Large segments are cut at batches that the offset index knows, into pieces of about the same size.
 """
@@ -31,7 +31,8 @@ from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
 from siltstone.log.segment import LiveSegment
 from siltstone.tables.options import EARLIEST, LATEST, LATEST_VIEW, OffsetLimit, ReadOptions
 
-# Many offsets in few bytes, to travel with a piece: the retained offsets of a view, or what a ledger hides.
+# Many offsets in few bytes, sent to the task with a piece: the retained offsets of a view, or the hidden ones
+# of a ledger.
 #
 # ::
 #
@@ -69,12 +70,12 @@ def unpack_offsets(packed: bytes) -> Int64:
 
 
 def between(offsets: Int64, start: int, end: int) -> Int64:
-    """Those of some ascending offsets in ``[start, end)``."""
+    """The ascending ``offsets`` that are in ``[start, end)``."""
     low, high = np.searchsorted(offsets, [start, end]).tolist()
     return offsets[low:high]
 
 
-# The logs that a table is over, as they are now: opened without a lock and without changing a byte.
+# The logs that a table is over: opened without a lock and without changing a byte.
 
 Value = TypeVar("Value", str, int)
 Logs = Mapping[TopicPartition, ReadOnlyLog]
@@ -83,23 +84,23 @@ Logs = Mapping[TopicPartition, ReadOnlyLog]
 def open_logs(options: ReadOptions) -> dict[TopicPartition, ReadOnlyLog]:
     """The chosen partitions of the options' directories; those of a broker's own metadata only by name.
 
-    Raises what ``ReadOnlyLogs`` raises, and UnknownTopicError for a name that is not there.
+    Raises what ``ReadOnlyLogs`` raises, and UnknownTopicError.
     """
     with ReadOnlyLogs(options.paths) as logs:
         return {where: logs[where] for where in chosen_of(logs, options)}
 
 
 def open_directories(options: ReadOptions) -> dict[TopicPartition, Path]:
-    """The chosen partitions' directories, without a look at their logs. Raises as ``open_logs``."""
+    """The chosen partitions' directories; their logs are not opened. Raises as ``open_logs``."""
     with ReadOnlyLogs(options.paths) as logs:
         return {where: logs.directory_of(where) for where in chosen_of(logs, options)}
 
 
 def chosen_of(logs: ReadOnlyLogs, options: ReadOptions) -> list[TopicPartition]:
-    """The chosen partitions among those that are there. Raises UnknownTopicError."""
+    """The chosen partitions of the directories. Raises UnknownTopicError."""
     named = options.selection.assign is not None or options.selection.subscribe is not None
-    there = [each for each in logs if named or each.topic != CLUSTER_METADATA or len(logs) == 1]
-    return options.selection.of(there)
+    present = [where for where in logs if named or where.topic != CLUSTER_METADATA or len(logs) == 1]
+    return options.selection.of(present)
 
 
 def open_again(directory: Path | str, where: TopicPartition) -> ReadOnlyLog:
@@ -109,14 +110,14 @@ def open_again(directory: Path | str, where: TopicPartition) -> ReadOnlyLog:
 
 
 def readable_end(log: ReadOnlyLog, isolation: str) -> int:
-    """The offset behind what may be read: the last stable one, or the high watermark."""
+    """The end of what may be read: the last stable offset, or the high watermark."""
     return log.view.last_stable_offset if isolation == READ_COMMITTED else log.view.high_watermark
 
 
-# From bounds as people give them to offsets, as Spark's Kafka source does it (``KafkaOffsetReader``).
+# From limits to offsets, as Spark's Kafka source does it (``KafkaOffsetReader``).
 #
-# Offsets that are given for partitions have to name every chosen one and no other. What is no longer in the
-# log, or not yet, is loss of data where ``failOnDataLoss`` says so. Gaps that cleaning left are none.
+# A limit by partition has to name every chosen partition and no other. With ``failOnDataLoss`` an offset that
+# is no longer in the log, or not yet, is an error. Gaps that cleaning left are not.
 
 
 class OffsetRange(NamedTuple):
@@ -127,7 +128,7 @@ class OffsetRange(NamedTuple):
 
 
 def find_ranges(logs: Logs, options: ReadOptions) -> dict[TopicPartition, OffsetRange]:
-    """What is to be read of each log. Raises UsageError, OffsetOutOfRangeError."""
+    """The offsets to read of each log. Raises UsageError, OffsetOutOfRangeError."""
     limits = options.offsets
     for limit, name in ((limits.starting, "starting"), (limits.ending, "ending"), (limits.as_of, "asOf")):
         _refuse_others(limit, logs, name)
@@ -144,10 +145,10 @@ def find_ranges(logs: Logs, options: ReadOptions) -> dict[TopicPartition, Offset
 
 
 def _refuse_others(limit: OffsetLimit | None, logs: Logs, name: str) -> None:
-    if limit is None or limit.every is not None or set(limit.each) == set(logs):
+    if limit is None or limit.every is not None or set(limit.by_partition) == set(logs):
         return
-    missing = ", ".join(map(str, sorted(set(logs) - set(limit.each))))
-    too_many = ", ".join(map(str, sorted(set(limit.each) - set(logs))))
+    missing = ", ".join(map(str, sorted(set(logs) - set(limit.by_partition))))
+    too_many = ", ".join(map(str, sorted(set(limit.by_partition) - set(logs))))
     raise UsageError(
         f"{name} offsets must name every partition that is read, and no other"
         + (f"; missing: {missing} (-2 is the earliest, -1 the latest)" if missing else "")
@@ -199,7 +200,7 @@ def _as_of(log: ReadOnlyLog, limit: OffsetLimit, options: ReadOptions) -> int:
 
 
 def _refuse_unknown_past(log: ReadOnlyLog, end: int, options: ReadOptions) -> None:
-    """A state is only known where nothing has gone that belonged to it."""
+    """Refuse a past state of which records may have been deleted or cleaned since."""
     if end < log.log_start_offset:
         raise OffsetOutOfRangeError(
             f"{log.where}: as of offset {end - 1}, but all before {log.log_start_offset} was deleted; "
@@ -209,12 +210,13 @@ def _refuse_unknown_past(log: ReadOnlyLog, end: int, options: ReadOptions) -> No
     if options.view == LATEST_VIEW and end < cleaned:
         raise OffsetOutOfRangeError(
             f"{log.where}: as of offset {end - 1}, but the log is cleaned up to {cleaned}: values that were "
-            "the latest then may have gone; failOnDataLoss=false reads what there is"
+            "the latest then may be discarded; failOnDataLoss=false reads what there is"
         )
 
 
 OPEN_COST = 4 << 20
-"""What a task costs, in bytes that it could have read meanwhile: smaller pieces are put together."""
+"""The cost of a task, in bytes that it could have read in its time: smaller pieces share a task (Spark's
+``files.openCostInBytes``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,7 +415,7 @@ def aborted_among(
     aborted: tuple[AbortedTransaction, ...], start: int, end: int
 ) -> tuple[AbortedTransaction, ...]:
     """The transactions that may have records in ``[start, end)``."""
-    return tuple(each for each in aborted if each.last_offset >= start and each.first_offset < end)
+    return tuple(txn for txn in aborted if txn.last_offset >= start and txn.first_offset < end)
 
 
 def _by_records(piece: FileSplit, most: int) -> Iterator[FileSplit]:
@@ -438,15 +440,15 @@ def _packed(pieces: Iterable[FileSplit], target: int, most: int | None) -> list[
             splits.append([piece])
             size = records = 0
         size, records = size + piece.size + OPEN_COST, records + span
-    return [Split(pieces=tuple(each)) for each in splits]
+    return [Split(pieces=tuple(pieces)) for pieces in splits]
 
 
 def _divided(cut: list[FileSplit], wanted: int) -> list[Split]:
-    """A split a piece, those with the most offsets halved until there are as many as wanted, or one offset
-    each."""
+    """A split for every piece. The pieces with the most offsets are halved until there are as many as wanted,
+    or have one offset."""
     pieces = list(cut)
     while pieces and len(pieces) < wanted:
-        number = max(range(len(pieces)), key=lambda each: pieces[each].end - pieces[each].start)
+        number = max(range(len(pieces)), key=lambda at: pieces[at].end - pieces[at].start)
         piece = pieces[number]
         if piece.end - piece.start < 2:
             break

@@ -6,7 +6,7 @@
     plan(options, predicate)        splits: small, picklable, on the driver
     read_split(split, options)      pyarrow.RecordBatch after RecordBatch, in a task
 
-    table=records                             ``reading``; with badBatches=quarantine ``forensics``
+    table=records                             ``reading``
     table=consumerOffsets, transactionState   records again, decoded: ``file_tables``
     table=batches, offsetIndex, checkpoints…  ``file_tables``
 """
@@ -44,9 +44,8 @@ from siltstone.log.read_only import ReadOnlyLog
 from siltstone.log.reading import AtTime
 from siltstone.log.segments import list_segments
 from siltstone.tables import file_tables
-from siltstone.tables.forensics import read_quarantine
 from siltstone.tables.options import COMPACTED, LATEST_VIEW, LOG, RECORDS, ReadOptions, Splitting
-from siltstone.tables.reading import decoded, read_records, record_schema
+from siltstone.tables.reading import decoded, read_quarantine, read_records, record_schema
 from siltstone.tables.splits import (
     EVERYTHING,
     FileSplit,

@@ -2,7 +2,7 @@
 
 ::
 
-    driver   WriteOptions ─► plan_write ─► WritePlan               no lock yet, but nobody else may have it
+    driver   WriteOptions ─► plan_write ─► WritePlan               takes no lock, but it must be free
     tasks    WritePlan, Arrow batches ─► stage_task ─► StagedFile
     driver   StagedFiles ─► commit_plan ─► Write                   see ``commit``
 
@@ -254,10 +254,10 @@ class _TaskWork:
 
     def add(self, batch: pa.RecordBatch, *, sticky: int, now_ms: int) -> None:
         rows = rows_of(batch, now_ms)
-        topics = np.zeros(len(rows), np.int32)
+        by_topic: Iterable[tuple[int, Int64]] = [(0, np.arange(len(rows)))]
         if self._plan.topic is None:
-            topics = topics_of(batch, self._known)
-        for topic, of_topic in by_value(topics):
+            by_topic = by_value(topics_of(batch, self._known))
+        for topic, of_topic in by_topic:
             shape, keys = self._plan.topics[topic], taken(rows.keys, of_topic)
             if shape.needs_keys and (keys.size < 0).any():
                 raise UsageError(f"topic {shape.name} is compacted: each of its records needs a key")
@@ -291,7 +291,7 @@ def commit_plan(
     epoch: int = 0,
     clock: Clock | None = None,
 ) -> Write:
-    """Append what was staged, once; ``write_id`` and ``epoch``: of a stream, the job's own unless told.
+    """Append what was staged, once; ``write_id`` and ``epoch`` of a stream, the job's own by default.
 
     Raises DirectoryLockedError, SiltstoneError, OSError; see ``commit.commit_write``.
     """
@@ -311,10 +311,10 @@ def abort_plan(plan: WritePlan) -> None:
     remove_staged(Path(plan.run))
 
 
-# From Arrow's buffers to spans: the other way round of ``buffers``, for who writes records.
+# From Arrow's buffers to spans, the reverse of ``tables.arrow``.
 #
-# An Arrow array of byte strings is spans already: offsets into one run of bytes. Nothing is copied but where
-# nulls are marked; headers, which Arrow has as lists of pairs, are encoded as records hold them.
+# An Arrow array of byte strings is spans already: offsets into one run of bytes, which are not copied.
+# Headers, which Arrow has as lists of pairs, are encoded as records hold them.
 
 _VARINT_ROOM = 10
 _LARGEST = (1 << 31) - 1
@@ -376,11 +376,11 @@ def _encode_headers(first: Int64, count: Int64, keys: Spans, values: Spans, enco
         if count[row] == 0:
             continue
         position = write_varint(encoded.data, position, count[row])
-        for each in range(first[row], first[row] + count[row]):
-            if keys.size[each] < 0:
+        for header in range(first[row], first[row] + count[row]):
+            if keys.size[header] < 0:
                 return False
-            position = put_span(keys, each, encoded.data, position)
-            position = put_span(values, each, encoded.data, position)
+            position = put_span(keys, header, encoded.data, position)
+            position = put_span(values, header, encoded.data, position)
         encoded.size[row] = position - encoded.start[row]
     return True
 
@@ -449,27 +449,27 @@ def _milliseconds(column: pa.Array | None, count: int, now_ms: int) -> Int64:
     return times
 
 
-def partitions_of(named: Int64, keys: Spans, numbers: Sequence[int], sticky: int) -> Int64:
+def partitions_of(named: Int64, keys: Spans, numbers: Sequence[int], sticky: int) -> Int32:
     """Each row's partition: the one that it names, else its key's, else one by ``sticky``. Raises
     UsageError."""
     by_key = named == BY_KEY
+    strange = np.setdiff1d(named[~by_key], numbers)
+    if len(strange):
+        raise UsageError(f"there is no partition {strange[0]}: it has {', '.join(map(str, numbers))}")
     if by_key.any():
         if list(numbers) != list(range(len(numbers))):
             raise UsageError(
-                f"only partitions {', '.join(map(str, numbers))} are here, so a key's cannot be told: "
+                f"only partitions {', '.join(map(str, numbers))} are here, so a key's is not known: "
                 "give a column partition"
             )
         of_key = np.empty(len(named), np.int32)
         partitions_for_keys(keys.data, keys.start, keys.size, len(numbers), of_key)
         of_key[of_key < 0] = numbers[sticky % len(numbers)]
         named = np.where(by_key, of_key, named)
-    strange = named[~np.isin(named, numbers)]
-    if len(strange):
-        raise UsageError(f"there is no partition {strange[0]}: it has {', '.join(map(str, numbers))}")
-    return named
+    return named.astype(np.int32)
 
 
-def by_value(values: Int32 | Int64) -> Iterator[tuple[int, Int64]]:
+def by_value(values: Int32) -> Iterator[tuple[int, Int64]]:
     """(value, its rows in order), for each value that there is."""
     order = np.argsort(values, kind="stable").astype(np.int64)
     ordered = values[order]
@@ -540,14 +540,14 @@ class Filling:
 
 def topics_of(batch: pa.RecordBatch, known: Mapping[str, int]) -> Int32:
     """Each row's topic by its number in ``known``. Raises UsageError for one that is not there."""
-    found = batch.column("topic").dictionary_encode()
-    names = found.dictionary.to_pylist()
+    topics = batch.column("topic").dictionary_encode()
+    names = topics.dictionary.to_pylist()
     strange = next((name for name in names if name not in known), None)
-    if found.null_count or strange is not None:
+    if topics.null_count or strange is not None:
         raise UsageError(
             f"there is no topic {strange!r} here: make it with siltstone topics --create"
             if strange is not None
             else "a record without a topic: give the option topic, or fill the column"
         )
     numbers = np.array([known[name] for name in names], np.int32)
-    return np.asarray(numbers[np.asarray(found.indices)])
+    return np.asarray(numbers[np.asarray(topics.indices)])
