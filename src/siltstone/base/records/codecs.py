@@ -428,20 +428,15 @@ def decompress_run(
     return int(behind)
 
 
-# All codecs, by their numbers.
-
-_DECOMPRESS = {
-    GZIP: _decompress_gzip,
-    SNAPPY: _decompress_snappy,
-    LZ4: _decompress_lz4,
-    ZSTD: _decompress_zstd,
+_Compress = Callable[[memoryview, int | None], Any]
+_Decompress = Callable[[memoryview, Scratch, int], int]
+_FUNCTIONS: dict[int, tuple[_Compress, _Decompress]] = {
+    GZIP: (_compress_gzip, _decompress_gzip),
+    SNAPPY: (_compress_snappy, _decompress_snappy),
+    LZ4: (_compress_lz4, _decompress_lz4),
+    ZSTD: (_compress_zstd, _decompress_zstd),
 }
-_COMPRESS: dict[int, Callable[[memoryview, int | None], Any]] = {
-    GZIP: _compress_gzip,
-    SNAPPY: _compress_snappy,
-    LZ4: _compress_lz4,
-    ZSTD: _compress_zstd,
-}
+"""Each codec's functions, by its number: compress(data, level), decompress(data, scratch, limit)."""
 
 
 def decompress(
@@ -453,11 +448,11 @@ def decompress(
     DecompressionError for bytes that are no such stream and for output over ``limit`` bytes; ``scratch.used``
     is unchanged then.
     """
-    if codec not in _DECOMPRESS:
+    if codec not in _FUNCTIONS:
         raise DecompressionError(f"no codec has the number {codec}")
     if magic == 0 and codec == LZ4:
         data = _correct_lz4(data)
-    return _DECOMPRESS[codec](data if isinstance(data, memoryview) else data.data, scratch, limit)
+    return _FUNCTIONS[codec][1](data if isinstance(data, memoryview) else data.data, scratch, limit)
 
 
 def compress(codec: int, data: Bytes | memoryview, level: int | None = None) -> Any:
@@ -465,9 +460,9 @@ def compress(codec: int, data: Bytes | memoryview, level: int | None = None) -> 
 
     ``codec`` is the number in the batch's attributes; ``level`` the codec's own, snappy has none.
     """
-    if codec not in _COMPRESS:
+    if codec not in _FUNCTIONS:
         raise ValueError(f"no codec has the number {codec}")
-    return _COMPRESS[codec](data if isinstance(data, memoryview) else data.data, level)
+    return _FUNCTIONS[codec][0](data if isinstance(data, memoryview) else data.data, level)
 
 
 def compress_all(codec: int, parts: Sequence[memoryview]) -> Sequence[Any]:
