@@ -4,7 +4,7 @@ A row is a codec: its number in the attributes, its name, the first magic that m
 its levels. Names of settings and flags, checks and dumps come from here; ``records.codecs`` finds a codec's
 functions by its number. So a new codec is a row here, two functions in ``records/codecs.py``, where it has
 levels ``LogConfig.compression_NAME_level``, and, so that batches are sized before they are read, a kernel for
-``codecs.told_sizes``.
+``codecs.declared_sizes``.
 """
 
 from __future__ import annotations

@@ -39,10 +39,19 @@ from siltstone.base.records.decode import (
     decode_records,
 )
 from siltstone.base.records.inflate import pieces
-from siltstone.base.records.layout import BATCH, BATCH_OVERHEAD, Bytes, CONTROL_BIT, Directory, Flags, Int64, LOG_OVERHEAD, MAGIC_POSITION
-from siltstone.base.records.pieces import pieces
+from siltstone.base.records.layout import (
+    BATCH,
+    BATCH_OVERHEAD,
+    CONTROL_BIT,
+    LOG_OVERHEAD,
+    MAGIC_POSITION,
+    Bytes,
+    Directory,
+    Flags,
+    Int64,
+)
 from siltstone.base.records.scan import scan_batches
-from siltstone.log.dump.batches import BAD_CHECKSUM
+from siltstone.log.dump import BAD_CHECKSUM
 from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.names import segment_file
 from siltstone.log.reading import in_aborted

@@ -1,10 +1,10 @@
-"""Making batches: new ones from columns, and cleaned ones from kept records.
+"""Builds record batches: new ones from columns (Kafka's ``MemoryRecordsBuilder``), and headers of cleaned
+ones.
 
-``encode_records`` writes new records from key, value and header spans. A cleaned batch's records are
-copied by ``compaction.rewrite``, which changes only what a new base timestamp changes, and its header is
-written here. ``compress_batches`` compresses finished batches.
-``write_header`` puts the 61 bytes before them; checksums come last, from
-``checksum.patch_checksums``.
+``encode_records`` writes new records from key, value and header spans. ``compaction.rewrite`` copies a
+cleaned batch's records and changes only what a new base timestamp changes; ``write_header`` writes the 61
+bytes before them. ``compress_batches`` compresses finished batches. Checksums come last
+(``checksum.patch_checksums``).
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ RECODE_ROOM = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchShape:
-    """What a new batch says of itself, beside its records (all as in the header's drawing).
+    """The header fields of a new batch that do not follow from its records (see ``layout``).
 
-    ``delete_horizon_ms``: None, or the time that takes the base timestamp's place (attribute bit 6).
+    ``delete_horizon_ms``: None, or the delete horizon, which takes the base timestamp's place (attribute bit
+    6).
     ``level``: the codec's compression level, None for its own.
     """
 
@@ -109,6 +110,7 @@ def encode_record(
 ) -> int:
     """Write the record ``row`` into ``out`` at ``position``; returns its end."""
     key_size, value_size, headers_size = keys.size[row], values.size[row], headers.size[row]
+    # The record's size comes first, so the sizes of all fields are added up before any is written.
     body = 1 + varint_size(timestamp_delta) + varint_size(offset_delta)
     body += varint_size(key_size) + max(key_size, 0) + varint_size(value_size) + max(value_size, 0)
     body += max(headers_size, 1)
@@ -180,7 +182,7 @@ def write_header(
 
 
 def encode_headers(headers: Sequence[tuple[bytes, bytes | None]]) -> bytes:
-    """One record's headers with their count in front; empty bytes for none."""
+    """Encode one record's headers, preceded by their count; empty bytes for none."""
     if not headers:
         return b""
     parts = Spans.of([part for header in headers for part in header])
@@ -206,7 +208,7 @@ def build_batch(
     headers: Spans | None = None,
     last_offset: int | None = None,
 ) -> Bytes:
-    """One whole v2 batch, checksum included: uint8.
+    """Build one whole v2 batch, checksum included: uint8.
 
     ``offset`` and ``timestamp`` (ms) are int64, one a record, offsets ascending from
     ``shape.base_offset`` on; ``headers`` are spans of ``encode_headers`` bytes. ``last_offset`` defaults
@@ -231,7 +233,7 @@ def build_batch(
 def assemble(
     shape: BatchShape, records: Bytes, last_offset: int, base_timestamp: int, max_timestamp: int, count: int
 ) -> Bytes:
-    """Header and encoded ``base.records`` (plain; compressed here by the shape's codec) as one batch."""
+    """One batch from plain encoded records (uint8), which the shape's codec compresses here."""
     body = records
     if shape.codec and count:
         body = np.frombuffer(compress(shape.codec, records, shape.level), np.uint8)
@@ -261,7 +263,7 @@ def assemble(
 def compress_batches(
     data: Bytes, starts: Int64, sizes: Int64, codecs: npt.NDArray[np.int16], packed: Scratch
 ) -> tuple[Bytes, Int64, Int64]:
-    """The same v2 batches with the records of some compressed: (bytes, starts, sizes), without checksums.
+    """Compress the records of some of the v2 batches: (bytes, starts, sizes), without checksums.
 
     ``starts`` and ``sizes`` (int64) are their places in ``data``, a size of 0 for none; where ``codecs`` is 0
     a batch is copied. The bytes are ``packed``'s.
@@ -283,6 +285,7 @@ def compress_batches(
             parts += (view[start : start + layout.BATCH_OVERHEAD], body)
             end += layout.BATCH_OVERHEAD + len(body)
         filled.append(end)
+    # Joined after all bodies are known: a compressed size is only known once it is there.
     packed.clear()
     packed.append(b"".join(parts))
     ends = np.array(filled, np.int64)

@@ -1,18 +1,18 @@
-"""Batches as they are appended: may they, and what changes in them (Kafka's ``LogValidator``).
+"""Validation of batches before an append, and assignment of their offsets (Kafka's ``LogValidator``).
 
-One pass over the bytes: header, checksum, every record's fields, without a row a record. A second one writes
-what the log gives: offsets, leader epoch, and under log-append time the time. Between the two nothing has
-changed, so whoever refuses a batch leaves its bytes alone.
+The first pass checks the bytes: header, checksum, every record's fields, without a row a record. The second
+pass writes what the log assigns: offsets, leader epoch, and under log-append time the time. The first pass
+changes nothing, so a batch that is refused after it still has its bytes.
 
-Two bits of a header are the log's to give: log-append time and the delete horizon. A batch that comes with
-them, such as one copied from another log, is taken without them: its records have their own times then, and
-its tombstones no horizon yet. Kafka clears the first and keeps the second, with which a producer could have
+Only the log sets two bits of a header: log-append time and the delete horizon. A batch that comes with them,
+such as one copied from another log, is accepted without them: its records have their own times then, and its
+tombstones no delete horizon yet. Kafka clears the first and keeps the second, by which a producer could have
 tombstones removed at once.
 
-What the first pass finds is a row of ``findings`` a batch (int64): ``FAULT`` is a ``Fault``, ``RECORD`` the
-index of the record where it lies, ``LARGEST`` the largest timestamp, ``KEYLESS`` and ``UNTIMELY`` the first
-record without a key and the first with a timestamp out of bounds (-1: none), ``PENDING`` whether the
-checksum is left to the library, which is faster from some size on.
+The first pass fills one row of ``findings`` a batch (int64): ``FAULT`` is a ``Fault``, ``RECORD`` the index
+of the record that has it, ``LARGEST`` the largest timestamp, ``KEYLESS`` and ``UNTIMELY`` the first record
+without a key and the first with a timestamp out of bounds (-1: none), ``PENDING`` whether the caller has to
+verify the checksum, by a library, which is faster from some size on.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _NO_TIMESTAMP = 1 << 62
 _LAST_CODEC = len(CODECS) - 1
 _Walked = tuple[int, Any, Any, Any, Any]
 Rules = tuple[bool, bool, int, int]
-"""What a topic asks of records: whether a client sent them, whether they need keys, and the least and the
-largest timestamp (ms) that they may have."""
+"""What records must be: whether a client sent them, whether each needs a key (``cleanup.policy=compact``),
+and the least and the largest timestamp (ms) that they may have."""
 Assigned = tuple[int, int, bool, int]
-"""What the log gives: next offset, leader epoch, whether its own time, and the time now (ms)."""
+"""What the log assigns: next offset, leader epoch, whether log-append time holds, and the time now (ms)."""
 REFUSED, UNCHECKED, COMPRESSED, APPEND_TIMED = 1, 2, 4, 8
-"""What ``check_batches`` leaves to its caller, as bits."""
-_GIVEN_BY_THE_LOG = TIMESTAMP_TYPE_BIT | DELETE_HORIZON_BIT
+"""What the caller of ``check_batches`` has to look into, as bits."""
+_SET_BY_THE_LOG = TIMESTAMP_TYPE_BIT | DELETE_HORIZON_BIT
 """The bits for log-append time and for a delete horizon."""
 _KEPT_WHEN_REWRITTEN = CODEC_MASK | TRANSACTIONAL_BIT | CONTROL_BIT
 """Codec, transactional and control: what Kafka keeps of the attributes where it writes them anew."""
@@ -88,10 +88,10 @@ class Fault(enum.IntEnum):
 
 @kernel
 def _header_fault(row: Any, client: bool) -> int:
-    """A ``Fault`` of the header of a batch of magic 2 that is to get offsets, in Kafka's order.
+    """The ``Fault`` of a v2 batch's header, or 0, checked in Kafka's order.
 
-    A transaction and a marker belong to a producer with an epoch: without one nothing could end the
-    transaction, and nothing could fence its producer.
+    A transaction and a marker need a producer with an epoch: without one, no marker could end the
+    transaction, and its producer could not be fenced.
     """
     if row.attributes & CODEC_MASK > _LAST_CODEC:
         return Fault.CODEC
@@ -109,8 +109,8 @@ def _header_fault(row: Any, client: bool) -> int:
 
 @kernel
 def _walk_ordinary(data: Bytes, position: int, end: int, count: int, base_timestamp: int) -> _Walked:
-    """The ordinary records at a batch's start: (how many, where the next one begins, the largest timestamp,
-    the first record without a key, the least timestamp).
+    """Check the ordinary records at a batch's start: (how many, where the next one begins, the largest
+    timestamp, the first record without a key, the least timestamp).
 
     Ordinary is what nearly every record of a producer is: sound, numbered one by one, its sizes of one or two
     bytes, a short key, no headers. ``check_records`` goes on behind them, and says what is wrong where
@@ -133,6 +133,7 @@ def _walk_ordinary(data: Bytes, position: int, end: int, count: int, base_timest
             size, word, at = (word & low) | ((word >> one) & high), word >> np.uint64(24), at + one
         else:
             size, word = word & byte, word >> np.uint64(16)
+        # Sizes and deltas are zigzag: an odd one is negative, half of an even one is the value.
         stop = at - one + (size >> one)
         if size & one or stop > behind:
             return record, np.int64(here), largest, keyless, smallest
@@ -143,6 +144,7 @@ def _walk_ordinary(data: Bytes, position: int, end: int, count: int, base_timest
         else:
             raw, word, at = word & byte, word >> np.uint64(8), at + one
         timestamp = base_timestamp + (np.int64(raw >> one) ^ -np.int64(raw & one))
+        # Ordinary offset deltas are 0, 1, 2 …: the bytes must be this record's number as a zigzag varint.
         delta = np.uint64(record) << one
         if delta < more:
             if word & byte != delta:
@@ -153,6 +155,7 @@ def _walk_ordinary(data: Bytes, position: int, end: int, count: int, base_timest
                 return record, np.int64(here), largest, keyless, smallest
             word, at = word >> np.uint64(16), at + np.uint64(2)
         key, at = word & byte, at + one
+        # The key's size has one byte: null (1 in zigzag), or up to 63.
         if key & more or (key & one and key != one):
             return record, np.int64(here), largest, keyless, smallest
         if key == one:
@@ -172,6 +175,7 @@ def _walk_ordinary(data: Bytes, position: int, end: int, count: int, base_timest
                 return record, np.int64(here), largest, keyless, smallest
         else:
             at += value >> one
+        # Exactly one byte is left: a header count of 0.
         if at + one != stop or data[at] != 0:
             return record, np.int64(here), largest, keyless, smallest
         largest, smallest = max(largest, timestamp), min(smallest, timestamp)
@@ -230,11 +234,12 @@ def refused_records(
     append_timed: bool,
     named: Int64,
 ) -> tuple[int, int, int]:
-    """Which of the sound, plain records ``data[start:end]`` the topic does not take.
+    """Find the valid, plain records ``data[start:end]`` that the topic refuses.
 
-    (how many, the first without a key or -1, the first whose time is why or -1). A record without a key
-    counts as that, whatever its time is. ``named`` takes a row for each, as far as it has room: the index,
-    and 1 where its time is why, else 0. ``append_timed``: the batch claims log-append time, so none is right.
+    Returns (how many, the first without a key or -1, the first whose time is why or -1). A record without a
+    key counts as that, whatever its time is. ``named`` takes a row a record, as far as it has room: the
+    index, and 1 where its time is why, else 0. ``append_timed``: the batch claims log-append time in vain, so
+    no record's time is accepted.
     """
     count, keyless, untimely = 0, -1, -1
     at, behind = data.ctypes.data + start, data.ctypes.data + end
@@ -267,16 +272,16 @@ def _checksum_holds(data: Bytes, row: Any) -> bool:
 def check_batches(
     data: Bytes, rows: Directory, findings: Int64, checksum: int, rules: Rules
 ) -> tuple[int, int, int, int]:
-    """Scan ``data`` into ``rows`` and check what is to get offsets: (batches, end, ``ScanEnd``, left to do).
+    """Scan ``data`` into ``rows`` and check the batches: (batches, end, ``ScanEnd``, bits).
 
-    ``checksum``: that of ``data`` as one large batch, -1 where nobody has made it: those of large batches are
-    pending then. Left to do are bits: ``REFUSED`` (a finding says why), ``UNCHECKED`` (its checksum is
-    pending; what was found counts only once it holds), ``COMPRESSED`` (to be inflated), ``APPEND_TIMED`` (it
+    ``checksum``: that of ``data`` as one large batch; at -1 the checksums of large batches are pending. The
+    bits: ``REFUSED`` (a finding says why), ``UNCHECKED`` (a checksum is pending; the findings count only
+    once it holds), ``COMPRESSED`` (records are to be decompressed, then checked), ``APPEND_TIMED`` (a batch
     claims log-append time).
     """
     client, keyed, least, most = rules
     count, end, outcome, _ = scan_into(data, 0, len(data), rows)
-    left = 0
+    bits = 0
     for i in range(count):
         row = rows[i]
         finding = findings[i]
@@ -288,34 +293,34 @@ def check_batches(
             finding[FAULT] = Fault.BASE_OFFSET
         elif row.size > SMALL_BATCH_SIZE and checksum < 0:
             finding[PENDING] = 1
-            left |= UNCHECKED
+            bits |= UNCHECKED
         elif row.crc != checksum if checksum >= 0 else not _checksum_holds(data, row):
             finding[FAULT] = Fault.CHECKSUM
         if finding[FAULT] == 0:
             finding[FAULT] = _header_fault(row, client)
         if row.attributes & TIMESTAMP_TYPE_BIT:
-            left |= APPEND_TIMED
+            bits |= APPEND_TIMED
         if finding[FAULT] == 0 and row.attributes & CODEC_MASK:
-            left |= COMPRESSED
+            bits |= COMPRESSED
         elif finding[FAULT] == 0:
             start, end_of_row = row.position + BATCH_OVERHEAD, row.position + row.size
             check_records(data, start, end_of_row, rows, i, least, most, finding)
         if finding[FAULT] != 0 or finding[UNTIMELY] >= 0 or (keyed and finding[KEYLESS] >= 0):
-            left |= REFUSED
-    return count, end, outcome, left
+            bits |= REFUSED
+    return count, end, outcome, bits
 
 
 @kernel
 def check_replicated(
     data: Bytes, rows: Directory, findings: Int64, next_offset: int
 ) -> tuple[int, int, int, int]:
-    """The same for batches that have their offsets already: they ascend from ``next_offset`` on.
+    """The same for replicated batches, whose offsets stay: they must ascend from ``next_offset`` on.
 
-    Records are not looked at: another log has them like that. An unknown codec is refused, since nobody could
-    read them. Checksums of magic 0 and 1 are pending.
+    Records are not checked: the leader's log has them like that. An unknown codec is refused, since no reader
+    could decompress it. Checksums of magic 0 and 1 are pending.
     """
     count, end, outcome, _ = scan_into(data, 0, len(data), rows)
-    left = 0
+    bits = 0
     for i in range(count):
         row = rows[i]
         finding = findings[i]
@@ -323,7 +328,7 @@ def check_replicated(
         finding[FAULT] = finding[PENDING] = 0
         if row.magic < 2 or row.size > SMALL_BATCH_SIZE:
             finding[PENDING] = 1
-            left |= UNCHECKED
+            bits |= UNCHECKED
         elif not _checksum_holds(data, row):
             finding[FAULT] = Fault.CHECKSUM
         if finding[FAULT] == 0 and row.attributes & CODEC_MASK > _LAST_CODEC:
@@ -331,18 +336,19 @@ def check_replicated(
         if finding[FAULT] == 0 and row.base_offset < next_offset:
             finding[FAULT] = Fault.OFFSETS
         if finding[FAULT] != 0:
-            left |= REFUSED
+            bits |= REFUSED
         next_offset = row.last_offset + 1
-    return count, end, outcome, left
+    return count, end, outcome, bits
 
 
 @kernel
 def assign_offsets(data: Bytes, rows: Directory, findings: Int64, assigned: Assigned) -> int:
-    """Give checked batches their offsets and leader epoch, in ``data`` and ``rows``; how many are pending.
+    """Write offsets and leader epoch of checked batches into ``data`` and ``rows``; returns how many
+    checksums are pending.
 
-    The largest timestamp is what the records say, or ``now_ms`` under log-append time. Where that is news, or
-    a bit is set that only the log gives, the attributes are written anew, and the checksum is made again, or
-    left pending for a large batch.
+    The largest timestamp becomes the records', or ``now_ms`` under log-append time. Where that changes it, or
+    where a bit is set that only the log sets, the attributes are rewritten and the checksum is computed
+    again, by the caller for a large batch.
     """
     next_offset, leader_epoch, log_append, now_ms = assigned
     pending = 0
@@ -357,7 +363,8 @@ def assign_offsets(data: Bytes, rows: Directory, findings: Int64, assigned: Assi
         write_int(data, position + LEADER_EPOCH_POSITION, leader_epoch, 4)
         largest = now_ms if log_append else findings[i, LARGEST]
         findings[i, PENDING] = 0
-        if row.max_timestamp == largest and not log_append and not row.attributes & _GIVEN_BY_THE_LOG:
+        # No checksum covers offsets and leader epoch: most batches are done here.
+        if row.max_timestamp == largest and not log_append and not row.attributes & _SET_BY_THE_LOG:
             continue
         row.max_timestamp = largest
         write_int(data, position + MAX_TIMESTAMP_POSITION, largest, 8)
@@ -376,20 +383,20 @@ def assign_offsets(data: Bytes, rows: Directory, findings: Int64, assigned: Assi
 def admit_one(
     data: Bytes, rows: Directory, checksum: int, rules: Rules, size_limit: int, assigned: Assigned
 ) -> tuple[int, int, int, int]:
-    """``check_batches`` and ``assign_offsets`` in one, for the common case: one batch, plain and sound.
+    """``check_batches`` and ``assign_offsets`` in one call, for the common case: one batch, plain and valid.
 
-    ``rows`` has one row; ``checksum`` is needed for a large batch. Records, first and last offset, and the
-    largest timestamp. No records, and nothing has changed, for all else, where ``data`` is over
-    ``size_limit`` bytes, and where a large batch needs a new checksum.
+    ``rows`` has one row; ``checksum`` is needed for a large batch. Returns the number of records, the first
+    and the last offset, and the largest timestamp. In every other case, where ``data`` is over ``size_limit``
+    bytes, and where a large batch needs a new checksum, ``data`` stays unchanged and the result is 0 records.
     """
     large = len(data) > SMALL_BATCH_SIZE
     if len(data) > size_limit or (large and (checksum < 0 or assigned[2])):
         return 0, 0, 0, 0
     findings = np.empty((1, WIDTH), np.int64)
-    count, _, outcome, left = check_batches(data, rows, findings, checksum, rules)
-    if count != 1 or outcome != 0 or left != 0:
+    count, _, outcome, bits = check_batches(data, rows, findings, checksum, rules)
+    if count != 1 or outcome != 0 or bits != 0:
         return 0, 0, 0, 0
-    if large and (rows[0].max_timestamp != findings[0, LARGEST] or rows[0].attributes & _GIVEN_BY_THE_LOG):
+    if large and (rows[0].max_timestamp != findings[0, LARGEST] or rows[0].attributes & _SET_BY_THE_LOG):
         return 0, 0, 0, 0
     assign_offsets(data, rows, findings, assigned)
     return rows[0].count, rows[0].base_offset, rows[0].last_offset, rows[0].max_timestamp
@@ -397,7 +404,8 @@ def admit_one(
 
 @kernel
 def summarize(rows: Directory) -> tuple[int, int, int, int, int]:
-    """First and last offset, the largest timestamp, the last offset of the first batch with it, records.
+    """First and last offset, the largest timestamp, the last offset of the first batch that has it, and the
+    number of records.
 
     An entry of magic 0 or 1 counts as one record.
     """

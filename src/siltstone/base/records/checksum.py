@@ -1,9 +1,9 @@
-"""Are the batches the bytes that were written? CRC32C for batches, CRC32 for message sets.
+"""Checksums of batches: CRC32C for record batches, CRC32 for message sets (Kafka's ``Crc32C``, ``Crc32``).
 
-Large ones go through a library each; for small ones a call would cost more than the sum itself, so one
-kernel does them all: with the processor's instruction where there is one, three batches side by side, as it
-takes three cycles but can begin anew each cycle; else slicing by eight, whose tables are made from the
-polynomial, so it does both sums.
+A library sums up large batches one by one. For small ones the call would take longer than the sum, so one
+kernel sums up all of them: with the processor's CRC32C instruction where there is one, for three batches side
+by side, since the instruction takes three cycles but a new one can start in every cycle; else by
+slicing-by-8, whose tables are made from the polynomial and so serve both sums.
 """
 
 from __future__ import annotations
@@ -52,11 +52,13 @@ CRC32_TABLES = _tables(0xEDB88320)
 
 @kernel
 def crc_of(data: Bytes, start: int, end: int, tables: Sums) -> np.uint32:
-    """The CRC that ``tables`` stand for of ``data[start:end]``. Over a kilobyte the libraries are faster."""
+    """The CRC of ``data[start:end]`` with the polynomial of ``tables``. Libraries are faster over a
+    kilobyte."""
     crc, low = np.uint32(0xFFFFFFFF), np.uint64(0xFF)
     at = np.uint64(start)
     size = end - start
     for _ in range(size >> 3):
+        # The CRC so far goes into the first four of the eight bytes; each byte has its own table.
         word = load_word(data, at) ^ np.uint64(crc)
         crc = np.uint32(0)
         for byte in range(8):
@@ -77,7 +79,7 @@ def crc_each(data: Bytes, starts: Int64, ends: Int64, tables: Sums, out: Sums) -
 
 @kernel
 def _crc_rest(crc: np.uint64, at: int, end: int) -> np.uint32:
-    """Go on with a sum from address ``at`` to ``end``, and turn it."""
+    """Continue a CRC32C from address ``at`` to ``end``, and invert it."""
     while at + 8 <= end:
         crc = crc_of_word_at(crc, at)
         at += 8
@@ -90,6 +92,7 @@ def _crc_rest(crc: np.uint64, at: int, end: int) -> np.uint32:
 @kernel
 def crc32c_each(data: Bytes, starts: Int64, ends: Int64, out: Sums) -> None:
     """CRC32C of each ``data[starts[i]:ends[i]]`` into ``out`` (uint32), by the processor's instruction."""
+    # ``origin`` is an address: ``data``, which the caller holds, must not be freed before the end.
     origin, fresh = data.ctypes.data, np.uint64(0xFFFFFFFF)
     threes = len(starts) // 3 * 3
     for i in range(0, threes, 3):
@@ -171,14 +174,14 @@ def checksums_hold(data: Bytes, batches: Directory) -> Flags:
 
 
 def first_bad_checksum(data: Bytes, batches: Directory) -> int | None:
-    """Row of the first batch in ``batches`` whose stored checksum is not its bytes', or None."""
+    """Row of the first batch whose stored checksum is not that of its bytes, or None."""
     bad = np.flatnonzero(~checksums_hold(data, batches))
     return int(bad[0]) if len(bad) else None
 
 
 def refuse_bad_checksum(data: Bytes, batches: Directory, *, path: str, origin: int) -> None:
-    """Raises CorruptRecordError with the position in file ``path`` of the first such batch; ``data`` was read
-    at ``origin``."""
+    """Raises CorruptRecordError for the first such batch, with its position in the file ``path``, where
+    ``data`` begins at ``origin``."""
     bad = first_bad_checksum(data, batches)
     if bad is not None:
         raise CorruptRecordError(path, origin + int(batches["position"][bad]), "checksum does not match")

@@ -2,7 +2,7 @@
 
 Libraries do the work (decision 0011); what is Kafka's own goes around it. A codec is two functions here,
 which ``compress`` and ``decompress`` find by its number (``base.codec_table``), and a kernel that reads how
-much its streams hold (``told_sizes``). Decompression allocates little more than the output, and stops at
+much its streams hold (``declared_sizes``). Decompression allocates little more than the output, and stops at
 ``limit``.
 """
 
@@ -27,28 +27,29 @@ from siltstone.base.records.layout import Bytes, Flags, Int64
 from siltstone.base.records.varint import read_int32
 
 SPANS_END = (1 << 31) - 1
-"""Bytes that one buffer of records may have: spans are int32."""
+"""Most bytes of one buffer of records: spans are int32."""
 DEFAULT_LIMIT = 256 << 20
-"""Bytes that one batch may decompress to where nobody says otherwise: the setting's default."""
+"""Most bytes that one batch may decompress to: the setting's default."""
 LIMIT_SETTING = "max.decompressed.message.bytes"
 _GROWTH_MAX = 16 << 20
 
 
 class DecompressionError(ValueError):
-    """Compressed bytes that make no sense, or that grow past the limit: says which."""
+    """Compressed bytes that cannot be decompressed, or that exceed the limit."""
 
 
 class DecompressedTooLargeError(DecompressionError):
-    """Compressed bytes that grow past the limit."""
+    """Compressed bytes that decompress to more than the limit."""
 
     def __init__(self, codec: str, limit: int) -> None:
         super().__init__(f"{codec}: decompresses to more than {limit} bytes")
 
 
 class Scratch:
-    """A buffer that is used again and grows: where decompressed records go.
+    """A buffer for decompressed records, which grows and is used for many windows (Kafka's
+    ``BufferSupplier``).
 
-    The array may move when it grows, so take ``array()`` only when all of a window is in.
+    The array may move when it grows: ``array()`` is valid until the next write.
     """
 
     def __init__(self, capacity: int = 1 << 20) -> None:
@@ -65,25 +66,25 @@ class Scratch:
         return self._array[: self.used]
 
     def reserve(self, size: int) -> Bytes:
-        """At least ``size`` free bytes behind what is in use: uint8, a view."""
+        """At least ``size`` free bytes after those in use: uint8, a view."""
         self._grow(size)
         return self._array[self.used :]
 
     def room(self, size: int) -> memoryview:
-        """``size`` free bytes behind what is in use, for who writes there and adds to ``used``."""
+        """``size`` free bytes after those in use; who writes there adds to ``used``."""
         self._grow(size)
         return self._view[self.used : self.used + size]
 
     def make_room(self, size: int) -> None:
-        """See to ``size`` free bytes in one go, where nothing is in use yet."""
-        assert self.used == 0, "what is in use would be lost"
+        """Allocate ``size`` free bytes at once; no bytes may be in use."""
+        assert self.used == 0, "the bytes in use would be lost"
         if len(self._view) < size:
-            self._array, self._view = np.empty(0, np.uint8), memoryview(b"")  # the old memory goes first
+            self._array, self._view = np.empty(0, np.uint8), memoryview(b"")  # frees the old memory first
             self._array = np.empty(size, np.uint8)
             self._view = self._array.data
 
     def append(self, data: memoryview | bytes) -> int:
-        """Copy ``data`` in as it is; returns its size."""
+        """Copy ``data`` after the bytes in use; returns its size."""
         size, used = len(data), self.used
         self._grow(size)
         self._view[used : used + size] = data
@@ -95,14 +96,14 @@ class Scratch:
             return
         more = min(len(self._array), _GROWTH_MAX)
         grown = np.empty(max(self.used + size, len(self._array) + more), np.uint8)
-        grown[: len(self._array)] = self._array  # blocks of a frame may lie behind ``used``
+        grown[: len(self._array)] = self._array  # a frame's blocks may be after ``used``
         self._array, self._view = grown, grown.data
 
 
 def _decompress_into(
     function: Callable[[memoryview, Any], int], codec: str, data: memoryview, scratch: Scratch, limit: int
 ) -> int:
-    """``function(data, room)`` of ``cramjam`` decompresses; returns the size. Raises DecompressionError.
+    """Decompress with ``function(data, room)`` of ``cramjam``; returns the size. Raises DecompressionError.
 
     The room starts from a guess and grows while the output does not fit.
     """
@@ -175,7 +176,7 @@ def _decompress_snappy(data: memoryview, scratch: Scratch, limit: int) -> int:
                 raise DecompressionError("snappy: impossible block size")
             room = scratch.room(used + size)[used:]
             if int(cramjam.snappy.decompress_raw_into(block, room)) != size:
-                raise DecompressionError("snappy: block shorter than it says")
+                raise DecompressionError("snappy: a block is shorter than its size says")
             used += size
     except cramjam.DecompressionError as error:
         raise DecompressionError(f"snappy: {error}") from None
@@ -192,7 +193,7 @@ def _xerial_blocks(data: memoryview) -> list[memoryview]:
         start = position + 4
         position = start + int.from_bytes(data[position:start], "big")
         if position <= start or position > len(data):
-            raise DecompressionError("snappy: block goes on beyond the batch")
+            raise DecompressionError("snappy: a block ends beyond the batch")
         blocks.append(data[start:position])
     return blocks
 
@@ -209,11 +210,11 @@ def _compress_snappy(data: memoryview, level: int | None) -> bytes:
 # lz4 frames, by cramjam.
 #
 # Blocks must be independent: Kafka's Java client refuses linked ones. A message set of magic 0 has a wrong
-# header checksum, computed over the magic number as well (KAFKA-3160); it is put right before reading.
+# header checksum, computed over the magic number as well (KAFKA-3160); it is corrected before reading.
 #
-# A frame of one block without checksums, as Kafka's clients write a batch that fits, is handed to the library
-# as that block: a context for the frame takes longer than the block. Every other frame, and what is damaged,
-# goes the whole way.
+# Of a frame with one block and without checksums, as Kafka's clients write a batch that fits, the library
+# gets only the block: a context for the frame takes longer than the block. The library reads all other
+# frames, and damaged ones, as frames.
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_HEAD = struct.Struct("<7sI")
@@ -239,7 +240,7 @@ _LZ4_HEADERS = {
     for flags in (_LZ4_INDEPENDENT, _LZ4_LINKED)
     for code, size in _LZ4_BLOCK_MAX.items()
 }
-"""The headers of frames without sizes and checksums, and what a block of theirs holds at most, in bytes."""
+"""Headers of frames without sizes and checksums → the most bytes that a block of the frame holds."""
 
 
 def _decompress_lz4(data: memoryview, scratch: Scratch, limit: int) -> int:
@@ -253,12 +254,12 @@ def _decompress_lz4(data: memoryview, scratch: Scratch, limit: int) -> int:
                 scratch.used += size
                 return size
             except cramjam.DecompressionError:
-                pass  # a block that is stored, or damaged: as a frame
+                pass  # an uncompressed block, or damage: the library reads the frame
     return _decompress_into(cramjam.lz4.decompress_into, "lz4", data, scratch, limit)
 
 
-def _mend_lz4(data: Bytes | memoryview) -> Bytes | memoryview:
-    """The frame with its header checksum put right (magic 0 message sets, KAFKA-3160)."""
+def _correct_lz4(data: Bytes | memoryview) -> Bytes | memoryview:
+    """Correct the frame's header checksum (magic 0 message sets, KAFKA-3160)."""
     raw = bytearray(data)
     if len(raw) < 7 or raw[:4] != _LZ4_MAGIC:
         return data
@@ -276,7 +277,7 @@ def _compress_lz4(data: memoryview, level: int | None) -> Any:
             return b"".join((_LZ4_HEADER, len(block).to_bytes(4, "little"), block, _LZ4_END))
     level = 1 if level is None else level
     compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
-    compressor.compress(bytes(data))  # it takes nothing but bytes
+    compressor.compress(bytes(data))  # cramjam takes only bytes
     return compressor.finish()
 
 
@@ -309,7 +310,7 @@ _libzstd = _load_libzstd()
 
 
 class _LibzstdContext:
-    """A ``ZSTD_DCtx``, freed with its owner. Its address is None where there is no memory for one."""
+    """A ``ZSTD_DCtx``, freed with its owner. ``address`` is None when there was no memory for it."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._free = library.ZSTD_freeDCtx
@@ -321,7 +322,7 @@ class _LibzstdContext:
 
 
 class _Contexts(threading.local):
-    """One thread's: they must not be used by two."""
+    """The contexts of one thread: two threads must not use one."""
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor()
@@ -340,10 +341,10 @@ _contexts = _Contexts()
 def _decompress_zstd(data: memoryview, scratch: Scratch, limit: int) -> int:
     size_max = min(max(_TIMES_MAX * len(data), _ROOM_MIN), limit)
     try:
-        told = zstandard.frame_content_size(data)
-        if told <= size_max and (told >= 0 or _is_one_frame(data)):
+        declared = zstandard.frame_content_size(data)
+        if declared <= size_max and (declared >= 0 or _is_one_frame(data)):
             plain = _contexts.decompressor.decompress(data, max_output_size=size_max, allow_extra_data=False)
-            if plain:  # of a frame that says it is empty the library looks at nothing else
+            if plain:  # the library checks nothing of a frame whose size is 0
                 return scratch.append(plain)
     except zstandard.ZstdError:
         pass  # cramjam names the damage
@@ -351,7 +352,7 @@ def _decompress_zstd(data: memoryview, scratch: Scratch, limit: int) -> int:
 
 
 def _is_one_frame(data: memoryview) -> bool:
-    """Is nothing behind the first frame? Where a frame does not tell its size, the library does not look.
+    """Does the data end with its first frame? The library checks this only for frames that have their size.
 
     Block by block (RFC 8878, 3.1.1.2): three bytes with a flag for the last one, a type and a size. Raises
     ZstdError.
@@ -365,7 +366,7 @@ def _is_one_frame(data: memoryview) -> bool:
 
 
 def _compress_zstd(data: memoryview, level: int | None) -> bytes:
-    """One frame, which says how much is in it."""
+    """One frame, with its content size."""
     return _contexts.compressor(_ZSTD_LEVEL if level is None else level).compress(data)
 
 
@@ -382,14 +383,14 @@ def _decompress_spans(
     limit: int,
     sizes: Int64,
 ) -> tuple[int, int]:
-    """Spans of ``data`` from number ``first`` on go to ``out``, those of codec 0 as they are; fills ``sizes``
-    and returns (the first one that was not taken, the bytes in ``out``)."""
+    """Decompress spans of ``data`` from number ``first`` on into ``out`` and copy those of codec 0; fills
+    ``sizes`` and returns (the first span that was not taken, the bytes in ``out``)."""
     source, target, used = data.ctypes.data, out.ctypes.data, 0
     for i in range(first, len(starts)):
         room, size = len(out) - used, ends[i] - starts[i]
         if codecs[i] == ZSTD:
             size = call_of_five(function, context, target + used, min(room, limit), source + starts[i], size)
-            if size <= 0:  # its errors are negative as int64
+            if size <= 0:  # libzstd's error codes are negative as int64
                 return i, used
         elif codecs[i] == 0 and size <= room:
             out[used : used + size] = data[starts[i] : ends[i]]
@@ -410,11 +411,11 @@ def decompress_run(
     limit: int,
     sizes: Int64,
 ) -> int:
-    """Decompress spans of ``data`` behind what is in use, from number ``first`` up to one that is not taken;
-    returns that one's number.
+    """Decompress spans of ``data`` into ``scratch``, from number ``first`` up to a span that is not taken;
+    returns that span's number.
 
-    ``codecs`` (int64, one a span): those of 0 are copied. ``sizes`` is filled. Only frames that are sound,
-    hold 1 to ``limit`` bytes, and find room in ``scratch`` as it is are taken.
+    ``codecs`` (int64, one a span): spans of 0 are copied. Fills ``sizes``. A frame is taken when it is valid,
+    holds 1 to ``limit`` bytes, and fits into ``scratch`` without growing it.
     """
     libzstd = _contexts.libzstd
     if _libzstd is None or libzstd is None or libzstd.function is None or libzstd.address is None:
@@ -427,36 +428,31 @@ def decompress_run(
     return int(behind)
 
 
-# All codecs, by their numbers.
-
-_DECOMPRESS = {
-    GZIP: _decompress_gzip,
-    SNAPPY: _decompress_snappy,
-    LZ4: _decompress_lz4,
-    ZSTD: _decompress_zstd,
+_Compress = Callable[[memoryview, int | None], Any]
+_Decompress = Callable[[memoryview, Scratch, int], int]
+_FUNCTIONS: dict[int, tuple[_Compress, _Decompress]] = {
+    GZIP: (_compress_gzip, _decompress_gzip),
+    SNAPPY: (_compress_snappy, _decompress_snappy),
+    LZ4: (_compress_lz4, _decompress_lz4),
+    ZSTD: (_compress_zstd, _decompress_zstd),
 }
-_COMPRESS: dict[int, Callable[[memoryview, int | None], Any]] = {
-    GZIP: _compress_gzip,
-    SNAPPY: _compress_snappy,
-    LZ4: _compress_lz4,
-    ZSTD: _compress_zstd,
-}
+"""Each codec's functions, by its number: compress(data, level), decompress(data, scratch, limit)."""
 
 
 def decompress(
     codec: int, data: Bytes | memoryview, scratch: Scratch, limit: int = DEFAULT_LIMIT, magic: int = 2
 ) -> int:
-    """Decompress one batch's records (uint8) behind what is in use in ``scratch``; returns their size.
+    """Decompress one batch's records (uint8) after the bytes in use in ``scratch``; returns their size.
 
     ``codec`` is the number in the attributes of a batch or message of this ``magic``. Raises
-    DecompressionError for bytes that are no such stream and for output over ``limit`` bytes; the scratch is
-    as it was then.
+    DecompressionError for bytes that are no such stream and for output over ``limit`` bytes; ``scratch.used``
+    is unchanged then.
     """
-    if codec not in _DECOMPRESS:
+    if codec not in _FUNCTIONS:
         raise DecompressionError(f"no codec has the number {codec}")
     if magic == 0 and codec == LZ4:
-        data = _mend_lz4(data)
-    return _DECOMPRESS[codec](data if isinstance(data, memoryview) else data.data, scratch, limit)
+        data = _correct_lz4(data)
+    return _FUNCTIONS[codec][1](data if isinstance(data, memoryview) else data.data, scratch, limit)
 
 
 def compress(codec: int, data: Bytes | memoryview, level: int | None = None) -> Any:
@@ -464,33 +460,33 @@ def compress(codec: int, data: Bytes | memoryview, level: int | None = None) -> 
 
     ``codec`` is the number in the batch's attributes; ``level`` the codec's own, snappy has none.
     """
-    if codec not in _COMPRESS:
+    if codec not in _FUNCTIONS:
         raise ValueError(f"no codec has the number {codec}")
-    return _COMPRESS[codec](data if isinstance(data, memoryview) else data.data, level)
+    return _FUNCTIONS[codec][0](data if isinstance(data, memoryview) else data.data, level)
 
 
 def compress_all(codec: int, parts: Sequence[memoryview]) -> Sequence[Any]:
     """``compress`` for each of many batches' records, at the codec's own level."""
-    if codec != ZSTD or not parts or not all(parts):  # the call for all takes no empty ones
+    if codec != ZSTD or not parts or not all(parts):  # zstandard refuses empty parts
         return [compress(codec, part) for part in parts]
-    frames = _contexts.compressor(_ZSTD_LEVEL).multi_compress_to_buffer(list(parts))  # holds no thread up
+    frames = _contexts.compressor(_ZSTD_LEVEL).multi_compress_to_buffer(list(parts))  # without the GIL
     return [frames[number] for number in range(len(frames))]
 
 
-# What compressed bytes say of their size once they are plain, before anything is decompressed.
+# The size that compressed bytes declare for their contents, read before anything is decompressed:
 #
-#     zstd    each frame's content size where it tells it, else block by block: raw and repeated ones tell
-#             theirs, a compressed one holds 128 KiB at most                    (RFC 8878, 3.1.1)
-#     lz4     each frame's content size where it tells it, else what a block may hold, or 255 times its bytes
-#     snappy  the number in front of each block
+#     zstd    each frame's content size where it has one, else block by block: raw and repeated blocks have
+#             their size, a compressed one holds 128 KiB at most                (RFC 8878, 3.1.1)
+#     lz4     each frame's content size where it has one, else what a block may hold, or 255 times its bytes
+#     snappy  the number before each block
 #     gzip    the last four bytes, where nothing looks like a second member; 1032 times the bytes otherwise
 #
-# So a size is either *exact*, which the codecs check when they decompress, or a bound that no sound stream
-# passes. A number that its stream cannot come to (deflate grows by 1032 at most, an lz4 block by 255, a zstd
-# block to 128 KiB) counts as what it can: nobody allocates by what a few forged bytes promise.
+# A declared size is either *exact*, which the codecs verify when they decompress, or an upper bound for every
+# valid stream. A size that the stream cannot reach (deflate grows by 1032 at most, an lz4 block by 255, a
+# zstd block to 128 KiB) is replaced by the one that it can, so a few forged bytes cannot make us allocate.
 
-UNTOLD = -1
-"""Nothing can be said: not a stream of the codec, or cut."""
+UNDECLARED = -1
+"""No size: the bytes are not a stream of the codec, or truncated."""
 _ZSTD_MAGIC_NUMBER, _LZ4_MAGIC_NUMBER, _SKIPPABLE = 0xFD2FB528, 0x184D2204, 0x184D2A50
 _XERIAL_MAGIC_NUMBER = int.from_bytes(_XERIAL_MAGIC[:7], "little")
 _ZSTD_BLOCK_MAX, _LZ4_RATIO, _DEFLATE_RATIO = 1 << 17, 255, 1032
@@ -507,17 +503,18 @@ def _little(data: Bytes, position: int, size: int) -> int:
 
 @kernel
 def _zstd_frame(data: Bytes, position: int, end: int) -> tuple[int, int, bool]:
-    """One frame from its magic number on: (its end, -1 where it is none, most bytes in it, is that exact)."""
+    """Read one frame from its magic number on: (its end or -1, most bytes in it, is that exact)."""
     if end - position < 6:
         return -1, 0, False
     descriptor = int(data[position + 4])
-    single, told = (descriptor >> 5) & 1, descriptor >> 6
-    at = position + 5 + (1 - single) + (1 << (descriptor & 3) >> 1)
-    told_bytes = single if told == 0 else 1 << told
-    if end - at < told_bytes:
+    single, size_flag = (descriptor >> 5) & 1, descriptor >> 6
+    at = position + 5 + (1 - single) + (1 << (descriptor & 3) >> 1)  # window descriptor, dictionary id
+    size_bytes = single if size_flag == 0 else 1 << size_flag
+    if end - at < size_bytes:
         return -1, 0, False
-    content = _little(data, at, told_bytes) + (256 if told == 1 else 0)
-    exact, at, most, last = told_bytes > 0, at + told_bytes, 0, False
+    content = _little(data, at, size_bytes) + (256 if size_flag == 1 else 0)
+    exact, at, most, last = size_bytes > 0, at + size_bytes, 0, False
+    # Every block's header is followed, also where the frame has its size: the next frame begins after them.
     while not last:
         if end - at < 3:
             return -1, 0, False
@@ -549,6 +546,7 @@ def _lz4_frame(data: Bytes, position: int, end: int) -> tuple[int, int, bool]:
         at += 4
         if size == 0:
             break
+        # The highest bit marks an uncompressed block.
         plain, size = size >> 31 != 0, size & 0x7FFFFFFF
         most += min(block_max, size if plain else _LZ4_RATIO * size)
         at += size + (4 if flags & 16 else 0)
@@ -560,52 +558,52 @@ def _lz4_frame(data: Bytes, position: int, end: int) -> tuple[int, int, bool]:
 
 @kernel
 def _frames(data: Bytes, start: int, end: int, is_zstd: bool) -> tuple[int, bool]:
-    """One frame behind the other, with others to be skipped: (most bytes, is that exact)."""
+    """Read frames, and skippable ones between them: (most bytes, is that exact)."""
     at, most, exact = start, 0, True
     while at < end:
         if end - at < 8:
-            return UNTOLD, False
+            return UNDECLARED, False
         magic = _little(data, at, 4)
         if magic & 0xFFFFFFF0 == _SKIPPABLE:
             at += 8 + _little(data, at + 4, 4)
             continue
         if magic != (_ZSTD_MAGIC_NUMBER if is_zstd else _LZ4_MAGIC_NUMBER):
-            return UNTOLD, False
-        at, size, told = _zstd_frame(data, at, end) if is_zstd else _lz4_frame(data, at, end)
+            return UNDECLARED, False
+        at, size, is_exact = _zstd_frame(data, at, end) if is_zstd else _lz4_frame(data, at, end)
         if at < 0:
-            return UNTOLD, False
+            return UNDECLARED, False
         most += size
-        exact = exact and told
+        exact = exact and is_exact
     return most, exact
 
 
 @kernel
 def _snappy_block(data: Bytes, start: int, end: int) -> int:
-    """The number in front of a raw block."""
+    """The size before a raw block (a varint, as in protobuf)."""
     size = 0
     for i in range(min(end - start, 5)):
         size |= (int(data[start + i]) & 0x7F) << (7 * i)
         if data[start + i] < 0x80:
             return min(size, _SNAPPY_RATIO * (end - start))
-    return UNTOLD
+    return UNDECLARED
 
 
 @kernel
 def _snappy(data: Bytes, start: int, end: int) -> int:
-    """All blocks of a xerial frame, or the one that is raw."""
+    """The sum of a xerial frame's blocks, or the size of one raw block."""
     if end - start < 16 or _little(data, start, 7) != _XERIAL_MAGIC_NUMBER or data[start + 7] != 0:
         return _snappy_block(data, start, end)
     at, most = start + 16, 0
     while at < end:
         if end - at < 4:
-            return UNTOLD
+            return UNDECLARED
         size = read_int32(data, at)
         at += 4
         if size < 0 or size > end - at:
-            return UNTOLD
+            return UNDECLARED
         plain = _snappy_block(data, at, at + size)
         if plain < 0:
-            return UNTOLD
+            return UNDECLARED
         most += plain
         at += size
     return most
@@ -613,9 +611,11 @@ def _snappy(data: Bytes, start: int, end: int) -> int:
 
 @kernel
 def _gzip(data: Bytes, start: int, end: int) -> tuple[int, bool]:
-    """What the trailer says, unless there may be a second member behind the first."""
+    """The trailer's size, unless there may be a second member: (most bytes, is that exact)."""
     if end - start < 18:
-        return UNTOLD, False
+        return UNDECLARED, False
+    # A member's header and trailer take 18 bytes; after them, a gzip header (1F 8B 08) may begin another
+    # member.
     for i in range(start + 18, end - 2):
         if data[i] == 0x1F and data[i + 1] == 0x8B and data[i + 2] == 8:
             return _DEFLATE_RATIO * (end - start), False
@@ -623,7 +623,7 @@ def _gzip(data: Bytes, start: int, end: int) -> tuple[int, bool]:
 
 
 @kernel
-def _told(data: Bytes, starts: Int64, ends: Int64, codecs: Int64, sizes: Int64, exact: Flags) -> None:
+def _declared(data: Bytes, starts: Int64, ends: Int64, codecs: Int64, sizes: Int64, exact: Flags) -> None:
     for i in range(len(starts)):
         start, end, codec = starts[i], ends[i], codecs[i]
         exact[i], sizes[i] = True, max(end - start, 0)
@@ -637,15 +637,16 @@ def _told(data: Bytes, starts: Int64, ends: Int64, codecs: Int64, sizes: Int64, 
         elif codec in (LZ4, ZSTD):
             sizes[i], exact[i] = _frames(data, start, end, codec == ZSTD)
         elif codec != 0:
-            sizes[i], exact[i] = UNTOLD, False
+            sizes[i], exact[i] = UNDECLARED, False
 
 
-def told_sizes(data: Bytes, starts: Int64, ends: Int64, codecs: Int64) -> tuple[Int64, Flags]:
-    """(bytes that the spans ``data[starts[i]:ends[i]]`` hold at most once they are plain, is that exact).
+def declared_sizes(data: Bytes, starts: Int64, ends: Int64, codecs: Int64) -> tuple[Int64, Flags]:
+    """Most bytes that the spans ``data[starts[i]:ends[i]]`` decompress to: (int64, is that exact), one a
+    span.
 
-    ``codecs``: int64, one a span, 0 for plain ones. ``UNTOLD`` where there is nothing to go by. Raises
-    nothing: what is damaged is refused by who decompresses it.
+    ``codecs``: int64, one a span, 0 for plain ones. ``UNDECLARED`` where the span has no readable size.
+    Raises nothing: decompression refuses what is damaged.
     """
     sizes, exact = np.empty(len(starts), np.int64), np.empty(len(starts), np.bool_)
-    _told(data, starts, ends, codecs, sizes, exact)
+    _declared(data, starts, ends, codecs, sizes, exact)
     return sizes, exact

@@ -1,7 +1,7 @@
-"""Record columns: what decoding makes of batches, arrays with one row a record.
+"""Record columns, arrays with one row a record, and the kernels that read one record's fields.
 
 The bytes of keys, values and headers stay where they are: columns hold spans into ``data``, which is the
-window itself when nothing in it is compressed, else the decompressed records one batch after another.
+window itself when none of its batches is compressed, else the decompressed records one batch after another.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class KeyColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordColumns(KeyColumns):
-    """One row a record, in log order: everything there is in it.
+    """One row a record, in log order, with all of its fields.
 
     ``timestamp`` (ms): int64. More spans, as the key's: ``start``, ``size`` of the record itself with its
     size field, and ``value_*``. ``headers_start`` is the position of the first header behind its count,
@@ -113,7 +113,7 @@ class ColumnArrays(NamedTuple):
 
 
 KEY_COLUMNS = ColumnArrays._fields[:4]
-"""The columns that both kinds have."""
+"""The columns of ``KeyColumns``."""
 
 
 def empty_columns(data: Bytes, rows: int) -> RecordColumns:
@@ -127,12 +127,12 @@ def empty_arrays(names: tuple[str, ...], rows: int) -> dict[str, Any]:
 
 
 def select(columns: Columns, rows: slice | Int64 | Flags) -> Columns:
-    """Some of the rows of columns of any kind, over the same data; a slice copies nothing."""
+    """Select rows of columns of any kind, over the same data; a slice copies nothing."""
     names = (field.name for field in fields(columns) if field.name != "data")
     return replace(columns, **{name: getattr(columns, name)[rows] for name in names})
 
 
-# One record's fields, by address: what decoders, checks and whoever else walks through records share.
+# One record's fields, by address: decoding, validation and compaction all read records by these kernels.
 #
 # A record of magic 2, varints zigzag-encoded::
 #
@@ -140,8 +140,8 @@ def select(columns: Columns, rows: slice | Int64 | Flags) -> Columns:
 #     | key size varint, key | value size varint, value | header count varint
 #     | per header: key size varint, key, value size varint, value          (size -1: null)
 #
-# The functions become part of the kernels that call them. They check every size, and say what is wrong by its
-# place in ``DECODE_REASON``.
+# The functions are compiled into their callers. They check every size; the reason that they return is an
+# index into ``DECODE_REASON``, 0 for none.
 
 DECODE_REASON = (
     "",

@@ -1,12 +1,12 @@
-"""Control batches: how a log says that a transaction ended (``EndTransactionMarker``, KIP-98).
+"""Control batches, which end a transaction in a log (``EndTransactionMarker``, KIP-98).
 
 A marker is a batch of one record with the control and the transactional bit set and no sequence::
 
     key    version 2 (0) | type 2 (0: abort, 1: commit)
     value  version 2 (0) | coordinator epoch 4
 
-Key and value are big-endian. A later version may only add fields behind these. Other types (a KRaft leader
-change, a snapshot's header and footer) come without a producer id and end no transaction.
+Key and value are big-endian. A later version may only append fields to these. Other types (a KRaft leader
+change, a snapshot's header and footer) have no producer id and end no transaction.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class EndTransactionMarker:
 
 
 def read_marker(key: bytes | None, value: bytes | None) -> EndTransactionMarker | None:
-    """What a control record says; None for one that is not about a transaction.
+    """Parse a control record; None for one that does not end a transaction.
 
     Raises ValueError for a key, or a marker's value, that is too short or has a negative version.
     """
@@ -62,7 +62,8 @@ def marker_of(
     """The marker that the control batch ``batches[row]`` of ``data`` holds.
 
     None for other control records, and for a batch that cleaning has emptied. ``path`` and ``origin`` (the
-    file position of ``data[0]``) are for messages. Raises CorruptRecordError for one that makes no sense.
+    file position of ``data[0]``) are for errors. Raises CorruptRecordError for a marker that cannot be
+    parsed.
     """
     one = batches[row : row + 1]
     if not one["count"].item():
@@ -81,7 +82,7 @@ def marker_of(
 
 @kernel
 def _first_record(data: Bytes, position: int, size: int) -> tuple[int, int, int, int]:
-    """Start and size of the first record's key and value in a plain batch; null where they make no sense."""
+    """Start and size of the first record's key and value in a plain batch; null where it cannot be parsed."""
     base = data.ctypes.data
     at, end, _, _, reason = record_head(base + position + BATCH_OVERHEAD, base + position + size)
     if reason == 0:
@@ -94,7 +95,7 @@ def _first_record(data: Bytes, position: int, size: int) -> tuple[int, int, int,
 def end_transaction_marker(
     *, commit: bool, producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp_ms: int
 ) -> Bytes:
-    """The control batch that ends a producer's transaction, its base offset 0: uint8, checksum included."""
+    """Build the control batch that ends a producer's transaction, with base offset 0: uint8."""
     return build_batch(
         BatchShape(producer_id=producer_id, producer_epoch=producer_epoch, transactional=True, control=True),
         offset=np.zeros(1, np.int64),

@@ -1,16 +1,16 @@
-"""Message sets to record batches: what is cleaned of magic 0 and 1 becomes magic 2.
+"""Converts message sets (magic 0 and 1) into record batches (magic 2) when they are rewritten.
 
-Kafka 4 writes nothing but record batches; whatever it rebuilds of a message set becomes one::
+Kafka 4 writes only record batches: a message set entry that it rebuilds becomes one::
 
     entry of magic 0 or 1, plain or compressed ──►  one batch with the entry's records
-        base and last offset    of the first and the last record that stays
+        base and last offset    of the first and the last retained record
         codec, timestamp type   the entry's (magic 0: create time)
         base timestamp          the first record's, or the delete horizon with its attribute bit
-        largest timestamp       of those that stay; magic 0 has -1 everywhere
+        largest timestamp       of the retained records; magic 0 has -1 everywhere
         leader epoch, producer id and epoch, base sequence     -1
 
-The cleaner hands in which records stay and which horizons to stamp. A converted record is hardly ever larger
-than the message that it was, so room is known beforehand.
+The cleaner passes which records it retains and which delete horizons to set. A converted record outgrows its
+message by ``RECORD_GROWTH`` bytes at most, so the output is allocated once.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Converted:
 
 
 class _Batches(NamedTuple):
-    """Where each entry's batch begins in the output, its size (0: nothing of it stays), and what it says:
-    int64, a row an entry."""
+    """Where each entry's batch begins in the output, its size (0: none of it is retained), its last offset
+    and its largest timestamp: int64, a row an entry."""
 
     start: Int64
     size: Int64
@@ -83,9 +83,7 @@ def _convert(
     made: _Batches,
 ) -> int:
     """Write each entry's records, ``columns[bounds[i]:bounds[i + 1]]``, as one batch, plain and without
-    checksum; returns the row that cannot be, or -1.
-
-    ``made`` is filled.
+    checksum, and fill ``made``; returns -1, or the row whose offsets do not fit into a batch.
     """
     offset, timestamp, position = columns.offset, columns.timestamp, 0
     keys = Spans(data, columns.key_start, columns.key_size)
@@ -96,6 +94,7 @@ def _convert(
         made.start[i], made.size[i] = position, 0
         if first == behind and not keep_empty[i]:
             continue
+        # A batch without records keeps the entry's offset.
         base, last, largest = entries[i].base_offset, entries[i].last_offset, entries[i].max_timestamp
         base_time, bits = -1, attributes[i] & ~CODEC_MASK
         if first < behind:
@@ -109,6 +108,7 @@ def _convert(
             end = encode_record(row, delta, time, keys, values, headers, out, end)
             largest = max(largest, timestamp[row])
         write_header(out, position, end - position, entries[i], bits, base_time, largest, behind - first)
+        # ``write_header`` took the entry's offsets; a wrapper's are both its last message's.
         write_int(out, position, base, 8)
         write_int(out, position + LAST_OFFSET_DELTA_POSITION, last - base, 4)
         made.last_offset[i], made.max_timestamp[i], made.size[i] = last, largest, end - position

@@ -1,9 +1,9 @@
-"""From batches of any age to record columns: the entry point for everybody who reads records.
+"""Decodes batches of any magic into record columns: the entry point of every reader of records.
 
-A log that lived through an upgrade holds message sets (magic 0 and 1) first and record batches (magic 2)
-behind them. Record batches are decoded here (Kafka's ``DefaultRecord``, ``DefaultRecordBatch``) by one
-kernel: all records with all columns, with their keys or times alone, or chosen records. ``legacy`` decodes
-message sets, and the two are put together where a window holds both.
+A log that was upgraded holds message sets (magic 0 and 1) first and record batches (magic 2) after them. One
+kernel here decodes record batches (Kafka's ``DefaultRecord``, ``DefaultRecordBatch``): all records with all
+columns, with their keys or times only, or chosen records. ``legacy`` has the kernel for message sets. A
+window that holds both is decoded stretch by stretch into the same columns.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from siltstone.base.records.varint import next_varint
 _DISORDER, _LEFT_OVER = 5, 6
 """Reasons, by their places in ``DECODE_REASON``."""
 _PASSED = len(DECODE_REASON)
-"""The kernel's reason where a chosen offset was passed that no record has."""
+"""The kernel's reason when no record has a chosen offset."""
 _NOT_THERE = "a chosen offset is not among the records"
 _NONE_LEFT = (1 << 63) - 1
-"""Behind every offset: what follows the last chosen one."""
+"""Larger than every offset: the next chosen offset after the last one."""
 
 
 class ChosenOffsets(NamedTuple):
-    """Records that are wanted: their offsets less ``base`` (uint32, ascending), ``met`` of which came before.
+    """Records to decode: their offsets less ``base`` (uint32, ascending), of which ``met`` came before.
 
-    ``all_from`` (int64, one a decoded batch): of its records all are wanted from this offset on.
+    ``all_from`` (int64, one a decoded batch): all of its records from this offset on are decoded.
     """
 
     offsets: npt.NDArray[np.uint32]
@@ -59,8 +59,8 @@ class ChosenOffsets(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenRecords:
-    """What was found of chosen offsets: the wanted records, how many of the offsets were ``met`` by now, how
-    many records were ``left_out``, and how many of those have no key."""
+    """The chosen records, how many of the chosen offsets were ``met`` so far, how many records were
+    ``left_out``, and how many of those have no key."""
 
     columns: RecordColumns
     met: int
@@ -69,9 +69,9 @@ class ChosenRecords:
 
 
 class DecodeOptions(TypedDict, total=False):
-    """What every decoder takes. ``limit`` bounds what one batch may decompress to, in bytes, and how many
+    """Options of every decoder. ``limit`` bounds what one batch may decompress to, in bytes, and how many
     records it may have (``inflate.records_max``). ``path`` and ``origin`` (the file position of the window's
-    first byte) are for messages."""
+    first byte) are for errors."""
 
     limit: int
     path: str
@@ -135,6 +135,7 @@ def _decode_batches(
             if here <= previous or here > last_offset:
                 return i, _DISORDER, 0, 0, 0, 0
             previous = here
+            # Chosen offsets and records both ascend, so one pass merges them.
             if chosen is not None and here < all_from[np.uint64(i)]:
                 if here > following:
                     return i, _PASSED, 0, 0, 0, 0
@@ -146,7 +147,7 @@ def _decode_batches(
                     continue
                 met += 1
                 following = base + wanted[np.uint64(met)] if met < len(wanted) else _NONE_LEFT
-            row = np.uint64(count)
+            row = np.uint64(count)  # an unsigned index: numba adds no code for negative ones
             if keys is not None:
                 key, key_bytes, value, value_bytes, first_header, headers, reason = record_fields(at, end)
                 if reason > 0:
@@ -171,11 +172,9 @@ def decode_records(
 ) -> RecordColumns:
     """Decode every record of ``batches`` (rows of a scan over ``window``, any magic) in log order.
 
-    How many batches are taken at a time bounds the memory: ``pieces`` says. ``scratch`` takes decompressed
-    bytes and may be used again once the columns are done with. ``limit`` bounds what one batch may
-    decompress to, in bytes, and how many records it may have (``inflate.records_max``). ``path`` and
-    ``origin`` (the file position of ``window[0]``) are for messages. Control batches are decoded like
-    others. Raises CorruptRecordError with the position of a batch that makes no sense.
+    Memory is bounded by how many batches are decoded at a time (``inflate.pieces``). ``scratch`` takes
+    decompressed bytes and may be used again when the columns are no longer needed. Control batches are
+    decoded like others. Raises CorruptRecordError with the position of a batch that cannot be decoded.
     """
     source = _Source.of(window, batches, None, scratch, **options)
     columns = empty_columns(source.plain.data, source.records)
@@ -197,7 +196,7 @@ def decode_records(
 def decode_record_keys(
     window: Bytes, batches: Directory, scratch: Scratch | None = None, **options: Unpack[DecodeOptions]
 ) -> KeyColumns:
-    """``decode_records``, with all its checks, for somebody who wants no more than keys and offsets."""
+    """``decode_records`` with all its checks, but only the columns for keys and offsets."""
     if not (batches["magic"] == 2).all():
         return decode_records(window, batches, scratch, **options)
     source = _Source.of(window, batches, None, scratch, **options)
@@ -209,7 +208,7 @@ def decode_record_keys(
 def decode_record_times(
     window: Bytes, batches: Directory, scratch: Scratch | None = None, **options: Unpack[DecodeOptions]
 ) -> TimeColumns:
-    """Offsets and timestamps; of v2 records nothing else is looked at. Raises CorruptRecordError."""
+    """Decode offsets and timestamps; of v2 records nothing else is read. Raises CorruptRecordError."""
     if not (batches["magic"] == 2).all():
         columns = decode_records(window, batches, scratch, **options)
         return TimeColumns(batch=columns.batch, offset=columns.offset, timestamp=columns.timestamp)
@@ -229,9 +228,9 @@ def decode_chosen_records(
 ) -> ChosenRecords:
     """Decode the chosen records of the batches ``rows`` (of ``batches``, ascending; all of magic 2, or none).
 
-    Of a v2 record that is not wanted only what tells its offset is read, and whether it has a key; message
-    sets are decoded whole first. The other arguments are ``decode_records``'s. Raises CorruptRecordError, and
-    CheckFailedError where a chosen offset is passed that no record has.
+    Of a v2 record that is not chosen only the fields up to the key's size are read; message sets are decoded
+    whole first. The other arguments are ``decode_records``'s. Raises CorruptRecordError, and CheckFailedError
+    when no record has a chosen offset.
     """
     if len(rows) and batches["magic"][rows[0]] != 2:
         all_columns = decode_records(window, batches[rows], scratch, **options)
@@ -246,7 +245,7 @@ def decode_chosen_records(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """Some batches with their records in plain form, ready for the kernels; ``counts`` says how many."""
+    """Decompressed batches, ready for the kernels, and their record ``counts``."""
 
     plain: _PlainBatches
     counts: Int64
@@ -290,14 +289,14 @@ class _Source:
         return replace(self, plain=plain, counts=self.counts[start:end])
 
     def decode_messages(self, columns: RecordColumns) -> None:
-        """Fill the columns with message sets' records."""
+        """Fill the columns with the records of message sets."""
         data, starts, _, rows, batches = self.plain
         bad, reason = decode_messages(data, starts, self.counts, rows, batches, columns.arrays)
         if reason:
             raise corrupt(batches, rows[bad], LEGACY_REASON[reason], self.path, self.origin)
 
     def most_chosen(self, chosen: ChosenOffsets) -> int:
-        """How many of the records can be wanted at most."""
+        """The most records that can be chosen."""
         by_offset = self.plain.batches["last_offset"][self.plain.rows] < chosen.all_from
         among = int(self.counts[by_offset].sum())
         return min(among, len(chosen.offsets) - chosen.met) + int(self.counts[~by_offset].sum())
@@ -305,7 +304,8 @@ class _Source:
     def decode(
         self, columns: KeyColumns | TimeColumns, chosen: ChosenOffsets | None = None
     ) -> tuple[int, int, int, int]:
-        """Fill the columns; how many rows of them, and of chosen offsets: met, left out, of these keyless."""
+        """Fill the columns with v2 records; returns how many rows, and of chosen offsets: met, left out, and
+        of these keyless."""
         keys = _KeySpans(columns.key_start, columns.key_size) if isinstance(columns, KeyColumns) else None
         others = columns.arrays if isinstance(columns, RecordColumns) else None
         timestamp = columns.timestamp if isinstance(columns, RecordColumns | TimeColumns) else None
@@ -332,9 +332,9 @@ def _chosen_of(columns: RecordColumns, rows: Int64, chosen: ChosenOffsets, path:
     wanted = always | np.isin(relative, mine)
     if np.count_nonzero(wanted & ~always) != len(mine):
         raise CheckFailedError(f"{path}: {_NOT_THERE}")
-    found = select(columns, wanted)
+    chosen_columns = select(columns, wanted)
     return ChosenRecords(
-        columns=replace(found, batch=rows[found.batch].astype(np.int32)),
+        columns=replace(chosen_columns, batch=rows[chosen_columns.batch].astype(np.int32)),
         met=met,
         left_out=int(np.count_nonzero(~wanted)),
         keyless=int(np.count_nonzero(~wanted & (columns.key_size < 0))),

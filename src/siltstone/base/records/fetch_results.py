@@ -1,13 +1,13 @@
-"""Fetch results as Kafka's design chapter draws them: bytes of the log behind a length and an error code.
+"""Fetch results as in Kafka's design documentation: a length and an error code before bytes of the log.
 
 ``MessageSetSend`` and ``MultiMessageSetSend``, the answers to one fetch and to several at once::
 
     0  total length 4 | error code 2 | message 1 … message n
     0  total length 4 | error code 2 | MessageSetSend 1 … MessageSetSend n
 
-Big-endian; a total length counts what follows it, so it is at least 2. The messages are a chunk of the log
-as it lies there, entries of any magic, and are never copied: encoding gives the parts to write one after
-another, decoding gives slices of the frame. A chunk may end within a message, since a reader asks for a
+Big-endian; a total length counts what follows it, so it is at least 2. The messages are a chunk of the log as
+it is stored, entries of any magic, and are never copied: encoding returns the parts to write one after
+another, decoding returns slices of the frame. A chunk may end within a message, since a reader asks for a
 number of bytes:
 
     size = frame_size(head, limit)            # from the first 4 bytes, before anything is allocated
@@ -33,7 +33,7 @@ LENGTH_SIZE = 4
 LENGTH_MIN = HEADER.size - LENGTH_SIZE
 LENGTH_MAX = (1 << 31) - 1
 RESULTS_MAX = 1 << 16
-"""Results in one frame, where nothing else is said: each may be 6 bytes on the wire and an object here."""
+"""Most results in one frame by default: one may be 6 bytes on the wire, but is an object here."""
 _NAME = "fetch result"
 
 
@@ -46,7 +46,7 @@ class MessageSetSend:
 
     @classmethod
     def empty(cls, error_code: int = 0) -> MessageSetSend:
-        """An answer without messages: nothing is there yet, or ``error_code`` says why there is none."""
+        """An answer without messages: the log has none yet, or ``error_code`` says why."""
         return cls(error_code=error_code, messages=np.empty(0, np.uint8))
 
     @property
@@ -57,8 +57,9 @@ class MessageSetSend:
     def scan(self) -> Scan:
         """The whole messages of the chunk, and how it ends: CLEAN between two, TRUNCATED within one.
 
-        ``needed`` is the cut message's whole size where the chunk tells it, else 0. Checksums are not
-        looked at. Raises CorruptRecordError where no message can be, positions counted in ``messages``.
+        ``needed`` is the truncated message's whole size where the chunk has its size field, else 0. Checksums
+        are not verified. Raises CorruptRecordError for bytes that are no message; its position is in
+        ``messages``.
         """
         scan = scan_batches(self.messages)
         if scan.outcome not in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):

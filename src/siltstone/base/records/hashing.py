@@ -17,7 +17,8 @@ from siltstone.base.records.varint import byte_of_word, load_word
 LANES = 64
 """Keys that are hashed side by side."""
 _LONGEST = 128
-"""Bytes of a key from which on lanes would do more rounds for short keys than they save."""
+"""Longest key in bytes that goes through the lanes: the short keys beside a longer one would wait too
+long."""
 _V0, _V1 = np.uint64(0x736F6D6570736575), np.uint64(0x646F72616E646F6D) ^ np.uint64(0xEE)
 _V2, _V3 = np.uint64(0x6C7967656E657261), np.uint64(0x7465646279746573)
 
@@ -107,6 +108,7 @@ def _absorb(state: Words, words: Words, active: npt.NDArray[np.bool_]) -> None:
         word = words[j]
         v0, v1, v2, v3 = _round(state[j], state[LANES + j], state[2 * LANES + j], state[3 * LANES + j] ^ word)
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        # Lanes whose key has ended compute the rounds as well, and drop them: a branch would end the vectors.
         if active[j]:
             state[j] = v0 ^ word
             state[LANES + j] = v1
@@ -116,6 +118,7 @@ def _absorb(state: Words, words: Words, active: npt.NDArray[np.bool_]) -> None:
 
 @kernel
 def _finish_lanes(state: Words, low: Words, high: Words) -> None:
+    """SipHash's finalization for every lane: ``low`` and ``high`` are the two halves of the hashes."""
     for j in range(LANES):
         v0, v1, v2, v3 = state[j], state[LANES + j], state[2 * LANES + j], state[3 * LANES + j]
         v2 ^= np.uint64(0xEE)
@@ -130,7 +133,7 @@ def _finish_lanes(state: Words, low: Words, high: Words) -> None:
 def siphash128_each(
     data: Bytes, starts: Int32, sizes: Int32, k0: np.uint64, k1: np.uint64, low: Words, high: Words
 ) -> None:
-    """``siphash128`` of many spans of ``data``: fills ``low`` and ``high``, one each."""
+    """``siphash128`` of many spans of ``data``: fills ``low`` and ``high`` (uint64, one a span)."""
     state, words, active = (
         np.empty(4 * LANES, np.uint64),
         np.empty(LANES, np.uint64),
@@ -141,6 +144,7 @@ def siphash128_each(
         behind = first + LANES
         longest = sizes[first:behind].max()
         if longest > _LONGEST:
+            # One long key would keep all lanes busy: these go one by one.
             for i in range(first, behind):
                 low[i], high[i] = siphash128(data, starts[i], sizes[i], k0, k1)
             continue
@@ -148,6 +152,7 @@ def siphash128_each(
         state[LANES : 2 * LANES] = k1 ^ _V1
         state[2 * LANES : 3 * LANES] = k0 ^ _V2
         state[3 * LANES :] = k1 ^ _V3
+        # One word more than the longest key has whole ones: the last word holds the key's size.
         for at in range(0, longest + 1, 8):
             _words_of_lanes(data, starts[first:behind], sizes[first:behind], at, words, active)
             _absorb(state, words, active)

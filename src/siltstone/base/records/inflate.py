@@ -1,7 +1,7 @@
-"""Batches' records in plain form, one behind the other: what decoders walk through, and how much at a time.
+"""Decompresses batches, one after another into one buffer, and bounds how many are decompressed at a time.
 
 Stored bytes say little: 84 KB of zstd may be 2.4 GB of zeros. So a window's batches are cut into slices by
-what they say of themselves (``codecs.told_sizes``) and by their records' columns, and each slice is
+what they say of themselves (``codecs.declared_sizes``) and by their records' columns, and each slice is
 inflated::
 
     window ─ plain_sizes ─► bytes of each batch's records ─ pieces ─► slices of about ``PIECE_BYTES``
@@ -28,9 +28,9 @@ from siltstone.base.records.codecs import (
     DecompressedTooLargeError,
     DecompressionError,
     Scratch,
+    declared_sizes,
     decompress,
     decompress_run,
-    told_sizes,
 )
 from siltstone.base.records.layout import ENTRY_MIN, Bytes, Directory, Int64, codec_of
 from siltstone.base.records.legacy import LEGACY_REASON, record_spans
@@ -39,14 +39,15 @@ PIECE_BYTES = 8 << 20
 RECORD_BYTES = 64
 """What a record takes in memory beside its own bytes: its row in the columns, and a hash."""
 _ROOM_FOR_BOUNDS = 16 << 20
-"""Room that is made for batches that do not tell their size exactly; it grows where that is too little."""
+"""Most bytes that are allocated for batches without an exact size; the buffer grows where that is too
+little."""
 
 
 def plain_sizes(window: Bytes, batches: Directory) -> Int64:
-    """Bytes that each batch's records take at most once they are plain: int64; any magic.
+    """Most bytes that each batch's records take after decompression: int64; any magic.
 
-    Exact where the batch tells it. Where nothing is told, as for damage, so many that nothing else is decoded
-    with it. Raises nothing.
+    Exact where the batch declares its size. A batch that does not, such as a damaged one, counts with the
+    largest size that is allowed, so it gets a slice of its own. Raises nothing.
     """
     sizes = batches["size"].astype(np.int64)
     rows = np.flatnonzero((codec_of(batches) > 0) & (batches["count"] != 0))
@@ -55,13 +56,13 @@ def plain_sizes(window: Bytes, batches: Directory) -> Int64:
     packed = batches[rows] if len(rows) < len(batches) else batches
     spans = np.empty((3, len(rows)), np.int64)
     record_spans(window, packed, *spans)
-    told, _ = told_sizes(window, *spans)
-    sizes[rows] = np.where(told < 0, DEFAULT_LIMIT, told)
+    declared, _ = declared_sizes(window, *spans)
+    sizes[rows] = np.where(declared < 0, DEFAULT_LIMIT, declared)
     return sizes
 
 
 def pieces(window: Bytes, batches: Directory, budget: int = PIECE_BYTES) -> Iterator[slice]:
-    """Slices of a directory whose records take about ``budget`` bytes of memory at most a slice.
+    """Cut a directory into slices whose records take about ``budget`` bytes of memory at most.
 
     Message sets (v0, v1) and v2 batches are never in the same one. ``batches`` are rows of a scan over
     ``window``.
@@ -88,7 +89,7 @@ def inflate(
     path: str = "",
     origin: int = 0,
 ) -> tuple[Bytes, Int64, Int64]:
-    """The records of ``batches`` in plain form: (data, starts, ends), int64, one a batch.
+    """Decompress the records of ``batches``: (data, starts, ends), int64, one a batch.
 
     ``data`` is ``window`` itself when no batch with records is compressed, else ``scratch``'s bytes. The
     records of a message set entry are messages: those inside of it where it is compressed, else itself.
@@ -107,6 +108,7 @@ def inflate(
     for row, (start, end, codec, magic) in enumerate(zip(*map(np.ndarray.tolist, columns), strict=True)):
         if row < done:
             continue
+        # One call of the kernel takes all plain and zstd batches from here up to the first other one.
         if codec == ZSTD or row == 0:
             done = decompress_run(window, starts, ends, codecs, row, scratch, limit, sizes)
             if row < done:
@@ -131,26 +133,26 @@ def _make_room(
     path: str,
     origin: int,
 ) -> None:
-    """Room for what the ``spans`` (starts, ends, codecs) say that they hold.
+    """Allocate what the ``spans`` (starts, ends, codecs) declare that they hold.
 
-    Raises CorruptRecordError for a batch that says that it is too large.
+    Raises CorruptRecordError for a batch that declares more than ``limit`` bytes.
     """
-    told, exact = told_sizes(window, *spans)
+    declared, exact = declared_sizes(window, *spans)
     codecs = spans[2]
-    for row in np.flatnonzero(exact & (told > limit) & (codecs > 0))[:1].tolist():
+    for row in np.flatnonzero(exact & (declared > limit) & (codecs > 0))[:1].tolist():
         error = DecompressedTooLargeError(codec_name(codecs[row]), limit)
         raise corrupt(batches, row, _advised(error), path, origin)
-    bounds = int(told[~exact].clip(min=0, max=limit).sum())
-    scratch.make_room(min(int(told[exact].sum()) + min(bounds, _ROOM_FOR_BOUNDS), SPANS_END))
+    bounds = int(declared[~exact].clip(min=0, max=limit).sum())
+    scratch.make_room(min(int(declared[exact].sum()) + min(bounds, _ROOM_FOR_BOUNDS), SPANS_END))
 
 
 def corrupt(batches: Directory, row: int, reason: str, path: str, origin: int) -> CorruptRecordError:
-    """The error for the batch ``row``, whose window begins at ``origin`` in the file ``path``."""
+    """The error for the batch ``row`` of a window that begins at ``origin`` in the file ``path``."""
     return CorruptRecordError(path, origin + int(batches["position"][row]), reason)
 
 
 def _advised(error: DecompressionError) -> str:
-    """What is wrong, and what to do where a batch over the limit is sound."""
+    """The error's text; for a batch over the limit also what to do when it is not damaged."""
     too_large = isinstance(error, DecompressedTooLargeError)
     return f"{error}; where the batch is sound, raise {LIMIT_SETTING}" if too_large else str(error)
 
@@ -158,10 +160,10 @@ def _advised(error: DecompressionError) -> str:
 def refuse_impossible_counts(
     batches: Directory, counts: Int64, sizes: Int64, path: str, origin: int, limit: int = DEFAULT_LIMIT
 ) -> None:
-    """A record takes at least seven bytes, so a larger count would only make us allocate; and one batch has
+    """Refuse counts before columns are allocated: a record takes at least seven bytes, and one batch has
     ``records_max(limit)`` records at most. Raises CorruptRecordError.
 
-    ``sizes``: the bytes of each batch's records, once they are plain.
+    ``sizes``: the bytes of each batch's records after decompression.
     """
     most = records_max(limit)
     for bad, reason in (
@@ -176,6 +178,6 @@ def refuse_impossible_counts(
 
 
 def records_max(limit: int) -> int:
-    """How many records one batch may have, which may decompress to ``limit`` bytes: so many as take as much
-    memory beside their bytes. A limit below the default bounds bytes only."""
+    """Most records of one batch that may decompress to ``limit`` bytes: their columns take as much memory as
+    the limit. A limit below the default bounds bytes only."""
     return max(limit, DEFAULT_LIMIT) // RECORD_BYTES

@@ -1,12 +1,12 @@
-"""The one door to numba: how Siltstone compiles its kernels.
+"""How Siltstone compiles its kernels: the only module that imports numba.
 
 A kernel is a leaf: arrays in, arrays out, no I/O and no Python object. It is compiled once for each
 signature and kept on disk, beside the package where that is writable, else in the user's cache, else
-in ``NUMBA_CACHE_DIR``; where none of them can be written it is compiled in each process.
+in ``NUMBA_CACHE_DIR``; where none of them can be written, each process compiles it.
 
-Kernels that walk through records do it by address: an array that is handed from function to function is
-counted each time, which takes longer than what the function does. ``byte_at`` checks nothing: who calls it
-has compared the address with the end of an array that it holds.
+Kernels that walk through records do it by address. numba counts a reference for each array that one function
+passes to another, and that takes longer than reading a field. ``byte_at`` checks nothing: its caller has
+compared the address with the end of an array that it holds.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ def kernel(function: Function) -> Function:
     """Compile ``function`` with numba: cached on disk where possible, without the GIL."""
     try:
         compiled: Any = njit(cache=True, nogil=True)(function)
-        _pass_over_strange_indexes(compiled)
+        _ignore_unreadable_index(compiled)
     except RuntimeError:  # "cannot cache function …: no locator available"
         compiled = njit(nogil=True)(function)
     wrapped: Function = compiled
     return wrapped
 
 
-def _pass_over_strange_indexes(compiled: Any) -> None:
-    """Take a cache that another version of this package left for none.
+def _ignore_unreadable_index(compiled: Any) -> None:
+    """Treat a cache index that cannot be read as empty, such as one of another version of this package.
 
     numba reads a cache's index whole before it compares the source's time. An index names the classes of a
-    kernel's arguments: where one of them has another name or place by now, reading it fails, and so would
-    every call. (numba 0.60 to 0.68, ``IndexDataCacheFile._load_index``.)
+    kernel's arguments: after one of them was renamed or moved, reading the index fails, and every call with
+    it. (numba 0.60 to 0.68, ``IndexDataCacheFile._load_index``.)
     """
-    found = compiled._cache._cache_file
-    load = found._load_index
+    cache_file = compiled._cache._cache_file
+    load = cache_file._load_index
 
     def load_index() -> Any:
         try:
             return load()
-        except Exception:  # a class that is gone, a file that is cut: whatever a pickle may raise
+        except Exception:  # unpickling raises anything: a missing class, a truncated file
             return {}
 
-    found._load_index = load_index
+    cache_file._load_index = load_index
 
 
 def inlined(function: Function) -> Function:
-    """A few lines that become part of every kernel that calls them: calls would cost more than they do."""
+    """Compile a few lines into every kernel that calls them, where a call would cost more than the lines."""
     compiled: Any = njit(nogil=True, inline="always")(function)
     wrapped: Function = compiled
     return wrapped
@@ -72,7 +72,8 @@ byte_at: Any = intrinsic(_byte_at)
 
 
 HAS_CRC32C = bool(dict(get_host_cpu_features()).get("sse4.2")) and not vars(config).get("CPU_NAME")
-"""Has this processor an instruction for CRC32C? Only x86's is used, and none for ``NUMBA_CPU_NAME``."""
+"""Does this processor have an instruction for CRC32C? Only x86's is used, and none with
+``NUMBA_CPU_NAME``."""
 
 
 def _call_of_five(typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
@@ -85,7 +86,7 @@ def _call_of_five(typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e:
 
 
 call_of_five: Any = intrinsic(_call_of_five)
-"""A C function called by its address, with five arguments of 64 bits, which returns one (all int64)."""
+"""Calls the C function at an address (int64) with five int64 arguments; returns its int64."""
 
 
 def _crc_of_word_at(typing: Any, crc: Any, address: Any) -> Any:
@@ -114,6 +115,6 @@ def _crc_of_byte_at(typing: Any, crc: Any, address: Any) -> Any:
 
 
 crc_of_word_at: Any = intrinsic(_crc_of_word_at)
-"""A CRC32C (uint64, its low half, not yet turned) gone on with over the eight bytes at an address (int64)."""
+"""Continues a CRC32C (uint64, the low half counts, not yet inverted) over the eight bytes at an address."""
 crc_of_byte_at: Any = intrinsic(_crc_of_byte_at)
 """The same over one byte."""

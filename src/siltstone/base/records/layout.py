@@ -15,7 +15,7 @@ A message set entry (magic 0 and 1, ``LegacyRecord``)::
      0  offset 8 · 8 size 4 · 12 CRC32 of 16… 4 · 16 magic 1 · 17 attributes 1
     18  [timestamp 8, magic 1] · key size 4, key · value size 4, value (-1: null)
 
-The magic byte is at 16 in all of them, so one scanner serves them all.
+The magic byte is at 16 in every version, so one scanner reads all of them.
 """
 
 from __future__ import annotations
@@ -94,15 +94,17 @@ its offset as stored, count -1 (unknown before it is decoded), its timestamp in 
 
 
 def delete_horizons(batches: Directory) -> npt.NDArray[np.bool_]:
-    """Which batches have a delete horizon (KIP-534): bit 6 of the attributes, and the base timestamp is it.
+    """Which batches have a delete horizon (KIP-534): attribute bit 6 is set, the base timestamp holds it;
+    bool.
 
-    A negative one is none. Kafka writes no such stamp (``MemoryRecordsBuilder.hasDeleteHorizonMs``), but its
-    cleaner would take one that it reads for passed. It can only come from a sum that wrapped around, so here
-    the tombstones of such a batch stay, and the next cleaning that rewrites it stamps them anew.
+    A negative delete horizon counts as none. Kafka never writes one
+    (``MemoryRecordsBuilder.hasDeleteHorizonMs``), but its cleaner would treat it as passed. It can only come
+    from a sum that overflowed, so the tombstones of such a batch are retained, and the next cleaning that
+    rewrites the batch sets a new delete horizon.
     """
     stamped = (batches["attributes"] & DELETE_HORIZON_BIT) != 0
-    found: npt.NDArray[np.bool_] = stamped & (batches["base_timestamp"] >= 0) & (batches["magic"] == 2)
-    return found
+    flags: npt.NDArray[np.bool_] = stamped & (batches["base_timestamp"] >= 0) & (batches["magic"] == 2)
+    return flags
 
 
 def codec_of(batches: Directory) -> npt.NDArray[np.int16]:

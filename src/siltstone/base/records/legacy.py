@@ -1,4 +1,4 @@
-"""Message sets to record columns: magic 0 and 1, which are read and never written.
+"""The kernels that decode message sets (magic 0 and 1), which are read and never written.
 
 ``LegacyRecord`` and ``AbstractLegacyRecordBatch`` in Kafka. An entry of such a log is one message, and
 a compressed entry (a *wrapper*) is a message whose value is a whole compressed message set::
@@ -7,16 +7,16 @@ a compressed entry (a *wrapper*) is a message whose value is a whole compressed 
     | key size 4, key | value size 4, value ──► offset 8 | size 4 | … | offset 8 | size 4 | …
                                                 the inner messages, once decompressed
 
-What a wrapper says of its inner messages:
+A wrapper determines two things of its inner messages:
 
 * its offset is its last message's. The inner offsets are the log's own in magic 0, relative in magic 1
   (absolute = wrapper offset - last relative offset + relative offset; cleaning leaves gaps in them);
 * under log-append time (attribute bit 3, magic 1) its timestamp is every message's.
 
-A plain entry is a set of one message, so one kernel decodes both, and a segment of a million one-record
-entries makes no Python object an entry; only the decompression calls are one a wrapper. Where Kafka stops in
-silence at a cut inner message, and reads on behind a message's last field, this decoder refuses the entry.
-The CRC32 of a message inside a wrapper is not looked at, as by Kafka: the wrapper's own covers it.
+A plain entry is a set of one message, so one kernel decodes both without a Python object an entry; only
+decompression is a call a wrapper. Kafka ends a set silently at a truncated inner message, and ignores bytes
+after a message's last field; this decoder refuses the entry. The CRC32 of an inner message is not verified,
+as in Kafka: the wrapper's own covers it.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ def _message(data: Bytes, position: int, end: int) -> tuple[int, int, int, int, 
 def record_spans(
     data: Bytes, batches: Directory, starts: Int64, ends: Int64, codecs: Int64
 ) -> tuple[int, int]:
-    """Where each batch's records are as they are stored, and their codec, 0 for none; returns (-1, 0), or the
+    """Find each batch's records as they are stored, and their codec, 0 for none; returns (-1, 0), or the
     first bad wrapper's row and the reason.
 
-    A record batch's are behind its header, a wrapper's messages in its value, which is none where it is bad;
-    a plain message is a set of one.
+    A record batch has them after its header, a wrapper in its value (an empty span where that cannot be
+    read); a plain message is a set of one.
     """
     bad, bad_reason = -1, 0
     for i in range(len(batches)):
@@ -99,10 +99,12 @@ def record_spans(
                 reason = _NULL_SET
             elif reason == 0 and codec > _LAST_CODEC:
                 reason = _CODEC
+            # The walk goes on: ``plain_sizes`` needs a span for every batch, damaged ones too.
             if reason != 0:
                 start = end
                 if bad < 0:
                     bad, bad_reason = i, reason
+        # A message's value is its last field, so a wrapper's set ends where the wrapper does.
         starts[i], ends[i], codecs[i] = start, end, codec
     return bad, bad_reason
 
@@ -117,7 +119,7 @@ def count_messages(
     (-1, 0), or the row of a wrapper whose set cannot be parsed and the reason.
     """
     for i in range(len(batches)):
-        if counts[i] >= 0:
+        if counts[i] >= 0:  # a record batch has its count in the header
             continue
         if batches[i].attributes & layout.CODEC_MASK == 0:
             counts[i] = 1
@@ -143,11 +145,11 @@ def count_messages(
 
 
 @kernel
-def _settle_offsets(wrapper: Any, offset: Int64, first: int, count: int) -> bool:
-    """Turn one set's relative offsets (magic 1) into the log's; False when they are not possible.
+def _assign_offsets(wrapper: Any, offset: Int64, first: int, count: int) -> bool:
+    """Replace one set's relative offsets (magic 1) by absolute ones; False when they are not possible.
 
-    A wrapper of magic 0 carries the offset of its last message, and no checksum covers either: two
-    numbers that differ mean that one of them was changed after the broker wrote it.
+    A wrapper of magic 0 has the offset of its last message, and no checksum covers either: two numbers that
+    differ mean that one of them was changed after the broker wrote it.
     """
     previous = -1
     for record in range(first, first + count):
@@ -186,10 +188,12 @@ def decode_messages(
             if is_wrapper:
                 end = position + layout.LOG_OVERHEAD + read_int32(data, position + layout.SIZE_POSITION)
                 here = read_int64(data, position)
+                # An inner message may have another magic than its wrapper.
                 if data[position + layout.MAGIC_POSITION] == 0:
                     time = -1
                 elif not log_append:
                     time = read_int64(data, position + layout.MESSAGE_TIMESTAMP_POSITION)
+            # ``count_messages`` has checked that the entry's bytes are there, ``_message`` checks its fields.
             key, key_bytes, value, value_bytes, reason = _message(data, position, end)
             if reason != 0:
                 return i, reason
@@ -201,6 +205,6 @@ def decode_messages(
             headers_start[row] = header_count[row] = 0
             position = end
             record += 1
-        if is_wrapper and not _settle_offsets(entry, offset, first, counts[i]):
+        if is_wrapper and not _assign_offsets(entry, offset, first, counts[i]):
             return i, _INNER_OFFSETS
     return -1, 0

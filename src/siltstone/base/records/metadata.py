@@ -1,4 +1,4 @@
-"""Records of a KRaft metadata log: those that say which topics there are and how they are set.
+"""Parses the records of a KRaft metadata log that define topics and their settings.
 
 A record's value is a frame, and fields in the protocol's flexible form::
 
@@ -6,9 +6,9 @@ A record's value is a frame, and fields in the protocol's flexible form::
     string   size + 1 varint (0: null), UTF-8          uuid 16           int8 1
     tagged fields   count varint, then each: tag varint, size varint, bytes
 
-Varints are unsigned, 7 bits a byte, the low ones first. All other kinds of records (brokers, partitions,
-access rights …) are told apart by their api key and passed over; tagged fields are passed over, as Kafka
-wants it of readers that do not know them. Answers to ``AbstractApiMessageSerde``, ``MetadataRecordType``.
+Varints are unsigned, 7 bits a byte, the low ones first. Records with other api keys (brokers, partitions,
+ACLs …) are skipped, and so are tagged fields, as Kafka's protocol requires of readers that do not know them.
+Corresponds to ``AbstractApiMessageSerde`` and ``MetadataRecordType``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _VARINT_BYTES = 5
 
 
 class DamagedMetadataError(ValueError):
-    """A frame that makes no sense; ``position`` counts from its first byte."""
+    """A frame that cannot be parsed; ``position`` counts from its first byte."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(reason)
@@ -32,7 +32,7 @@ class DamagedMetadataError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A topic is made; ``topic_id`` as in ``partition.metadata``: 22 characters of URL-safe base64."""
+    """A topic is created; ``topic_id`` as in ``partition.metadata``: 22 characters of URL-safe base64."""
 
     name: str
     topic_id: str
@@ -40,14 +40,14 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class RemoveTopicRecord:
-    """A topic goes, and its settings with it."""
+    """A topic is deleted, and its settings with it."""
 
     topic_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigRecord:
-    """A setting of a resource (``ConfigResource.Type``); ``value`` None: it is set no longer."""
+    """A setting of a resource (``ConfigResource.Type``); ``value`` None removes it."""
 
     resource_type: int
     resource_name: str
@@ -57,17 +57,17 @@ class ConfigRecord:
 
 @dataclass(frozen=True, slots=True)
 class BeginTransactionRecord:
-    """What follows counts only once the transaction has ended (KIP-868)."""
+    """The records that follow take effect when the transaction ends (KIP-868)."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndTransactionRecord:
-    """What came since the begin counts."""
+    """The records since the begin take effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class AbortTransactionRecord:
-    """What came since the begin never was."""
+    """The records since the begin are dropped."""
 
 
 MetadataRecord = (
@@ -81,7 +81,7 @@ MetadataRecord = (
 
 
 class _Frame:
-    """A frame's bytes and how far they are read."""
+    """A reader of one frame's bytes; ``position`` is where it reads next."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -89,7 +89,7 @@ class _Frame:
 
     def take(self, size: int, what: str) -> bytes:
         if size > len(self._data) - self.position:
-            raise DamagedMetadataError(self.position, f"{what} goes on beyond the record's end")
+            raise DamagedMetadataError(self.position, f"{what} ends beyond the record")
         self.position += size
         return self._data[self.position - size : self.position]
 
@@ -112,19 +112,19 @@ class _Frame:
         size = self.varint()
         start = self.position
         try:
-            return None if size == 0 else self.take(size - 1, "a text").decode()
+            return None if size == 0 else self.take(size - 1, "a string").decode()
         except UnicodeDecodeError as error:
-            raise DamagedMetadataError(start + error.start, "a text that is not UTF-8") from None
+            raise DamagedMetadataError(start + error.start, "a string that is not UTF-8") from None
 
     def string(self) -> str:
         start, text = self.position, self.nullable_string()
         if text is None:
-            raise DamagedMetadataError(start, "null where a text must be")
+            raise DamagedMetadataError(start, "null for a string that may not be null")
         return text
 
 
 _Read = Callable[[_Frame], Any]
-# Api key → the record, and how its fields are read. Version 0 of each is the only one there is (Kafka 4.3).
+# Api key → the record, and how its fields are read. Kafka 4.3 has only version 0 of each.
 _SCHEMAS: dict[int, tuple[type[MetadataRecord], tuple[_Read, ...]]] = {
     2: (TopicRecord, (_Frame.string, _Frame.uuid)),
     4: (ConfigRecord, (_Frame.int8, _Frame.string, _Frame.string, _Frame.nullable_string)),
@@ -137,10 +137,10 @@ assert all(len(reads) == len(fields(record)) for record, reads in _SCHEMAS.value
 
 
 def decode_metadata(value: bytes) -> MetadataRecord | None:
-    """The record that a frame holds, None for a kind that says nothing about topics and settings.
+    """Parse a frame; None for a record that does not concern topics or settings.
 
-    Raises DamagedMetadataError for a frame that makes no sense, and for a version that is not known: what it
-    says of a topic must not be guessed.
+    Raises DamagedMetadataError for a frame that cannot be parsed, and for an unknown version of a record
+    whose meaning matters.
     """
     frame = _Frame(value)
     version = frame.varint()

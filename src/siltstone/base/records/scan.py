@@ -1,9 +1,9 @@
-"""Finding batches in bytes: the one scanner (Kafka's ``FileLogInputStream``, ``RecordBatchIterator``).
+"""The scanner: finds the batches in bytes (Kafka's ``FileLogInputStream``, ``RecordBatchIterator``).
 
-The scanner reads headers only. It checks that sizes and magic bytes are possible and stops at the
-first that is not; checksums are ``checksum``'s, records are ``columns``'s. How a scan ends matters, so
-it has three different outcomes: a clean end, a truncated tail (the last entry goes on beyond the
-buffer), and damage.
+The scanner reads headers only. It checks that sizes and magic bytes are possible and stops at the first that
+is not; ``checksum`` verifies checksums and ``decode`` reads records. Callers treat the ways a scan can end
+differently, so the outcome says which it was: a clean end, a truncated tail (the last entry ends beyond the
+buffer), or damage.
 """
 
 from __future__ import annotations
@@ -40,25 +40,26 @@ SCAN_REASON = {
 
 
 _OFFSET_MAX = (1 << 63) - 2
-"""The largest offset of a record: the one after it is a log's end, and an int64, too."""
+"""The largest offset of a record: the offset after it, a log's end offset, has to be an int64 as well."""
 _ROWS = 1024
-"""Room for so many batches before anything is known of their size."""
+"""Rows of the first directory, before the size of the batches is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """What a scan found: the batch directory, how far it came, how it ended."""
+    """The result of a scan: the batch directory, the position it reached, and why it ended."""
 
     batches: Directory
     end: int
-    """Position after the last whole batch; where the failure starts when there is some."""
+    """Position after the last whole batch; what is truncated or damaged starts there."""
     outcome: ScanEnd
     needed: int
-    """Bytes that the entry at ``end`` takes where its size is known (TRUNCATED), else 0."""
+    """Size in bytes of the entry at ``end`` where it is known (TRUNCATED), else 0."""
 
 
 @kernel
 def _fill_v2(data: Bytes, position: int, size: int, row: Any) -> bool:
+    """Fill a row from a record batch's header; False when its offsets or its count are not possible."""
     row.leader_epoch = read_int32(data, position + layout.LEADER_EPOCH_POSITION)
     row.crc = read_int32(data, position + layout.CRC_POSITION) & 0xFFFFFFFF
     row.attributes = read_int16(data, position + layout.ATTRIBUTES_POSITION)
@@ -72,12 +73,13 @@ def _fill_v2(data: Bytes, position: int, size: int, row: Any) -> bool:
     row.count = read_int32(data, position + layout.COUNT_POSITION)
     if row.base_offset > _OFFSET_MAX - max(delta, 0):
         return False
-    # A compressed record may take less than a byte: what its batch can hold is known once it is plain.
+    # A compressed record may take less than a byte: ``inflate`` checks these counts, after decompression.
     return row.count >= 0 and delta >= 0 and (row.count <= size or (row.attributes & layout.CODEC_MASK) != 0)
 
 
 @kernel
 def _fill_legacy(data: Bytes, position: int, magic: int, row: Any) -> None:
+    """Fill a row from a message set entry: what only batches have is -1, as Kafka's ``NO_*`` constants."""
     row.leader_epoch = -1
     row.crc = read_int32(data, position + layout.MESSAGE_CRC_POSITION) & 0xFFFFFFFF
     row.attributes = int(data[position + layout.MESSAGE_ATTRIBUTES_POSITION])
@@ -95,11 +97,13 @@ def scan_into(data: Bytes, position: int, limit: int, out: Directory) -> tuple[i
     """Scan ``data[position:limit]`` into ``out``: (rows, end, ``ScanEnd``, needed), as in ``Scan``."""
     rows = 0
     while position < limit:
+        # Size and magic are read before anything else: all versions have them in the same place.
         if limit - position <= layout.MAGIC_POSITION:
             return rows, position, ScanEnd.TRUNCATED, 0
         size = read_int32(data, position + layout.SIZE_POSITION)
         magic = int(data[position + layout.MAGIC_POSITION])
         if magic > 2:
+            # Kafka checks the size first: one that no entry has is the fault, whatever the magic byte is.
             return rows, position, ScanEnd.BAD_MAGIC if size > 0 else ScanEnd.BAD_SIZE, 0
         if size < layout.SIZE_MIN[magic]:
             return rows, position, ScanEnd.BAD_SIZE, 0
@@ -137,7 +141,7 @@ def scan_batches(data: Bytes, start: int = 0, limit: int | None = None) -> Scan:
         rows += more
         if outcome != ScanEnd.DIRECTORY_FULL:
             return Scan(batches=out[:rows], end=position, outcome=ScanEnd(outcome), needed=needed)
-        # As many as there are if the rest is like what came so far, and an eighth more.
+        # The directory is full: estimate the rest from the batches so far, and add an eighth.
         likely = rows * (end - start) // (position - start)
         grown = np.empty(likely + likely // 8 + _ROWS, layout.BATCH)
         grown[:rows] = out[:rows]
@@ -145,10 +149,10 @@ def scan_batches(data: Bytes, start: int = 0, limit: int | None = None) -> Scan:
 
 
 def scan_headers(data: Bytes, limit: int) -> Scan:
-    """Scan ``data`` from a batch boundary on, where the file goes on behind it up to ``limit``.
+    """Scan ``data`` from a batch boundary on; the file continues after it up to ``limit``.
 
-    As ``scan_batches``, but the last batch's own bytes may lie beyond ``data`` when its header does not: its
-    row is told and ``end`` is then beyond ``data``. So a file's batches are found without reading them.
+    As ``scan_batches``, but the last batch is included when only its header is within ``data``: ``end`` is
+    then beyond ``data``. A reader so finds a file's batches without reading their records.
     """
     out = np.empty(len(data) // layout.ENTRY_MIN + 2, layout.BATCH)
     rows, position, outcome, needed = scan_into(data, 0, len(data), out)

@@ -1,9 +1,9 @@
-"""Zigzag varints (KIP-98, protobuf's): the leaf kernels that decoders and builders share.
+"""Integers in bytes: zigzag varints (KIP-98, as in protobuf; Kafka's ``ByteUtils``) and big-endian ones.
 
-Readers return ``(value, next position)``, with the next position -1 when the bytes end too early or
+Readers of varints return ``(value, next position)``; the next position is -1 when the bytes end too early or
 the varint is longer than its type allows (5 bytes for int32, 10 for int64). ``next_varint`` and
-``next_varlong`` go by address (see ``kernel``), with the way for one or two bytes inline: nearly all of a log
-are that short.
+``next_varlong`` take addresses (see ``kernel``) and decode one or two bytes inline, which is how long nearly
+all varints of a log are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from siltstone.base.records.layout import Bytes
 
 @kernel
 def _long_varint(at: int, end: int, last_shift: int, last_most: int) -> tuple[int, int]:
-    """One of any length; the byte that is shifted by ``last_shift`` is at most ``last_most``."""
+    """Read a varint of any length; the byte that is shifted by ``last_shift`` is at most ``last_most``."""
     raw = 0
     shift = 0
     while shift <= last_shift and at < end:
@@ -33,6 +33,7 @@ def _long_varint(at: int, end: int, last_shift: int, last_most: int) -> tuple[in
 
 @inlined
 def _next(at: int, end: int, last_shift: int, last_most: int) -> tuple[int, int]:
+    """Read a varint, of one or two bytes inline."""
     if at >= end:
         return 0, -1
     low = byte_at(at)
@@ -100,9 +101,7 @@ def write_varint(out: Bytes, position: int, value: int) -> int:
     return position + 1
 
 
-# Integers out of bytes: the leaf kernels that scanner, decoders, checks and hashing share.
-#
-# The caller has seen to it that the bytes are there.
+# Fixed-size integers. The caller has checked that the bytes are within the array.
 
 
 @kernel
@@ -136,7 +135,7 @@ def read_int16(data: Bytes, position: int) -> int:
 
 @kernel
 def byte_of_word(data: Bytes, position: np.uint64, at: int) -> np.uint64:
-    """Byte number ``at`` behind ``position`` in its place in a little-endian word."""
+    """The byte at ``position + at``, shifted to its place in a little-endian word."""
     return np.uint64(data[position + np.uint64(at)]) << np.uint64(8 * at)
 
 

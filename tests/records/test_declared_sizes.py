@@ -13,12 +13,12 @@ import pytest
 import zstandard
 
 from siltstone.base.records.codecs import (
-    UNTOLD,
+    UNDECLARED,
     DecompressionError,
     Scratch,
     compress,
+    declared_sizes,
     decompress,
-    told_sizes,
 )
 from tests.records import twin
 from tests.records.arrays import array
@@ -35,11 +35,11 @@ def texts() -> list[bytes]:
     return [b"x", bytes(700_000), dice.randbytes(300_000), mixed, mixed + bytes(400_000)]
 
 
-def told(codec: int, packed: bytes, before: bytes = b"before") -> tuple[int, bool]:
-    """What is told of bytes in the middle of others."""
+def declared(codec: int, packed: bytes, before: bytes = b"before") -> tuple[int, bool]:
+    """The declared size of bytes in the middle of others."""
     data = array(before + packed + b"\xff" * 9)
     spans = (np.array([len(before)]), np.array([len(before) + len(packed)]), np.array([codec]))
-    sizes, exact = told_sizes(data, *spans)
+    sizes, exact = declared_sizes(data, *spans)
     return int(sizes[0]), bool(exact[0])
 
 
@@ -53,7 +53,7 @@ def lz4_frames(text: bytes) -> Iterator[bytes]:
 
 
 def streams() -> Iterator[tuple[int, bytes, bytes, bool]]:
-    """(codec, packed, plain, is its size told exactly)."""
+    """(codec, packed, plain, is its size exact)."""
     for text in texts():
         yield twin.NONE, text, text, True
         for codec in (twin.GZIP, twin.SNAPPY, twin.ZSTD):
@@ -72,7 +72,7 @@ def streams() -> Iterator[tuple[int, bytes, bytes, bool]]:
 
 def test_it_is_what_comes_out_or_a_bound_of_it() -> None:
     for codec, packed, plain, exact in streams():
-        size, is_exact = told(codec, packed)
+        size, is_exact = declared(codec, packed)
         assert is_exact is exact
         assert size == len(plain) if exact else size >= len(plain)
 
@@ -81,7 +81,7 @@ def test_lz4_tells_its_size_where_it_says_so() -> None:
     text = texts()[3][:200_000]
     frame = twin.lz4_frame(text)
     header = frame[:4] + bytes((frame[4] | 8, frame[5])) + len(text).to_bytes(8, "little") + b"\0"
-    assert told(twin.LZ4, header + frame[7:]) == (len(text), True)
+    assert declared(twin.LZ4, header + frame[7:]) == (len(text), True)
 
 
 @pytest.mark.parametrize("codec", RATIO)
@@ -96,9 +96,9 @@ def test_forged_bytes_promise_no_more_than_they_can_hold(codec: int) -> None:
         forged.append(bytes(flipped))
     forged += [whole[:16] + dice.randbytes(dice.randrange(200)) for _ in range(300)]
     for data in forged:
-        size, exact = told(codec, data)
-        assert UNTOLD <= size <= RATIO[codec] * len(data)
-        assert size != UNTOLD or not exact
+        size, exact = declared(codec, data)
+        assert UNDECLARED <= size <= RATIO[codec] * len(data)
+        assert size != UNDECLARED or not exact
         try:
             came = decompress(codec, array(data), Scratch(), 1 << 22)
         except DecompressionError:
@@ -110,7 +110,7 @@ def test_a_zstd_frame_cannot_promise_what_its_blocks_do_not_have() -> None:
     small = zstandard.ZstdCompressor().compress(b"some records " * 30)
     assert small[4] >> 6 == 1  # its size is in two bytes
     forged = small[:4] + bytes((small[4] & 0x3F | 0x80,)) + (200 << 20).to_bytes(4, "little") + small[7:]
-    assert told(twin.ZSTD, forged) == (1 << 17, True)
+    assert declared(twin.ZSTD, forged) == (1 << 17, True)
     with pytest.raises(DecompressionError):
         decompress(twin.ZSTD, array(forged), Scratch(), 1 << 30)
 
@@ -119,7 +119,7 @@ def test_a_zstd_frame_cannot_promise_what_its_blocks_do_not_have() -> None:
 def test_a_gzip_trailer_that_lies_is_refused(said: int) -> None:
     packed = gzip.compress(bytes(3000))
     forged = packed[:-4] + said.to_bytes(4, "little")
-    assert told(twin.GZIP, forged) == (min(said, 1032 * len(packed)), True)
+    assert declared(twin.GZIP, forged) == (min(said, 1032 * len(packed)), True)
     with pytest.raises(DecompressionError):
         decompress(twin.GZIP, array(forged), Scratch(), 1 << 30)
 
@@ -128,12 +128,12 @@ def test_a_number_in_front_of_a_snappy_block_that_lies_is_refused() -> None:
     block = bytes(cramjam.snappy.compress_raw(bytes(60_000)))
     for said in (b"\x01", b"\xff\xff\xff\x7f"):
         forged = twin.XERIAL + len(said + block[3:]).to_bytes(4, "big") + said + block[3:]
-        assert told(twin.SNAPPY, forged)[0] <= 64 * len(forged)
+        assert declared(twin.SNAPPY, forged)[0] <= 64 * len(forged)
         with pytest.raises(DecompressionError):
             decompress(twin.SNAPPY, array(forged), Scratch(), 1 << 30)
 
 
 def test_unknown_codecs_and_empty_spans() -> None:
-    assert told(5, b"anything") == (UNTOLD, False)
-    assert told(twin.ZSTD, b"") == (0, True)
-    assert told(twin.ZSTD, zlib.compress(b"no zstd at all")) == (UNTOLD, False)
+    assert declared(5, b"anything") == (UNDECLARED, False)
+    assert declared(twin.ZSTD, b"") == (0, True)
+    assert declared(twin.ZSTD, zlib.compress(b"no zstd at all")) == (UNDECLARED, False)
