@@ -1,8 +1,8 @@
-"""The settings in force: parsed from text, layered with where each came from; `LogConfig` for a log itself.
+"""The settings in force: parsed from text, layered by their sources; `LogConfig` is what one log uses.
 
     text ─ parse_… ─► layers of Setting ─► Config ─ LogConfig.of ─► LogConfig
 
-    DYNAMIC_TOPIC_CONFIG           the topic's own, or given for it on the command line
+    DYNAMIC_TOPIC_CONFIG           the topic's own, or set for it on the command line
     DYNAMIC_BROKER_CONFIG          this broker's, changed at run time
     DYNAMIC_DEFAULT_BROKER_CONFIG  all brokers', changed at run time
     STATIC_BROKER_CONFIG           the broker's server.properties
@@ -170,7 +170,8 @@ class ConfigSource(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """A value and where it came from: ``source`` for people ("default", "--config", "file:line"), ``origin``
-    by Kafka's names, ``name`` the one it was given under. ``value`` is in the unit of the key's own name."""
+    by Kafka's names, ``name`` the one under which it was set. ``value`` is in the unit of the key's own
+    name."""
 
     value: Value
     source: str
@@ -179,7 +180,7 @@ class Setting:
 
 
 Layer = Mapping[str, Setting]
-"""Settings by the names that they were given under."""
+"""Settings by the names under which they were set."""
 
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[\]]*\])")
 _DYNAMIC = (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
@@ -338,7 +339,7 @@ _LOG_KEYS = tuple(
 
 
 class Config:
-    """The effective settings of one topic, or of a broker. Layers map a name as it was given to its setting.
+    """The effective settings of one topic, or of a broker (Kafka's ``AbstractConfig``), in layers.
 
     ``topic`` is the topic's own layer; a command line may put brokers' names there too. ``default_source`` is
     the source of values that no layer has.
@@ -405,7 +406,7 @@ class Config:
         return {key.name: self.setting(key.name) for key in _LOG_KEYS}
 
     def layer(self, origin: ConfigSource) -> Layer:
-        """What one layer holds, by the names it was given under."""
+        """The settings of one layer, by the names under which they were set."""
         return self._layers.get(origin, {})
 
     def over(self, layer: Layer) -> Config:

@@ -25,7 +25,7 @@ _ACTIONS = ("create", "list", "describe", "alter", "delete")
 _WORDS = ("compact", "compaction-status")
 _INTERVAL_SECONDS = 0.25
 SMALL_BYTES = 64 << 20
-"""Up to this, one process has compacted a topic before Spark has started."""
+"""One process compacts a topic of up to so many bytes before Spark would have started."""
 _COMPACTION_COLUMNS = ("partition", "status", "up to offset", "ledger", "entries", "bytes", "backlog bytes")
 _COLUMNS = ("partition", "directory", "log start", "log end", "high watermark", "bytes", "segments")
 _figures = attrgetter("directory", "log_start_offset", "log_end_offset", "high_watermark", "size", "segments")
@@ -94,7 +94,7 @@ class TopicsFlags(output.TopicFlags):
 
     def _refuse_strange(self, action: str) -> None:
         needs_topic = action in ("create", "alter", "delete", *_WORDS)
-        output.refuse_if(needs_topic and self.topic is None, f"{_said(action)}: say which --topic")
+        output.refuse_if(needs_topic and self.topic is None, f"{_flag_text(action)}: say which --topic")
         output.refuse_if(
             action == "alter" and self.partitions is None,
             "--alter: give --partitions; settings are changed with siltstone configs --alter",
@@ -110,7 +110,7 @@ class TopicsFlags(output.TopicFlags):
         }
         for name, actions in allowed.items():
             is_set = getattr(self, name) not in (None, (), False)
-            message = f"--{name.replace('_', '-')} goes with {' or '.join(map(_said, actions))}"
+            message = f"--{name.replace('_', '-')} goes with {' or '.join(map(_flag_text, actions))}"
             output.refuse_if(is_set and action not in actions, message)
         output.refuse_if(
             self.replication_factor not in (None, 1, -1),
@@ -119,7 +119,7 @@ class TopicsFlags(output.TopicFlags):
         )
 
 
-def _said(action: str) -> str:
+def _flag_text(action: str) -> str:
     return action if action in _WORDS else f"--{action}"
 
 
@@ -199,18 +199,18 @@ def _change(place: Place, action: str, flags: TopicsFlags) -> list[commands.Topi
 
 
 def _describe(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
-    look = place.look()
-    names = commands.found_topics(look.names(), flags.topic, if_exists=flags.if_exists)
+    snapshot = place.look()
+    names = commands.found_topics(snapshot.names(), flags.topic, if_exists=flags.if_exists)
     described = [
-        (topic, look.own_texts(topic), commands.partitions_of(look, topic))
-        for topic in map(look.topic, names)
+        (topic, snapshot.own_texts(topic), commands.partitions_of(snapshot, topic))
+        for topic in map(snapshot.topic, names)
     ]
     if as_json:
-        output.write_json({"topics": [_document(*each) for each in described]})
+        output.write_json({"topics": [_document(*facts) for facts in described]})
     else:
-        for each in described:
-            _show_topic(*each)
-    output.note(*look.notes, *look.notes_on([topic for topic, _, _ in described]))
+        for facts in described:
+            _show_topic(*facts)
+    output.note(*snapshot.notes, *snapshot.notes_on([topic for topic, _, _ in described]))
     failures = [
         f"{topic.name}-{partition.partition}: {partition.failure}"
         for topic, _, partitions in described
@@ -247,13 +247,13 @@ def _show_topic(
         f"Topic: {topic.name}\tTopicId: {topic.topic_id or 'none'}\tPartitionCount: {len(partitions)}\t"
         f"ReplicationFactor: 1\tConfigs: {configs}"
     )
-    rows = [(str(each.partition), *_figures(each)) for each in partitions]
+    rows = [(str(partition.partition), *_figures(partition)) for partition in partitions]
     output.write_table("", _COLUMNS, rows, left=2)
-    for each in partitions:
-        ledger = each.compacted
+    for partition in partitions:
+        ledger, where = partition.compacted, f"{topic.name}-{partition.partition}"
         if ledger is not None:
             output.write_lines(
-                f"  {topic.name}-{each.partition}: compacted up to offset {ledger.mark_delete_position}: "
+                f"  {where}: compacted up to offset {ledger.mark_delete_position}: "
                 f"ledger {ledger.ledger_id}, {ledger.entries} entries, {ledger.size} bytes"
             )
 
@@ -315,7 +315,7 @@ def compact_topic(*, flags: CompactTopicFlags = CompactTopicFlags(), json_: outp
     topic = flags.the_topic()
     to_the_end = reads_to_the_end(flags.high_watermark)
     output.refuse_if(flags.reset and flags.dry_run, "--reset goes without --dry-run")
-    found = compaction.compact_topic(
+    done = compaction.compact_topic(
         output.place_of(flags.dir, None),
         topic,
         _engine_for(flags.dir, flags.master),
@@ -323,11 +323,11 @@ def compact_topic(*, flags: CompactTopicFlags = CompactTopicFlags(), json_: outp
         to_the_end=to_the_end,
         dry_run=flags.dry_run,
     )
-    return _show_compaction(found, dry_run=flags.dry_run, as_json=json_)
+    return _show_compaction(done, dry_run=flags.dry_run, as_json=json_)
 
 
 def _engine_for(folders: Sequence[Path], master: str | None = None) -> compaction.EngineFor:
-    """An engine on the master that was asked for; else Spark does what is worth its start."""
+    """An engine on the master that was chosen; by default Spark compacts only what is worth its start."""
 
     from siltstone.commands.clean import compaction_engine  # loads every engine: only where one is wanted
 
@@ -339,73 +339,76 @@ def _engine_for(folders: Sequence[Path], master: str | None = None) -> compactio
 
 
 def _show_compaction(
-    found: compaction.TopicCompaction, *, dry_run: bool = False, as_json: bool = False
+    done: compaction.TopicCompaction, *, dry_run: bool = False, as_json: bool = False
 ) -> int:
-    """What was done, or would be, and what came of it; the exit status."""
+    """Show what was done, or would be done; the exit status."""
     if as_json:
-        output.write_json({"dry_run": dry_run, **found.to_json()})
+        output.write_json({"dry_run": dry_run, **done.to_json()})
     else:
-        for each in found.partitions:
-            output.write_lines(_compaction_text(f"{found.topic}-{each.partition}", each, dry_run=dry_run))
-    return _notes(found)
+        for partition in done.partitions:
+            output.write_lines(
+                _compaction_text(f"{done.topic}-{partition.partition}", partition, dry_run=dry_run)
+            )
+    return _notes(done)
 
 
-def _compaction_text(where: str, each: compaction.PartitionCompaction, *, dry_run: bool) -> str:
+def _compaction_text(where: str, partition: compaction.PartitionCompaction, *, dry_run: bool) -> str:
     if dry_run:
-        first = 0 if each.compacted is None else each.compacted.mark_delete_position + 1
-        return f"{where}: would be compacted from offset {first} on: {size_text(each.backlog or 0)}"
-    if each.result is None:
-        return f"{where}: {each.status.status}"
-    if not each.result.changed:
-        return f"{where}: {each.status.status}: nothing new below offset {each.result.horizon}"
-    result = each.result
+        first = 0 if partition.compacted is None else partition.compacted.mark_delete_position + 1
+        return f"{where}: would be compacted from offset {first} on: {size_text(partition.backlog or 0)}"
+    if partition.result is None:
+        return f"{where}: {partition.status.status}"
+    if not partition.result.changed:
+        return f"{where}: {partition.status.status}: nothing new below offset {partition.result.horizon}"
+    result = partition.result
     return (
-        f"{where}: {each.status.status}: {result.read_records:,} records up to offset "
-        f"{result.horizon - 1:,}: {_went(result)}; "
+        f"{where}: {partition.status.status}: {result.read_records:,} records up to offset "
+        f"{result.horizon - 1:,}: {_discarded_text(result)}; "
         f"ledger {result.ledger_id}: {result.entries:,} entries, {size_text(result.size)}"
     )
 
 
-def _went(result: CompactionResult) -> str:
-    """What is not in the ledger, by reason."""
-    gone = result.removed
+def _discarded_text(result: CompactionResult) -> str:
+    """How many records are not in the ledger, by reason."""
+    discarded = result.removed
     counts = (
-        (gone.superseded, "superseded"),
-        (gone.deleted, "deleted"),
-        (gone.keyless, "without a key"),
-        (gone.aborted, "aborted"),
+        (discarded.superseded, "superseded"),
+        (discarded.deleted, "deleted"),
+        (discarded.keyless, "without a key"),
+        (discarded.aborted, "aborted"),
         (result.hidden, "earlier entries replaced"),
     )
     return ", ".join(f"{count:,} {reason}" for count, reason in counts if count) or "nothing removed"
 
 
-def _show_status(found: compaction.TopicCompaction, *, as_json: bool) -> int:
-    """What came of a topic's compactions; the exit status."""
+def _show_status(topic: compaction.TopicCompaction, *, as_json: bool) -> int:
+    """Show the state of a topic's compactions; the exit status."""
     if as_json:
-        output.write_json(found.to_json())
-        return _notes(found)
-    output.write_lines(f"{found.topic}: {found.status.status}")
-    output.write_lines(f"compactionThreshold: {found.threshold.size} ({found.threshold.source})")
+        output.write_json(topic.to_json())
+        return _notes(topic)
+    output.write_lines(f"{topic.topic}: {topic.status.status}")
+    output.write_lines(f"compactionThreshold: {topic.threshold.size} ({topic.threshold.source})")
     rows = [
-        (str(each.partition), each.status.status, *_ledger(each), each.backlog) for each in found.partitions
+        (str(partition.partition), partition.status.status, *_ledger(partition), partition.backlog)
+        for partition in topic.partitions
     ]
     output.write_table("", _COMPACTION_COLUMNS, rows, left=2)
-    return _notes(found)
+    return _notes(topic)
 
 
-def _ledger(each: compaction.PartitionCompaction) -> tuple[int | None, ...]:
-    ledger = each.compacted
+def _ledger(partition: compaction.PartitionCompaction) -> tuple[int | None, ...]:
+    ledger = partition.compacted
     if ledger is None:
         return None, None, None, None
     return ledger.mark_delete_position, ledger.ledger_id, ledger.entries, ledger.size
 
 
-def _notes(found: compaction.TopicCompaction) -> int:
-    output.note(*found.notes)
-    for each in found.partitions:
-        where = f"{found.topic}-{each.partition}"
-        failures = dict.fromkeys(filter(None, (each.status.last_error, each.failure)))
+def _notes(topic: compaction.TopicCompaction) -> int:
+    output.note(*topic.notes)
+    for partition in topic.partitions:
+        where = f"{topic.topic}-{partition.partition}"
+        failures = dict.fromkeys(filter(None, (partition.status.last_error, partition.failure)))
         output.note(
             *(failure if failure.startswith(where) else f"{where}: {failure}" for failure in failures)
         )
-    return 1 if found.has_trouble else 0
+    return 1 if topic.has_trouble else 0

@@ -32,7 +32,7 @@ def partition_files(directory: Path, *, owned: bool = False) -> dict[str, files.
     ``owned``: those of Kafka's and Siltstone's must be the directory owner's, too. Raises UnsafeFileError,
     OSError.
     """
-    found = files.list_all(directory, may_go=(TEMPORARY, DELETED))
+    found = files.list_all(directory, may_vanish=(TEMPORARY, DELETED))
     owner = files.stat(directory).owner if owned else None
     for name, facts in sorted(found.items()):
         if facts.kind != files.FILE or owner not in (None, facts.owner) or name in _FOLDERS:
@@ -75,7 +75,7 @@ def has_own_folder(partition: Path, name: str = STAGING) -> bool:
     """Is our folder ``name`` in the partition's directory? Raises DirectoryRefusedError, with the log's name,
     when something else has its name: nothing was changed then; OSError."""
     path = partition / name
-    reason = files.why_not_our_folder(path)
+    reason = files.folder_refusal(path)
     if reason is not None:
         raise DirectoryRefusedError(
             f"{partition.name}: {path} {reason}, so nothing is written to it or removed; "
