@@ -27,7 +27,7 @@ from typing import Any
 
 import javaproperties
 
-from siltstone.base.config_table import ALL_KEYS, Key, Kind, Level, Synonym, Value
+from siltstone.base.config_table import ALL_KEYS, Key, Kind, Synonym, Value
 from siltstone.base.config_table import INT_MAX as INT_MAX  # noqa: PLC0414 - offered here, too
 from siltstone.base.config_table import LONG_MAX as LONG_MAX  # noqa: PLC0414
 from siltstone.base.errors import UsageError
@@ -49,19 +49,17 @@ def find_topic_key(name: str) -> Key:
     if name in TOPIC_NAMES or name not in _BY_NAME:
         return _find(name, TOPIC_NAMES)
     key = _BY_NAME[name]
-    if key.level is Level.BROKER:
-        raise UsageError(f"{name!r} is a broker's setting, not a topic's")
-    raise UsageError(f"{name!r} is a broker's setting; a topic's is {key.name!r}")
+    instead = f"; a topic's is {key.name!r}" if key.of_topic else ", not a topic's"
+    raise UsageError(f"{name!r} is a broker's setting{instead}")
 
 
 def find_broker_key(name: str) -> Key:
     """The key of a broker's name for it. Raises UsageError, with the broker's name for a topic's."""
     if name in BROKER_NAMES or name not in _BY_NAME:
         return _find(name, BROKER_NAMES)
-    key = _BY_NAME[name]
-    if key.level is Level.TOPIC:
-        raise UsageError(f"{name!r} is a topic's setting, not a broker's")
-    raise UsageError(f"{name!r} is a topic's setting; a broker's is {key.broker_names[0]!r}")
+    names = _BY_NAME[name].broker_names
+    instead = f"; a broker's is {names[0]!r}" if names else ", not a broker's"
+    raise UsageError(f"{name!r} is a topic's setting{instead}")
 
 
 def _find(name: str, names: Collection[str]) -> Key:
@@ -333,9 +331,7 @@ _OF_A_CLEANING = (
     "log.cleaner.io.buffer.size",
     "producer.id.expiration.ms",
 )
-_LOG_KEYS = tuple(
-    key for key in ALL_KEYS if key.used and (key.level is not Level.BROKER or key.name in _OF_A_CLEANING)
-)
+_LOG_KEYS = tuple(key for key in ALL_KEYS if key.used and (key.of_topic or key.name in _OF_A_CLEANING))
 
 
 class Config:

@@ -35,14 +35,6 @@ class Kind(Enum):
     LIST = "list"
 
 
-class Level(Enum):
-    """Whether a topic, a broker or both can have the setting."""
-
-    TOPIC = "topic"
-    BROKER = "broker"
-    BOTH = "both"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synonym:
     """A broker's name for a setting. One of it is ``unit`` of the setting's own.
@@ -71,7 +63,7 @@ class Key:
     kind: Kind
     default: Value
     doc: str
-    level: Level
+    of_topic: bool
     synonyms: tuple[Synonym, ...] = ()
     aliases: tuple[str, ...] = ()
     least: float | None = None
@@ -86,13 +78,13 @@ class Key:
     @property
     def topic_names(self) -> tuple[str, ...]:
         """The names that a topic can use, best first."""
-        return () if self.level is Level.BROKER else (*self.aliases, self.name)
+        return (*self.aliases, self.name) if self.of_topic else ()
 
     @property
     def broker_names(self) -> tuple[str, ...]:
         """The names that a broker can use, best first."""
         names = tuple(synonym.name for synonym in self.synonyms)
-        return (self.name, *names) if self.level is Level.BROKER else names
+        return names if self.of_topic else (self.name, *names)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -117,13 +109,12 @@ def _topic_key(
     name: str, kind: Kind, default: Value, doc: str, *broker_names: str | Synonym, **more: Any
 ) -> Key:
     synonyms = tuple(Synonym(name=other) if isinstance(other, str) else other for other in broker_names)
-    level = Level.BOTH if synonyms else Level.TOPIC
-    return Key(name=name, kind=kind, default=default, doc=doc, level=level, synonyms=synonyms, **more)
+    return Key(name=name, kind=kind, default=default, doc=doc, of_topic=True, synonyms=synonyms, **more)
 
 
 def _broker_key(name: str, kind: Kind, default: Value, doc: str, *synonyms: Synonym, **more: Any) -> Key:
     more = {"dynamic": False, **more}
-    return Key(name=name, kind=kind, default=default, doc=doc, level=Level.BROKER, synonyms=synonyms, **more)
+    return Key(name=name, kind=kind, default=default, doc=doc, of_topic=False, synonyms=synonyms, **more)
 
 
 _accepted_topic_key = partial(_topic_key, used=False)

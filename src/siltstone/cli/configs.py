@@ -160,7 +160,7 @@ def _describe(snapshot: Look, flags: ConfigsFlags, *, as_json: bool) -> None:
 def _describe_broker(
     snapshot: Look, flags: ConfigsFlags
 ) -> tuple[str, dict[str, list[commands.SettingFacts]]]:
-    """The title for people, and the settings by the broker's number. Raises UsageError for another's."""
+    """The title for people, and the settings by the broker's number. Raises UsageError for another broker."""
     number = str(snapshot.broker_id)
     is_another = flags.entity_name not in (None, number)
     refuse_if(is_another, f"--entity-name {flags.entity_name}: the directory is that of broker {number}")

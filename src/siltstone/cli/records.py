@@ -350,7 +350,7 @@ class ProduceFlags(TopicFlags):
         return headers
 
     def record(self, raw: bytes, headers: Sequence[tuple[str, bytes | None]]) -> NewRecord:
-        """What one piece of the input means."""
+        """The record of one piece of the input."""
         key = None if self.key is None else os.fsencode(self.key)
         value: bytes | None = raw
         if self.key_delimiter is not None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.text import Text
 
-from siltstone.cli.output import Json, progress_bars, refuse_if, write_json, write_lines, write_table
+from siltstone.cli.output import Json, plain, progress_bars, refuse_if, write_json, write_lines, write_table
 from siltstone.commands import clean
 from siltstone.log.recovery import directories as status
 from siltstone.log.recovery.directories import DirectoryRecovery, LogRecovery
@@ -102,8 +102,7 @@ def _document(done: Sequence[DirectoryRecovery], *, dry_run: bool) -> dict[str, 
 def _log(log: LogRecovery) -> dict[str, Any]:
     recovered = log.recovered
     return {
-        "topic": log.where.topic,
-        "partition": log.where.partition,
+        **plain(log.where),
         "log_start_offset": recovered and recovered.log_start_offset,
         "log_end_offset": recovered and recovered.log_end_offset,
         "truncated_bytes": recovered.truncated_bytes if recovered else 0,
@@ -130,17 +129,12 @@ def _show(done: Sequence[DirectoryRecovery], *, dry_run: bool) -> None:
 
 
 def _row(log: LogRecovery) -> list[object]:
-    shown = [log.where, Text(log.status, _STYLE.get(log.status, "dim"))]
-    recovered = log.recovered
-    if recovered is None:
-        return shown
-    counts = (
-        recovered.truncated_bytes,
-        *map(len, (recovered.rebuilt_indexes, recovered.finished_swaps, recovered.removed_files)),
-    )
+    document = _log(log)
+    changes = (len(document[name]) for name in ("rebuilt_indexes", "finished_swaps", "removed_files"))
     return [
-        *shown,
-        recovered.log_start_offset,
-        recovered.log_end_offset,
-        *(count or None for count in counts),
+        log.where,
+        Text(log.status, _STYLE.get(log.status, "dim")),
+        document["log_start_offset"],
+        document["log_end_offset"],
+        *(count or None for count in (document["truncated_bytes"], *changes)),
     ]

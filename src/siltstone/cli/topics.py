@@ -83,7 +83,7 @@ class TopicsFlags(output.TopicFlags):
     wait_complete: Annotated[bool, Parameter(name=("--wait-complete", "-w"))] = False
 
     def action(self, word: str | None) -> str:
-        """The one thing that is to be done. Raises UsageError for flags that do not go together."""
+        """The action that the flags choose. Raises UsageError for flags that do not go together."""
         chosen = [name for name in _ACTIONS if getattr(self, "list_" if name == "list" else name)]
         chosen += [] if word is None else [word]
         if len(chosen) != 1 or chosen[0] not in (*_ACTIONS, *_WORDS):

@@ -133,7 +133,7 @@ def _with_path(path: PathLike) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStat:
-    """What identifies and describes a file: sizes in bytes, times in ns, links as a count.
+    """The identity and the attributes of a file: sizes in bytes, times in ns, links as a count.
 
     ``kind``: ``FILE``, ``DIRECTORY``, ``LINK``, or the words for another one.
     """
@@ -200,7 +200,7 @@ def stat(path: PathLike, *, follow: bool = True) -> FileStat:
 
 
 def facts_of(status: os.stat_result) -> FileStat:
-    """The result of ``stat(2)`` in words."""
+    """The facts that ``stat(2)`` returned."""
     return FileStat(
         kind=KINDS.get(modes.S_IFMT(status.st_mode), "file of another kind"),
         size=status.st_size,
@@ -476,7 +476,7 @@ class Appender:
             )
 
     def close(self) -> None:
-        """Close the file; the system writes what is not synced when it likes."""
+        """Close the file; bytes that are not synced are left to the system's writeback."""
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
                 self.release()

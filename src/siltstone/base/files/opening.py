@@ -66,7 +66,7 @@ class OpenFile:
     descriptor = -1
 
     def close(self) -> None:
-        """Close the file; twice is once."""
+        """Close the file; a second call does nothing."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
