@@ -116,7 +116,7 @@ def _alter(place: Place, flags: ConfigsFlags, *, as_json: bool) -> None:
     change = alter(place, flags.entity_name, additions, removals, dry_run=flags.dry_run)
     kind = "namespace" if flags.entity_type == "namespaces" else "topic"
     if as_json:
-        changed = {kind: change.topic, "before": change.before, "after": change.after}
+        changed = {kind: change.topic, "before": dict(change.before), "after": dict(change.after)}
         write_json({"action": "alter", "dry_run": flags.dry_run, **changed})
         return
     done = "would be completed" if flags.dry_run else "completed"

@@ -24,9 +24,9 @@ TABLE_WIDTH = 140
 Group = TypeVar("Group", bound=Hashable)
 
 
-def plain(document: object) -> Any:
-    """``document`` for JSON: dataclasses become objects, bytes base64, other types their text."""
-    return msgspec.to_builtins(document, enc_hook=str)
+def plain(value: object) -> Any:
+    """For JSON: a dataclass as an object, bytes as base64, a path as text. TypeError for other types."""
+    return str(value) if isinstance(value, Path) else msgspec.to_builtins(value)
 
 
 def write_json(document: object, *, flush: bool = False) -> None:
@@ -35,7 +35,11 @@ def write_json(document: object, *, flush: bool = False) -> None:
     In ASCII where the output is not UTF-8; a lone surrogate is always written as JSON's escape.
     """
     ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-    text = json.dumps(plain(document), ensure_ascii=ascii_only).encode("utf-8", "backslashreplace").decode()
+    text = (
+        json.dumps(document, default=plain, ensure_ascii=ascii_only)
+        .encode("utf-8", "backslashreplace")
+        .decode()
+    )
     sys.stdout.write(f"{text}\n")
     if flush:
         sys.stdout.flush()

@@ -234,7 +234,7 @@ def _document(
         "topic_id": topic.topic_id,
         "partition_count": len(partitions),
         "replication_factor": 1,
-        "configs": own,
+        "configs": dict(own),
         "partitions": documents,
     }
 
