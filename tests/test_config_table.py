@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from siltstone.base.config import Config, find_broker_key, find_key, find_topic_key
-from siltstone.base.config_table import ALL_KEYS, Kind, Level
+from siltstone.base.config_table import ALL_KEYS, Kind
 from siltstone.base.errors import UsageError
 
 LONG_MAX = 9_223_372_036_854_775_807
@@ -189,7 +189,7 @@ def test_the_table_is_the_list() -> None:
     here = {key.name for key in ALL_KEYS}
     assert here == TOPIC_DEFAULTS.keys() | BROKER_DEFAULTS.keys()
     assert len(ALL_KEYS) == len(here)
-    of_topics = {key.name for key in ALL_KEYS if key.level is not Level.BROKER}
+    of_topics = {key.name for key in ALL_KEYS if key.of_topic}
     assert of_topics == TOPIC_DEFAULTS.keys()
 
 

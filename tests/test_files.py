@@ -281,7 +281,7 @@ def test_a_tree_that_never_stops_growing_is_an_error(tmp_path: Path) -> None:
         if operation[0] == "rmdir":
             (tree / "late").touch()
 
-    with files.observe(another), pytest.raises(OSError, match="keeps putting files in"):
+    with files.observe(another), pytest.raises(OSError, match="keeps making files in it"):
         files.remove_tree(tree)
 
 
@@ -387,7 +387,7 @@ def _soon(work: Callable[[], object], fifo: Path) -> BaseException | None:
         files.Reader,
         files.read_bytes,
         files.sha256,
-        files.mapped,
+        files.map_file,
         files.Flock,
         lambda path: files.read_slice(path, 0, 1),
         lambda path: files.copy(path, path.with_name("copy")),
@@ -484,13 +484,13 @@ def test_a_large_file_goes_to_disk_while_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[tuple[int, int]] = []
-    real = files.start_writing
+    real = files.start_writeback
 
     def starting(descriptor: int, position: int, size: int) -> None:
         begun.append((position, position + size))
         real(descriptor, position, size)
 
-    monkeypatch.setattr(files, "start_writing", starting)
+    monkeypatch.setattr(files, "start_writeback", starting)
     part = os.urandom(3 << 20)
     with files.Writer(tmp_path / "large") as writer:
         for _ in range(7):
@@ -524,7 +524,7 @@ def test_several_files_are_begun_before_the_first_is_waited_for(
     def name_of(descriptor: int) -> str:
         return Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
 
-    monkeypatch.setattr(files, "start_writing", lambda d, at, size: done.append(f"begun {name_of(d)}"))
+    monkeypatch.setattr(files, "start_writeback", lambda d, at, size: done.append(f"begun {name_of(d)}"))
     monkeypatch.setattr(os, "fsync", lambda descriptor: done.append(f"synced {name_of(descriptor)}"))
     seen = operations_of(lambda: files.sync_files(paths))
     assert done == [f"{what} {path.name}" for what in ("begun", "synced") for path in paths]
@@ -552,29 +552,29 @@ def test_what_is_written_and_not_wanted_any_more_lets_go_of_its_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone: list[tuple[int, int]] = []
-    real = files.let_go
+    real = files.drop_cached
 
     def letting_go(descriptor: int, position: int, size: int) -> None:
         gone.append((position, position + size))
         real(descriptor, position, size)
 
-    monkeypatch.setattr(files, "let_go", letting_go)
+    monkeypatch.setattr(files, "drop_cached", letting_go)
     part = os.urandom(4 << 20)
     with files.Writer(tmp_path / "large") as writer:
         for number in range(1, 16):
             writer.write(part)
-            writer.let_go(writer.size - (number % 3 << 20))
-        writer.let_go(0)
+            writer.drop_cached(writer.size - (number % 3 << 20))
+        writer.drop_cached(0)
         writer.sync()
         assert (60 - 24 - 8) << 20 <= gone[-1][1] <= (60 - 24) << 20
-        writer.let_go_of_the_rest()
+        writer.drop_cached_rest()
     starts, ends = zip(*gone, strict=True)
     assert starts == (0, *ends[:-1])
     assert ends[-1] == 60 << 20
     with files.Writer(tmp_path / "small") as writer:
         writer.write(part)
-        writer.let_go(len(part))
-        writer.let_go_of_the_rest()
+        writer.drop_cached(len(part))
+        writer.drop_cached_rest()
     assert len(gone) == len(ends)
     assert (tmp_path / "large").read_bytes() == 15 * part
 
@@ -592,17 +592,17 @@ def test_a_write_that_failed_is_told_of_when_its_memory_is_let_go(
         for _ in range(12):
             writer.write(bytes(4 << 20))
         if not told:
-            writer.let_go(writer.size)
+            writer.drop_cached(writer.size)
             return
         with pytest.raises(OSError) as caught:
-            writer.let_go(writer.size)
+            writer.drop_cached(writer.size)
         assert caught.value.errno == number
 
 
 def test_a_file_that_does_not_last_is_not_brought_to_disk_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "start_writing", None)
+    monkeypatch.setattr(files, "start_writeback", None)
     with files.Writer(tmp_path / "short-lived", lasting=False) as writer:
         writer.write(bytes(20 << 20))
 
@@ -611,12 +611,12 @@ def test_a_mapped_file_stays_when_its_name_goes(tmp_path: Path) -> None:
     data = os.urandom(100_000)
     for name, wanted in (("some", data), ("none", b"")):
         (tmp_path / name).write_bytes(wanted)
-        found = files.mapped(tmp_path / name)
+        found = files.map_file(tmp_path / name)
         (tmp_path / name).unlink()
         assert found.tobytes() == wanted
         assert not found.flags.writeable or not len(found)
     with pytest.raises(FileNotFoundError):
-        files.mapped(tmp_path / "none")
+        files.map_file(tmp_path / "none")
 
 
 def test_a_file_is_known_after_a_rename_and_not_after_a_write(tmp_path: Path) -> None:

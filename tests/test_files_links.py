@@ -229,17 +229,17 @@ def test_what_a_folder_of_ours_may_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "folder")
     (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
-    why = {name: files.why_not_our_folder(tmp_path / name) for name in ("folder", "file", "link", "broken")}
+    why = {name: files.folder_refusal(tmp_path / name) for name in ("folder", "file", "link", "broken")}
     assert why == {
         "folder": None,
         "file": "is no folder",
         "link": "is a symbolic link",
         "broken": "is a symbolic link",
     }
-    assert files.why_not_our_folder(tmp_path / "nothing") is None
+    assert files.folder_refusal(tmp_path / "nothing") is None
     assert [files.is_directory(tmp_path / "link", follow=each) for each in (True, False)] == [True, False]
     if os.geteuid() == 0:
         os.chown(tmp_path / "folder", SOMEBODY, -1)
-        assert "belongs to user 12345" in (files.why_not_our_folder(tmp_path / "folder") or "")
+        assert "belongs to user 12345" in (files.folder_refusal(tmp_path / "folder") or "")
         os.chown(tmp_path, SOMEBODY, -1)
-        assert files.why_not_our_folder(tmp_path / "folder") is None
+        assert files.folder_refusal(tmp_path / "folder") is None

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.base import interruption
-from siltstone.base.interruption import Interruption, came_of_interrupt
+from siltstone.base.interruption import Interruption, is_interrupt
 
 INT, TERM = signal.SIGINT, signal.SIGTERM
 HEAD = """
@@ -83,7 +83,7 @@ while True:
 """,
         grace=0.3,
     )
-    assert (done.returncode, done.stderr.strip()) == (128 + TERM, interruption.SAID)
+    assert (done.returncode, done.stderr.strip()) == (128 + TERM, interruption.MESSAGE)
 
 
 def test_nor_does_a_reader_of_what_is_said() -> None:
@@ -108,14 +108,14 @@ def end():
     time.sleep(0.3)
     order.append("ended")
 
-came.at_once(end)
+came.on_signal(end)
 try:
     send(INT)
     time.sleep(60)
 except KeyboardInterrupt:
     with came.critical():
         order.append("cleared away")
-came.at_once(lambda: order.append("begun too late"))
+came.on_signal(lambda: order.append("begun too late"))
 print(order)
 """)
     assert done.stdout == "['ended', 'cleared away', 'begun too late']\n"
@@ -157,7 +157,7 @@ main.main()
         )
     finally:
         os.close(writing)
-    assert (done.returncode, done.stderr) == (143, f"siltstone: {interruption.SAID}\n")
+    assert (done.returncode, done.stderr) == (143, f"siltstone: {interruption.MESSAGE}\n")
 
 
 def test_a_full_pipe(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_without_a_command_nothing_is_installed() -> None:
     quiet = interruption.current()
     quiet.check()
     quiet.settle()
-    quiet.at_once(lambda: pytest.fail("no signal came"))
+    quiet.on_signal(lambda: pytest.fail("no signal came"))
     assert not quiet.has_come and quiet.status == 130
     with pytest.raises(KeyboardInterrupt), Interruption().critical():
         signal.raise_signal(INT)
@@ -216,4 +216,4 @@ def test_an_error_in_the_place_of_an_interrupt() -> None:
 
     with pytest.raises(OSError) as caught:
         job()
-    assert came_of_interrupt(caught.value) and not came_of_interrupt(OSError("another one"))
+    assert is_interrupt(caught.value) and not is_interrupt(OSError("another one"))

@@ -1,4 +1,4 @@
-"""What Spark finds by itself: it imports every top-level module whose name begins with ``pyspark_``.
+"""Registers the data source: Spark imports every top-level module whose name begins with ``pyspark_``.
 
 ``DefaultSource`` makes ``spark.read.format("siltstone")`` work without a registration.
 """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_FACE = {
+_EXPORTS = {
     "Log": "siltstone.runtime.embedded",
     "LogManager": "siltstone.runtime.manager",
     "NewRecord": "siltstone.runtime.embedded",
@@ -33,13 +33,13 @@ _FACE = {
     "start_cleaner": "siltstone.spark.embedded",
     "start_compaction": "siltstone.spark.embedded",
 }
-"""What the package offers by its own name, and the module that has it: loaded when it is first asked for."""
-__all__ = list(_FACE)
+"""The public names of the package, and the module of each, which is loaded when the name is first used."""
+__all__ = list(_EXPORTS)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _FACE:
+    if name not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_FACE[name]), name)
+    value = getattr(import_module(_EXPORTS[name]), name)
     globals()[name] = value
     return value

@@ -1,8 +1,8 @@
-"""Compile the kernels, so that the first use does not have to: ``python -m siltstone.warmup``.
+"""Compiles the numba kernels ahead of their first use: ``python -m siltstone.warmup``.
 
-A small log is cleaned, compacted, appended to and read in a temporary directory; where Spark is installed, it
-cleans the log as well, and leaves its class archive (``siltstone.spark.class_archive``). Kernels are needed,
-the archive is not: a line on standard error says why there is none.
+A small log is cleaned, compacted, appended to and read in a temporary directory. Where Spark is installed, it
+cleans the log as well and makes its class archive (``siltstone.spark.class_archive``). The archive only saves
+time: where it cannot be made, a line on standard error says why.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from siltstone.log.validation import Origin
 
 
 def _clean(directory: Path) -> None:
-    """A cleaning, both ways."""
+    """Clean a log in one task and in several."""
     clean_small_log(directory, InProcessEngine(), InProcessEngine(2))
 
 
 def _append_and_read(directory: Path) -> None:
-    """Appends as a client's and as a leader's, a start after a crash, and a reader."""
+    """Append batches of a client and of a leader, recover after a crash, and read."""
     config = LogConfig(message_timestamp_before_max_ms=LONG_MAX, index_interval_bytes=1)
     log = open_partition(directory, config)
     for batch in small_batches():
@@ -39,13 +39,13 @@ def _append_and_read(directory: Path) -> None:
     for batch in small_batches()[:-1]:
         log.append(bytes(8) + batch[8:])
     log.flush()
-    again = open_partition(directory, config)
-    assert sum(len(polled) for polled in LogReader(again, "earliest")) == 40 * len(CODECS)
-    assert again.offset_for_time(1) is not None
+    recovered = open_partition(directory, config)
+    assert sum(len(polled) for polled in LogReader(recovered, "earliest")) == 40 * len(CODECS)
+    assert recovered.offset_for_time(1) is not None
 
 
 def _compact(directory: Path) -> None:
-    """Compactions beside the originals, by offset and by time, of a log that grows; and a reader."""
+    """Compact a growing log side by side, by offset and by time, and read it."""
     config = LogConfig(message_timestamp_before_max_ms=LONG_MAX)
     compactor = TwoPhaseCompactor(InProcessCompactionEngine(), clock=SystemClock())
     for order in ORDERS:
@@ -58,7 +58,7 @@ def _compact(directory: Path) -> None:
 
 
 def _start_spark(directory: Path) -> None:
-    """A cleaning on Spark, which leaves its class archive."""
+    """Clean a log on Spark, and make the class archive."""
     if find_spec("pyspark") is None:
         return
     from siltstone.spark.clean import SparkEngine
@@ -71,17 +71,17 @@ def _start_spark(directory: Path) -> None:
 
 
 def main() -> None:
-    """Compile everything that a cleaning, a compaction, an append and a read call; see to the archive."""
-    uses = (
+    """Compile every kernel that a cleaning, a compaction, an append and a read call; make the archive."""
+    steps = (
         ("cleaned-0", _clean),
         ("appended-0", _append_and_read),
         ("compacted-0", _compact),
         ("spark-0", _start_spark),
     )
     with files.temporary_directory("siltstone-warmup-") as folder:
-        for name, use in uses:
+        for name, step in steps:
             files.make_directory(Path(folder) / name)
-            use(Path(folder) / name)
+            step(Path(folder) / name)
 
 
 if __name__ == "__main__":

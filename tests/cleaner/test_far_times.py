@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from siltstone.base import files
-from siltstone.base.clock import LATEST_MS, ManualClock, chosen_ms, time_text
+from siltstone.base.clock import LATEST_MS, ManualClock, resolve_now_ms, time_text
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import UsageError
 from siltstone.base.records.decode import decode_records
@@ -196,7 +196,7 @@ def test_a_map_without_room_for_a_key_takes_a_pass_for_each() -> None:
 @pytest.mark.parametrize("given_ms", [LONG_MIN, -1, LATEST_MS + 1, LONG_MAX, 10**30, NOW * 1000])
 def test_a_clock_that_is_none_is_refused(given_ms: int) -> None:
     with pytest.raises(UsageError, match=f"--now-ms {given_ms}: no time in milliseconds"):
-        chosen_ms(given_ms, ManualClock(NOW))
+        resolve_now_ms(given_ms, ManualClock(NOW))
 
 
 @pytest.mark.parametrize("command", ["clean", "watch", "explain", "verify", "recover"])
@@ -219,7 +219,7 @@ def test_every_command_refuses_it_before_it_does_anything(tmp_path: Path, comman
 
 
 def test_a_clock_that_is_one() -> None:
-    assert [chosen_ms(each, ManualClock(NOW)) for each in (None, 0, NOW, LATEST_MS)] == [
+    assert [resolve_now_ms(each, ManualClock(NOW)) for each in (None, 0, NOW, LATEST_MS)] == [
         NOW,
         0,
         NOW,

@@ -105,7 +105,7 @@ def test_what_was_read_back_and_written_lets_go_of_its_memory(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone: list[int] = []
-    let_go = files.Writer.let_go
+    let_go = files.Writer.drop_cached
 
     def noted(self: files.Writer, position: int) -> None:
         gone.append(position)
@@ -117,8 +117,8 @@ def test_what_was_read_back_and_written_lets_go_of_its_memory(
         assert self.size == Path(self.path).stat().st_size
         gone.append(self.size)
 
-    monkeypatch.setattr(files.Writer, "let_go", noted)
-    monkeypatch.setattr(files.Writer, "let_go_of_the_rest", the_rest)
+    monkeypatch.setattr(files.Writer, "drop_cached", noted)
+    monkeypatch.setattr(files.Writer, "drop_cached_rest", the_rest)
     size = len(bytes_of(staged(log, "staged")))
     assert gone == sorted(gone)
     assert 0 < gone[0] <= gone[-2] <= gone[-1] == size
@@ -134,7 +134,7 @@ def test_a_write_that_the_disk_refused_fails_the_log(tmp_path: Path, monkeypatch
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(staging, "_READ_BACK_BYTES", 1)
-    monkeypatch.setattr(files.Writer, "let_go", refuse)
+    monkeypatch.setattr(files.Writer, "drop_cached", refuse)
     result = logs.run(tmp_path / "log")
     assert "Input/output error" in result.reason
     shutil.rmtree(partition / ".siltstone", ignore_errors=True)

@@ -1,6 +1,6 @@
-"""What time it is: handed in, so that tests and ``--now-ms`` can say.
+"""The clock that is handed to whatever depends on the time, so that tests and ``--now-ms`` can set it.
 
-Nothing else in the package reads the wall clock.
+No other module reads the wall clock.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 from siltstone.base.errors import UsageError
 
 LATEST_MS = 253_402_300_799_999
-"""The last ms of the year 9999. Who gives a later time has counted in micro- or nanoseconds."""
+"""The last ms of the year 9999. A later time is most likely in micro- or nanoseconds."""
 
 
 class Clock(Protocol):
@@ -34,7 +34,7 @@ class SystemClock:
 
 @dataclass(slots=True)
 class ManualClock:
-    """A clock that stands still until it is told."""
+    """A clock that moves only when it is advanced."""
 
     time_ms: int = 0
 
@@ -43,28 +43,28 @@ class ManualClock:
         return self.time_ms
 
     def advance(self, by_ms: int) -> None:
-        """Let ``by_ms`` pass."""
+        """Move the clock forward by ``by_ms``."""
         self.time_ms += by_ms
 
 
-def chosen_ms(given_ms: int | None, clock: Clock) -> int:
-    """The time in ms that a run goes by: what ``--now-ms`` says, else the clock's.
+def resolve_now_ms(chosen_ms: int | None, clock: Clock) -> int:
+    """The time in ms that a run uses: ``--now-ms`` where it is given, else the clock's.
 
     Raises UsageError for a time before the epoch or after the year 9999: every horizon would have passed, or
-    none, and sums with it would not fit into the 64 bits of a timestamp.
+    none, and sums with it would overflow the 64 bits of a timestamp.
     """
-    if given_ms is None:
+    if chosen_ms is None:
         return clock.now_ms()
-    if not 0 <= given_ms <= LATEST_MS:
+    if not 0 <= chosen_ms <= LATEST_MS:
         raise UsageError(
-            f"--now-ms {given_ms}: no time in milliseconds since 1970; give one from 0 to {LATEST_MS} "
+            f"--now-ms {chosen_ms}: no time in milliseconds since 1970; give one from 0 to {LATEST_MS} "
             "(the end of the year 9999)"
         )
-    return given_ms
+    return chosen_ms
 
 
 def time_text(at_ms: int) -> str:
-    """A time for people, in UTC to the second; the number where it is none."""
+    """A time for people, in UTC to the second; the bare number where it is out of range."""
     try:
         return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
     except (ValueError, OverflowError, OSError):

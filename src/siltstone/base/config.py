@@ -1,8 +1,8 @@
-"""The settings in force: parsed from text, layered with where each came from; `LogConfig` for a log itself.
+"""The settings in force: parsed from text, layered by their sources; `LogConfig` is what one log uses.
 
     text ─ parse_… ─► layers of Setting ─► Config ─ LogConfig.of ─► LogConfig
 
-    DYNAMIC_TOPIC_CONFIG           the topic's own, or given for it on the command line
+    DYNAMIC_TOPIC_CONFIG           the topic's own, or set for it on the command line
     DYNAMIC_BROKER_CONFIG          this broker's, changed at run time
     DYNAMIC_DEFAULT_BROKER_CONFIG  all brokers', changed at run time
     STATIC_BROKER_CONFIG           the broker's server.properties
@@ -27,7 +27,7 @@ from typing import Any
 
 import javaproperties
 
-from siltstone.base.config_table import ALL_KEYS, Key, Kind, Level, Synonym, Value
+from siltstone.base.config_table import ALL_KEYS, Key, Kind, Synonym, Value
 from siltstone.base.config_table import INT_MAX as INT_MAX  # noqa: PLC0414 - offered here, too
 from siltstone.base.config_table import LONG_MAX as LONG_MAX  # noqa: PLC0414
 from siltstone.base.errors import UsageError
@@ -49,19 +49,17 @@ def find_topic_key(name: str) -> Key:
     if name in TOPIC_NAMES or name not in _BY_NAME:
         return _find(name, TOPIC_NAMES)
     key = _BY_NAME[name]
-    if key.level is Level.BROKER:
-        raise UsageError(f"{name!r} is a broker's setting, not a topic's")
-    raise UsageError(f"{name!r} is a broker's setting; a topic's is {key.name!r}")
+    instead = f"; a topic's is {key.name!r}" if key.of_topic else ", not a topic's"
+    raise UsageError(f"{name!r} is a broker's setting{instead}")
 
 
 def find_broker_key(name: str) -> Key:
     """The key of a broker's name for it. Raises UsageError, with the broker's name for a topic's."""
     if name in BROKER_NAMES or name not in _BY_NAME:
         return _find(name, BROKER_NAMES)
-    key = _BY_NAME[name]
-    if key.level is Level.TOPIC:
-        raise UsageError(f"{name!r} is a topic's setting, not a broker's")
-    raise UsageError(f"{name!r} is a topic's setting; a broker's is {key.broker_names[0]!r}")
+    names = _BY_NAME[name].broker_names
+    instead = f"; a broker's is {names[0]!r}" if names else ", not a broker's"
+    raise UsageError(f"{name!r} is a topic's setting{instead}")
 
 
 def _find(name: str, names: Collection[str]) -> Key:
@@ -170,7 +168,8 @@ class ConfigSource(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """A value and where it came from: ``source`` for people ("default", "--config", "file:line"), ``origin``
-    by Kafka's names, ``name`` the one it was given under. ``value`` is in the unit of the key's own name."""
+    by Kafka's names, ``name`` the one under which it was set. ``value`` is in the unit of the key's own
+    name."""
 
     value: Value
     source: str
@@ -179,7 +178,7 @@ class Setting:
 
 
 Layer = Mapping[str, Setting]
-"""Settings by the names that they were given under."""
+"""Settings by the names under which they were set."""
 
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[\]]*\])")
 _DYNAMIC = (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
@@ -332,13 +331,11 @@ _OF_A_CLEANING = (
     "log.cleaner.io.buffer.size",
     "producer.id.expiration.ms",
 )
-_LOG_KEYS = tuple(
-    key for key in ALL_KEYS if key.used and (key.level is not Level.BROKER or key.name in _OF_A_CLEANING)
-)
+_LOG_KEYS = tuple(key for key in ALL_KEYS if key.used and (key.of_topic or key.name in _OF_A_CLEANING))
 
 
 class Config:
-    """The effective settings of one topic, or of a broker. Layers map a name as it was given to its setting.
+    """The effective settings of one topic, or of a broker (Kafka's ``AbstractConfig``), in layers.
 
     ``topic`` is the topic's own layer; a command line may put brokers' names there too. ``default_source`` is
     the source of values that no layer has.
@@ -405,7 +402,7 @@ class Config:
         return {key.name: self.setting(key.name) for key in _LOG_KEYS}
 
     def layer(self, origin: ConfigSource) -> Layer:
-        """What one layer holds, by the names it was given under."""
+        """The settings of one layer, by the names under which they were set."""
         return self._layers.get(origin, {})
 
     def over(self, layer: Layer) -> Config:

@@ -1,4 +1,4 @@
-"""Every error that Siltstone raises on purpose.
+"""Every error that Siltstone raises on purpose, as a tree.
 
 ::
 
@@ -11,13 +11,13 @@
     ├── CorruptFileError         a checkpoint, index, snapshot or metadata file that makes no sense
     │   └── CorruptRecordError   a batch or record that makes no sense
     ├── LedgerError              a file of a compacted ledger is missing or damaged
-    ├── CheckFailedError         what was written is not what was promised: nothing is swapped
-    ├── SourceChangedError       a source segment is not the file that was planned with
-    ├── UndoStoppedError         putting originals back stopped half-way: the message says what was done
+    ├── CheckFailedError         a written segment, or a count, is wrong: nothing is swapped
+    ├── SourceChangedError       a source segment has changed since the cleaning was planned
+    ├── UndoStoppedError         an undo stopped half-way: the message says which originals are back
     ├── EngineError              Spark or Java is missing, or a job could not be run
-    ├── CompactionFailedError    a compaction beside the originals came to nothing: the ledger is as it was
-    ├── CompactionInProgressError  a second compaction beside the originals while one runs
-    ├── CleaningAbortedError     somebody else wants the log that is being cleaned: nothing more is swapped
+    ├── CompactionFailedError    a side-by-side compaction failed: the ledger is as it was
+    ├── CompactionInProgressError  a second side-by-side compaction while one runs
+    ├── CleaningAbortedError     the cleaning of a log was aborted: nothing more is swapped
     └── LogError                 a call on a log that is refused, with Kafka's ``code`` and ``kafka_name``
         ├── OffsetOutOfRangeError               1
         ├── CorruptMessageError                 2
@@ -34,7 +34,7 @@
         ├── InvalidTransactionStateError       48
         ├── TransactionCoordinatorFencedError  52
         ├── StorageError                       56
-        └── RecordRefusedError   a batch's contents are why: ``record_index``, ``record_errors``
+        └── RecordRefusedError   the contents of a batch are invalid: ``record_index``, ``record_errors``
             ├── InvalidTimestampError          32
             └── InvalidRecordError             87
                 └── UnreadableBatchError       -1: Kafka answers as for a failure of its own
@@ -54,7 +54,7 @@ class SiltstoneError(Exception):
 
 
 class UsageError(SiltstoneError):
-    """Wrong flags or values."""
+    """Wrong flags, settings or values."""
 
 
 class NotALogDirectoryError(SiltstoneError):
@@ -70,16 +70,15 @@ class DirectoryRefusedError(SiltstoneError):
 
 
 class UnsafeFileError(DirectoryRefusedError):
-    """A name of Kafka's in a partition directory is no regular file, or not the directory owner's.
-
-    Its log is neither read nor changed: to pass the file over would be to pass over what is in it.
+    """A file in a partition directory has a name of Kafka's, but is no regular file, or not the directory
+    owner's. Its log is neither read nor changed: without that file, records would be missing.
     """
 
 
 class CorruptFileError(SiltstoneError):
-    """Bytes of a file that make no sense.
+    """A corrupt file: its bytes are not in its format.
 
-    ``path`` is the file, ``position`` the byte at which the failure starts, ``reason`` what is wrong.
+    ``path`` is the file, ``position`` the byte at which the damage starts, ``reason`` what is wrong.
     """
 
     def __init__(self, path: str, position: int, reason: str) -> None:
@@ -93,13 +92,13 @@ class CorruptFileError(SiltstoneError):
 
 
 class CorruptRecordError(CorruptFileError):
-    """A batch or a record that makes no sense."""
+    """A corrupt batch or record."""
 
 
 class LedgerError(SiltstoneError):
-    """A compacted ledger or its cursor cannot be relied on: ``path`` is the file, ``reason`` what is wrong.
+    """A file of a compacted ledger is missing or corrupt: ``path`` is the file, ``reason`` what is wrong.
 
-    Nothing is read in its place: the originals of what it covers may be gone.
+    Nothing is read in its place, since the original segments that it covers may have been deleted.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -115,15 +114,15 @@ class LedgerError(SiltstoneError):
 
 
 class CheckFailedError(SiltstoneError):
-    """A written segment or a count does not hold; nothing was swapped."""
+    """A written segment, or a count of records, is wrong; nothing was swapped."""
 
 
 class SourceChangedError(SiltstoneError):
-    """A source segment's size, inode or modification time is not what was planned with."""
+    """The size, inode or modification time of a source segment has changed since the cleaning was planned."""
 
 
 class UndoStoppedError(SiltstoneError):
-    """Some originals were put back, others not; every log is whole, and undoing again goes on."""
+    """Some originals were put back, others not; every log is whole, and another undo resumes."""
 
 
 class EngineError(SiltstoneError):
@@ -131,15 +130,16 @@ class EngineError(SiltstoneError):
 
 
 class CompactionFailedError(SiltstoneError):
-    """A compaction beside the originals came to nothing; its ledger, if it had one, is as it was."""
+    """A side-by-side compaction failed; the ledger, where there was one, is as it was."""
 
 
 class CompactionInProgressError(SiltstoneError):
-    """A log is being compacted beside its originals already (Pulsar answers 409)."""
+    """A side-by-side compaction of the log is already running (Pulsar answers 409)."""
 
 
 class CleaningAbortedError(SiltstoneError):
-    """A log was taken away from the cleaner: it is truncated, deleted, paused, or its disk has failed."""
+    """The cleaning was aborted: the log is truncated, deleted or paused, or its disk has failed (Kafka's
+    ``LogCleaningAbortedException``)."""
 
 
 class LogError(SiltstoneError):
@@ -152,7 +152,7 @@ class LogError(SiltstoneError):
     kafka_name: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
 
     def __init_subclass__(cls, code: int | None = None, kafka_name: str = "") -> None:
-        """``code`` and ``kafka_name`` of the class; without them it has its parent's."""
+        """Sets ``code`` and ``kafka_name`` of a class; without them it has those of its parent."""
         if code is not None:
             cls.code, cls.kafka_name = code, kafka_name
 
@@ -162,11 +162,11 @@ class OffsetOutOfRangeError(LogError, code=1, kafka_name="OFFSET_OUT_OF_RANGE"):
 
 
 class CorruptMessageError(LogError, code=2, kafka_name="CORRUPT_MESSAGE"):
-    """A batch whose checksum or size does not hold."""
+    """A batch whose checksum or size is wrong."""
 
 
 class UnknownTopicError(LogError, code=3, kafka_name="UNKNOWN_TOPIC_OR_PARTITION"):
-    """There is no such topic or partition here."""
+    """There is no such topic or partition in these directories."""
 
 
 class MessageTooLargeError(LogError, code=10, kafka_name="MESSAGE_TOO_LARGE"):
@@ -182,7 +182,7 @@ class RecordListTooLargeError(LogError, code=18, kafka_name="RECORD_LIST_TOO_LAR
 
 
 class TopicExistsError(LogError, code=36, kafka_name="TOPIC_ALREADY_EXISTS"):
-    """The topic is there already."""
+    """A topic of that name exists."""
 
 
 class InvalidPartitionsError(LogError, code=37, kafka_name="INVALID_PARTITIONS"):
@@ -194,7 +194,7 @@ class InvalidConfigError(LogError, code=40, kafka_name="INVALID_CONFIG"):
 
 
 class PolicyViolationError(LogError, code=44, kafka_name="POLICY_VIOLATION"):
-    """The topic's policy does not allow what was asked."""
+    """The topic's policy does not allow the operation."""
 
 
 class OutOfOrderSequenceError(LogError, code=45, kafka_name="OUT_OF_ORDER_SEQUENCE_NUMBER"):
@@ -219,19 +219,19 @@ class StorageError(LogError, code=56, kafka_name="KAFKA_STORAGE_ERROR"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordError:
-    """A record that the topic does not take: its index in the batch, from 0 on, and why."""
+    """A record that the topic rejects: its index in the batch, from 0 on, and why."""
 
     index: int
     message: str
 
 
 class RecordRefusedError(LogError):
-    """A batch that is refused for what is in it.
+    """A batch that is rejected because of its contents.
 
-    ``record_index``: the first record that is at fault, counted from 0, None where no single record is.
-    ``record_errors``: every record that the topic does not take (no key, a timestamp out of bounds) by its
-    index, at most 10,000 of them, as ``record_errors`` of a Produce response (version 8 and later) has them;
-    empty for a batch that makes no sense, as Kafka's is.
+    ``record_index``: the first invalid record, counted from 0; None where no single record is at fault.
+    ``record_errors``: every record that the topic rejects (no key, a timestamp out of bounds) by its index,
+    at most 10,000 of them, as ``record_errors`` of a Produce response (version 8 and later); empty for a
+    corrupt batch, as in Kafka.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class InvalidRecordError(RecordRefusedError, code=87, kafka_name="INVALID_RECORD
 
 
 class UnreadableBatchError(InvalidRecordError, code=-1, kafka_name="UNKNOWN_SERVER_ERROR"):
-    """A batch that cannot be decompressed: an unknown codec, or bytes that make no sense to it.
+    """A batch that cannot be decompressed: an unknown codec, or corrupt bytes.
 
-    The batch is at fault, but Kafka answers UNKNOWN_SERVER_ERROR, and clients see the same from us.
+    The batch is at fault, but Kafka answers UNKNOWN_SERVER_ERROR, and so does Siltstone.
     """

@@ -1,19 +1,18 @@
-"""Ctrl-C and SIGTERM in a command: the work is broken off, and the process is gone within five seconds.
+"""Ctrl-C and SIGTERM in a command: the work is interrupted, and the process ends within five seconds.
 
 ::
 
-    signal ─┬─► main thread: KeyboardInterrupt, once, where it is or behind the critical section that it is in
-            └─► a thread that the signal itself wakes, whatever the main thread is busy with
-                  ├─ at once: what runs elsewhere (Java, and the workers that hang on it) is ended
+    signal ─┬─► main thread: KeyboardInterrupt, once, at once or at the end of its critical section
+            └─► a thread that the signal wakes through a socket, even while the main thread is in C code
+                  ├─ at once: other processes (Java, and the workers that depend on it) are ended
                   └─ after ``GRACE_SECONDS``: os._exit(128 + signal)
 
-Breaking off anywhere is safe, as after ``kill -9``; what the grace is for is clearing away what is staged.
-PySpark and numba may swallow a KeyboardInterrupt or put another error in its place: who begins something asks
-``check`` first, and who meets an error asks ``has_come`` before it is taken for one. A second signal changes
-nothing.
+An interrupt anywhere is safe, as ``kill -9`` is; the grace is there to remove staged files. PySpark and numba
+may swallow a KeyboardInterrupt or raise another error in its place: so call ``check`` before something new is
+begun, and ``has_come`` before an error is taken for one. A second signal changes nothing.
 
-Only commands install one. Everywhere else ``current`` is one that never comes, and no handler is touched but
-within ``critical``, in the main thread.
+Only commands install an ``Interruption``. Everywhere else ``current`` is one that never comes, and handlers
+are replaced only within ``critical``, in the main thread.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ import threading
 from collections.abc import Callable, Iterator
 
 GRACE_SECONDS = 4.0
-"""From the signal to the hard end; a second is left for the system to take the process down."""
+"""From the signal to ``os._exit``; that leaves the system a second to end the process."""
 SETTLE_SECONDS = 2.5
-"""Cleaning up waits so long for what runs elsewhere to end."""
+"""Cleaning up waits so long for other processes to end."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 Critical = Callable[[], contextlib.AbstractContextManager[object]]
-"""Guards a block that an interrupt should not tear apart: ``Interruption.critical``, or no guard at all."""
-SAID = "interrupted; every log is whole, run the command again to go on"
+"""Guards a block that an interrupt must not break off half-way: ``Interruption.critical``, or no guard."""
+MESSAGE = "interrupted; every log is whole, run the command again to go on"
 
 
 class Interruption:
-    """Whether a signal has come, and what is to be done then.
+    """Whether a signal has come, and what is done then.
 
-    ``leave`` ends the process at once, with a status; ``say`` is called before with a line for people.
+    ``leave`` ends the process with a status; ``say`` is called before it, with a line for people.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class Interruption:
         self._leave = leave
         self._say = say
         self._number: int | None = None
-        self._is_installed = self._is_told = False
+        self._is_installed = self._is_raised = False
         self._depth = 0
         self._endings: list[Callable[[], object]] = []
         self._ended, self._uninstalled = threading.Event(), threading.Event()
@@ -68,18 +67,18 @@ class Interruption:
         return 128 + (self._number or signal.SIGINT)
 
     def check(self) -> None:
-        """Nothing new is begun after a signal: raises KeyboardInterrupt then."""
+        """Raises KeyboardInterrupt after a signal: before something new is begun."""
         if self.has_come:
             raise KeyboardInterrupt
 
-    def at_once(self, end: Callable[[], object]) -> None:
-        """Call ``end`` as soon as a signal comes, in another thread; now, if one has come."""
+    def on_signal(self, end: Callable[[], object]) -> None:
+        """Call ``end`` in another thread as soon as a signal comes; here and now, if one has come."""
         self._endings.append(end)
         if self.has_come:
             end()
 
     def settle(self) -> None:
-        """Wait until what runs elsewhere has ended, for a while; at once where no signal has come."""
+        """After a signal: wait up to ``SETTLE_SECONDS`` until other processes have ended."""
         if self.has_come and self._is_installed:
             self._ended.wait(SETTLE_SECONDS)
 
@@ -87,7 +86,7 @@ class Interruption:
     def critical(self) -> Iterator[None]:
         """Within the block, in the main thread, a signal's KeyboardInterrupt waits for the end of it.
 
-        A block that begins after the signal, to clean up, begins when what runs elsewhere has ended.
+        A block that begins after the signal, to clean up, waits until other processes have ended.
         """
         self.settle()
         if threading.current_thread() is not threading.main_thread():
@@ -101,11 +100,11 @@ class Interruption:
                 yield
             finally:
                 self._depth -= 1
-                self._tell()
+                self._raise_once()
 
     def install(self) -> None:
-        """Take the signals over and become ``current``; in the main thread. One that is ignored, as with
-        ``nohup`` or in the background of a script, stays so."""
+        """Handle the signals from now on and become ``current``; in the main thread. A signal that is
+        ignored, as with ``nohup`` or in the background of a script, stays ignored."""
         global _current
         self._before = {number: signal.getsignal(number) for number in SIGNALS}
         self._waking, writing = socket.socketpair()
@@ -119,7 +118,7 @@ class Interruption:
                 signal.signal(number, self._came)
 
     def uninstall(self) -> None:
-        """Put back what was there."""
+        """Put the former handlers back."""
         global _current
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -130,15 +129,17 @@ class Interruption:
 
     def _came(self, number: int, frame: object) -> None:
         self._number = self._number or number
-        self._tell()
+        self._raise_once()
 
-    def _tell(self) -> None:
-        if self.has_come and not self._is_told and not self._depth:
-            self._is_told = True
+    def _raise_once(self) -> None:
+        if self.has_come and not self._is_raised and not self._depth:
+            self._is_raised = True
             raise KeyboardInterrupt
 
     def _watch(self) -> None:
         """In a thread of its own: wait for the first signal. The socket stays open for those that follow."""
+        # Python writes a signal's number to the wake-up socket from its C handler, so this thread runs even
+        # while the main thread is in C code, where no Python handler is called.
         while woken := self._waking.recv(1):
             if woken[0] in SIGNALS:
                 break
@@ -149,8 +150,8 @@ class Interruption:
         threading.Thread(target=self._end_all, name="interruption-end", daemon=True).start()
         if self._uninstalled.wait(self._grace_seconds):
             return
-        # What is said may have to wait for who reads it; the end does not.
-        saying = threading.Thread(target=self._say, args=(SAID,), daemon=True)
+        # The line may block on a full pipe; the end of the process must not wait for that.
+        saying = threading.Thread(target=self._say, args=(MESSAGE,), daemon=True)
         saying.start()
         saying.join(0.2)
         self._leave(self.status)
@@ -167,15 +168,15 @@ _current = _QUIET
 
 
 def current() -> Interruption:
-    """The process's: the one that its command has installed, else one that never comes."""
+    """The one that this process's command has installed, else one that never comes."""
     return _current
 
 
 @contextlib.contextmanager
 def _deferred() -> Iterator[None]:
-    """Within the block, Ctrl-C and SIGTERM wait for its end; for programs that have handlers of their own."""
+    """Within the block, Ctrl-C and SIGTERM wait for its end: for programs with handlers of their own."""
     waiting: list[int] = []
-    before = {number: signal.signal(number, lambda got, _: waiting.append(got)) for number in SIGNALS}
+    before = {number: signal.signal(number, lambda arrived, _: waiting.append(arrived)) for number in SIGNALS}
     try:
         yield
     finally:
@@ -185,15 +186,15 @@ def _deferred() -> Iterator[None]:
             raise KeyboardInterrupt
 
 
-def came_of_interrupt(error: BaseException) -> bool:
-    """Was a KeyboardInterrupt replaced by this error, or has a signal come?"""
+def is_interrupt(error: BaseException) -> bool:
+    """Does the error stand for an interrupt: has a signal come, or is a KeyboardInterrupt its cause?"""
     if _current.has_come:
         return True
-    seen: set[int] = set()
+    visited: set[int] = set()
     link: BaseException | None = error
-    while link is not None and id(link) not in seen:
+    while link is not None and id(link) not in visited:
         if isinstance(link, KeyboardInterrupt):
             return True
-        seen.add(id(link))
+        visited.add(id(link))
         link = link.__cause__ or link.__context__
     return False

@@ -1,1 +1,1 @@
-"""The command line: one file a command, ``main`` puts them together."""
+"""The command line: a module for a command or a few, which ``main`` puts together."""

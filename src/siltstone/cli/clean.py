@@ -132,7 +132,7 @@ def _show(request: cleaning.CleanRequest, done: cleaning.CleanReport) -> None:
 
 
 def _settings(results: Sequence[LogResult]) -> Iterator[tuple[str, object]]:
-    """What was set, and where, for each log that was to be cleaned; the rest are Kafka's defaults."""
+    """The settings, with their sources, that are not defaults, for each log that was to be cleaned."""
     for result in results:
         chosen = ", ".join(
             f"{name}={','.join(s.value) if isinstance(s.value, tuple) else s.value} ({s.source})"

@@ -124,7 +124,7 @@ def _alter(place: Place, flags: ConfigsFlags, *, as_json: bool) -> None:
     change = alter(place, flags.entity_name, additions, removals, dry_run=flags.dry_run)
     kind = "namespace" if flags.entity_type == "namespaces" else "topic"
     if as_json:
-        changed = {kind: change.topic, "before": change.before, "after": change.after}
+        changed = {kind: change.topic, "before": dict(change.before), "after": dict(change.after)}
         write_json({"action": "alter", "dry_run": flags.dry_run, **changed})
         return
     done = "would be completed" if flags.dry_run else "completed"
@@ -135,42 +135,44 @@ def _alter(place: Place, flags: ConfigsFlags, *, as_json: bool) -> None:
             write_lines(f"  {name}: {before or '(default)'} → {after or '(default)'}")
 
 
-def _describe(look: Look, flags: ConfigsFlags, *, as_json: bool) -> None:
+def _describe(snapshot: Look, flags: ConfigsFlags, *, as_json: bool) -> None:
     """Show the settings of the entities that the flags name."""
     notes: Sequence[str] = ()
     if flags.entity_type == "brokers":
-        title, entities = _describe_broker(look, flags)
+        title, entities = _describe_broker(snapshot, flags)
     elif flags.entity_type == "namespaces":
-        title, policies = "Policies of namespace {} are:", look.registry.namespaces
+        title, policies = "Policies of namespace {} are:", snapshot.registry.namespaces
         names = sorted(policies) if flags.entity_name is None else [flags.entity_name]
         entities = {name: commands.settings_of_namespace(policies.get(name, {})) for name in names}
     else:
         title = f"{'All' if flags.all_ else 'Dynamic'} configs for topic {{}} are:"
-        topics = map(look.topic, look.names() if flags.entity_name is None else [flags.entity_name])
+        topics = map(snapshot.topic, snapshot.names() if flags.entity_name is None else [flags.entity_name])
         facts = {topic.name: topic for topic in topics}
         entities = {
-            name: commands.settings_of_topic(look.config_of(topic), everything=flags.all_)
+            name: commands.settings_of_topic(snapshot.config_of(topic), everything=flags.all_)
             for name, topic in facts.items()
         }
-        notes = look.notes_on(list(facts.values()))
+        notes = snapshot.notes_on(list(facts.values()))
     if as_json:
         documents = [_document(flags.entity_type, name, settings) for name, settings in entities.items()]
         write_json({"entities": documents})
         return
     for entity, settings in entities.items():
         write_lines(title.format(entity))
-        for each in settings:
-            synonyms = ", ".join(f"{source}:{name}={value}" for source, name, value in each.synonyms)
-            write_lines(f"  {each.name}={each.value} sensitive=false synonyms={{{synonyms}}}")
+        for setting in settings:
+            synonyms = ", ".join(f"{source}:{name}={value}" for source, name, value in setting.synonyms)
+            write_lines(f"  {setting.name}={setting.value} sensitive=false synonyms={{{synonyms}}}")
     note(*notes)
 
 
-def _describe_broker(look: Look, flags: ConfigsFlags) -> tuple[str, dict[str, list[commands.SettingFacts]]]:
-    """The title for people, and the settings by the broker's number. Raises UsageError for another's."""
-    number = str(look.broker_id)
+def _describe_broker(
+    snapshot: Look, flags: ConfigsFlags
+) -> tuple[str, dict[str, list[commands.SettingFacts]]]:
+    """The title for people, and the settings by the broker's number. Raises UsageError for another broker."""
+    number = str(snapshot.broker_id)
     is_another = flags.entity_name not in (None, number)
     refuse_if(is_another, f"--entity-name {flags.entity_name}: the directory is that of broker {number}")
-    config = look.settings.broker
+    config = snapshot.settings.broker
     if flags.entity_default:
         of_all = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
         config = Config().replacing(of_all, config.layer(of_all))
@@ -185,12 +187,12 @@ def _document(
 ) -> dict[str, object]:
     configs = [
         {
-            "name": each.name,
-            "value": each.value,
-            "source": each.source,
+            "name": setting.name,
+            "value": setting.value,
+            "source": setting.source,
             "sensitive": False,
-            "synonyms": [{"source": s, "name": n, "value": v} for s, n, v in each.synonyms],
+            "synonyms": [{"source": s, "name": n, "value": v} for s, n, v in setting.synonyms],
         }
-        for each in settings
+        for setting in settings
     ]
     return {"entity_type": entity_type, "entity_name": name, "configs": configs}

@@ -94,7 +94,7 @@ def _dump_one(file: NamedFile, options: DumpOptions, as_json: bool) -> int:
     try:
         for part in dump_file(file, options):
             if not isinstance(part, Finding):
-                write_lines(json.dumps(plain(part)) if as_json else render(part))
+                write_lines(json.dumps(part, default=plain) if as_json else render(part))
                 continue
             findings += 1
             if as_json:

@@ -1,6 +1,7 @@
 """``siltstone``: the commands, and how errors become one line and an exit status.
 
-0: done; 1: something was found or failed; 2: wrong usage; 130: interrupted by Ctrl-C; 143: by SIGTERM.
+0: done; 1: a problem was found, or the command failed; 2: wrong usage; 130: interrupted by Ctrl-C; 143: by
+SIGTERM.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 FOUND, USAGE = 1, 2
 _EXTRAS = {"jinja2": "web", "markupsafe": "web"}
-"""Which extra has a library that may be missing; all others come with ``spark``."""
+"""The extra that installs a library that may be missing; all others come with ``spark``."""
 
 COMMANDS = {
     "clean": "Clean the compacted topics of stopped Kafka log directories, as a Spark job.",
@@ -37,20 +38,20 @@ COMMANDS = {
     "undo": "Put back the segments that a run of clean --keep-originals replaced.",
     "verify": "Check a cleaned log directory against what it was before, independently of the cleaner.",
 }
-"""Each command with its line of help: a command's file is loaded only when it is asked for."""
+"""Each command with its line of help; the module of a command is loaded only when it is used."""
 _MODULES = (
     dict.fromkeys(("get-offsets", "log-dirs", "delete-records"), "offsets")
     | dict.fromkeys(("explain", "verify"), "review")
     | dict.fromkeys(("consume", "produce"), "records")
     | {"undo": "clean", "compact-topic": "topics"}
 )
-"""The file of a command that is not called like it."""
+"""The module of each command whose module has another name."""
 
 
 def build_app(asked: str = "") -> cyclopts.App:
     """All commands; the one that is ``asked`` for has its own long help.
 
-    Loaded here, so that an interrupt while numba loads is one line as well.
+    The imports are here, so that an interrupt while they run prints one line, too.
     """
     import cyclopts
 
@@ -81,11 +82,11 @@ def say(message: str) -> None:
         sys.stderr.write(f"siltstone: {' '.join(message.split())}\n")
 
 
-def escape_what_cannot_be_shown() -> None:
+def escape_unencodable() -> None:
     """Let both outputs escape what their encoding lacks (``\\xff``, ``\\udcff``), for all commands.
 
-    A name of a file is bytes, of which Python makes surrogates where they are no text in the locale; no name
-    may end a command that has changed something in a traceback.
+    File names are bytes; Python decodes those that are no text in the locale into surrogates, which cannot be
+    encoded. A command that has changed something must not end in a traceback because of a name.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -93,8 +94,8 @@ def escape_what_cannot_be_shown() -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    """Run one command line; what is wrong with the words of it is a UsageError, and whatever comes of a
-    signal a KeyboardInterrupt."""
+    """Run one command line; a parse error is raised as a UsageError, any error after a signal as a
+    KeyboardInterrupt."""
     app = build_app(arguments[0] if arguments else "")
     from cyclopts import CycloptsError
 
@@ -132,31 +133,31 @@ def run(arguments: list[str] | None = None) -> int:
         needed = f"siltstone[{extra}]"
         say(f"{error.name} is not installed; this command needs {needed} (pip install '{needed}')")
     except KeyboardInterrupt:
-        say(interruption.SAID)
+        say(interruption.MESSAGE)
         return interruption.current().status
     return FOUND
 
 
-def _is_worth_a_line(record: logging.LogRecord) -> bool:
-    """Py4J answers an interrupt with tracebacks through the root logger, whatever comes of it."""
+def _is_worth_logging(record: logging.LogRecord) -> bool:
+    """Drops the tracebacks that Py4J logs after an interrupt, through the root logger."""
     if "KeyboardInterrupt while sending command" in str(record.msg):
         return False
     return not (interruption.current().has_come and record.exc_info)
 
 
 def _last_words(line: str) -> None:
-    """Said when the process ends in the middle of something: a progress bar has hidden the cursor."""
-    if sys.stderr.isatty():
+    """Say why the process ends in the middle of its work."""
+    if sys.stderr.isatty():  # a progress bar has hidden the cursor
         sys.stderr.write("\x1b[?25h\n")
     say(line)
 
 
 def main() -> NoReturn:
     """The entry point of the ``siltstone`` script."""
-    escape_what_cannot_be_shown()
-    came = interruption.Interruption(say=_last_words)
-    came.install()
-    logging.getLogger().addFilter(_is_worth_a_line)
+    escape_unencodable()
+    interrupt = interruption.Interruption(say=_last_words)
+    interrupt.install()
+    logging.getLogger().addFilter(_is_worth_logging)
     status = run()
     try:
         sys.stdout.flush()
@@ -164,5 +165,5 @@ def main() -> NoReturn:
         from siltstone.base import files
 
         files.silence_output()
-    came.settle()
-    sys.exit(came.status if came.has_come else status)
+    interrupt.settle()
+    sys.exit(interrupt.status if interrupt.has_come else status)

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
+
+from cyclopts import Parameter
 
 from siltstone.base.errors import UsageError
 from siltstone.cli import output
 from siltstone.commands import offsets as commands
 
 
-def get_offsets(
-    *,
-    dir: output.Directories = (),
-    topic: output.Topic = None,
-    partitions: str | None = None,
-    topic_partitions: str | None = None,
-    time: Annotated[str, output.NUMBER_OR_WORD] = "latest",
-    exclude_internal_topics: bool = False,
-    json_: output.Json = False,
-) -> int:
-    """Show offsets of partitions by time, a line topic:partition:offset each, as kafka-get-offsets does.
-
-    Locks nothing and changes nothing. A partition without a record that late has no line. Exit status 1 when
-    one cannot be read; the others are shown.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class GetOffsetsFlags(output.TopicFlags):
+    """The flags of ``siltstone get-offsets``.
 
     Parameters
     ----------
-    dir
-        A log directory; several of one broker (log.dirs) by giving it several times.
     topic
         A topic, or a regular expression; default: all.
     partitions
@@ -40,27 +31,45 @@ def get_offsets(
         ms since 1970, -1 or latest, -2 or earliest, -3 or max-timestamp.
     exclude_internal_topics
         Leave out topics that a broker keeps for itself.
+    """
+
+    partitions: str | None = None
+    topic_partitions: str | None = None
+    time: Annotated[str, output.NUMBER_OR_WORD] = "latest"
+    exclude_internal_topics: bool = False
+
+
+def get_offsets(*, flags: GetOffsetsFlags = GetOffsetsFlags(), json_: output.Json = False) -> int:
+    """Show offsets of partitions by time, a line topic:partition:offset each, as kafka-get-offsets does.
+
+    Locks nothing and changes nothing. A partition without a record that late has no line. Exit status 1 when
+    one cannot be read; the others are shown.
+
+    Parameters
+    ----------
     json_
         Print one JSON document instead.
     """
-    place = output.place_of(dir)
-    when = commands.parse_time(time)
-    look = place.look()
-    wheres = commands.select_partitions(
-        look,
-        topic=topic,
-        partitions=partitions,
-        topic_partitions=topic_partitions,
-        exclude_internal=exclude_internal_topics,
+    place = output.place_of(flags.dir)
+    time = commands.parse_time(flags.time)
+    snapshot = place.look()
+    selected = commands.select_partitions(
+        snapshot,
+        topic=flags.topic,
+        partitions=flags.partitions,
+        topic_partitions=flags.topic_partitions,
+        exclude_internal=flags.exclude_internal_topics,
     )
-    found = commands.list_offsets(look, wheres, when)
+    offsets = commands.list_offsets(snapshot, selected, time)
     if json_:
-        output.write_json({"time": when, "partitions": [each.to_json() for each in found]})
+        output.write_json({"time": time, "partitions": [partition.to_json() for partition in offsets]})
     else:
-        shown = (each for each in found if each.offset is not None)
-        output.write_lines(*(f"{each.where.topic}:{each.where.partition}:{each.offset}" for each in shown))
-    output.note(*look.notes, *(f"{each.where}: {each.failure}" for each in found if each.failure))
-    return 1 if any(each.failure for each in found) else 0
+        for partition in offsets:
+            if partition.offset is not None:
+                output.write_lines(f"{partition.where.topic}:{partition.where.partition}:{partition.offset}")
+    failures = [f"{partition.where}: {partition.failure}" for partition in offsets if partition.failure]
+    output.note(*snapshot.notes, *failures)
+    return 1 if failures else 0
 
 
 def log_dirs(
@@ -89,9 +98,13 @@ def log_dirs(
     place = output.place_of(dir)
     output.refuse_if(not describe, "give --describe")
     topics = [name.strip() for name in (topic_list or "").split(",") if name.strip()]
-    found = commands.describe_log_dirs(place, topics)
-    output.write_lines(json.dumps(found))
-    return 1 if any(each["error"] for broker in found["brokers"] for each in broker["logDirs"]) else 0
+    document = commands.describe_log_dirs(place, topics)
+    output.write_lines(json.dumps(document))
+    return (
+        1
+        if any(directory["error"] for broker in document["brokers"] for directory in broker["logDirs"])
+        else 0
+    )
 
 
 def delete_records(
@@ -120,16 +133,18 @@ def delete_records(
     place = output.place_of(dir)
     if offset_json_file is None:
         raise UsageError("say what to delete with --offset-json-file")
-    done = commands.delete_records(place, commands.read_offsets(offset_json_file), dry_run=dry_run)
+    deleted = commands.delete_records(place, commands.read_offsets(offset_json_file), dry_run=dry_run)
     if json_:
         output.write_json(
-            {"dry_run": dry_run, "partitions": [each.to_json("low_watermark") for each in done]}
+            {"dry_run": dry_run, "partitions": [partition.to_json("low_watermark") for partition in deleted]}
         )
     else:
         output.write_lines(
             "Records that would be deleted:" if dry_run else "Records delete operation completed:"
         )
-        for each in done:
-            outcome = f"error: {each.failure}" if each.failure else f"low_watermark: {each.offset}"
-            output.write_lines(f"partition: {each.where}\t{outcome}")
-    return 1 if any(each.failure for each in done) else 0
+        for partition in deleted:
+            outcome = (
+                f"error: {partition.failure}" if partition.failure else f"low_watermark: {partition.offset}"
+            )
+            output.write_lines(f"partition: {partition.where}\t{outcome}")
+    return 1 if any(partition.failure for partition in deleted) else 0

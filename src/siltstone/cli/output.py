@@ -1,4 +1,4 @@
-"""What all commands share: flags, and how JSON documents, tables, lines, notes and progress are printed."""
+"""Shared by all commands: flags, and how JSON documents, tables, lines, notes and progress are printed."""
 
 import contextlib
 import json
@@ -24,18 +24,22 @@ TABLE_WIDTH = 140
 Group = TypeVar("Group", bound=Hashable)
 
 
-def plain(document: object) -> Any:
-    """``document`` for JSON: dataclasses become objects, bytes base64, other types their text."""
-    return msgspec.to_builtins(document, enc_hook=str)
+def plain(value: object) -> Any:
+    """For JSON: a dataclass as an object, bytes as base64, a path as text. TypeError for other types."""
+    return str(value) if isinstance(value, Path) else msgspec.to_builtins(value)
 
 
 def write_json(document: object, *, flush: bool = False) -> None:
-    """One JSON document, or one object of a stream, on standard output; ``flush``: it is wanted now.
+    """One JSON document, or one object of a stream, on standard output; ``flush``: write it out at once.
 
-    In ASCII where the output is not UTF-8, and half of a surrogate pair in JSON's own escape everywhere.
+    In ASCII where the output is not UTF-8; a lone surrogate is always written as JSON's escape.
     """
     ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-    text = json.dumps(plain(document), ensure_ascii=ascii_only).encode("utf-8", "backslashreplace").decode()
+    text = (
+        json.dumps(document, default=plain, ensure_ascii=ascii_only)
+        .encode("utf-8", "backslashreplace")
+        .decode()
+    )
     sys.stdout.write(f"{text}\n")
     if flush:
         sys.stdout.flush()
@@ -47,7 +51,7 @@ def write_lines(*texts: str) -> None:
 
 
 def note(*texts: str) -> None:
-    """Lines for people on standard error, behind everything that was printed before them."""
+    """Lines for people on standard error, after everything that was printed before them."""
     sys.stdout.flush()
     for text in texts:
         sys.stderr.write(f"siltstone: {' '.join(text.split())}\n")
@@ -112,7 +116,7 @@ def _cell_text(value: object) -> str:
 # Flags that many commands have, and the directories that they mean.
 
 DEFAULTS = Parameter(negative=(), consume_multiple=False)
-"""What holds for every flag: no --no-FLAG, one value each time that it is given."""
+"""For every flag: there is no --no-FLAG, and it takes one value each time."""
 NUMBER_OR_WORD = Parameter(allow_leading_hyphen=True)
 Directories = Annotated[Sequence[Path], Parameter(name="--dir")]
 FromArguments = Annotated[Sequence[Path], Parameter(parse=False)]
@@ -128,7 +132,7 @@ def refuse_if(is_wrong: object, message: str) -> None:
 
 
 def place_of(directories: Sequence[Path], properties: Path | None = None) -> Place:
-    """The directories that are meant. Raises UsageError without any."""
+    """The directories of the flags. Raises UsageError without any."""
     refuse_if(not directories, "say which log directory with --dir")
     return Place(directories=tuple(directories), server_properties=properties)
 
@@ -149,7 +153,7 @@ class TopicFlags:
     topic: Topic = None
 
     def the_topic(self) -> str:
-        """The topic. Raises UsageError where none was said."""
+        """The topic. Raises UsageError without one."""
         if self.topic is None:
             raise UsageError("say which topic with --topic")
         return self.topic

@@ -45,7 +45,7 @@ from siltstone.runtime.embedded import NewRecord
 
 _INTERVAL_SECONDS = 0.25
 _SHARE_OF_WAITING = 4
-"""Looking at the files again takes at most a fifth of the time."""
+"""Reading the files again takes at most a fifth of the time."""
 _CHUNK = 256 << 10
 _ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(.)|$)", re.DOTALL)
 _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"\\": b"\\", b"0": b"\0"}
@@ -262,7 +262,7 @@ def consume(*, flags: ConsumeFlags = ConsumeFlags(), json_: Json = False) -> int
 
 
 class _Pause:
-    """Waits between two looks at the files: longer where a look takes long."""
+    """Waits before the files are read again: longer where reading them takes long."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
@@ -338,24 +338,24 @@ class ProduceFlags(TopicFlags):
 
     def headers(self) -> list[tuple[str, bytes | None]]:
         """The headers of every record. Raises UsageError."""
-        found: list[tuple[str, bytes | None]] = []
+        headers: list[tuple[str, bytes | None]] = []
         for text in self.header:
             name, equals, value = os.fsencode(text).partition(b"=")
             try:
-                found.append((name.decode(), value if equals else None))
+                headers.append((name.decode(), value if equals else None))
             except UnicodeDecodeError:
                 name = b""
             if not name:
                 raise UsageError(f"-H {text!r}: give name=value, the name in UTF-8")
-        return found
+        return headers
 
     def record(self, raw: bytes, headers: Sequence[tuple[str, bytes | None]]) -> NewRecord:
-        """What one piece of the input means."""
+        """The record of one piece of the input."""
         key = None if self.key is None else os.fsencode(self.key)
         value: bytes | None = raw
         if self.key_delimiter is not None:
-            before, found, after = raw.partition(delimiter(self.key_delimiter, "-K"))
-            if found:
+            before, separator, after = raw.partition(delimiter(self.key_delimiter, "-K"))
+            if separator:
                 key, value = before, after
         if self.null:
             key, value = key or None, value or None
@@ -391,10 +391,10 @@ def produce(
     pieces = _limited(_pieces(inputs, flags), flags.count)
     with Producing(place, topic, partition=flags.partition, compression=flags.codec) as producing:
         try:
-            for some in pieces:
-                producing.append([flags.record(raw, headers) for raw in some])
+            for raws in pieces:
+                producing.append([flags.record(raw, headers) for raw in raws])
                 if flags.tee:
-                    _tee(some, flags)
+                    _tee(raws, flags)
         except KeyboardInterrupt:
             _say_appended(producing)
             note("interrupted; run again, it would append its input from the beginning")
@@ -409,26 +409,27 @@ def produce(
     return 0
 
 
-def _tee(some: Sequence[bytes], flags: ProduceFlags) -> None:
+def _tee(raws: Sequence[bytes], flags: ProduceFlags) -> None:
     sys.stdout.flush()
     end = delimiter(flags.delimiter, "-D")
-    sys.stdout.buffer.write(b"".join(raw + end for raw in some))
+    sys.stdout.buffer.write(b"".join(raw + end for raw in raws))
     sys.stdout.buffer.flush()
 
 
 def _say_appended(producing: Producing) -> None:
-    for _, each in sorted(producing.produced.items()):
-        note(f"{each.where}: {each.records} records, offsets {each.first_offset} to {each.last_offset}")
+    for _, produced in sorted(producing.produced.items()):
+        offsets = f"{produced.first_offset} to {produced.last_offset}"
+        note(f"{produced.where}: {produced.records} records, offsets {offsets}")
 
 
 def _document(producing: Producing) -> dict[str, object]:
-    produced = [plain(each) for _, each in sorted(producing.produced.items())]
-    partitions = [{**each.pop("where"), **each} for each in produced]
-    return {"records": sum(each["records"] for each in produced), "partitions": partitions}
+    documents = [plain(produced) for _, produced in sorted(producing.produced.items())]
+    partitions = [{**document.pop("where"), **document} for document in documents]
+    return {"records": sum(document["records"] for document in documents), "partitions": partitions}
 
 
 def _pieces(inputs: Sequence[Path], flags: ProduceFlags) -> Iterator[list[bytes]]:
-    """Records' bytes, as many at a time as are there. Raises UsageError, OSError."""
+    """Bytes of records, as many records at a time as have arrived. Raises UsageError, OSError."""
     end = delimiter(flags.delimiter, "-D")
     if not inputs:
         yield from _split(_chunks(), end)
@@ -444,7 +445,7 @@ def _chunks() -> Iterator[bytes]:
 
 
 def _split(chunks: Iterator[bytes], end: bytes) -> Iterator[list[bytes]]:
-    """Whole records of each chunk; one that has begun waits for its end, the last one needs none."""
+    """Whole records of each chunk. An incomplete one waits for the next chunk; the last may lack its end."""
     begun: list[bytes] = []
     for chunk in chunks:
         if end not in chunk and len(end) == 1:
@@ -463,8 +464,8 @@ def _limited(pieces: Iterator[list[bytes]], count: int | None) -> Iterator[list[
     if count is None:
         yield from pieces
         return
-    for some in pieces if count else ():
-        yield some[:count]
-        count -= len(some[:count])
+    for raws in pieces if count else ():
+        yield raws[:count]
+        count -= len(raws[:count])
         if not count:
             return

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.text import Text
 
-from siltstone.cli.output import Json, progress_bars, refuse_if, write_json, write_lines, write_table
+from siltstone.cli.output import Json, plain, progress_bars, refuse_if, write_json, write_lines, write_table
 from siltstone.commands import clean
 from siltstone.log.recovery import directories as status
 from siltstone.log.recovery.directories import DirectoryRecovery, LogRecovery
@@ -79,26 +79,30 @@ def recover(
         write_json(_document(done, dry_run=flags.dry_run))
     else:
         _show(done, dry_run=flags.dry_run)
-    return 1 if any(each.is_bad for each in done) else 0
+    return 1 if any(directory.is_bad for directory in done) else 0
 
 
 def _document(done: Sequence[DirectoryRecovery], *, dry_run: bool) -> dict[str, Any]:
     return {
         "dry_run": dry_run,
-        "logs": [_log(log) for each in done for log in each.logs],
+        "logs": [_log(log) for directory in done for log in directory.logs],
         "directories": [
-            {"path": each.path, "clean": each.was_clean, "offline": each.offline, "notes": each.notes}
-            for each in done
+            {
+                "path": directory.path,
+                "clean": directory.was_clean,
+                "offline": directory.offline,
+                "notes": directory.notes,
+            }
+            for directory in done
         ],
-        "passed_over": [item for each in done for item in each.passed_over],
+        "passed_over": [item for directory in done for item in directory.passed_over],
     }
 
 
 def _log(log: LogRecovery) -> dict[str, Any]:
     recovered = log.recovered
     return {
-        "topic": log.where.topic,
-        "partition": log.where.partition,
+        **plain(log.where),
         "log_start_offset": recovered and recovered.log_start_offset,
         "log_end_offset": recovered and recovered.log_end_offset,
         "truncated_bytes": recovered.truncated_bytes if recovered else 0,
@@ -114,23 +118,23 @@ def _log(log: LogRecovery) -> dict[str, Any]:
 def _show(done: Sequence[DirectoryRecovery], *, dry_run: bool) -> None:
     title = "what would be recovered (dry run: nothing was changed)" if dry_run else "recovered"
     names = ("log", "status", "start", "end", "bytes cut off", "indexes", "swaps", "files removed")
-    write_table(title, names, [_row(log) for each in done for log in each.logs], left=2)
-    for each in done:
-        for log in each.logs:
+    write_table(title, names, [_row(log) for directory in done for log in directory.logs], left=2)
+    for directory in done:
+        for log in directory.logs:
             if log.reason:
                 write_lines(f"{log.where}: {log.status}: {log.reason}")
-        write_lines(*each.notes)
-        if each.offline is not None:
-            write_lines(f"{each.path}: offline: {each.offline}")
+        write_lines(*directory.notes)
+        if directory.offline is not None:
+            write_lines(f"{directory.path}: offline: {directory.offline}")
 
 
 def _row(log: LogRecovery) -> list[object]:
-    shown = [log.where, Text(log.status, _STYLE.get(log.status, "dim"))]
-    found = log.recovered
-    if found is None:
-        return shown
-    counts = (
-        found.truncated_bytes,
-        *map(len, (found.rebuilt_indexes, found.finished_swaps, found.removed_files)),
-    )
-    return [*shown, found.log_start_offset, found.log_end_offset, *(count or None for count in counts)]
+    document = _log(log)
+    changes = (len(document[name]) for name in ("rebuilt_indexes", "finished_swaps", "removed_files"))
+    return [
+        log.where,
+        Text(log.status, _STYLE.get(log.status, "dim")),
+        document["log_start_offset"],
+        document["log_end_offset"],
+        *(count or None for count in (document["truncated_bytes"], *changes)),
+    ]

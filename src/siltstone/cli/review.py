@@ -58,14 +58,14 @@ def explain(
         raise UsageError(f"--html {html}: is there already; name a new file")
     if html is not None:
         from siltstone.commands.explain_page import page
-    found = review.explain(replace(flags, directories=directories))
+    explanation = review.explain(replace(flags, directories=directories))
     if html is not None:
-        files.write_new(html, page(found).encode())
+        files.write_new(html, page(explanation).encode())
     if json_:
-        output.write_json(found.to_json())
+        output.write_json(explanation.to_json())
     else:
-        _show_explanation(found)
-    return 1 if any(log.status in (FAILED, UNCLEANABLE) for log in found.logs) else 0
+        _show_explanation(explanation)
+    return 1 if any(log.status in (FAILED, UNCLEANABLE) for log in explanation.logs) else 0
 
 
 def _show_explanation(explanation: Explanation) -> None:
@@ -100,9 +100,9 @@ def _explanation_row(log: LogExplanation) -> Sequence[object]:
 
 
 def _show_log(log: LogExplanation) -> None:
-    found, outcome, kafka = log.range, log.outcome, log.keys.kafka
-    bounds = ", ".join(f"{bound.name} {bound.offset:,}" for bound in found.bounds)
-    span = f"{found.first_dirty_offset:,} to {found.first_uncleanable_offset:,}"
+    cleanable, outcome, kafka = log.range, log.outcome, log.keys.kafka
+    bounds = ", ".join(f"{bound.name} {bound.offset:,}" for bound in cleanable.bounds)
+    span = f"{cleanable.first_dirty_offset:,} to {cleanable.first_uncleanable_offset:,}"
     output.write_lines(f"{log.name}: dirty offsets {span}, bounded by {bounds}")
     if kafka is not None:
         passes = "1 pass" if kafka.passes == 1 else f"at least {kafka.passes} passes"
@@ -110,11 +110,15 @@ def _show_log(log: LogExplanation) -> None:
             f"{log.name}: Kafka would need {passes}: {log.keys.distinct_dirty_keys:,} dirty keys, its map "
             f"holds {kafka.map_keys:,} ({size_text(kafka.buffer_bytes)})"
         )
-    going = "".join(f", {name} {size_text(size)}" for name, size in outcome.removed_bytes.items() if size)
-    output.write_lines(f"{log.name}: record bytes: kept {size_text(outcome.kept_bytes)}{going}")
-    for each in outcome.tombstones_waiting:
-        when = "have no delete horizon yet" if each.at_ms < 0 else f"may go from {time_text(each.at_ms)}"
-        output.write_lines(f"{log.name}: {each.tombstones:,} tombstones ({size_text(each.bytes)}) {when}")
+    discarded = "".join(f", {name} {size_text(size)}" for name, size in outcome.removed_bytes.items() if size)
+    output.write_lines(f"{log.name}: record bytes: kept {size_text(outcome.kept_bytes)}{discarded}")
+    for horizon in outcome.tombstones_waiting:
+        when = (
+            "have no delete horizon yet" if horizon.at_ms < 0 else f"may go from {time_text(horizon.at_ms)}"
+        )
+        output.write_lines(
+            f"{log.name}: {horizon.tombstones:,} tombstones ({size_text(horizon.bytes)}) {when}"
+        )
     groups = [
         (
             f"{g.base_offset:,}",
@@ -173,12 +177,12 @@ def verify(
     json_
         Print one JSON document.
     """
-    found = review.verify(replace(flags, before=before, after=after))
+    verdict = review.verify(replace(flags, before=before, after=after))
     if json_:
-        output.write_json(found.to_json())
+        output.write_json(verdict.to_json())
     else:
-        _show_verdict(found)
-    return 0 if found.is_sound else 1
+        _show_verdict(verdict)
+    return 0 if verdict.is_sound else 1
 
 
 def _show_verdict(verdict: Verdict) -> None:
@@ -198,7 +202,7 @@ def _verdict_row(log: LogVerdict) -> Sequence[object]:
     span = None
     if log.first_dirty_offset is not None:
         span = f"{log.first_dirty_offset} → {log.cleaned_end_offset}"
-    gone = [log.removed.get(reason) or None for reason in REASONS]
+    discarded = [log.removed.get(reason) or None for reason in REASONS]
     verdict = "ok" if log.is_sound else f"{problems} problem{'s' if problems > 1 else ''}"
     counts = [log.records_before, log.records_after, log.distinct_keys]
-    return [f"{log.topic}-{log.partition}", verdict, span, *counts, *gone]
+    return [f"{log.topic}-{log.partition}", verdict, span, *counts, *discarded]

@@ -27,7 +27,7 @@ _ACTIONS = ("create", "list", "describe", "alter", "delete")
 _WORDS = ("compact", "compaction-status")
 _INTERVAL_SECONDS = 0.25
 SMALL_BYTES = 64 << 20
-"""Up to this, one process has compacted a topic before Spark has started."""
+"""One process compacts a topic of up to so many bytes before Spark would have started."""
 _COMPACTION_COLUMNS = ("partition", "status", "up to offset", "ledger", "entries", "bytes", "backlog bytes")
 _COLUMNS = ("partition", "directory", "log start", "log end", "high watermark", "bytes", "segments")
 _figures = attrgetter("directory", "log_start_offset", "log_end_offset", "high_watermark", "size", "segments")
@@ -85,7 +85,7 @@ class TopicsFlags(output.TopicFlags):
     wait_complete: Annotated[bool, Parameter(name=("--wait-complete", "-w"))] = False
 
     def action(self, word: str | None) -> str:
-        """The one thing that is to be done. Raises UsageError for flags that do not go together."""
+        """The action that the flags choose. Raises UsageError for flags that do not go together."""
         chosen = [name for name in _ACTIONS if getattr(self, "list_" if name == "list" else name)]
         chosen += [] if word is None else [word]
         if len(chosen) != 1 or chosen[0] not in (*_ACTIONS, *_WORDS):
@@ -96,7 +96,7 @@ class TopicsFlags(output.TopicFlags):
 
     def _refuse_strange(self, action: str) -> None:
         needs_topic = action in ("create", "alter", "delete", *_WORDS)
-        output.refuse_if(needs_topic and self.topic is None, f"{_said(action)}: say which --topic")
+        output.refuse_if(needs_topic and self.topic is None, f"{_flag_text(action)}: say which --topic")
         output.refuse_if(
             action == "alter" and self.partitions is None,
             "--alter: give --partitions; settings are changed with siltstone configs --alter",
@@ -112,7 +112,7 @@ class TopicsFlags(output.TopicFlags):
         }
         for name, actions in allowed.items():
             is_set = getattr(self, name) not in (None, (), False)
-            message = f"--{name.replace('_', '-')} goes with {' or '.join(map(_said, actions))}"
+            message = f"--{name.replace('_', '-')} goes with {' or '.join(map(_flag_text, actions))}"
             output.refuse_if(is_set and action not in actions, message)
         output.refuse_if(
             self.replication_factor not in (None, 1, -1),
@@ -121,7 +121,7 @@ class TopicsFlags(output.TopicFlags):
         )
 
 
-def _said(action: str) -> str:
+def _flag_text(action: str) -> str:
     return action if action in _WORDS else f"--{action}"
 
 
@@ -201,18 +201,18 @@ def _change(place: Place, action: str, flags: TopicsFlags) -> list[commands.Topi
 
 
 def _describe(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
-    look = place.look()
-    names = commands.found_topics(look.names(), flags.topic, if_exists=flags.if_exists)
+    snapshot = place.look()
+    names = commands.found_topics(snapshot.names(), flags.topic, if_exists=flags.if_exists)
     described = [
-        (topic, look.own_texts(topic), commands.partitions_of(look, topic))
-        for topic in map(look.topic, names)
+        (topic, snapshot.own_texts(topic), commands.partitions_of(snapshot, topic))
+        for topic in map(snapshot.topic, names)
     ]
     if as_json:
-        output.write_json({"topics": [_document(*each) for each in described]})
+        output.write_json({"topics": [_document(*facts) for facts in described]})
     else:
-        for each in described:
-            _show_topic(*each)
-    output.note(*look.notes, *look.notes_on([topic for topic, _, _ in described]))
+        for facts in described:
+            _show_topic(*facts)
+    output.note(*snapshot.notes, *snapshot.notes_on([topic for topic, _, _ in described]))
     failures = [
         f"{topic.name}-{partition.partition}: {partition.failure}"
         for topic, _, partitions in described
@@ -236,7 +236,7 @@ def _document(
         "topic_id": topic.topic_id,
         "partition_count": len(partitions),
         "replication_factor": 1,
-        "configs": own,
+        "configs": dict(own),
         "partitions": documents,
     }
 
@@ -249,13 +249,13 @@ def _show_topic(
         f"Topic: {topic.name}\tTopicId: {topic.topic_id or 'none'}\tPartitionCount: {len(partitions)}\t"
         f"ReplicationFactor: 1\tConfigs: {configs}"
     )
-    rows = [(str(each.partition), *_figures(each)) for each in partitions]
+    rows = [(str(partition.partition), *_figures(partition)) for partition in partitions]
     output.write_table("", _COLUMNS, rows, left=2)
-    for each in partitions:
-        ledger = each.compacted
+    for partition in partitions:
+        ledger, where = partition.compacted, f"{topic.name}-{partition.partition}"
         if ledger is not None:
             output.write_lines(
-                f"  {topic.name}-{each.partition}: compacted up to offset {ledger.horizon - 1}: "
+                f"  {where}: compacted up to offset {ledger.horizon - 1}: "
                 f"ledger {ledger.id}, {ledger.entries} entries, {ledger.size} bytes"
             )
 
@@ -317,7 +317,7 @@ def compact_topic(*, flags: CompactTopicFlags = CompactTopicFlags(), json_: outp
     topic = flags.the_topic()
     to_the_end = reads_to_the_end(flags.high_watermark)
     output.refuse_if(flags.reset and flags.dry_run, "--reset goes without --dry-run")
-    found = compaction.compact_topic(
+    done = compaction.compact_topic(
         output.place_of(flags.dir, None),
         topic,
         _engine_for(flags.dir, flags.master),
@@ -325,11 +325,11 @@ def compact_topic(*, flags: CompactTopicFlags = CompactTopicFlags(), json_: outp
         to_the_end=to_the_end,
         dry_run=flags.dry_run,
     )
-    return _show_compaction(found, dry_run=flags.dry_run, as_json=json_)
+    return _show_compaction(done, dry_run=flags.dry_run, as_json=json_)
 
 
 def _engine_for(folders: Sequence[Path], master: str | None = None) -> compaction.EngineFor:
-    """An engine on the master that was asked for; else Spark does what is worth its start."""
+    """An engine on the master that was chosen; by default Spark compacts only what is worth its start."""
 
     from siltstone.commands.clean import compaction_engine  # loads every engine: only where one is wanted
 
@@ -341,56 +341,58 @@ def _engine_for(folders: Sequence[Path], master: str | None = None) -> compactio
 
 
 def _show_compaction(
-    found: compaction.TopicCompaction, *, dry_run: bool = False, as_json: bool = False
+    done: compaction.TopicCompaction, *, dry_run: bool = False, as_json: bool = False
 ) -> int:
-    """What was done, or would be, and what came of it; the exit status."""
+    """Show what was done, or would be done; the exit status."""
     if as_json:
-        output.write_json({"dry_run": dry_run, **found.to_json()})
+        output.write_json({"dry_run": dry_run, **done.to_json()})
     else:
-        for each in found.partitions:
-            output.write_lines(_compaction_text(f"{found.topic}-{each.partition}", each, dry_run=dry_run))
-    return _notes(found)
+        for partition in done.partitions:
+            output.write_lines(
+                _compaction_text(f"{done.topic}-{partition.partition}", partition, dry_run=dry_run)
+            )
+    return _notes(done)
 
 
-def _compaction_text(where: str, each: compaction.PartitionCompaction, *, dry_run: bool) -> str:
+def _compaction_text(where: str, partition: compaction.PartitionCompaction, *, dry_run: bool) -> str:
     if dry_run:
-        first = 0 if each.compacted is None else each.compacted.horizon
-        return f"{where}: would be compacted from offset {first} on: {size_text(each.backlog or 0)}"
-    if each.result is None:
-        return f"{where}: {each.status.status}"
-    if not each.result.changed:
-        return f"{where}: {each.status.status}: nothing new below offset {each.result.horizon}"
-    result = each.result
+        first = 0 if partition.compacted is None else partition.compacted.horizon
+        return f"{where}: would be compacted from offset {first} on: {size_text(partition.backlog or 0)}"
+    if partition.result is None:
+        return f"{where}: {partition.status.status}"
+    if not partition.result.changed:
+        return f"{where}: {partition.status.status}: nothing new below offset {partition.result.horizon}"
+    result = partition.result
     return (
-        f"{where}: {each.status.status}: {result.read_records:,} records up to offset "
+        f"{where}: {partition.status.status}: {result.read_records:,} records up to offset "
         f"{result.horizon - 1:,}: {counts_text(result)}; "
         f"ledger {result.ledger_id}: {result.entries:,} entries, {size_text(result.size)}"
     )
 
 
-def _show_status(found: compaction.TopicCompaction, *, as_json: bool) -> int:
-    """What came of a topic's compactions; the exit status."""
+def _show_status(topic: compaction.TopicCompaction, *, as_json: bool) -> int:
+    """Show the state of a topic's compactions; the exit status."""
     if as_json:
-        output.write_json(found.to_json())
-        return _notes(found)
-    output.write_lines(f"{found.topic}: {found.status.status}")
-    output.write_lines(f"compactionThreshold: {found.threshold.size} ({found.threshold.source})")
+        output.write_json(topic.to_json())
+        return _notes(topic)
+    output.write_lines(f"{topic.topic}: {topic.status.status}")
+    output.write_lines(f"compactionThreshold: {topic.threshold.size} ({topic.threshold.source})")
     rows = []
-    for each in found.partitions:
-        ledger = each.compacted
+    for partition in topic.partitions:
+        ledger = partition.compacted
         facts = (ledger.horizon - 1, ledger.id, ledger.entries, ledger.size) if ledger else (None,) * 4
-        rows.append((str(each.partition), each.status.status, *facts, each.backlog))
+        rows.append((str(partition.partition), partition.status.status, *facts, partition.backlog))
     output.write_table("", _COMPACTION_COLUMNS, rows, left=2)
-    return _notes(found)
+    return _notes(topic)
 
 
-def _notes(found: compaction.TopicCompaction) -> int:
-    output.note(*found.notes)
-    for each in found.partitions:
-        where = f"{found.topic}-{each.partition}"
-        failures = dict.fromkeys(filter(None, (each.status.last_error, each.failure)))
+def _notes(topic: compaction.TopicCompaction) -> int:
+    output.note(*topic.notes)
+    for partition in topic.partitions:
+        where = f"{topic.topic}-{partition.partition}"
+        failures = dict.fromkeys(filter(None, (partition.status.last_error, partition.failure)))
         output.note(
             *(failure if failure.startswith(where) else f"{where}: {failure}" for failure in failures)
         )
-    has_failed = any(each.failure or each.status.status == ERROR for each in found.partitions)
+    has_failed = any(part.failure or part.status.status == ERROR for part in topic.partitions)
     return 1 if has_failed else 0

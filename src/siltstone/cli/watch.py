@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from siltstone.base import interruption
-from siltstone.base.clock import Clock, ManualClock, SystemClock, chosen_ms, time_text
+from siltstone.base.clock import Clock, ManualClock, SystemClock, resolve_now_ms, time_text
 from siltstone.base.errors import UsageError
 from siltstone.cli.output import new_table, reason_lines, write_json
 from siltstone.commands.clean import CleanRequest
@@ -24,8 +24,8 @@ from siltstone.compaction.report import Cleaning
 DEFAULT_INTERVAL = 2.0
 LONGEST_INTERVAL = 86_400.0
 _WIDTH = 170
-_LOOKING = {"directories", *(each.name for each in fields(LogOptions))}
-"""What of a request says how to look; the rest says how to clean."""
+_WATCH_OPTIONS = {"directories", *(option.name for option in fields(LogOptions))}
+"""The fields of a request that choose logs and settings; the others say how to clean."""
 _FLAGS = {"stop_after_minutes": "stop_after"}
 _STYLE = {"uncleanable": "red", "unreadable": "red", "due": "yellow", "cleaning": "green", "changing": "dim"}
 _COLUMNS = (
@@ -43,14 +43,17 @@ _COLUMNS = (
 
 
 def watch_logs(request: CleanRequest, interval: float | None, *, json: bool) -> int:
-    """Look, show, wait, until an interrupt: its exit status. Raises UsageError, SiltstoneError, OSError."""
+    """Show the logs every ``interval`` seconds until an interrupt; its exit status.
+
+    Raises UsageError, SiltstoneError, OSError.
+    """
     seconds = DEFAULT_INTERVAL if interval is None else interval
     if not (math.isfinite(seconds) and 0 < seconds <= LONGEST_INTERVAL):
         raise UsageError(f"--interval {seconds:g}: seconds over 0, up to {LONGEST_INTERVAL:.0f}")
     _refuse_cleaning(request)
     clock: Clock = SystemClock()
     if request.now_ms is not None:
-        clock = ManualClock(chosen_ms(request.now_ms, clock))
+        clock = ManualClock(resolve_now_ms(request.now_ms, clock))
     try:
         watch = Watch(request.directories, request, clock)
         _show_all(_looks(watch, seconds), bool(request.topics), json=json)
@@ -60,9 +63,9 @@ def watch_logs(request: CleanRequest, interval: float | None, *, json: bool) -> 
 
 
 def _refuse_cleaning(request: CleanRequest) -> None:
-    for each in fields(request):
-        if each.name not in _LOOKING and getattr(request, each.name) != each.default:
-            flag = _FLAGS.get(each.name, each.name).replace("_", "-")
+    for option in fields(request):
+        if option.name not in _WATCH_OPTIONS and getattr(request, option.name) != option.default:
+            flag = _FLAGS.get(option.name, option.name).replace("_", "-")
             raise UsageError(
                 f"--watch only looks: it does not go with --{flag}; "
                 "clean without --watch, and watch from another terminal"
@@ -76,7 +79,7 @@ def _looks(watch: Watch, seconds: float) -> Iterator[Seen]:
 
 
 def pause(seconds: float) -> None:
-    """Until the next look."""
+    """Wait before the logs are read again."""
     time.sleep(seconds)
 
 
@@ -97,7 +100,7 @@ def _show_all(looks: Iterable[Seen], with_skipped: bool, *, json: bool) -> None:
 
 
 def render(seen: Seen, with_skipped: bool = False) -> RenderableType:
-    """A table, the most urgent logs first, and lines of what else there is to say.
+    """A table, the most urgent logs first; below it reasons, notes and the total.
 
     ``with_skipped``: skipped logs have rows, too.
     """
@@ -105,7 +108,7 @@ def render(seen: Seen, with_skipped: bool = False) -> RenderableType:
     title = f"{time_text(seen.at_ms)}  {places}"
     if seen.error is not None:
         return Text(f"{title.strip()}: {seen.error}", style="red")
-    rows = [each for each in seen.logs if with_skipped or each.state != "skipped"]
+    rows = [log for log in seen.logs if with_skipped or log.state != "skipped"]
     table = new_table(title, _COLUMNS, map(_cells, sorted(rows, key=_urgency)), (0, 1, 2, len(_COLUMNS) - 1))
     lines = [Text(line, style="dim") for line in (*reason_lines(_reasons(seen)), *seen.notes)]
     return Group(table, *lines, Text(_total(seen), style="bold"))
@@ -145,10 +148,10 @@ def _last(log: WatchedLog) -> str:
 
 def _cleaning(cleaning: Cleaning) -> str:
     result = cleaning.result
-    gone = ", ".join(f"{count:,} {name}" for name, count in asdict(result.removed).items() if count)
+    discarded = ", ".join(f"{count:,} {name}" for name, count in asdict(result.removed).items() if count)
     return (
         f"{time_text(cleaning.began_ms)} {size_text(result.bytes_before)} → {size_text(result.bytes_after)} "
-        f"({cleaning.recopy_percent:.1f} %) in {result.seconds:.1f} s: {gone or 'nothing'} removed"
+        f"({cleaning.recopy_percent:.1f} %) in {result.seconds:.1f} s: {discarded or 'nothing'} removed"
     )
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from siltstone import __version__
 from siltstone.base import files, interruption
-from siltstone.base.clock import Clock, SystemClock, chosen_ms, time_text
+from siltstone.base.clock import Clock, SystemClock, resolve_now_ms, time_text
 from siltstone.base.config import parse_assignments
 from siltstone.base.errors import CorruptFileError, SiltstoneError, UsageError
 from siltstone.commands.places import refuse_unclean
@@ -247,7 +247,7 @@ def clean(
     with one log is in its result."""
     _refuse_contradictions(request)
     clock = clock or SystemClock()
-    now_ms = chosen_ms(request.now_ms, clock)  # refused before anything is opened
+    now_ms = resolve_now_ms(request.now_ms, clock)  # refused before anything is opened
     started = clock.now_ms()
     run = f"{datetime.fromtimestamp(started / 1000, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     with contextlib.ExitStack() as stack:
@@ -467,7 +467,7 @@ def recover(
     What is wrong with one log or with one disk is in its result. Raises SiltstoneError for the rest.
     """
     given = parse_assignments(config, "--config")
-    by_ms = chosen_ms(now_ms, SystemClock())
+    by_ms = resolve_now_ms(now_ms, SystemClock())
     directories, offline = [], list[DirectoryRecovery]()
 
     def failed(path: Path, error: OSError) -> None:

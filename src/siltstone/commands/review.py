@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from siltstone.base.clock import Clock, SystemClock, chosen_ms
+from siltstone.base.clock import Clock, SystemClock, resolve_now_ms
 from siltstone.base.errors import UsageError
 from siltstone.commands.policies import (
     CleaningOptions,
@@ -70,7 +70,7 @@ def verify(request: VerifyRequest, *, clock: Clock | None = None, checker: Check
     beyond = reads_to_the_end(request.high_watermark)
     directory = LogDirectory.open(request.after, lock=False)
     policies = gather_policies([directory], request)
-    now_ms = chosen_ms(request.now_ms, clock or SystemClock())
+    now_ms = resolve_now_ms(request.now_ms, clock or SystemClock())
 
     def terms(where: TopicPartition) -> Terms:
         path = directory.partitions.get(where, directory.path / str(where))
@@ -126,7 +126,7 @@ def explain(
 ) -> Explanation:
     """What a cleaning would do and why. Nothing is locked or changed. Raises SiltstoneError, OSError for what
     concerns all logs; what is wrong with one is in its explanation."""
-    choices = request.choices(chosen_ms(request.now_ms, clock or SystemClock()))
+    choices = request.choices(resolve_now_ms(request.now_ms, clock or SystemClock()))
     if request.top < 0:
         raise UsageError(f"--top {request.top}: must not be negative")
     directories = open_directories(request.directories, lock=False)

@@ -17,7 +17,7 @@ from siltstone.base.config import (
     format_value,
     parse_topic_config,
 )
-from siltstone.base.config_table import ALL_KEYS, TOPIC_KEYS, Key, Level, Value
+from siltstone.base.config_table import ALL_KEYS, TOPIC_KEYS, Key, Value
 from siltstone.base.errors import InvalidConfigError, SiltstoneError, UnknownTopicError, UsageError
 from siltstone.commands.places import Look, Place
 from siltstone.log.ledger.manifest import Ledger
@@ -240,7 +240,7 @@ def settings_of_topic(config: Config, *, everything: bool) -> list[SettingFacts]
 
 def settings_of_broker(config: Config, *, everything: bool) -> list[SettingFacts]:
     """What a broker was told, or all of its settings, by name."""
-    keys = [key for key in ALL_KEYS if key.level is not Level.TOPIC]
+    keys = [key for key in ALL_KEYS if key.broker_names]
     facts = [_facts(config, key, of_topic=False) for key in keys]
     default = ConfigSource.DEFAULT_CONFIG.value
     shown = [each for each in facts if everything or each.source != default]
@@ -269,7 +269,7 @@ def _synonyms(config: Config, key: Key, *, of_topic: bool) -> Iterable[tuple[str
             if name in layer:
                 yield source.value, name, _in_unit(key, name, layer[name].value)
     names = key.broker_names
-    if len(names) == 1 or key.level is Level.BROKER:
+    if len(names) == 1 or not key.of_topic:
         yield ConfigSource.DEFAULT_CONFIG.value, names[0], _in_unit(key, names[0], key.default)
 
 

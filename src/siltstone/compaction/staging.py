@@ -83,7 +83,7 @@ class OneBehind(ThreadPoolExecutor):
 # Reading back what a task writes, while it writes: a staged segment is checked some way behind its end.
 #
 # The bytes come from the file, as any reader gets them. Ranges that were checked and written back are dropped
-# from the page cache (``files.Writer.let_go``), so that a large cleaning does not evict other files' pages.
+# from the page cache (``files.Writer.drop_cached``): a large cleaning must not evict other files' pages.
 
 _WRONG = ("an offset is there twice or out of order", "a record is there whose offset is not retained")
 
@@ -233,13 +233,13 @@ class _Sink:
         if writer is None or read_back is None or whole - read_back.size < _READ_BACK_BYTES:
             return 0
         done = read_back.follow(whole)
-        writer.let_go(read_back.size)
+        writer.drop_cached(read_back.size)
         return done
 
     def let_go(self) -> None:
         """All was read back: the system need not keep it in memory."""
         if self._writer is not None:
-            self._writer.let_go_of_the_rest()
+            self._writer.drop_cached_rest()
 
     def _write_what_was_kept(self) -> None:
         """So far the new segment is the old one: copy as much of it."""

@@ -388,7 +388,7 @@ def partition_files(directory: Path, *, owned: bool = False) -> dict[str, files.
     ``owned``: those of Kafka's and Siltstone's must be the directory owner's, too. Raises UnsafeFileError,
     OSError.
     """
-    listed = files.list_all(directory, may_go=(names.TEMPORARY, names.DELETED))
+    listed = files.list_all(directory, may_vanish=(names.TEMPORARY, names.DELETED))
     owner = files.stat(directory).owner if owned else None
     for name, facts in sorted(listed.items()):
         is_owned = owner in (None, facts.owner)
@@ -427,7 +427,7 @@ def has_own_folder(partition: Path, name: str = names.STAGING) -> bool:
     """Is our folder ``name`` in the partition's directory? Raises DirectoryRefusedError, with the log's name,
     when something else has its name: nothing was changed then; OSError."""
     path = partition / name
-    reason = files.why_not_our_folder(path)
+    reason = files.folder_refusal(path)
     if reason is not None:
         raise DirectoryRefusedError(
             f"{partition.name}: {path} {reason}, so nothing is written to it or removed; "

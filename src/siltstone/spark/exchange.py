@@ -170,7 +170,7 @@ def _remove(path: Path) -> None:
 
 
 def _rows_in(path: Path) -> Iterator[pa.RecordBatch]:
-    everything, position = files.mapped(path), 0
+    everything, position = files.map_file(path), 0
     while position < len(everything):
         size, checksum, _ = _HEAD.unpack_from(everything.data, position)
         position += _HEAD.size

@@ -88,11 +88,11 @@ def start_session(
         builder = builder.config(name, value)
     with files.temporary_file() as errors:
         try:
-            with files.errors_into(errors.fileno()), _own_handlers(), _no_orphans():
+            with files.redirect_errors(errors.fileno()), _own_handlers(), _no_orphans():
                 interruption.current().check()
                 session = _with_secret(builder, master).getOrCreate()
         except Exception as error:
-            if interruption.came_of_interrupt(error):
+            if interruption.is_interrupt(error):
                 raise KeyboardInterrupt from error
             errors.seek(0)
             lines = [line for line in errors.read().decode("utf-8", "replace").splitlines() if line.strip()]
@@ -161,7 +161,7 @@ def _no_orphans() -> Iterator[None]:
 
     def remember(process: subprocess.Popen[bytes]) -> None:
         started.append(process)
-        interruption.current().at_once(lambda: _end(process))
+        interruption.current().on_signal(lambda: _end(process))
 
     try:
         with internals.starting_java(remember):

@@ -91,7 +91,7 @@ def told_as_engine_error(title: str) -> Iterator[None]:
         interruption.current().check()
         yield
     except Exception as error:
-        if interruption.came_of_interrupt(error):
+        if interruption.is_interrupt(error):
             interruption.current().settle()
             raise KeyboardInterrupt from error
         if isinstance(error, EngineError):

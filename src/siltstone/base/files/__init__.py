@@ -1,22 +1,22 @@
-"""The only door to the file system.
+"""All access to the file system: the only package that reads, writes, syncs, renames or removes files.
 
-Every read, write, fsync, rename and unlink of Siltstone happens in this package, so that one place shows
-what is durable when, and the crash tests can stand in the way of each step: ``observe`` installs a
+So this package shows what is durable when, and the crash tests can stop at each step: ``observe`` installs a
 function that is called before every operation that changes something.
 
-Rules that the callers keep: a new file is written, fsynced, then its directory is synced; a file is
-replaced through a temporary file, fsync, rename, directory sync; a pointer is written only after what
-it points to is durable. A failed fsync is never tried again.
+Rules for the callers: a new file is written, fsynced, then its directory is synced; a file is replaced
+through a temporary file, fsync, rename, directory sync; a pointer is written only after the file that it
+points to is durable. A failed fsync is never repeated: the kernel may have dropped the dirty pages.
 
-What is promised about symbolic links, also when root works in a tree whose owner changes it meanwhile:
+Guarantees about symbolic links, also when root works in a tree whose owner changes it at the same time:
 
-- Nothing that makes, changes, renames or removes something follows a link of that name. Files are made with
-  ``O_EXCL`` and ``O_NOFOLLOW``; owner, mode, times and extended attributes are set on an open file or on the
-  name itself; ``remove_tree`` removes links and refuses a tree that is one.
-- On the way there a link is followed only when root or the user who runs us made it (``base.files.opening``):
-  the directory is opened first, then the operation is done in it, so nothing can be swapped between the two.
-- A file that is given away to another owner has one name only: it is the one that we made.
-- Readers follow links, for paths that people name; what is in a log directory is listed without them.
+- No operation that creates, changes, renames or removes a file follows a link of that name. Files are created
+  with ``O_EXCL`` and ``O_NOFOLLOW``; owner, mode, times and extended attributes are set on an open file or on
+  the name itself; ``remove_tree`` removes links and refuses a tree that is one.
+- On the way there a link is followed only when root or the user of this process made it
+  (``base.files.opening``): the directory is opened first, then the operation is done in it, so that nothing
+  can be swapped between the two.
+- A file that is given to another owner has one name only, so it is the new one.
+- Readers follow links in paths that users name; the files of a log directory are listed without links.
 """
 
 from __future__ import annotations
@@ -54,25 +54,24 @@ from siltstone.base.files.opening import (
     PathLike,
     about_to,
     closing,
-    give,
     open_for_writing,
     open_real,
     open_regular,
     own_stat,
+    set_owner,
 )
 from siltstone.base.files.opening import LINK as LINK
 from siltstone.base.files.opening import Operation as Operation
 from siltstone.base.files.opening import observe as observe
 from siltstone.base.files.opening import unlink as unlink
 
-# Letting the system write what a file got to disk while more is made, so that a sync has little left to do,
-# and letting go of the memory in which it keeps a copy.
-#
-# A wish and no promise: what is durable is what was synced.
+# Writeback and the page cache. The system begins to write a file to disk while more of it is made, so that a
+# sync has little left to do, and drops the pages that it keeps in memory. Both are hints: only bytes that
+# were synced are durable.
 
 _WRITE, _WRITE_AND_WAIT = 2, 7
 _CANNOT = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP)
-"""What systems say that know no such call, or do not let us."""
+"""Errors of systems that do not know the call, or do not allow it: the hint is left out then."""
 
 
 def _libc_function(name: str, *types: Any) -> Any:
@@ -89,15 +88,16 @@ _sync_file_range = _libc_function(
 _fallocate = _libc_function("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
-def start_writing(descriptor: int, position: int, size: int) -> None:
-    """Begin to write ``size`` bytes (0: all) from ``position`` on to disk, where the system can."""
+def start_writeback(descriptor: int, position: int, size: int) -> None:
+    """Begin to write ``size`` bytes (0: all) from ``position`` on to disk, where the system can do so."""
     if _sync_file_range is not None:
         _sync_file_range(descriptor, position, size, _WRITE)
 
 
-def let_go(descriptor: int, position: int, size: int) -> None:
-    """Wait until ``size`` bytes from ``position`` on were written to disk; the system need not keep a copy in
-    memory then. Raises OSError for a write that failed: a sync that comes after would not tell of it again.
+def drop_cached(descriptor: int, position: int, size: int) -> None:
+    """Wait until ``size`` bytes from ``position`` on are on disk, and drop them from the page cache.
+
+    Raises OSError for a write that failed: the kernel reports it once, so a later sync would succeed.
     """
     if _sync_file_range is None:
         return
@@ -109,20 +109,21 @@ def let_go(descriptor: int, position: int, size: int) -> None:
     os.posix_fadvise(descriptor, position, size, os.POSIX_FADV_DONTNEED)
 
 
-_BEGUN_AT_ONCE = 8 << 20
+_WRITEBACK_BYTES = 8 << 20
+"""Writeback begins, and pages are dropped, for so many bytes at a time."""
 _KEPT_BEHIND = 24 << 20
-"""What is so near to a file's end is hardly on disk yet: nobody waits for it."""
+"""Bytes so near to a file's end are hardly on disk yet: dropping them would wait for the disk."""
 _BEYOND_THE_SIZE = 1 << 12
-_REMOVED_AGAIN = 100
-"""A tree into which somebody still puts files is looked through so many times."""
+_REMOVAL_ROUNDS = 100
+"""How often the removal of a tree is repeated while another process still makes files in it."""
 _DEPTH_MAX = 32
-"""Folders within folders of a tree of ours; deeper ones were made by somebody else."""
+"""Levels of directories in a tree that Siltstone makes; a deeper one is not its own."""
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
-def _naming(path: PathLike) -> Iterator[None]:
-    """An error of a call that was given a name within a directory, or a descriptor, tells the whole path."""
+def _with_path(path: PathLike) -> Iterator[None]:
+    """Within the block, an OSError of a call on a bare name or a descriptor gets the whole path."""
     try:
         yield
     except OSError as error:
@@ -132,7 +133,7 @@ def _naming(path: PathLike) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStat:
-    """What identifies and describes a file: sizes in bytes, times in ns, links as a count.
+    """The identity and the attributes of a file: sizes in bytes, times in ns, links as a count.
 
     ``kind``: ``FILE``, ``DIRECTORY``, ``LINK``, or the words for another one.
     """
@@ -149,22 +150,22 @@ class FileStat:
 
     @property
     def identity(self) -> tuple[int, int, int]:
-        """What a file is known by on every machine as long as nobody writes to it: inode, size, time of its
-        last change. A rename does not change it. The device is not part of it: each client of a network file
-        system numbers devices for itself."""
+        """Inode, size and modification time: the same on every machine until the file is written to, also
+        after a rename. Without the device: each client of a network file system numbers devices for itself.
+        """
         return self.inode, self.size, self.modified_ns
 
     @property
     def place(self) -> tuple[int, int]:
-        """What a directory is known by on this machine, whatever path leads to it: device and inode."""
+        """Device and inode: the same on this machine whatever path leads to the file."""
         return self.device, self.inode
 
 
 class FileMark(NamedTuple):
-    """What a file was known by when it was found, to tell on any machine whether it is still that file.
+    """The identity of a file when it was listed, which tells on any machine whether it is still that file.
 
-    ``may_grow``: somebody may be appending to it; all others are as long as they were, and were not touched
-    since. There is no device in it: each client of a network file system numbers devices for itself.
+    ``may_grow``: the file may be appended to; any other has kept its size and modification time. There is no
+    device in it: each client of a network file system numbers devices for itself.
     """
 
     inode: int
@@ -173,15 +174,15 @@ class FileMark(NamedTuple):
     may_grow: bool
 
     @classmethod
-    def of(cls, found: FileStat, *, may_grow: bool) -> FileMark:
+    def of(cls, facts: FileStat, *, may_grow: bool) -> FileMark:
         """The mark of a file as it is now."""
-        return cls(found.inode, found.size, found.modified_ns, may_grow)
+        return cls(facts.inode, facts.size, facts.modified_ns, may_grow)
 
-    def is_of(self, found: FileStat) -> bool:
-        """Is ``found`` the same file, with the bytes that it had?"""
-        if self.may_grow and found.size > self.size:
-            return found.inode == self.inode
-        return found.identity == (self.inode, self.size, self.modified_ns)
+    def is_of(self, facts: FileStat) -> bool:
+        """Are these the facts of the same file, with the bytes that it had?"""
+        if self.may_grow and facts.size > self.size:
+            return facts.inode == self.inode
+        return facts.identity == (self.inode, self.size, self.modified_ns)
 
 
 class Entry(NamedTuple):
@@ -194,43 +195,43 @@ class Entry(NamedTuple):
 
 
 def stat(path: PathLike, *, follow: bool = True) -> FileStat:
-    """The file's own facts; links followed, unless told not to. Raises OSError."""
+    """The facts of a file; of a link's target, unless not ``follow``. Raises OSError."""
     return facts_of(os.stat(path, follow_symlinks=follow))
 
 
-def facts_of(found: os.stat_result) -> FileStat:
-    """What the system says of a file."""
+def facts_of(status: os.stat_result) -> FileStat:
+    """The facts that ``stat(2)`` returned."""
     return FileStat(
-        kind=KINDS.get(modes.S_IFMT(found.st_mode), "file of another kind"),
-        size=found.st_size,
-        modified_ns=found.st_mtime_ns,
-        inode=found.st_ino,
-        device=found.st_dev,
-        owner=found.st_uid,
-        group=found.st_gid,
-        mode=found.st_mode & 0o7777,
-        links=found.st_nlink,
+        kind=KINDS.get(modes.S_IFMT(status.st_mode), "file of another kind"),
+        size=status.st_size,
+        modified_ns=status.st_mtime_ns,
+        inode=status.st_ino,
+        device=status.st_dev,
+        owner=status.st_uid,
+        group=status.st_gid,
+        mode=status.st_mode & 0o7777,
+        links=status.st_nlink,
     )
 
 
 def exists(path: PathLike) -> bool:
-    """Is there such a name, be it a broken link?"""
+    """Is there a file, directory or link of that name, even a broken link?"""
     return os.path.lexists(path)
 
 
 def is_link(path: PathLike) -> bool:
-    """Is it a symbolic link, be it a broken one?"""
+    """Is it a symbolic link, even a broken one?"""
     return os.path.islink(path)
 
 
 def is_directory(path: PathLike, *, follow: bool = True) -> bool:
-    """Is it a directory, links followed unless told not to?"""
+    """Is it a directory, or a link to one, unless not ``follow``?"""
     return os.path.isdir(path) and (follow or not os.path.islink(path))
 
 
 def entries(directory: PathLike | int) -> list[Entry]:
     """The directory's names in order of name. Raises OSError."""
-    with os.scandir(directory) as found:
+    with os.scandir(directory) as listing:
         rows = [
             Entry(
                 name=item.name,
@@ -238,26 +239,26 @@ def entries(directory: PathLike | int) -> list[Entry]:
                 is_directory=item.is_dir(follow_symlinks=False),
                 is_link=item.is_symlink(),
             )
-            for item in found
+            for item in listing
         ]
     return sorted(rows, key=lambda row: row.name)
 
 
-def list_all(directory: PathLike, *, may_go: tuple[str, ...] = ()) -> dict[str, FileStat]:
+def list_all(directory: PathLike, *, may_vanish: tuple[str, ...] = ()) -> dict[str, FileStat]:
     """Every name of the directory and its own facts: of a link, not of what it points to.
 
-    Names that end with one of ``may_go`` may be removed meanwhile. Raises FileNotFoundError when another one
-    is, OSError.
+    A name that ends with one of ``may_vanish`` may be removed while the directory is read. Raises
+    FileNotFoundError when another one is removed, OSError.
     """
-    found = {}
-    with os.scandir(directory) as names:
-        for name in names:
+    listed = {}
+    with os.scandir(directory) as listing:
+        for entry in listing:
             try:
-                found[name.name] = facts_of(name.stat(follow_symlinks=False))
+                listed[entry.name] = facts_of(entry.stat(follow_symlinks=False))
             except FileNotFoundError:
-                if not name.name.endswith(may_go):
+                if not entry.name.endswith(may_vanish):
                     raise
-    return found
+    return listed
 
 
 def list_files(directory: PathLike) -> dict[str, FileStat]:
@@ -271,10 +272,10 @@ def read_slice(path: PathLike, position: int, size: int) -> bytes:
         return os.pread(descriptor, size, position)
 
 
-def mapped(path: PathLike) -> npt.NDArray[np.uint8]:
-    """A file's bytes, read-only and not copied: for files that nobody cuts off. Raises OSError.
+def map_file(path: PathLike) -> npt.NDArray[np.uint8]:
+    """A file's bytes, uint8, read-only and not copied: for files that are never truncated. Raises OSError.
 
-    They stay as long as the array does, whatever becomes of the name.
+    They stay as long as the array does, also when the name is removed.
     """
     with closing(open_regular(path)) as descriptor:
         if os.fstat(descriptor).st_size == 0:
@@ -290,16 +291,17 @@ def read_bytes(path: PathLike, limit: int = 1 << 30) -> bytes:
 
 
 def read_input(path: PathLike, limit: int = 1 << 30) -> bytes:
-    """The same of a file that a person named on a command line, which may be a pipe. Raises OSError."""
+    """The bytes of a file named on a command line, which may be a pipe, at most ``limit``. Raises OSError."""
     with open(path, "rb") as file:
         return _read_up_to(file, limit)
 
 
 def _read_up_to(file: IO[bytes], limit: int) -> bytes:
-    """Python takes as much memory as is asked for before it reads a byte, and a pipe has no size."""
-    at_once = os.fstat(file.fileno()).st_size + _BEYOND_THE_SIZE
+    # Python allocates all that a read asks for before it reads a byte, and a pipe has no size: so a read asks
+    # for the size that the file has, and a little more.
+    piece_size = os.fstat(file.fileno()).st_size + _BEYOND_THE_SIZE
     parts = list[bytes]()
-    while limit > 0 and (part := file.read(min(limit, at_once))):
+    while limit > 0 and (part := file.read(min(limit, piece_size))):
         parts.append(part)
         limit -= len(part)
     return b"".join(parts)
@@ -339,7 +341,7 @@ class Reader(OpenFile):
 class Writer(OpenFile):
     """A new file, made with O_EXCL; ``size`` is what was written so far.
 
-    The system begins to bring large ones to disk before they are synced, unless they are not ``lasting``.
+    ``lasting``: it is going to be synced, so writeback of a large one begins before that.
     """
 
     def __init__(self, path: PathLike, *, lasting: bool = True) -> None:
@@ -348,32 +350,35 @@ class Writer(OpenFile):
         with ParentOf(path) as (parent, name):
             self.descriptor = os.open(name, _NEW_FILE, 0o600, dir_fd=parent)
         self._lasting = lasting
-        self.size = self._begun = self._gone = 0
+        self.size = self._written_back = self._dropped = 0
 
     def write(self, data: Any) -> None:
-        """Append bytes; a partial write is gone on with. Raises OSError (the disk is full, …)."""
+        """Append all of ``data``, however much the system takes at a time. Raises OSError (a full disk,
+        …)."""
         view = memoryview(data).cast("B")
         about_to("write", self.path)
         while len(view):
             done = os.write(self.descriptor, view)
             self.size += done
             view = view[done:]
-        if self._lasting and self.size - self._begun >= _BEGUN_AT_ONCE:
-            start_writing(self.descriptor, self._begun, self.size - self._begun)
-            self._begun = self.size
+        if self._lasting and self.size - self._written_back >= _WRITEBACK_BYTES:
+            start_writeback(self.descriptor, self._written_back, self.size - self._written_back)
+            self._written_back = self.size
 
-    def let_go(self, position: int) -> None:
-        """Nobody here wants the bytes before ``position`` any more: those that are on disk, or nearly, give
-        the system its memory back. Raises OSError when one could not be written."""
-        end = min(position, self._begun, self.size - _KEPT_BEHIND)
-        if end - self._gone >= _BEGUN_AT_ONCE:
-            let_go(self.descriptor, self._gone, end - self._gone)
-            self._gone = end
+    def drop_cached(self, position: int) -> None:
+        """Drop bytes before ``position`` from the page cache, as far as they are on disk, or nearly.
 
-    def let_go_of_the_rest(self) -> None:
-        """The same of a file all of which was synced, if some of it was let go of. Raises OSError."""
-        if self._gone:
-            let_go(self.descriptor, self._gone, self.size - self._gone)
+        For bytes that are not read again. Raises OSError when some could not be written.
+        """
+        end = min(position, self._written_back, self.size - _KEPT_BEHIND)
+        if end - self._dropped >= _WRITEBACK_BYTES:
+            drop_cached(self.descriptor, self._dropped, end - self._dropped)
+            self._dropped = end
+
+    def drop_cached_rest(self) -> None:
+        """Drop what is left of a file that is synced, if a part of it was dropped before. Raises OSError."""
+        if self._dropped:
+            drop_cached(self.descriptor, self._dropped, self.size - self._dropped)
 
     def sync(self) -> None:
         """Make the contents durable."""
@@ -381,21 +386,21 @@ class Writer(OpenFile):
         os.fsync(self.descriptor)
 
 
-_RESERVED_AT_ONCE = 64 << 20
-_SMALLEST_RESERVE = 1 << 20
+_RESERVE_MAX = 64 << 20
+_RESERVE_MIN = 1 << 20
 _KEEP_SIZE = 1
 
 
 class Appender:
-    """A file open for appending, made if it is not there; ``size`` is where the next byte goes. A link is
-    refused: OSError.
+    """A file open for appending, created where it does not exist; ``size`` is the position of the next byte.
+    OSError for a link.
 
-    A write that fails half-way is cut off again, so that the file always ends behind a whole write. After
-    an fsync that failed nothing is written or synced any more: what is on the disk then is not known.
+    A write that fails half-way is truncated, so that the file always ends with a whole write. After a failed
+    fsync nothing is written or synced any more: the contents on disk are unknown then.
 
-    ``reserve_up_to``: a file of over 1 MiB gets room on the disk ahead of its writes, as much as it is large
-    and 64 MiB at most, up to this size: a write then finds its blocks, which makes it a fifth faster (ext4).
-    ``release`` and ``close`` give back what was not used; its size never tells of it.
+    ``reserve_up_to``: a file of over 1 MiB gets blocks ahead of its writes, as many bytes as it has and 64
+    MiB at most, up to this size; that makes writes a fifth faster on ext4. ``release`` and ``close`` give
+    back what was not used; the file's size never includes it.
     """
 
     def __init__(self, path: PathLike, size: int | None = None, *, reserve_up_to: int = 0) -> None:
@@ -414,7 +419,7 @@ class Appender:
         view = memoryview(data)
         size = view.nbytes
         if self._reserved < self.size + size <= self._reserve_up_to:
-            self._reserve()
+            self._reserve()  # before the write, which then finds its blocks
         done = 0
         try:
             while done < size:
@@ -427,19 +432,20 @@ class Appender:
         self.size += done
 
     def _reserve(self) -> None:
-        """Ask for room; a file system that has none to give, or cannot, is asked again when that is used."""
-        if self.size < _SMALLEST_RESERVE or _fallocate is None:
+        """Reserve room where the file system can; else the write itself meets a full disk."""
+        if self.size < _RESERVE_MIN or _fallocate is None:
             return
-        size = min(self.size, _RESERVED_AT_ONCE, self._reserve_up_to - self.size)
-        _fallocate(self._descriptor, _KEEP_SIZE, self.size, size)
+        size = min(self.size, _RESERVE_MAX, self._reserve_up_to - self.size)
+        _fallocate(self._descriptor, _KEEP_SIZE, self.size, size)  # the result does not matter: see above
         self._reserved = self.size + size
 
     def release(self) -> None:
-        """Give back what was reserved and not used, as nothing more is written for now; the times stay."""
+        """Give back room that was reserved and not used, since nothing is written for now; keep the times."""
         if self._reserved > self.size and not self._broken:
-            found = os.fstat(self._descriptor)
+            # ftruncate(2) to the file's own size frees the blocks behind it, but also touches its time.
+            times = os.fstat(self._descriptor)
             os.ftruncate(self._descriptor, self.size)
-            os.utime(self._descriptor, ns=(found.st_atime_ns, found.st_mtime_ns))
+            os.utime(self._descriptor, ns=(times.st_atime_ns, times.st_mtime_ns))
         self._reserved = 0
 
     def truncate(self, size: int) -> None:
@@ -451,7 +457,8 @@ class Appender:
         self.sync()
 
     def sync(self) -> None:
-        """Make the contents durable. Raises OSError once and for all, FileNotFoundError when it is closed."""
+        """Make the contents durable. Raises OSError, and from then on always; FileNotFoundError when
+        closed."""
         self._refuse_broken()
         if self._descriptor < 0:
             raise FileNotFoundError(errno.ENOENT, "closed before it was synced", self.path)
@@ -459,15 +466,17 @@ class Appender:
         try:
             os.fsync(self._descriptor)
         except OSError:
-            self._broken = True
+            self._broken = True  # the kernel may have dropped the pages: a second fsync would succeed falsely
             raise
 
     def _refuse_broken(self) -> None:
         if self._broken:
-            raise OSError(5, "an fsync of this file failed before; it is not written to any more", self.path)
+            raise OSError(
+                errno.EIO, "an fsync of this file failed before; it is not written any more", self.path
+            )
 
     def close(self) -> None:
-        """Close the file; what is not synced is the system's to write."""
+        """Close the file; bytes that are not synced are left to the system's writeback."""
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
                 self.release()
@@ -476,9 +485,9 @@ class Appender:
 
 
 class FileSlice:
-    """A run of bytes of an open file: ``read`` copies it once.
+    """A range of bytes of an open file: ``read`` copies it once (Kafka's ``FileRecords.slice``).
 
-    It holds on to the file, which may be renamed or unlinked meanwhile.
+    It keeps the file open, which may be renamed or unlinked in the meantime.
     """
 
     __slots__ = ("position", "reader", "size")
@@ -492,7 +501,7 @@ class FileSlice:
         return self.size
 
     def read(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-        """The bytes: uint8, writable; fewer than ``size`` when the file was cut off since."""
+        """The bytes: uint8, writable; fewer than ``size`` when the file was truncated since."""
         buffer = np.empty(self.size, np.uint8)
         return buffer[: self.reader.read_into(buffer, self.position)]
 
@@ -508,7 +517,7 @@ def replace(path: PathLike, data: bytes) -> None:
     """Put ``data`` in the place of ``path``, durably: temporary file, fsync, rename, directory sync.
 
     Owner, group, mode and extended attributes are those of the old file, else the directory's owner. A link
-    of that name is replaced, and not what it points to (as by Kafka, which renames, too).
+    of that name is replaced, not its target (as by Kafka, which renames, too).
     """
     target = Path(path)
     temporary = target.with_name(target.name + ".tmp")
@@ -532,6 +541,7 @@ def rename(source: PathLike, target: PathLike) -> None:
     """Rename, replacing ``target``. Two names of one file become one: ``rename(2)`` would leave both."""
     with ParentOf(source) as (there, old), ParentOf(target) as (here, new):
         with contextlib.suppress(FileNotFoundError):
+            # rename(2) of one hard link onto another of the same file does nothing and reports success.
             if os.path.samestat(own_stat(new, here), own_stat(old, there)):
                 return unlink(source)
         about_to("rename", source, target)
@@ -546,8 +556,8 @@ def link(source: PathLike, target: PathLike) -> None:
 
 
 def make_directory(path: PathLike, *, parents: bool = False) -> None:
-    """Make a directory if it is not there, owned as its parent is. Raises NotADirectoryError where a link,
-    or anything else, has its name."""
+    """Create a directory where there is none, with the owner of its parent. Raises NotADirectoryError where a
+    link, or anything else, has its name."""
     target = Path(path)
     if parents and not target.parent.exists():
         make_directory(target.parent, parents=True)
@@ -557,11 +567,11 @@ def make_directory(path: PathLike, *, parents: bool = False) -> None:
         with contextlib.suppress(FileNotFoundError):
             if modes.S_ISDIR(own_stat(name, parent).st_mode):
                 return
-            raise NotADirectoryError(errno.ENOTDIR, "is there already, and is no folder (or a link to one)")
+            raise NotADirectoryError(errno.ENOTDIR, "exists, and is no directory (or is a link to one)")
         about_to("mkdir", path)
         os.mkdir(name, 0o755, dir_fd=parent)
         with closing(os.open(name, REAL_FILE | os.O_DIRECTORY, dir_fd=parent)) as made:
-            give(made, os.fstat(parent))
+            set_owner(made, os.fstat(parent))
 
 
 def remove_directory(path: PathLike) -> None:
@@ -572,10 +582,10 @@ def remove_directory(path: PathLike) -> None:
 
 
 def remove_tree(path: PathLike) -> None:
-    """Remove a directory of our own making and all in it. Links in it are removed and never followed; when
-    ``path`` itself is one, nothing is removed: NotADirectoryError.
+    """Remove a directory that Siltstone made, with everything in it. Links in it are removed and never
+    followed; where ``path`` itself is one, nothing is removed: NotADirectoryError.
 
-    Somebody may still put files in, or take them out: a task that outlives its job. Raises OSError.
+    Another process may still make or remove files in it: a task that outlives its job. Raises OSError.
     """
     with ParentOf(path) as (parent, name):
         _remove_tree(parent, name, os.fspath(path), _DEPTH_MAX)
@@ -583,11 +593,11 @@ def remove_tree(path: PathLike) -> None:
 
 def _remove_tree(parent: int, name: str, path: str, depth: int) -> None:
     if depth == 0:
-        raise OSError(errno.ELOOP, "folders too deep to be ours; remove them by hand", path)
-    with _naming(path):
+        raise OSError(errno.ELOOP, "directories too deep to be Siltstone's own; remove them by hand", path)
+    with _with_path(path):
         opened = os.open(name, REAL_FILE | os.O_DIRECTORY, dir_fd=parent)
     with closing(opened) as here:
-        for _ in range(_REMOVED_AGAIN):
+        for _ in range(_REMOVAL_ROUNDS):
             for entry in entries(here):
                 inside = os.path.join(path, entry.name)
                 with contextlib.suppress(FileNotFoundError):
@@ -595,22 +605,24 @@ def _remove_tree(parent: int, name: str, path: str, depth: int) -> None:
                         _remove_tree(here, entry.name, inside, depth - 1)
                     else:
                         about_to("unlink", inside)
-                        with _naming(inside):
+                        with _with_path(inside):
                             os.unlink(entry.name, dir_fd=here)
             try:
                 about_to("rmdir", path)
-                with _naming(path):
+                with _with_path(path):
                     return os.rmdir(name, dir_fd=parent)
             except OSError as error:
                 if error.errno != errno.ENOTEMPTY:
                     raise
-    raise OSError(errno.ENOTEMPTY, "somebody keeps putting files in", path)
+    raise OSError(
+        errno.ENOTEMPTY, "another process keeps making files in it; stop it, and remove the directory", path
+    )
 
 
-def why_not_our_folder(path: PathLike) -> str | None:
-    """What keeps ``path`` from being a folder that we, or the owner of the directory that it is in, made.
+def folder_refusal(path: PathLike) -> str | None:
+    """Why ``path`` is no directory made by root, this user or the owner of the directory that it is in.
 
-    None: nothing does, or there is nothing of that name. Raises OSError.
+    None where it is one, or there is nothing of that name. Raises OSError.
     """
     with ParentOf(path) as (parent, name):
         try:
@@ -631,7 +643,7 @@ def tree_size(path: PathLike) -> int:
     if not os.path.isdir(path):
         return os.lstat(path).st_size
     inside = (Path(path) / entry.name for entry in entries(path) if not entry.is_link)
-    return sum(tree_size(each) for each in inside)
+    return sum(tree_size(child) for child in inside)
 
 
 def sync_directory(path: PathLike) -> None:
@@ -647,12 +659,12 @@ def sync_file(path: PathLike) -> None:
 
 
 def sync_files(paths: Iterable[PathLike]) -> None:
-    """``sync_file`` for each, in order; the system begins with all of them before the first is waited for."""
+    """``sync_file`` for each, in order; writeback of all of them begins before the first is waited for."""
     with contextlib.ExitStack() as stack:
         opened = []
         for path in paths:
             opened.append((path, stack.enter_context(closing(open_real(path)))))
-            start_writing(opened[-1][1], 0, 0)
+            start_writeback(opened[-1][1], 0, 0)
         for path, descriptor in opened:
             about_to("fsync", path)
             os.fsync(descriptor)
@@ -669,9 +681,9 @@ def copy_attributes(source: PathLike, target: PathLike) -> None:
     """Give ``target``, a new file or directory, the owner, group, mode, ACL and extended attributes of
     ``source``, not its times. Raises OSError, also where one of the two is a link."""
     about_to("attributes", target, source)
-    with closing(open_real(source)) as old, closing(open_real(target)) as new, _naming(target):
+    with closing(open_real(source)) as old, closing(open_real(target)) as new, _with_path(target):
         facts = os.fstat(old)
-        give(new, facts)
+        set_owner(new, facts)
         os.fchmod(new, facts.st_mode & 0o7777)
         try:
             names = os.listxattr(old)
@@ -686,7 +698,7 @@ def copy_attributes(source: PathLike, target: PathLike) -> None:
 def inherit_owner(path: PathLike) -> None:
     """Give a new file or directory the owner and group of the directory that it is in."""
     with ParentOf(path) as (parent, name), closing(os.open(name, REAL_FILE, dir_fd=parent)) as descriptor:
-        give(descriptor, os.fstat(parent))
+        set_owner(descriptor, os.fstat(parent))
 
 
 def copy(source: PathLike, target: PathLike) -> None:
@@ -711,10 +723,9 @@ class Space(NamedTuple):
 
 def space(path: PathLike) -> Space:
     """Free space where ``path`` is; inodes None where the file system does not count them."""
-    found = os.statvfs(path)
-    return Space(
-        free_bytes=found.f_bavail * found.f_frsize, free_inodes=found.f_favail if found.f_files else None
-    )
+    status = os.statvfs(path)
+    free_inodes = status.f_favail if status.f_files else None
+    return Space(free_bytes=status.f_bavail * status.f_frsize, free_inodes=free_inodes)
 
 
 NETWORK_FILE_SYSTEMS = frozenset(
@@ -725,7 +736,7 @@ _OCTAL = re.compile(rb"\\([0-3][0-7]{2})")
 
 
 def file_system(path: PathLike) -> str:
-    """The name of the file system that holds ``path`` ("ext4", "nfs4"…), "" where it cannot be told."""
+    """The name of the file system that holds ``path`` ("ext4", "nfs4"…), "" where it is unknown."""
     real = os.path.realpath(path)
     try:
         lines = read_bytes("/proc/self/mountinfo").splitlines()
@@ -734,7 +745,7 @@ def file_system(path: PathLike) -> str:
     best, kind = "", ""
     for line in lines:
         left, _, right = line.partition(b" - ")
-        mount = os.fsdecode(_OCTAL.sub(lambda found: bytes([int(found[1], 8)]), left.split()[4]))
+        mount = os.fsdecode(_OCTAL.sub(lambda octal: bytes([int(octal[1], 8)]), left.split()[4]))
         inside = real == mount or real.startswith(mount.rstrip("/") + "/")
         if inside and len(mount) >= len(best):
             best, kind = mount, os.fsdecode(right.split()[0])
@@ -742,7 +753,7 @@ def file_system(path: PathLike) -> str:
 
 
 def temporary_directory(prefix: str, parent: str | None = None) -> tempfile.TemporaryDirectory[str]:
-    """A directory that goes with the context that it is used as; what cannot be removed is left."""
+    """A directory that is removed at the end of its context; what cannot be removed is left."""
     return tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True)
 
 
@@ -765,8 +776,8 @@ def zip_package(root: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def errors_into(descriptor: int) -> Iterator[None]:
-    """Within the block, standard error is ``descriptor``: a process started there inherits it for good."""
+def redirect_errors(descriptor: int) -> Iterator[None]:
+    """Within the block, standard error is ``descriptor``; a process started in it keeps that."""
     sys.stderr.flush()
     before = os.dup(2)
     os.dup2(descriptor, 2)
@@ -778,7 +789,7 @@ def errors_into(descriptor: int) -> Iterator[None]:
 
 
 def silence_output() -> None:
-    """Let standard output go nowhere: whoever read it has gone."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)
+    """Discard standard output from now on: its reader has closed the pipe."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)

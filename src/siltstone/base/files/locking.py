@@ -1,7 +1,7 @@
-"""Locks that a broker sees, and claims on files of our own.
+"""Locks: the one on a log directory that a broker respects, and shared and exclusive claims on ledgers.
 
 ``Lock`` is a POSIX record lock, as Java's ``FileChannel.lock`` takes them. ``Flock`` is ``flock(2)``: it
-belongs to an open file, so readers in one process do not take each other's away, and ends with the process.
+belongs to an open file, so two readers in one process hold one each, and it ends with the process.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _FLOCK = struct.Struct("qqihh" if sys.platform == "darwin" else "hhqqi")
 _KIND = 3 if sys.platform == "darwin" else 0
 
 _held: set[tuple[int, int]] = set()
-"""Device and inode of the files that this process holds: the system would let it lock them once more."""
-_one_at_a_time = threading.RLock()
-"""Held from the look at ``_held`` to the end of what is done by it. To the system the threads of a process
-are one owner: two of them would both get a lock, and whoever closes the file drops it for the other."""
+"""Device and inode of the files that this process has locked: the system would let it lock them again."""
+_held_guard = threading.RLock()
+"""Held from the check of ``_held`` until the lock is taken or released. To the system the threads of a
+process are one owner: two of them would both get a lock, and a close in one drops the lock of the other."""
 
 
 class Lock:
@@ -44,7 +44,7 @@ class Lock:
 
     def __init__(self, path: PathLike) -> None:
         self.path = os.fspath(path)
-        with _one_at_a_time:
+        with _held_guard:
             self._take(self.path)
 
     def _take(self, path: str) -> None:
@@ -54,6 +54,7 @@ class Lock:
         self._descriptor, self.made = open_for_writing(path)
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The holder may have removed the file since it was opened: that lock would exclude no process.
             if not os.path.samestat(os.fstat(self._descriptor), os.lstat(path)):
                 raise FileNotFoundError(errno.ENOENT, "was removed by the process that held it", self.path)
         except OSError as error:
@@ -65,8 +66,8 @@ class Lock:
         _held.add(self._identity)
 
     def release(self) -> None:
-        """Let go, once. A file that was not there before is removed first, as a broker does."""
-        with _one_at_a_time:
+        """Release the lock, once. A file that the lock created is removed first, as a broker does."""
+        with _held_guard:
             if self._descriptor >= 0:
                 try:
                     if self.made:
@@ -83,11 +84,11 @@ def _identity(facts: os.stat_result) -> tuple[int, int]:
 
 
 def is_locked(path: PathLike) -> bool:
-    """Does a process hold a ``Lock`` on the file? Asks only: nothing is locked, made or changed.
+    """Does a process hold a ``Lock`` on the file? Nothing is locked, created or changed (``F_GETLK``).
 
     False where there is no such file, or it may not be read, or is no regular file.
     """
-    with _one_at_a_time:
+    with _held_guard:
         try:
             if _identity(os.stat(path)) in _held:
                 return True

@@ -1,12 +1,13 @@
-"""Files and directories opened so that a planted link leads nobody elsewhere; and the crash tests' seam.
+"""Opens files and directories so that a planted symbolic link cannot redirect an operation.
 
-Whoever owns a directory may swap a folder in it for a symbolic link, at any moment. A path is therefore
-never looked at first and used then: the directory that a name is in is opened, and the operation is done in
-it (``openat(2)`` and its like), on the name itself and never on what a link of that name points to.
+The owner of a directory may replace a subdirectory by a symbolic link at any moment. So a path is never first
+checked and then used: the directory that a name is in is opened, and the operation is done in it
+(``openat(2)`` and its like), on the name itself and never on the target of a link of that name.
 
-On the way to that directory a symbolic link is followed only when root or the user who runs us made it: with
-a link of somebody else the operation is refused. (The same rule as Linux' ``protected_symlinks``, for every
-directory and not for those alone that all may write to.)
+On the way to that directory a symbolic link is followed only when root or the user of this process made it;
+another user's link makes the operation fail. (Linux's ``protected_symlinks`` has the same rule, but only for
+directories that everyone may write to.) The observer of the crash tests is here, too: every operation that
+changes something calls ``about_to`` first.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ from typing import Self
 _PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY)
 _DIRECTORY = _PATH_ONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LINKS_MAX = 40
-"""As many as the system itself follows on one way."""
+"""Linux follows as many in one path."""
 _OPENAT2 = 437
-"""The number of Linux' system call, the same on every processor that Python is built for but Alpha's."""
+"""The number of Linux's system call, the same on every processor that Python is built for but Alpha."""
 _NO_LINKS = 4
 """``RESOLVE_NO_SYMLINKS``"""
 _AT_WORKING_DIRECTORY = -100
-_ASK_FURTHER = (errno.ELOOP, errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG, errno.EAGAIN)
-"""A link is on the way; or the system knows no such call, or lets nobody use it."""
+_WALK_INSTEAD = (errno.ELOOP, errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG, errno.EAGAIN)
+"""``openat2`` met a link on the way, is not known to the kernel, or is not allowed (as in some
+containers)."""
 REAL_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""How to open an existing file or directory by its own name: no link, no waiting for a pipe's other end."""
+"""Flags to open an existing file or directory itself: no link, and no wait for the other end of a pipe."""
 
 PathLike = str | os.PathLike[str]
 Operation = tuple[str, str, str]
@@ -59,12 +61,12 @@ def about_to(verb: str, path: PathLike, other: PathLike = "") -> None:
 
 
 class OpenFile:
-    """Holds a descriptor of its own, until ``close``, the end of a ``with`` block, or its own end."""
+    """Owns a descriptor until ``close``, the end of a ``with`` block, or the end of the object."""
 
     descriptor = -1
 
     def close(self) -> None:
-        """Close the file; twice is once."""
+        """Close the file; a second call does nothing."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -88,21 +90,21 @@ def closing(descriptor: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-class _How(ctypes.Structure):
-    """Linux' ``struct open_how``."""
+class _OpenHow(ctypes.Structure):
+    """Linux's ``struct open_how``."""
 
     _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-_how = _How(flags=_DIRECTORY, mode=0, resolve=_NO_LINKS)
+_open_how = _OpenHow(flags=_DIRECTORY, mode=0, resolve=_NO_LINKS)
 
 
 class ParentOf:
     """As a context: the directory that ``path`` is in, open, and its name there. Raises OSError.
 
-    The path must end in a name of its own: neither ``..`` nor a slash. An OSError of the block that tells the
-    bare name, or none, tells the path. (A class, since this is done for each operation on a file.)
+    The path must end in a name: neither in ``..`` nor in a slash. An OSError of the block that has the bare
+    name, or none, gets the whole path. (A class and no generator: every operation on a file uses it.)
     """
 
     __slots__ = ("_name", "_path", "descriptor")
@@ -137,22 +139,24 @@ def open_real(path: PathLike) -> int:
 
 
 def open_directory(path: str) -> int:
-    """A descriptor of a directory that others' links have no part in; for ``dir_fd``. Raises OSError."""
-    if _libc is not None:
+    """A descriptor for ``dir_fd`` of a directory, reached without another user's links. Raises OSError."""
+    if _libc is not None:  # one system call where no link is on the way, which is nearly always
         name = os.fsencode(path)
         if b"\0" in name:
             raise ValueError("embedded null byte")
-        found = _libc.syscall(_OPENAT2, _AT_WORKING_DIRECTORY, name, ctypes.byref(_how), ctypes.sizeof(_how))
-        if found >= 0:
-            return int(found)
+        descriptor = _libc.syscall(
+            _OPENAT2, _AT_WORKING_DIRECTORY, name, ctypes.byref(_open_how), ctypes.sizeof(_open_how)
+        )
+        if descriptor >= 0:
+            return int(descriptor)
         number = ctypes.get_errno()
-        if number not in _ASK_FURTHER:
+        if number not in _WALK_INSTEAD:
             raise OSError(number, os.strerror(number), path)
     return _walk(path)
 
 
 def _walk(path: str) -> int:
-    """The same, one name after another, links and all."""
+    """``open_directory`` name by name: a link is resolved here, and only where it may be followed."""
     left, links = path.split("/")[::-1], 0
     here = os.open("/" if path.startswith("/") else ".", _DIRECTORY)
     try:
@@ -165,7 +169,7 @@ def _walk(path: str) -> int:
                 links += 1
                 if links > _LINKS_MAX:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-                left += target.split("/")[::-1]
+                left += target.split("/")[::-1]  # a stack: the next name is the last
                 if not target.startswith("/"):
                     continue
                 there = os.open("/", _DIRECTORY)
@@ -179,13 +183,14 @@ def _walk(path: str) -> int:
 
 
 def _step(here: int, name: str) -> tuple[int, str | None]:
-    """The directory ``name``, open, or (-1) where the symbolic link of that name points to. Raises OSError,
-    for a link of another user too."""
-    if _PATH_ONLY == os.O_RDONLY:  # no way to hold on to a link itself: it may be swapped between the two
+    """The directory ``name``, open, or -1 and the target of the symbolic link ``name``. Raises OSError, also
+    for a link of another user."""
+    if _PATH_ONLY == os.O_RDONLY:  # without O_PATH a link cannot be held: it may be swapped between the calls
         facts = os.stat(name, dir_fd=here, follow_symlinks=False)
         if not stat.S_ISLNK(facts.st_mode):
             return os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=here), None
         return -1, _trusted(facts, name, os.readlink(name, dir_fd=here))
+    # Owner and target are read from one descriptor of the link, so they belong to the same link.
     held = os.open(name, _PATH_ONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
     facts = os.fstat(held)
     if stat.S_ISDIR(facts.st_mode):
@@ -223,7 +228,7 @@ def own_stat(name: str, parent: int) -> os.stat_result:
 
 
 def open_regular(path: PathLike, flags: int = os.O_RDONLY, *, follow: bool = True) -> int:
-    """A descriptor of a regular file, links followed unless told not to (it is read then).
+    """A descriptor of a regular file; of a link's target, unless not ``follow`` (then it is read only).
 
     Raises OSError, for any other kind of file too. Nothing waits: a FIFO without a writer would otherwise
     stop its reader for ever.
@@ -252,7 +257,7 @@ def open_for_writing(path: PathLike) -> tuple[int, bool]:
         except FileExistsError:  # another process was faster
             return _open_existing(name, flags, parent), False
         try:
-            give(descriptor, os.fstat(parent))
+            set_owner(descriptor, os.fstat(parent))
         except OSError:
             os.close(descriptor)
             raise
@@ -261,19 +266,20 @@ def open_for_writing(path: PathLike) -> tuple[int, bool]:
 
 def _open_existing(name: str, flags: int, parent: int) -> int:
     if not stat.S_ISREG(own_stat(name, parent).st_mode):
-        raise OSError(errno.EINVAL, "is no regular file (but a link, a folder, a pipe): remove it")
+        raise OSError(errno.EINVAL, "is no regular file (but a link, a directory, a pipe): remove it")
     return os.open(name, flags, dir_fd=parent)
 
 
-def give(descriptor: int, to: os.stat_result) -> None:
-    """Give an open file, which is new, to the owner and group that ``to`` has.
+def set_owner(descriptor: int, to: os.stat_result) -> None:
+    """Give an open file, which is new, the owner and group that ``to`` has.
 
-    A new file has one name: of one with several somebody may have put another's file in its place.
+    A new file has one name. With several it may be a hard link to another user's file that was put in its
+    place: OSError.
     """
-    mine = os.fstat(descriptor)
-    if (to.st_uid, to.st_gid) == (mine.st_uid, mine.st_gid):
+    own = os.fstat(descriptor)
+    if (to.st_uid, to.st_gid) == (own.st_uid, own.st_gid):
         return
-    if mine.st_nlink > 1 and not stat.S_ISDIR(mine.st_mode):
+    if own.st_nlink > 1 and not stat.S_ISDIR(own.st_mode):
         raise OSError(errno.EMLINK, "is not the new file that it was: it has other names, too")
     os.fchown(descriptor, to.st_uid, to.st_gid)
 
