@@ -165,7 +165,7 @@ def answer(
 def _over_renames(view: LogView, search: Callable[[], Result]) -> Result:
     """The result of ``search``, repeated when a file was renamed before ``search`` could open it.
 
-    A segment's files are opened before they are renamed (``LiveSegment.hold``), so each fails at most once.
+    A segment's files are opened before they are renamed (``LiveSegment.keep_open``): each fails at most once.
     """
     for _ in view.segments:
         try:

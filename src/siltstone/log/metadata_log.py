@@ -185,7 +185,7 @@ def _apply_log(
                 expected = batch.last_offset + 1
                 if high_watermark is not None and batch.last_offset >= high_watermark:
                     return
-                _apply(image, segment.path, [each for each in batch.records if each[0] >= start])
+                _apply(image, segment.path, [record for record in batch.records if record[0] >= start])
                 image.end_offset = max(image.end_offset, expected)
         except CorruptRecordError:
             if torn_tail and segment is segments[-1]:
@@ -302,14 +302,14 @@ class ClusterSettings:
         return broker.replacing(ConfigSource.DYNAMIC_TOPIC_CONFIG, _named_by_source(self.own(topic)))
 
 
-def _named_by_source(given: Given) -> dict[str, Setting]:
-    return {name: replace(setting, source=setting.origin.value) for name, setting in given.items()}
+def _named_by_source(settings: Given) -> dict[str, Setting]:
+    return {name: replace(setting, source=setting.origin.value) for name, setting in settings.items()}
 
 
 def node_id_of(directories: Iterable[LogDirectory]) -> str | None:
     """The id of the broker that the directories belong to, from ``meta.properties``; None without one."""
     properties = [directory.properties() for directory in directories]
-    return next(filter(None, (each.get("node.id") or each.get("broker.id") for each in properties)), None)
+    return next(filter(None, (one.get("node.id") or one.get("broker.id") for one in properties)), None)
 
 
 def metadata_directory(directories: Iterable[LogDirectory]) -> LogDirectory | None:
@@ -318,7 +318,9 @@ def metadata_directory(directories: Iterable[LogDirectory]) -> LogDirectory | No
     Raises DirectoryRefusedError where two have it.
     """
     holders = {
-        each.path: each for each in directories if files.is_directory(each.path / str(METADATA_PARTITION))
+        directory.path: directory
+        for directory in directories
+        if files.is_directory(directory.path / str(METADATA_PARTITION))
     }
     if len(holders) > 1:
         raise DirectoryRefusedError(

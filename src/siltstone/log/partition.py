@@ -9,8 +9,8 @@ Readers take no lock: they use a ``LogView``, which is replaced as a whole. Byte
 truncated again; a failed fsync takes the log offline.
 
 Changes take two locks. ``_lock`` guards the state in memory and the active segment; every append holds it.
-``_reshaping`` guards the files of closed segments: a change that renames, truncates or removes them takes it
-before ``_lock``. A swap holds only ``_reshaping`` while it renames and syncs, so appends continue.
+``_segments_lock`` guards the files of closed segments: a change that renames, truncates or removes them takes
+it before ``_lock``. A swap holds only ``_segments_lock`` while it renames and syncs, so appends continue.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SegmentList:
         self.config = config
         self._clock = clock
         self._random = random
-        self.segments = tuple(self._live(each) for each in recovered.segments)
+        self.segments = tuple(self._live(segment) for segment in recovered.segments)
         if not self.segments:
             self.segments = (self._create(recovered.log_end_offset),)
 
@@ -93,13 +93,13 @@ class SegmentList:
         self.segments = (*self.segments, fresh)
         return fresh
 
-    def drop_prefix(self, count: int) -> list[Path]:
+    def delete_oldest(self, count: int) -> list[Path]:
         """Remove the ``count`` oldest segments, never the active one; returns their ``.deleted`` files."""
         removed = self.segments[: min(count, len(self.segments) - 1)]
         self.segments = self.segments[len(removed) :]
         renamed = []
         for segment in removed:
-            renamed += segment.retire()
+            renamed += segment.mark_deleted()
             # Durable one by one, oldest first: a tombstone must not vanish before an older value of its key.
             if self.config.compacts:
                 files.sync_directory(self.directory)
@@ -118,14 +118,14 @@ class SegmentList:
         if not kept:
             self.restart(offset)
             return lambda: None
-        last = kept[-1].shortened(offset, self.config)
-        cut = last is not kept[-1]
+        last = kept[-1].truncated(offset, self.config)
+        is_shorter = last is not kept[-1]
         self.segments = (*kept[:-1], last)
 
         def on_the_disk() -> None:
             self._remove(removed)
-            if cut:
-                last.cut(offset)
+            if is_shorter:
+                last.truncate_files(offset)
             files.sync_directory(self.directory)
 
         return on_the_disk
@@ -144,7 +144,7 @@ class SegmentList:
 
     def _remove(self, removed: Sequence[LiveSegment]) -> None:
         for segment in reversed(removed):
-            for path in segment.retire():
+            for path in segment.mark_deleted():
                 files.unlink(path)
             files.sync_directory(self.directory)
 
@@ -163,13 +163,13 @@ class SegmentList:
     ) -> tuple[list[LiveSegment], list[Path]]:
         """Replace closed segments by the ``.cleaned`` ones with base offsets ``new``, on the disk only.
 
-        ``segments`` has the old ones until ``exchange``; ``hold`` has opened their files for readers of the
-        old view. Needs only the lock of changes to closed segments. Returns the new segments and the
+        ``segments`` has the old ones until ``exchange``; ``keep_open`` has opened their files for readers of
+        the old view. Needs only the lock of changes to closed segments. Returns the new segments and the
         ``.deleted`` files. Raises CorruptRecordError when a new segment fails its verification; no old
         segment was renamed then.
         """
         for segment in old:
-            segment.hold()
+            segment.keep_open()
         retired = swap_in(self.directory, new, [segment.base_offset for segment in old], verified)
         return [self._live(find_segment(self.directory, base)) for base in sorted(new)], retired
 
@@ -233,14 +233,14 @@ class PartitionLog(ViewedLog):
         self._clock = clock
         self._background = background
         self._lock = threading.RLock()
-        self._reshaping = threading.RLock()
+        self._segments_lock = threading.RLock()
         self.offline: str | None = None
         self._closed = False
         self._producers = ProducerStates.load(recovered.producers, recovered.log_end_offset)
         self._epochs = LeaderEpochs(recovered.directory)
         self.recovery_point = recovered.recovery_point
         self.flushed_ms = clock.now_ms()
-        self._cuts = 0
+        self._truncations = 0
         self._high_watermark: int | None = None
         self._list = SegmentList(recovered, config, clock, random or Random())
         self._log_start, self._log_end = recovered.log_start_offset, recovered.log_end_offset
@@ -354,6 +354,7 @@ class PartitionLog(ViewedLog):
             raise StorageError(
                 f"{self.directory}: {error.strerror}; nothing of this call was kept"
             ) from error
+        # The batches are in the file: an error from here on leaves memory and disk apart (``_go_offline``).
         aborted = self._producers.update(validated.batches, validated.data)
         if aborted:
             active.add_aborted(aborted)
@@ -390,7 +391,7 @@ class PartitionLog(ViewedLog):
             if self._closed or self.offline is not None:
                 return
             upto = self._log_end if including_active else self._list.active.base_offset
-            cuts, segments = self._cuts, self._list.segments[: None if including_active else -1]
+            truncations, segments = self._truncations, self._list.segments[: None if including_active else -1]
             unsynced = [segment for segment in segments if segment.is_unsynced]
             try:
                 for segment in unsynced:
@@ -405,7 +406,7 @@ class PartitionLog(ViewedLog):
             raise self._go_offline(error) from error
         with self._lock:
             # After a truncation meanwhile, new batches may have offsets below ``upto`` that were not synced.
-            if cuts == self._cuts:
+            if truncations == self._truncations:
                 self.recovery_point = max(self.recovery_point, min(upto, self._log_end))
             if including_active:
                 self.flushed_ms = self._clock.now_ms()
@@ -448,11 +449,11 @@ class PartitionLog(ViewedLog):
         When these are all segments, a new active segment begins first, so that the end offset stays. Returns
         the ``.deleted`` files, which the caller unlinks later.
         """
-        with self._reshaping, self._changing():
+        with self._segments_lock, self._changing():
             removed = count(self.view) if callable(count) else count
             if removed >= len(self._list.segments) and self._list.active.size:
                 self._roll(self._log_end)
-            deleted_files = self._list.drop_prefix(removed)
+            deleted_files = self._list.delete_oldest(removed)
             self._raise_start(max(self._log_start, self._list.segments[0].base_offset))
             self._publish()
             return deleted_files
@@ -462,14 +463,15 @@ class PartitionLog(ViewedLog):
 
         Also removes a compacted ledger that covers some of it.
         """
-        with self._reshaping, self._changing():
+        with self._segments_lock, self._changing():
             if offset >= self._log_end:
                 return False
+            # The ledger first: after a crash none may be left that covers offsets which are written anew.
             forget_behind(self.directory, offset)
             finish = self._list.truncate(offset)
-            self._end_at(offset, min(self._log_start, offset))
+            self._publish_end(offset, min(self._log_start, offset))
             finish()
-            self._forget_behind(offset)
+            self._discard_behind(offset)
             return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -477,21 +479,21 @@ class PartitionLog(ViewedLog):
 
         Also removes the compacted ledger, which lacks the records in between.
         """
-        with self._reshaping, self._changing():
+        with self._segments_lock, self._changing():
             forget_behind(self.directory, 0)
             self._list.restart(offset)
-            self._end_at(offset, offset)
+            self._publish_end(offset, offset)
             self.recovery_point = offset
-            self._forget_behind(offset, everything=True)
+            self._discard_behind(offset, everything=True)
 
-    def _end_at(self, end: int, start: int) -> None:
+    def _publish_end(self, end: int, start: int) -> None:
         """Publish the new end before the files are truncated, so that no reader reads behind it."""
         self._log_start, self._log_end = start, end
         self.recovery_point = min(self.recovery_point, end)
-        self._cuts += 1
+        self._truncations += 1
         self._publish()
 
-    def _forget_behind(self, end: int, *, everything: bool = False) -> None:
+    def _discard_behind(self, end: int, *, everything: bool = False) -> None:
         """Remove the epochs, snapshots and producers of the truncated batches."""
         self._epochs.truncate_from_end(end)
         for entry in files.entries(self.directory):
@@ -507,12 +509,12 @@ class PartitionLog(ViewedLog):
         """Replace closed, flushed segments by ``.cleaned`` ones (base offsets; see ``log.replacement``).
 
         Appends wait only while the list of segments is exchanged: the files of closed segments change only
-        under ``_reshaping``. Readers of either view continue with the files that are open. Returns the
+        under ``_segments_lock``. Readers of either view continue with the files that are open. Returns the
         ``.deleted`` files, which the caller unlinks later. Raises CorruptRecordError when a new segment fails
         its verification, SourceChangedError when an old one does not exist: nothing has changed then.
         StorageError.
         """
-        with self._reshaping:
+        with self._segments_lock:
             with self._lock:
                 self._refuse_unusable()
                 replaced = self._list.closed(old)
@@ -525,7 +527,7 @@ class PartitionLog(ViewedLog):
                 self._publish()
             return retired
 
-    def at_one_moment(self) -> tuple[LogView, ProducerStates]:
+    def view_and_producers(self) -> tuple[LogView, ProducerStates]:
         """The view and the producers at its end, both of one moment."""
         with self._lock:
             view, entries = self.view, self._producers.entries()
@@ -544,7 +546,7 @@ class PartitionLog(ViewedLog):
 
     def close(self) -> None:
         """Flush, write a producer snapshot, close the files. Raises StorageError. May be called twice."""
-        with self._reshaping, self._lock:
+        with self._segments_lock, self._lock:
             if self._closed:
                 return
             if self.offline is None:

@@ -297,8 +297,8 @@ class ProducerStates:
         """The producers as a snapshot has them, by producer id."""
         return [self._producers[producer_id].entry() for producer_id in sorted(self._producers)]
 
-    def alive(self, now_ms: int, expiration_ms: int) -> list[ProducerEntry]:
-        """Those that are not expired, by producer id."""
+    def active(self, now_ms: int, expiration_ms: int) -> list[ProducerEntry]:
+        """The producers that are not expired, by producer id (``activeProducers``)."""
         return [entry for entry in self.entries() if not is_expired(entry, now_ms, expiration_ms)]
 
     def snapshot(self) -> bytes:

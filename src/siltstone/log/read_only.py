@@ -111,7 +111,7 @@ class ReadOnlyLogs:
 
     def __init__(self, directories: Sequence[Path | str], *, clock: Clock | None = None) -> None:
         """Raises NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError."""
-        opened = open_directories([Path(each) for each in directories], lock=False)
+        opened = open_directories([Path(path) for path in directories], lock=False)
         refuse_strangers(opened)
         self._clock = clock or SystemClock()
         self._places: dict[TopicPartition, tuple[LogDirectory, Checkpoints]] = {}
@@ -153,10 +153,12 @@ class ReadOnlyLogs:
             owned=False,
             dry_run=True,
         )
-        mark = checkpoints.high_watermark.get(where, recovered.log_end_offset)
+        high_watermark = checkpoints.high_watermark.get(where, recovered.log_end_offset)
         lost = (*recovered.damage, *recovered.notes) if recovered.truncated_bytes else recovered.damage
-        not_shown = tuple(f"{path}: {each}" for each in lost)
-        return ReadOnlyLog(where, path, _view(recovered, mark), not_shown, checkpoints.cleaner.get(where, 0))
+        not_shown = tuple(f"{path}: {reason}" for reason in lost)
+        return ReadOnlyLog(
+            where, path, _view(recovered, high_watermark), not_shown, checkpoints.cleaner.get(where, 0)
+        )
 
     def close(self) -> None:
         """Forget the opened logs; callers that hold one can still read it."""
@@ -177,9 +179,9 @@ def _view(recovered: Recovered, high_watermark: int) -> LogView:
             "run siltstone recover, or open it with mode='a'"
         )
     kept = {segment.base_offset for segment in recovered.segments}
-    dropped = [each for each in list_segments(recovered.directory) if each.base_offset not in kept]
+    dropped = [segment for segment in list_segments(recovered.directory) if segment.base_offset not in kept]
     cut = recovered.truncated_bytes - sum(segment.size for segment in dropped)
-    segments = tuple(_live(each, recovered) for each in recovered.segments)
+    segments = tuple(_live(segment, recovered) for segment in recovered.segments)
     end = recovered.log_end_offset
     mark = min(max(high_watermark, recovered.log_start_offset), end)
     states = ProducerStates.load(recovered.producers, end)

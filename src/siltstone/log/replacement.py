@@ -84,9 +84,10 @@ def swap_in(
             _remove(directory, base_offset, SWAP)
         files.sync_directory(directory)
         raise
-    retired = _retire(directory, old, keep_snapshots_of=new)
+    # All ``.swap`` are durable and sound: from here on a start finishes the swap.
+    deleted = _mark_deleted(directory, old, keep_snapshots_of=new)
     _promote(directory, new)
-    return retired
+    return deleted
 
 
 def drop_cleaned(directory: Path, base_offset: int) -> None:
@@ -111,23 +112,24 @@ def finish_replacement(directory: Path) -> list[str]:
         return []
     done = _drop_cleaned(directory)
     swapped = _bases(directory, SWAP)
-    logs = [base for base in swapped if files.exists(_swap_log(directory, base))]
-    usable = [base for base in logs if _usable(directory, base)]
-    for base in sorted(set(logs) - set(usable)):
+    ends = {base: _end_of(directory, base) for base in swapped if files.exists(_swap_log(directory, base))}
+    usable = {base: end for base, end in ends.items() if end is not None}
+    for base in sorted(ends.keys() - usable.keys()):
         done += _remove(directory, base, SWAP)
     if usable:
-        # The range of offsets that the new segments replace; a crash may have renamed some originals already.
-        low, high = min(usable), max(max(_check(_swap_log(directory, base)), base) for base in usable)
+        # The new segments replace all segments in their range of offsets; some may be ``.deleted`` already.
+        low, high = min(usable), max(usable.values())
         named = [name for _, name in _files(directory) if name.kind != SNAPSHOT]
+        # A crash between the renames of one segment's files: the rest of them is renamed, too.
         begun = {name.base_offset for name in named if name.suffix == DELETED and name.base_offset > low}
         begun = {base for base in begun if not _is_of_an_earlier_swap(directory, base)}
-        going = {name.base_offset for name in named if not name.suffix}
-        old = sorted(base for base in going if low <= base < high or base in begun or base in usable)
-        _retire(directory, old, keep_snapshots_of=usable, replaced=usable)
+        existing = {name.base_offset for name in named if not name.suffix}
+        old = sorted(base for base in existing if low <= base < high or base in begun or base in usable)
+        _mark_deleted(directory, old, keep_snapshots_of=tuple(usable), replaced=tuple(usable))
     if swapped:
         _promote(directory, swapped)
         done += [f"finished the swap of {segment_file(base, 'log')}" for base in usable]
-    _drop_rest_of_retired(directory)
+    _unlink_rest(directory)
     return done + [f"removed {name}" for name in remove_deleted(directory)]
 
 
@@ -148,7 +150,7 @@ def delete_oldest(directory: Path, bases: Sequence[int]) -> None:
     tombstone vanishes before an older value of its key. They are unlinked when all are renamed.
     """
     for base_offset in sorted(bases):
-        _retire(directory, [base_offset], keep_snapshots_of=())
+        _mark_deleted(directory, [base_offset], keep_snapshots_of=())
     remove_deleted(directory)
 
 
@@ -184,7 +186,7 @@ def _change_suffix(directory: Path, base_offset: int, before: str, after: str) -
             files.rename(source, directory / segment_file(base_offset, kind, after))
 
 
-def _retire(
+def _mark_deleted(
     directory: Path, old: Sequence[int], *, keep_snapshots_of: Sequence[int], replaced: Sequence[int] = ()
 ) -> list[Path]:
     """Rename old segments to ``.deleted``, the log last: while it exists, its indexes are the old ones.
@@ -192,7 +194,7 @@ def _retire(
     ``replaced``: base offsets of new segments whose originals may have been renamed before a crash; an index
     without a log and without a ``.swap`` is then the new segment's. Returns the new paths.
     """
-    retired = []
+    deleted = []
     for base_offset in sorted(old):
         is_promoted = base_offset in replaced and not files.exists(
             directory / segment_file(base_offset, "log")
@@ -204,14 +206,14 @@ def _retire(
             else:
                 stays = is_promoted and not files.exists(directory / segment_file(base_offset, kind, SWAP))
             if files.exists(path) and not stays:
-                retired.append(directory / segment_file(base_offset, kind, DELETED))
-                files.rename(path, retired[-1])
+                deleted.append(directory / segment_file(base_offset, kind, DELETED))
+                files.rename(path, deleted[-1])
     files.sync_directory(directory)
-    return retired
+    return deleted
 
 
-def _drop_rest_of_retired(directory: Path) -> None:
-    """Unlink the snapshot or index of a removed segment that a crash amid ``_retire`` left under its name."""
+def _unlink_rest(directory: Path) -> None:
+    """Unlink the snapshot or index that a crash amid ``_mark_deleted`` left of a removed segment."""
     for base in _bases(directory, DELETED):
         if not files.exists(directory / segment_file(base, "log")):
             for kind in (*SEGMENT_KINDS, SNAPSHOT):
@@ -235,16 +237,15 @@ def _check(path: Path) -> int:
     return last + 1
 
 
-def _usable(directory: Path, base_offset: int) -> bool:
-    """Is the ``.swap`` sound? One that is not is dropped, if its originals all exist, else this raises."""
+def _end_of(directory: Path, base_offset: int) -> int | None:
+    """The offset behind a ``.swap``; None for a damaged one whose originals all exist, else that raises."""
     try:
-        _check(_swap_log(directory, base_offset))
-        return True
+        return max(_check(_swap_log(directory, base_offset)), base_offset)
     except CorruptRecordError:
         retired = any(base >= base_offset for base in _bases(directory, DELETED))
         if retired or not files.exists(directory / segment_file(base_offset, "log")):
             raise
-        return False
+        return None
 
 
 def _remove(directory: Path, base_offset: int, suffix: str) -> list[str]:

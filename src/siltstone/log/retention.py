@@ -126,7 +126,9 @@ def decide(
 
 def below_log_start(segments: Sequence[SegmentFacts], log_start_offset: int) -> list[Decision]:
     """Segments that end at or below the log start."""
-    below = takewhile(lambda each: not each.is_active and each.end_offset <= log_start_offset, segments)
+    below = takewhile(
+        lambda segment: not segment.is_active and segment.end_offset <= log_start_offset, segments
+    )
     return _decisions(below, f"below the log start offset {log_start_offset}")
 
 

@@ -86,7 +86,7 @@ class IndexFile:
             return self._read(saved - 1)
         with files.Reader(self._path) as reader:
             entry = self._entry_at(reader, saved - 1)
-        # A rename calls ``hold`` first: with a reader by now, the entry may be of another file of this name.
+        # A rename calls ``keep_open`` first: with a reader by now, the name may be another file's already.
         return entry if self._reader is None else self._read(saved - 1)
 
     def floor(self, key: int) -> Entry | None:
@@ -118,7 +118,7 @@ class IndexFile:
         saved, new = state
         return self._read(number) if number < saved else new[number - saved]
 
-    def hold(self) -> None:
+    def keep_open(self) -> None:
         """Open the file, so that searches continue when it is renamed or unlinked."""
         if self._reader is None:
             with self._opening:
@@ -126,7 +126,7 @@ class IndexFile:
                     self._reader = files.Reader(self._path)
 
     def _read(self, number: int) -> Entry:
-        self.hold()
+        self.keep_open()
         assert self._reader is not None
         return self._entry_at(self._reader, number)
 
@@ -156,7 +156,7 @@ class IndexFile:
         """Make the saved entries durable. Raises OSError."""
         files.sync_file(self._path)
 
-    def cut(self, *, below: int, column: int) -> None:
+    def truncate(self, *, below: int, column: int) -> None:
         """Keep only entries whose number in ``column`` (0 or 1) is below ``below``. Raises OSError."""
         saved, new = self._state
         kept = [entry for entry in new if entry[column] < below]
@@ -419,8 +419,8 @@ class LiveSegment:
             files.sync_file(self.path("txnindex"))
         self._synced = writes
 
-    def shortened(self, offset: int, config: LogConfig) -> LiveSegment:
-        """This segment without the batches with ``offset`` or more; ``cut`` truncates its files.
+    def truncated(self, offset: int, config: LogConfig) -> LiveSegment:
+        """This segment without the batches with ``offset`` or more; ``truncate_files`` truncates its files.
 
         The segment itself where it has no such batch. Raises OSError.
         """
@@ -442,10 +442,10 @@ class LiveSegment:
         left._writes += 1
         return left
 
-    def cut(self, offset: int) -> None:
-        """Truncate the files of a ``shortened`` segment, durably. Raises OSError."""
-        self.offset_index.cut(below=self.size, column=1)
-        self.time_index.cut(below=offset - self.base_offset, column=1)
+    def truncate_files(self, offset: int) -> None:
+        """Truncate the files of a ``truncated`` segment, durably. Raises OSError."""
+        self.offset_index.truncate(below=self.size, column=1)
+        self.time_index.truncate(below=offset - self.base_offset, column=1)
         if self.transaction_index_size:
             kept = [entry for entry in self.aborted() if entry.last_offset < offset]
             rows = np.array([(0, *entry) for entry in kept], TRANSACTION_ENTRY)
@@ -465,7 +465,7 @@ class LiveSegment:
             if timestamp > self.largest()[0]:
                 self._largest = (timestamp, int(batches["last_offset"][row]))
 
-    def hold(self) -> None:
+    def keep_open(self) -> None:
         """Open the files that readers may still need, because they are about to be renamed.
 
         A reader that needs one at the same moment waits for ``_opening``.
@@ -474,12 +474,12 @@ class LiveSegment:
         with self._opening:
             self._aborted = aborted
         _ = self.reader
-        self.offset_index.hold()
-        self.time_index.hold()
+        self.offset_index.keep_open()
+        self.time_index.keep_open()
 
-    def retire(self) -> list[Path]:
+    def mark_deleted(self) -> list[Path]:
         """Rename the files to ``.deleted``, the log last; returns the new paths. Readers keep theirs open."""
-        self.hold()
+        self.keep_open()
         renamed = []
         for kind in (SNAPSHOT, *reversed(SEGMENT_KINDS)):
             path = self.path(kind)

@@ -482,10 +482,10 @@ def _refuse_records(
     )
     reasons = (_NO_KEY, _CLAIMED if claimed else bounds)
     errors = [RecordError(index=index, message=reasons[timed]) for index, timed in named[:count].tolist()]
-    first, reason = (untimely, reasons[1]) if untimely >= 0 else (keyless, reasons[0])
-    message = f"record {first} {reason} ({count} of its {rows['count'][row]} are refused)"
+    record, reason = (untimely, reasons[1]) if untimely >= 0 else (keyless, reasons[0])
+    message = f"record {record} {reason} ({count} of its {rows['count'][row]} are refused)"
     kind = InvalidTimestampError if untimely >= 0 else InvalidRecordError
-    raise kind(_at(int(rows["position"][row]), message), first, errors)
+    raise kind(_at(int(rows["position"][row]), message), record, errors)
 
 
 def _validate_replicated(data: Bytes, config: LogConfig, next_offset: int) -> Validated:

@@ -157,7 +157,7 @@ def segments_below(log: PartitionLog, end: int) -> list[Segment]:
 
 def log_state(served: ServedDirectory, log: PartitionLog, config: Config, checkpoint: int | None) -> LogState:
     """A claimed log for the planner. Raises OSError."""
-    view, producers = log.at_one_moment()
+    view, producers = log.view_and_producers()
     durable = min(view.last_stable_offset, view.high_watermark, log.recovery_point)
     opened = OpenLog(
         segments=tuple(find_segment(log.directory, each.base_offset) for each in view.segments),

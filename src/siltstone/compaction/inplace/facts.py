@@ -419,7 +419,7 @@ def _work(
     )
     below = tuple(segment for segment in segments if segment.base_offset < found.end)
     cleaned = [each for each in facts.segments if each.base_offset < found.end]
-    alive = producers.alive(choices.now_ms, config.integer("producer.id.expiration.ms"))
+    alive = producers.active(choices.now_ms, config.integer("producer.id.expiration.ms"))
     return LogWork(
         name=str(state.where),
         segments=below,
