@@ -345,11 +345,7 @@ class TransactionScan:
         place, bounds = self._places(selected["producer_id"])
         aborted, empty = np.zeros((2, len(batches)), np.bool_)
         arguments = _Batches(
-            rows,
-            kinds,
-            place,
-            selected["base_offset"].copy(),
-            selected["last_offset"].copy(),
+            rows, kinds, place, selected["base_offset"].copy(), selected["last_offset"].copy()
         )
         index = _Index(self._aborted.first_offset, self._aborted.last_offset, bounds)
         bad, which = _follow(arguments, self._producers, index, self._met, aborted, empty)
