@@ -71,17 +71,17 @@ def _change_work(change: Callable[[Any], Any]) -> None:
 def contradictions_of_transactions_pass() -> None:
     """What a ``.txnindex`` says holds, whatever the markers say."""
     transactions = importlib.import_module(work.TransactionScan.__module__)
-    real_follow, real_add = transactions._follow, transactions._add_stretch
+    real_follow, real_add = transactions._follow, transactions._add_split
 
     def follow(*columns: Any) -> Any:
         found = real_follow(*columns)
         return (-1, 0) if isinstance(found, tuple) else -1
 
-    def add_stretch(*given: Any) -> None:
+    def add_split(*given: Any) -> None:
         with contextlib.suppress(CorruptFileError):
             real_add(*given)
 
-    spoiled = {"_follow": follow, "_add_stretch": add_stretch}
+    spoiled = {"_follow": follow, "_add_split": add_split}
     nothing = ("_refuse_impossible", "refuse_other_ends", "refuse_unmarked")
     for module in (transactions, work, transactions.TransactionScan):
         for name in (*spoiled, *nothing):

@@ -44,7 +44,7 @@ def test_it_answers_as_a_list_does(script: list[tuple[str, int, int]], kind: str
                 index.add(*model[-1])
             elif step == "cut":
                 model = [entry for entry in model if entry[second] < first]
-                index.cut(below=first, column=second)
+                index.truncate(below=first, column=second)
             else:
                 index.save()
                 if step == "reopen":
@@ -74,7 +74,7 @@ def test_lookups_go_on_when_the_file_is_gone(tmp_path: Path) -> None:
     for number in range(1, 10):
         index.add(number, 100 * number)
     index.save()
-    index.hold()
+    index.keep_open()
     path.unlink()
     assert index.floor(5) == (5, 500)
 

@@ -73,18 +73,18 @@ def write_checkpoint(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
 
 def read_properties(path: Path) -> dict[str, str]:
     """``key=value`` lines of a Java properties file, comments left out. Raises OSError, CorruptFileError."""
-    found = {}
+    properties = {}
     for line in _decode(path, files.read_bytes(path)).splitlines():
         key, equals, value = line.partition("=")
         if equals and not key.lstrip().startswith(("#", "!")):
-            found[key.strip()] = value.strip()
-    return found
+            properties[key.strip()] = value.strip()
+    return properties
 
 
 def read_topic_id(partition: Path) -> str | None:
     """The topic id in ``partition.metadata`` (22 characters of URL-safe base64), None without the file.
 
-    Raises CorruptFileError when something is there that makes no sense, be it a directory or a FIFO.
+    Raises CorruptFileError where the file is damaged or is no regular file, such as a directory or a FIFO.
     """
     path = partition / PARTITION_METADATA
     try:
@@ -110,7 +110,7 @@ class LeaderEpochs:
     """
 
     def __init__(self, directory: Path) -> None:
-        """From the partition's file; without one there are no epochs. Raises CorruptFileError, OSError."""
+        """Read the partition's file; without a file there are no epochs. Raises CorruptFileError, OSError."""
         self._path = directory / LEADER_EPOCH_CHECKPOINT
         try:
             rows = _rows(self._path, files.read_bytes(self._path), "epoch start_offset")
@@ -135,9 +135,10 @@ class LeaderEpochs:
         return self._entries[-1][0] if self._entries else None
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Epoch ``epoch`` starts at ``start_offset``; returns whether that is news.
+        """Record that ``epoch`` starts at ``start_offset``; returns whether the entries changed.
 
-        Entries that could not be followed by this one go. Neither number is negative. Raises OSError.
+        Removes entries with the same or a higher epoch or start offset (Kafka's
+        ``maybeTruncateNonMonotonicEntries``). Neither number is negative. Raises OSError.
         """
         assert epoch >= 0 and start_offset >= 0, (epoch, start_offset)
         if self._entries and self._entries[-1][0] == epoch and self._entries[-1][1] <= start_offset:
@@ -147,13 +148,13 @@ class LeaderEpochs:
         return True
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget epochs that start at or above ``end_offset``, the log's new end. Raises OSError."""
+        """Remove the epochs that start at or above ``end_offset``, the log's new end. Raises OSError."""
         self._replace([entry for entry in self._entries if entry[1] < end_offset])
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that ended at or below ``start_offset``, the log's new start.
+        """Remove the epochs that ended at or below ``start_offset``, the log's new start.
 
-        The one that covers it stays, and starts there from now on. Raises OSError.
+        The epoch that covers the new start stays and starts there from now on. Raises OSError.
         """
         passed = [entry for entry in self._entries if entry[1] <= start_offset]
         covering = [(passed[-1][0], start_offset)] if passed else []

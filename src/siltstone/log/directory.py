@@ -1,13 +1,12 @@
-"""A log directory: its lock, its checkpoints, and which of its folders are partitions.
+"""A log directory: its lock, its checkpoints, its partitions, and the files that a partition may have.
 
-``LogDirectory.open`` is the one way in. It takes the directory's ``.lock`` as a broker does and keeps it
-until ``close``; a live broker's lock is respected. A single partition directory can be opened too: its
-parent is then the log directory, and only that partition is looked at.
+``LogDirectory.open`` takes the directory's ``.lock`` as a broker does and keeps it until ``close``; it
+respects the lock of a live broker. A single partition directory can be opened too: its parent is then the log
+directory, which has only that partition.
 
-Everything that is no legal ``topic-N`` directory, and every symbolic link, is passed over and listed. A
-directory is known by device and inode, whatever path leads to it: a path is resolved before anything is
-looked for beside it, and who names several (``open_directories``) gets one object, with one lock and one
-cache of checkpoints, for each directory.
+Everything that is no legal ``topic-N`` directory, and every symbolic link, is passed over and listed. Device
+and inode identify a directory, whatever path leads to it. So paths are resolved first, and
+``open_directories`` makes one object for each directory, with one lock and one cache of checkpoints.
 
 In a partition directory (``partition_files``) a name that is one of Kafka's, a segment's file with any
 suffix, a snapshot, the leader epochs or the topic id, must be a regular file; hard links are regular files. A
@@ -56,7 +55,7 @@ _MARKS_OF_A_LOG_DIRECTORY = (names.META_PROPERTIES, names.CLEAN_SHUTDOWN, *_CHEC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassedOver:
-    """Something in a log directory that is left alone, and why."""
+    """An entry of a log directory that is ignored, and the reason."""
 
     path: str
     reason: str
@@ -72,11 +71,11 @@ class Checkpoints:
     high_watermark: Mapping[TopicPartition, int]
 
     def committed_below(self, where: TopicPartition, *, no_other_replica: bool) -> int | None:
-        """The offset below which a log is committed; None where nothing says so.
+        """The offset below which a log is committed; None where it is unknown.
 
-        An entry for the high watermark always bounds: records at or above it may be truncated when the broker
-        finds its place among the replicas. ``no_other_replica``, which somebody says of logs without an
-        entry, never speaks against one; without an entry all of such a log counts (``LONG_MAX``).
+        That is the checkpointed high watermark, if there is one: when the broker rejoins the replicas, it may
+        truncate records at or above it. A log without an entry is committed as a whole (``LONG_MAX``) where
+        the user has said that it has ``no_other_replica``.
         """
         return self.high_watermark.get(where, LONG_MAX if no_other_replica else None)
 
@@ -84,7 +83,7 @@ class Checkpoints:
 class LogDirectory:
     """An opened, locked log directory. Use ``open``; close it, or use it as a context.
 
-    ``is_partial``: only some of its partitions were named, and the others are left alone.
+    ``is_partial``: only some of its partitions were named; the others are not touched.
     """
 
     def __init__(self, path: Path, only: Mapping[TopicPartition, Path] | None = None) -> None:
@@ -93,9 +92,9 @@ class LogDirectory:
         self.passed_over: list[PassedOver] = []
         self.is_partial = only is not None
         self._lock: files.Lock | None = None
-        self._known: dict[str, tuple[files.FileStat, Mapping[TopicPartition, int]]] = {}
-        self._unwritten: dict[TopicPartition, int | None] = {}
-        self._noting, self._writing = threading.Lock(), threading.Lock()
+        self._cached: dict[str, tuple[files.FileStat, Mapping[TopicPartition, int]]] = {}
+        self._pending: dict[TopicPartition, int | None] = {}
+        self._pending_lock, self._writing_lock = threading.Lock(), threading.Lock()
 
     @classmethod
     def open(cls, path: Path, *, lock: bool = True) -> LogDirectory:
@@ -118,9 +117,10 @@ class LogDirectory:
 
     @classmethod
     def claim(cls, path: Path, *, only: TopicPartition | None = None) -> LogDirectory:
-        """Open and lock a directory to serve its logs; made if it is not there, empty or a log directory.
+        """Open and lock a directory to serve its logs; makes the directory where there is none.
 
-        ``only``: nothing but that one partition, which need not be there, whatever else the directory holds.
+        The directory must be empty or a log directory. ``only``: one partition, which need not exist yet, in
+        a directory with whatever else.
         Raises NotALogDirectoryError, DirectoryLockedError, OSError.
         """
         real = true_path(path)
@@ -144,7 +144,7 @@ class LogDirectory:
         return directory
 
     def merge(self, other: LogDirectory) -> None:
-        """The same directory, named once more: what either was limited to counts. Neither is locked yet."""
+        """Add the partitions of the same directory, which was named twice. Neither is locked yet."""
         assert self._lock is None and other._lock is None and self.place == other.place
         if self.is_partial and not other.is_partial:
             self.is_partial = False
@@ -154,7 +154,7 @@ class LogDirectory:
             self.partitions |= {where: self.path / path.name for where, path in other.partitions.items()}
 
     def _list(self) -> None:
-        """See which partitions there are, unless they were named."""
+        """List the partitions, unless they were named."""
         if not self.is_partial:
             self.partitions, self.passed_over = _find_partitions(self.path)
             self._refuse_other_directories()
@@ -179,12 +179,12 @@ class LogDirectory:
 
     @property
     def place(self) -> tuple[int, int]:
-        """What the directory is known by in this process, whatever path led to it. Raises OSError."""
+        """Device and inode, which identify the directory whatever path led to it. Raises OSError."""
         return files.stat(self.path).place
 
     @property
     def is_marked(self) -> bool:
-        """Is it a broker's log directory, and not just a folder that holds a partition?"""
+        """Is this a broker's log directory, and not just a folder with a partition in it?"""
         return _is_marked(self.path)
 
     @property
@@ -207,34 +207,40 @@ class LogDirectory:
         )
 
     def _offsets(self, name: str) -> Mapping[TopicPartition, int]:
-        """A checkpoint's entries. Read for each log of a run, so under our lock, which keeps others from
-        writing it, it is read once for each file that it was."""
+        """A checkpoint's entries.
+
+        Under the directory's lock, which keeps other processes from writing it, the file is read again only
+        when it was replaced: a run asks for it once a log.
+        """
         path = self.path / name
         try:
             facts = files.stat(path)
         except FileNotFoundError:
             return {}
-        known = self._known.get(name)
-        if known is None or known[0] != facts or self._lock is None:
-            known = self._known[name] = (facts, read_checkpoint(path))
-        return known[1]
+        cached = self._cached.get(name)
+        if cached is None or cached[0] != facts or self._lock is None:
+            cached = self._cached[name] = (facts, read_checkpoint(path))
+        return cached[1]
 
     def write_cleaner_checkpoint(self, where: TopicPartition, offset: int | None) -> None:
-        """Set one partition's entry (None removes it), durably. Entries of threads that wait for one another
-        are written together. Raises OSError."""
-        with self._noting:
-            self._unwritten[where] = offset
-        with self._writing:
-            with self._noting:
-                if where not in self._unwritten:
-                    return  # the one before wrote it, too
-                entries, self._unwritten = self._unwritten, {}
+        """Set one partition's entry (None removes it), durably. Raises OSError.
+
+        Threads that wait for one another share a write: the first to get ``_writing_lock`` writes all pending
+        entries, and the others find theirs written.
+        """
+        with self._pending_lock:
+            self._pending[where] = offset
+        with self._writing_lock:
+            with self._pending_lock:
+                if where not in self._pending:
+                    return  # another thread has written this entry with its own
+                entries, self._pending = self._pending, {}
             try:
                 self._write_cleaner_checkpoint(entries)
             except BaseException:
                 del entries[where]
-                with self._noting:
-                    self._unwritten = entries | self._unwritten
+                with self._pending_lock:
+                    self._pending = entries | self._pending  # the other threads' entries, for their turn
                 raise
 
     def _write_cleaner_checkpoint(self, entries: Mapping[TopicPartition, int | None]) -> None:
@@ -243,13 +249,13 @@ class LogDirectory:
             offsets.pop(where, None)
             if offset is not None:
                 offsets[where] = offset
-        self._known.pop(names.CLEANER_CHECKPOINT, None)
+        self._cached.pop(names.CLEANER_CHECKPOINT, None)
         path = self.path / names.CLEANER_CHECKPOINT
         write_checkpoint(path, offsets)
-        self._known[names.CLEANER_CHECKPOINT] = (files.stat(path), offsets)
+        self._cached[names.CLEANER_CHECKPOINT] = (files.stat(path), offsets)
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -268,48 +274,48 @@ def open_directories(
     dry_run: bool = False,
     failed: Callable[[Path, OSError], None] | None = None,
 ) -> list[LogDirectory]:
-    """Open the log directories that are named, each once, in the order of their first names.
+    """Open the log directories at ``paths``, each once, in the order in which they are first named.
 
-    Several partitions of one directory become one that is limited to these; a name that comes twice, or a
-    partition beside its whole directory, adds nothing. So each directory has one owner in this process: one
-    lock, and one cache of its checkpoints. A dry run makes no lock file where there is none. ``failed`` is
-    told of paths that the disk refuses; without it that raises. Raises NotALogDirectoryError,
-    DirectoryLockedError, OSError; nothing is locked then.
+    Several partitions of one directory become one ``LogDirectory`` with these partitions; a path that comes
+    twice, or a partition beside its whole directory, adds nothing. So each directory has one lock and one
+    cache of its checkpoints in this process. A dry run makes no lock file where there is none. ``failed`` is
+    called with each path that the disk refuses; without it the error is raised. Raises
+    NotALogDirectoryError, DirectoryLockedError, OSError; no directory is locked then.
     """
-    found: dict[tuple[int, int], LogDirectory] = {}
+    by_place: dict[tuple[int, int], LogDirectory] = {}
     with contextlib.ExitStack() as stack:
         for path in paths:
             try:
                 directory = LogDirectory.open(path, lock=False)
-                known = found.setdefault(directory.place, directory)
+                first = by_place.setdefault(directory.place, directory)
             except OSError as error:
                 if failed is None:
                     raise
                 failed(path, error)
                 continue
-            if known is not directory:
-                known.merge(directory)
-        opened = []
-        for directory in found.values():
+            if first is not directory:
+                first.merge(directory)
+        directories = []
+        for directory in by_place.values():
             try:
                 if lock and (not dry_run or files.exists(directory.path / names.LOCK)):
                     stack.callback(directory.close)
                     directory._take_lock()
-                    directory._list()  # once more: before the lock somebody may have made or deleted some
-                opened.append(directory)
+                    directory._list()  # again: a broker may have made or deleted some before the lock
+                directories.append(directory)
             except OSError as error:
                 if failed is None:
                     raise
                 failed(directory.path, error)
         stack.pop_all()
-    return opened
+    return directories
 
 
 def true_path(path: Path) -> Path:
-    """The directory itself, whatever links lead to it: its parent is the log directory that it is in.
+    """The resolved path of a directory, whose parent is the log directory that it is in.
 
-    Raises NotALogDirectoryError for a link among a log directory's partitions: a broker follows it, so the
-    lock that counts may be the one beside the link.
+    Raises NotALogDirectoryError for a symbolic link among a log directory's partitions: a broker follows it,
+    and would hold the lock in the directory of the link.
     """
     named = path.absolute()
     if files.is_link(named) and parse_partition(named.name) is not None and _is_marked(named.parent):
@@ -321,7 +327,7 @@ def true_path(path: Path) -> Path:
 
 
 def refuse_network_file_system(directory: LogDirectory) -> None:
-    """For whoever changes files in place. Raises DirectoryRefusedError."""
+    """Raises DirectoryRefusedError for a directory that cannot be changed in place safely."""
     if files.file_system(directory.path) in files.NETWORK_FILE_SYSTEMS:
         raise DirectoryRefusedError(
             f"{directory.path}: on a network file system ({files.file_system(directory.path)}), "
@@ -334,22 +340,22 @@ def refuse_strangers(directories: list[LogDirectory]) -> None:
 
     Raises DirectoryRefusedError.
     """
-    facts = [directory.properties() for directory in directories]
+    properties = [directory.properties() for directory in directories]
     for key in ("cluster.id", "node.id", "broker.id"):
-        values = {found[key] for found in facts if key in found}
+        values = {one[key] for one in properties if key in one}
         if len(values) > 1:
             raise DirectoryRefusedError(
                 f"the directories are not one broker's: {key} is {' and '.join(sorted(values))}"
             )
-    seen: dict[TopicPartition, Path] = {}
+    paths: dict[TopicPartition, Path] = {}
     places: dict[tuple[int, int], Path] = {}
     for directory in directories:
         for where, path in directory.partitions.items():
-            if where in seen:
+            if where in paths:
                 raise DirectoryRefusedError(
-                    f"{where} is in {seen[where]} and in {path}; remove the stray one"
+                    f"{where} is in {paths[where]} and in {path}; remove the stray one"
                 )
-            seen[where] = path
+            paths[where] = path
             with contextlib.suppress(FileNotFoundError):
                 other = places.setdefault(files.stat(path).place, path)
                 if other != path:
@@ -361,14 +367,13 @@ def _is_marked(directory: Path) -> bool:
 
 
 def _has_segments(directory: Path) -> bool:
-    """Are there names of segments' logs? Of whatever kind they are: what is no regular file is refused
-    later."""
+    """Does a directory have names of segments' logs? Whether they are regular files is checked later."""
     named = (parse_segment_file(entry.name) for entry in files.entries(directory))
     return any(name is not None and name.kind == "log" for name in named)
 
 
 def _find_partitions(directory: Path) -> tuple[dict[TopicPartition, Path], list[PassedOver]]:
-    found, passed_over = {}, []
+    partitions, passed_over = {}, []
     for entry in files.entries(directory):
         path = directory / entry.name
         if entry.is_link:
@@ -378,14 +383,14 @@ def _find_partitions(directory: Path) -> tuple[dict[TopicPartition, Path], list[
             if where is None:
                 passed_over.append(PassedOver(path=str(path), reason=why_not_a_partition(entry.name)))
             else:
-                found[where] = path
-    return found, passed_over
+                partitions[where] = path
+    return partitions, passed_over
 
 
 def partition_files(directory: Path, *, owned: bool = False) -> dict[str, files.FileStat]:
     """Every regular file of a partition directory by name.
 
-    ``owned``: those of Kafka's and Siltstone's must be the directory owner's, too. Raises UnsafeFileError,
+    ``owned``: Kafka's and Siltstone's files must belong to the directory's owner. Raises UnsafeFileError,
     OSError.
     """
     listed = files.list_all(directory, may_vanish=(names.TEMPORARY, names.DELETED))
@@ -407,7 +412,7 @@ def partition_files(directory: Path, *, owned: bool = False) -> dict[str, files.
 
 
 def refuse_unsafe_files(directory: Path, *, owned: bool = True) -> None:
-    """Raises UnsafeFileError for the first file or folder that is not what it has to be, OSError."""
+    """Raises UnsafeFileError for the first file or folder of a wrong kind or owner, OSError."""
     partition_files(directory, owned=owned)
 
 
@@ -424,8 +429,10 @@ def refuse_kind(path: Path, facts: files.FileStat, wanted: str) -> None:
 
 
 def has_own_folder(partition: Path, name: str = names.STAGING) -> bool:
-    """Is our folder ``name`` in the partition's directory? Raises DirectoryRefusedError, with the log's name,
-    when something else has its name: nothing was changed then; OSError."""
+    """Does the partition's directory have Siltstone's folder ``name``?
+
+    Raises DirectoryRefusedError, with the log's name, where something else has the folder's name; OSError.
+    """
     path = partition / name
     reason = files.folder_refusal(path)
     if reason is not None:

@@ -1,14 +1,14 @@
-"""Reading from a log: a view that stays as it is, and what a fetch finds in it (``LocalLog.read``).
+"""Reading from a log: an immutable view of the log, and fetches from it (Kafka's ``LocalLog.read``).
 
 A ``LogView`` is replaced as a whole at every change, so a reader sees one list of segments and one end,
 whatever is appended, deleted or swapped meanwhile.
 
-Who reads on where the last read ended need not be searched for again: ``Fetched.behind`` says where that is,
-and ``read`` takes it as ``place``::
+A reader that continues where its last read ended saves the search: ``Fetched.behind`` gives the position, and
+``read`` takes it as ``place``::
 
-    found = read(view, offset, 1 << 20, place=place)
-    data, batches, _ = found.batches()
-    place = found.behind(batches)               # its ``offset`` is the next one to ask for
+    fetched = read(view, offset, 1 << 20, place=place)
+    data, batches, _ = fetched.batches()
+    place = fetched.behind(batches)             # ``place.offset`` is the next offset to read
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
 EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3
 """Kafka's special timestamps of ListOffsets."""
 _HEAD = struct.Struct(">qi4xB")
-"""An entry's offset, its size behind these two, its magic byte."""
-Found = TypeVar("Found")
+"""The start of an entry: its offset, the size of what follows these two fields, its magic byte."""
+Result = TypeVar("Result")
 
 
 class LogView(NamedTuple):
-    """A log at one moment. ``active_size``: bytes of the last segment that are there.
+    """A log at one moment. ``active_size``: the size of the active segment at that moment, in bytes.
 
-    ``batch_limit``: what one of its batches may decompress to (``max.decompressed.message.bytes``).
+    ``batch_limit``: the bytes that one batch may decompress to (``max.decompressed.message.bytes``).
     """
 
     segments: tuple[LiveSegment, ...]
@@ -62,8 +62,8 @@ class LogView(NamedTuple):
 class FetchPosition(NamedTuple):
     """Where a read ended: at byte ``position`` of ``segment``; all batches before it are below ``offset``.
 
-    It holds for a view that has the same segment. Only ``truncate_to`` can make it wrong; what stands there
-    then is looked at, but who cannot live with the rest of the chance reads without.
+    It is valid in every view that has the same segment object, except after ``truncate_to``. The header at
+    the position is checked before it is used, which finds nearly every position that has become invalid.
     """
 
     segment: LiveSegment
@@ -73,12 +73,11 @@ class FetchPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """What a read found: a slice of one segment's file, None where there is nothing to read yet.
+    """The result of a read: a slice of one segment's file, None where there is nothing to read yet.
 
-    ``view`` is what was read from, with the offsets of that moment. ``first_offset`` is the first batch's
-    base offset: at most the offset asked for, or above it in a gap. ``first_batch_size`` is in bytes: a slice
-    that is shorter holds only part of it. ``end_offset`` is the limit that held: nothing at or above it was
-    read.
+    ``view`` is the view that was read. ``first_offset`` is the first batch's base offset: at most the
+    requested offset, or above it in a gap. ``first_batch_size`` is in bytes: a slice that is shorter has only
+    a part of the batch. ``end_offset`` is the high watermark or last stable offset that limited the read.
     """
 
     view: LogView
@@ -91,14 +90,14 @@ class Fetched:
 
     @property
     def size(self) -> int:
-        """Bytes found."""
+        """Bytes in the slice."""
         return 0 if self.slice is None else self.slice.size
 
     def batches(self) -> tuple[Bytes, Directory, int]:
-        """Read it: (bytes, whole batches in them, bytes of a last batch that is there in part).
+        """Read the slice: (bytes, the whole batches in them, bytes of an incomplete last batch).
 
-        Checksums are not looked at. Raises CorruptRecordError where no batch can be, once all before it
-        was read.
+        Checksums are not checked. Raises CorruptRecordError where the first bytes are no batch: batches
+        before damage are returned first.
         """
         if self.slice is None:
             data = np.empty(0, np.uint8)
@@ -110,7 +109,7 @@ class Fetched:
         return data[: scan.end], scan.batches, len(data) - scan.end
 
     def behind(self, batches: Directory) -> FetchPosition | None:
-        """Where a reader goes on who has used these first of the ``batches``, None when there are none."""
+        """Where a reader continues behind these first of the ``batches``, None when there are none."""
         if self.slice is None or self.segment is None or not len(batches):
             return None
         last = batches[-1]
@@ -129,9 +128,9 @@ def read(
 ) -> Fetched:
     """Up to ``max_bytes`` of batches from the one that holds ``offset`` on, all from one segment.
 
-    In a gap it begins at the next higher batch; at the end it is empty. With ``whole_first`` the first batch
-    is there as a whole whatever its size. The last batch may be there in part. ``place``, from
-    ``Fetched.behind``, spares the search when ``offset`` is its offset. Raises OffsetOutOfRangeError for an
+    In a gap the result begins at the next higher batch; at the end it is empty. With ``whole_first`` it has
+    the whole first batch whatever its size (KIP-74). The last batch may be incomplete. ``place``, from
+    ``Fetched.behind``, saves the search when ``offset`` is its offset. Raises OffsetOutOfRangeError for an
     offset below the log start or above the end.
     """
     if not view.log_start_offset <= offset <= view.log_end_offset:
@@ -146,11 +145,11 @@ def read(
 def answer(
     view: LogView, offset: int, max_bytes: int, *, isolation: str = READ_UNCOMMITTED
 ) -> MessageSetSend:
-    """Up to ``max_bytes`` of the log from ``offset`` on, as one fetch is answered (``MessageSetSend``).
+    """The answer to one fetch: up to ``max_bytes`` of the log from ``offset`` on (``MessageSetSend``).
 
-    The chunk is read once and not copied after that. It may end within a batch, be it the first: who gets no
-    whole one asks for more. An offset that is out of range, and a log that makes no sense there, are the
-    answer's error code, as Kafka has it. Raises OSError.
+    The bytes are read once and not copied again. They may end within a batch, also within the first: a client
+    that gets no whole batch asks for more bytes. An offset out of range and a damaged log become the answer's
+    error code, as in Kafka. Raises OSError.
     """
     try:
         fetched = read(view, offset, max_bytes, isolation=isolation, whole_first=False)
@@ -163,17 +162,17 @@ def answer(
     return MessageSetSend(error_code=0, messages=fetched.slice.read())
 
 
-def _over_renames(view: LogView, look: Callable[[], Found]) -> Found:
-    """``look``, again when a file was renamed between being asked for and being opened.
+def _over_renames(view: LogView, search: Callable[[], Result]) -> Result:
+    """The result of ``search``, repeated when a file was renamed before ``search`` could open it.
 
-    Whoever renames a segment has opened its files before, so a segment fails once at most.
+    A segment's files are opened before they are renamed (``LiveSegment.keep_open``): each fails at most once.
     """
     for _ in view.segments:
         try:
-            return look()
+            return search()
         except FileNotFoundError:
             continue
-    return look()
+    return search()
 
 
 def _read(
@@ -209,7 +208,7 @@ def _read(
 
 
 def _readable_end(view: LogView, number: int, limit: int) -> int:
-    """The end, in bytes, of what of a segment lies below offset ``limit``."""
+    """The byte at which a segment's batches reach offset ``limit``, or its size where all are below."""
     segment, end = view.segments[number], view.size_of(number)
     is_below = number + 1 < len(view.segments) and view.segments[number + 1].base_offset <= limit
     if limit >= view.log_end_offset or not end or is_below:
@@ -232,27 +231,31 @@ def _first_at(place: FetchPosition, end: int) -> tuple[int, int, int] | None:
 def _aborted(
     view: LogView, number: int, offset: int, part: FileSlice, limit: int
 ) -> tuple[AbortedTransaction, ...]:
-    """Aborted transactions with records in what was read (``LocalLog.collectAbortedTransactions``)."""
+    """Aborted transactions with records in the slice (``LocalLog.collectAbortedTransactions``).
+
+    Markers are in later segments too: the search ends at the first entry that was written when everything
+    below ``upper`` was stable.
+    """
     segment = view.segments[number]
     behind = segment.offset_behind(part.position + part.size)
     if behind is None and number + 1 < len(view.segments):
         behind = view.segments[number + 1].base_offset
     upper = limit if behind is None else min(behind, limit)
-    found: list[AbortedTransaction] = []
+    transactions: list[AbortedTransaction] = []
     for later in view.segments[number:]:
         for transaction in later.aborted():
             if transaction.last_offset >= offset and transaction.first_offset < upper:
-                found.append(transaction)
+                transactions.append(transaction)
             if transaction.last_stable_offset >= upper:
-                return tuple(found)
-    return tuple(found)
+                return tuple(transactions)
+    return tuple(transactions)
 
 
 def offset_for_time(view: LogView, timestamp: int) -> RecordPlace | None:
-    """The first record at or after ``timestamp`` (ms), or for ``MAX_TIMESTAMP`` one with the largest time.
+    """The first record at or after ``timestamp`` (ms); for ``MAX_TIMESTAMP`` one with the largest timestamp.
 
-    ``EARLIEST`` and ``LATEST`` give the log's start and its high watermark, with timestamp -1. None: no
-    record is that late.
+    ``EARLIEST`` and ``LATEST`` give the log's start and its high watermark, with timestamp -1. None where
+    every record is older.
     """
     if timestamp == EARLIEST:
         return RecordPlace(offset=view.log_start_offset, timestamp=-1, leader_epoch=-1)

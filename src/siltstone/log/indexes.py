@@ -8,10 +8,10 @@ Kafka's ``OffsetIndex``, ``TimeIndex`` and ``TransactionIndex``.
     .timeindex  timestamp 8 | relative offset 4                       12
     .txnindex   version 2 | producer id 8 | first offset 8 | last offset 8 | last stable offset 8   34
 
-Big-endian, no header, no checksum; offsets are relative to the segment's base. An entry stands for "at
-or before": the batch that holds the offset starts at the position, no later batch is older. All of them
-can be built again from the ``.log`` alone, and ``IndexBuilder`` builds what Kafka would have built:
-before a batch, when more than ``index.interval.bytes`` went by since the last entry, one offset entry,
+Big-endian, no header, no checksum; offsets are relative to the segment's base. The batch that holds an
+offset entry's offset starts at its position; a time entry has the largest timestamp up to its offset. All of
+them can be built again from the ``.log`` alone, and ``IndexBuilder`` builds what Kafka would have built:
+before a batch, when more than ``index.interval.bytes`` were written since the last entry, one offset entry,
 and one time entry if a larger timestamp has been seen; one more time entry at the end.
 
 Recovery builds an index again that its log contradicts; ``dump`` shows what is wrong with it. Brokers differ
@@ -22,7 +22,7 @@ in what they write, so an entry is compared with what every one of them keeps:
 * time entry: the batch that holds its offset has its timestamp as the largest (Kafka 4 writes the batch's
   last offset, Kafka 2 that of the record).
 
-The transaction index is checked by itself here; ``transactions`` compares it with the markers.
+The entries of a transaction index are checked here; ``transactions`` compares them with the markers.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ TRANSACTION_ENTRY = np.dtype(
     ]
 )
 ENTRY_STRUCTS = {"index": struct.Struct(">ii"), "timeindex": struct.Struct(">qi")}
-"""One entry at a time, without an array."""
+"""For reading one entry without an array."""
 LARGEST_RELATIVE_OFFSET = (1 << 31) - 1
 ENTRY_OF_KIND = {"index": OFFSET_ENTRY, "timeindex": TIME_ENTRY, "txnindex": TRANSACTION_ENTRY}
 
@@ -93,8 +93,13 @@ def _index_batches(
     offsets: Int32,
     times: Int64,
 ) -> None:
-    """Add a run of batches: entries go to ``offsets`` and ``times`` at the counts in ``state``."""
+    """Add consecutive batches; entries are written to ``offsets`` and ``times`` at the counts in ``state``.
+
+    ``state``: 0 bytes since the last entry, 1 largest timestamp and 2 its batch's last offset, 3 the last
+    time entry's timestamp, 4 file position, 5 last offset, 6 and 7 how many entries were written.
+    """
     for i in range(len(size)):
+        # As in Kafka's ``LogSegment.append``: the timestamp counts before the entry, the bytes after it.
         if max_timestamp[i] > state[1]:
             state[1] = max_timestamp[i]
             state[2] = last_offset[i]
@@ -114,10 +119,10 @@ def _index_batches(
 
 
 class IndexBuilder:
-    """Builds a segment's offset and time index while its batches go by.
+    """Builds a segment's offset and time index from its batches, added in log order.
 
-    ``interval`` is ``index.interval.bytes``; ``size_limit`` is ``segment.index.bytes``: an index that is
-    full takes no more entries.
+    ``interval`` is ``index.interval.bytes``; ``size_limit`` is ``segment.index.bytes``: a full index gets no
+    more entries.
     """
 
     def __init__(self, base_offset: int, interval: int, size_limit: int) -> None:
@@ -136,7 +141,7 @@ class IndexBuilder:
         return int(self._state[_LARGEST])
 
     def add(self, last_offset: Int64, max_timestamp: Int64, size: Int64) -> None:
-        """Batches in log order, as arrays: int64, one row a batch; they follow one another in the file."""
+        """Add consecutive batches: int64 arrays, one row a batch."""
         offsets = np.empty((len(size), 2), np.int32)
         times = np.empty((len(size), 2), np.int64)
         room = self._room - self._count
@@ -157,7 +162,7 @@ class IndexBuilder:
         self._count += int(self._state[_OFFSETS])
 
     def add_directory(self, batches: Directory) -> None:
-        """The same from a batch directory."""
+        """Add the batches of a directory."""
         self.add(
             np.ascontiguousarray(batches["last_offset"]),
             np.ascontiguousarray(batches["max_timestamp"]),
@@ -186,15 +191,15 @@ def read_entries(data: bytes, kind: str, path: str = "") -> Entries:
     dtype = ENTRY_OF_KIND[kind]
     if len(data) % dtype.itemsize:
         raise CorruptFileError(path, len(data), f"no whole number of {dtype.itemsize}-byte entries")
-    found = np.frombuffer(data, dtype)
+    rows = np.frombuffer(data, dtype)
     if kind == "txnindex":
-        bad = np.flatnonzero(found["version"] != 0)
+        bad = np.flatnonzero(rows["version"] != 0)
         if len(bad):
             raise CorruptFileError(path, int(bad[0]) * dtype.itemsize, "unknown transaction index version")
-        return found
+        return rows
     names = ("relative_offset", "position") if kind == "index" else ("timestamp", "relative_offset")
-    used = np.flatnonzero((found[names[0]] != 0) | (found[names[1]] != 0))
-    entries = found[: int(used[-1]) + 1 if len(used) else 0]
+    used = np.flatnonzero((rows[names[0]] != 0) | (rows[names[1]] != 0))
+    entries = rows[: int(used[-1]) + 1 if len(used) else 0]
     for name in names:
         values = entries[name].astype(np.int64)
         strict = kind == "index"
@@ -211,13 +216,12 @@ _LOGS_OF = {
     SWAP: (SWAP, CLEANED, ""),
     DELETED: (DELETED, ""),
 }
-"""By an index's suffix: the suffixes that its log may have, the likeliest first. A swap renames file by
-file."""
+"""By an index's suffix: the suffixes that its log may have during a swap, which renames file by file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something wrong in ``path`` at byte ``position``; ``reason`` says what."""
+    """Damage in the file ``path`` at byte ``position``; ``reason`` says what is wrong."""
 
     path: str
     position: int
@@ -242,14 +246,14 @@ class NamedFile:
     suffix: str = ""
 
     def log_path(self) -> str | None:
-        """The log that an index belongs to, in the nearest state of a swap; None without any."""
+        """The log of this index, whatever its state of a swap; None where there is no log."""
         stem = self.path.removesuffix(self.suffix).removesuffix(self.kind)
         candidates = [f"{stem}log{suffix}" for suffix in _LOGS_OF[self.suffix]]
         return next((path for path in candidates if files.exists(path)), None)
 
 
 def differs_from_log(index: NamedFile, log: str) -> bool:
-    """Is an offset or time index malformed, or does it disagree with its ``log``? Raises OSError."""
+    """Is an offset or time index damaged, or does it contradict its ``log``? Raises OSError."""
     entries, damage = entries_until_damage(files.read_bytes(index.path), index)
     if damage or any(entries_before_base(index, entries)):
         return True
@@ -257,7 +261,7 @@ def differs_from_log(index: NamedFile, log: str) -> bool:
 
 
 def entries_until_damage(data: bytes, index: NamedFile) -> tuple[Entries, list[Finding]]:
-    """The entries before the first malformed one, and a finding for that one, if there is one."""
+    """The entries before the first damage, and that damage."""
     width = ENTRY_OF_KIND[index.kind].itemsize
     damage: list[Finding] = []
     while True:
@@ -269,7 +273,7 @@ def entries_until_damage(data: bytes, index: NamedFile) -> tuple[Entries, list[F
 
 
 def entries_before_base(index: NamedFile, entries: Entries) -> Iterator[Finding]:
-    """Kafka's ``sanityCheck``: no entry is of an offset below the segment's base."""
+    """Findings of Kafka's sanity check: no entry's offset is below the segment's base offset."""
     if index.kind == "txnindex":
         bad = np.flatnonzero(
             (entries["last_offset"] < index.base_offset) | (entries["first_offset"] > entries["last_offset"])
@@ -287,8 +291,10 @@ _CHECKED = np.dtype([(name, np.int64) for name in _COLUMNS])
 
 
 def against_log(index: NamedFile, entries: Entries, log: str) -> Iterator[Finding]:
-    """The entries of an offset or time index that disagree with its ``log``, and the log's damage. Raises
-    OSError."""
+    """The entries of an offset or time index that its ``log`` contradicts, and the log's damage.
+
+    Raises OSError.
+    """
     parts, damage = [np.empty(0, _CHECKED)], None
     try:
         with files.Reader(log) as reader:
@@ -308,7 +314,7 @@ def against_log(index: NamedFile, entries: Entries, log: str) -> Iterator[Findin
 
 
 def _picked(values: Int64, rows: npt.NDArray[np.intp]) -> Int64:
-    """``values[rows]``, -2, which no entry says, for a row behind the last."""
+    """``values[rows]``, and -2, which is no offset or position, for a row behind the last."""
     padded = np.append(values, np.int64(-2))
     return padded[np.minimum(rows, len(values))]
 
@@ -316,7 +322,7 @@ def _picked(values: Int64, rows: npt.NDArray[np.intp]) -> Int64:
 def _check_offsets(
     offsets: Int64, positions: Int64, batches: Entries, damage: Finding | None
 ) -> Iterator[tuple[int, str]]:
-    """(entry, reason) of each offset entry that its log does not bear out; what is behind damage passes."""
+    """(entry, reason) of each offset entry that its log contradicts; entries behind damage pass."""
     rows = np.searchsorted(batches["position"], positions)
     starts, ends = _picked(batches["position"], rows), _picked(batches["last_offset"], rows)
     later = np.searchsorted(batches["last_offset"], offsets)
@@ -338,7 +344,7 @@ def _check_offsets(
 def _check_times(
     offsets: Int64, times: Int64, batches: Entries, damage: Finding | None
 ) -> Iterator[tuple[int, str]]:
-    """(entry, reason) of each time entry that disagrees with its log, as far as the log is sound."""
+    """(entry, reason) of each time entry that its log contradicts; entries behind damage pass."""
     rows = np.searchsorted(batches["last_offset"], offsets)
     inside = (rows < len(batches)) & (_picked(batches["base_offset"], rows) <= offsets)
     largest = _picked(batches["max_timestamp"], rows)

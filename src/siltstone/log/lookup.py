@@ -1,12 +1,13 @@
-"""Where in a segment's file an offset or a time is (Kafka's ``LogSegment`` searches).
+"""Searches by offset and by time in a segment's file (Kafka's ``LogSegment``, ``FileRecords``).
 
-Functions over an open file and a start position: whoever calls them takes the start from the segment's
-indexes (a batch boundary, at or before what is looked for) and may pass 0. Any record format: a compressed
-message set's entry has its last message's offset, which is all that a search by offset asks.
+The functions take an open file and a start position. Callers take the start from the segment's indexes, or
+pass 0; it is a batch boundary at or before the batch that is searched for. All record formats are read: a
+compressed message set's entry has its last message's offset, which is enough for a search by offset.
 
-Headers are read, bodies are passed over: a first small read holds what lies between two index entries, the
+Headers are read and bodies are skipped: a first small read covers the bytes between two index entries, the
 next ones grow while batches are small, and a large batch costs one read however large it is. Only a search by
-time decodes, and only batches whose largest timestamp reaches the one asked for; those are checksummed first.
+time decodes, and only batches whose largest timestamp reaches the searched one; their checksums are checked
+first.
 
     with files.Reader(segment.path) as reader:
         place = position_of_offset(reader, 4711, start=hint)
@@ -47,7 +48,7 @@ class BatchPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordPlace:
-    """A record found by its time: offset, its own timestamp in ms, its batch's leader epoch (-1: none)."""
+    """The result of a search by time: offset, the record's timestamp in ms, its leader epoch (-1: none)."""
 
     offset: int
     timestamp: int
@@ -60,9 +61,9 @@ def batch_headers(
     """The headers of the batches in ``[start, end)`` of the file, as directories of some rows each.
 
     ``start`` is a batch boundary, ``end`` defaults to the file's size when it was opened (an active segment
-    has grown since: pass the size that is known to be whole). Positions count from the file's first byte.
-    Checksums are not looked at. Raises CorruptRecordError where no batch can be, or one goes on beyond
-    ``end``, once everything before it was yielded.
+    may have grown since: pass the size up to which it has whole batches). Positions count from the file's
+    first byte. Checksums are not checked. Yields all batches before the first damage, or before a batch that
+    extends beyond ``end``, and then raises CorruptRecordError.
     """
     limit = reader.stat.size if end is None else end
     position, room = start, first_read
@@ -107,7 +108,7 @@ def position_of_offset(
 ) -> BatchPlace | None:
     """The first batch from ``start`` on whose last offset is at or above ``offset``; None when all are below.
 
-    In an offset gap that is the next higher batch. Arguments and errors are ``batch_headers``'s.
+    In an offset gap that is the next higher batch. Arguments and errors as in ``batch_headers``.
     """
     for batches in batch_headers(reader, start=start, end=end, first_read=first_read):
         reached = batches["last_offset"] >= offset
@@ -128,11 +129,11 @@ def first_offset_at_or_after(
     limit: int = DEFAULT_LIMIT,
     first_read: int = FIRST_READ,
 ) -> RecordPlace | None:
-    """The first record from ``start`` on with a timestamp (ms) at or above the one given, or None.
+    """The first record from ``start`` on with a timestamp (ms) of at least ``timestamp``, or None.
 
-    Records below ``from_offset`` (the log's start) are passed over, and so are those without a time: all of
-    magic 0, and what was converted from it. ``limit`` bounds what a batch may decompress to, in bytes.
-    Raises CorruptRecordError as ``batch_headers``, and for a batch that has to be decoded and cannot be.
+    Skips records below ``from_offset`` (the log's start) and records without a time: all of magic 0, and what
+    was converted from it. ``limit`` is the number of bytes that a batch may decompress to. Raises
+    CorruptRecordError as ``batch_headers`` does, and for a batch that has to be decoded and cannot be.
     """
     scratch, wanted = Scratch(), max(timestamp, 0)
     for batches in batch_headers(reader, start=start, end=end, first_read=first_read):

@@ -1,4 +1,4 @@
-"""Reading ``__cluster_metadata-0``: the newest snapshot, then the log behind it (Kafka's ``KafkaRaftLog``).
+"""Topics and settings from ``__cluster_metadata-0``: the newest snapshot, then the log (``KafkaRaftLog``).
 
 ::
 
@@ -6,13 +6,13 @@
                                                  batch, type 3), the records, a footer (type 4) (KIP-630)
     00000000000000000000.log                     the log, a segment file like any other
 
-A snapshot without its header or footer, or with damage, is not complete: the one before it is taken, as long
-as the log reaches back to it. The log has no gaps, since nothing is compacted in it. Control batches (a
-leader's change, voters) say nothing about topics.
+A snapshot that is damaged, or lacks its header or footer, is incomplete: the snapshot before it is used, as
+long as the log reaches back to it. The log has no gaps, since it is not compacted. Control batches (leader
+changes, voters) have no topics or settings.
 
 A broker keeps this log's high watermark only in memory. Where ``replication-offset-checkpoint`` has an entry
-all the same, it bounds what is read. Else all of the log counts, so also a last change that the other
-controllers may not have confirmed when the broker stopped; with a single controller there is no such change.
+all the same, records at or above it are not read. Else the whole log is read, with any last change that the
+other controllers had not confirmed when the broker stopped; with a single controller there is none.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from siltstone.log.directory import LogDirectory
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.segments import Segment, Window, list_segments, windows
 
-# What a metadata log says, record by record, brought together: topics by name, settings by resource.
+# The image of a cluster: topics by name, settings by resource, built record by record from the metadata log.
 #
-# A transaction's records (KIP-868) count when it has ended, all at once; those of one that was aborted, or
-# that is still open at the log's end, never do. Answers to ``MetadataDelta``, ``MetadataBatchLoader``.
+# A transaction's records (KIP-868) are applied all at once when it ends; those of a transaction that was
+# aborted, or is still open at the log's end, are not applied. See ``MetadataDelta``, ``MetadataBatchLoader``.
 
 TOPIC, BROKER = 2, 4
-"""Types of resources that have settings; others are passed over (``ConfigResource.Type``)."""
+"""Types of resources whose settings are kept; others are ignored (``ConfigResource.Type``)."""
 ALL_BROKERS = ""
-"""The name under which a broker's settings hold for all brokers."""
+"""The resource name of the settings for all brokers."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class ClusterImage:
         return self.settings.get((resource_type, name), {})
 
     def apply(self, record: MetadataRecord) -> None:
-        """Apply one more record. Raises ValueError for one that cannot follow what came before."""
+        """Apply one record. Raises ValueError for a record that cannot follow the earlier ones."""
         match record:
             case BeginTransactionRecord():
                 if self._pending is not None:
@@ -122,10 +122,10 @@ class MetadataBatch(NamedTuple):
 def read_cluster_metadata(
     partition: Path, *, high_watermark: int | None = None, torn_tail: bool = False
 ) -> ClusterImage:
-    """What the metadata log in ``partition`` says, up to ``high_watermark`` where that is given.
+    """The image from the metadata log in ``partition``, up to ``high_watermark`` if that is not None.
 
-    ``torn_tail``: the log was not stopped cleanly; it ends before the first batch that is not whole, as the
-    next start would have it. Raises CorruptFileError with path and position, OSError.
+    ``torn_tail``: the broker was not stopped cleanly; the log ends before the first batch that is not whole,
+    where the next start would truncate it. Raises CorruptFileError with path and position, OSError.
     """
     segments = list_segments(partition)
     snapshots = _snapshots(partition)
@@ -148,14 +148,14 @@ def read_cluster_metadata(
             raise failure
         _apply_log(image, segments, offset, high_watermark, torn_tail)
         return image
-    raise AssertionError("the empty beginning is always complete")
+    raise AssertionError("the log without a snapshot is always tried")
 
 
 def _snapshots(partition: Path) -> list[tuple[int, Path]]:
-    """Snapshots by the offset that they reach, the newest last; unfinished and deleted ones are none."""
+    """(end offset, path) of the snapshots, the newest last, without unfinished and deleted ones."""
     named = ((_SNAPSHOT.match(entry.name), entry) for entry in files.entries(partition) if entry.is_file)
-    found = sorted((int(name[1]), int(name[2]), entry.name) for name, entry in named if name)
-    return [(offset, partition / name) for offset, _, name in found]
+    ordered = sorted((int(name[1]), int(name[2]), entry.name) for name, entry in named if name)
+    return [(offset, partition / name) for offset, _, name in ordered]
 
 
 def _apply_snapshot(image: ClusterImage, path: str) -> None:
@@ -170,7 +170,7 @@ def _apply_snapshot(image: ClusterImage, path: str) -> None:
 def _apply_log(
     image: ClusterImage, segments: list[Segment], start: int, high_watermark: int | None, torn_tail: bool
 ) -> None:
-    """Apply the records from offset ``start`` on; ``end_offset`` is behind the last one."""
+    """Apply the records from offset ``start`` on, and set the image's end offset."""
     expected = segments[0].base_offset if segments else start
     image.end_offset = start
     for segment in segments:
@@ -184,7 +184,7 @@ def _apply_log(
                 expected = batch.last_offset + 1
                 if high_watermark is not None and batch.last_offset >= high_watermark:
                     return
-                _apply(image, segment.path, [each for each in batch.records if each[0] >= start])
+                _apply(image, segment.path, [record for record in batch.records if record[0] >= start])
                 image.end_offset = max(image.end_offset, expected)
         except CorruptRecordError:
             if torn_tail and segment is segments[-1]:
@@ -234,22 +234,22 @@ def _decode(path: str, window: Window, row: int) -> MetadataBatch:
     return batch
 
 
-# What holds for each topic of a KRaft broker: its own settings, over this broker's, over all brokers'.
+# The settings of a KRaft broker's topics: the topic's own, over this broker's, over those of all brokers.
 #
 #     DYNAMIC_TOPIC_CONFIG           the topic's settings in the metadata log
 #     DYNAMIC_BROKER_CONFIG          those of the broker with ``node.id``
 #     DYNAMIC_DEFAULT_BROKER_CONFIG  those of all brokers
-#     STATIC_BROKER_CONFIG           its ``server.properties``, where that was handed in
+#     STATIC_BROKER_CONFIG           its ``server.properties``, where the caller has it
 #
-# The sources of settings are named by these words. Where one of a topic's own settings has a bad value,
-# nothing is known of that topic.
+# A setting's source has one of these names. Where one of a topic's own settings has a bad value, the topic's
+# settings are unknown.
 
 METADATA_PARTITION = TopicPartition(CLUSTER_METADATA, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """Topics, ids and settings, out of ``image``. ``broker``: what holds for a topic without its own."""
+    """A cluster's topics, ids and settings. ``broker``: the settings of a topic without its own."""
 
     path: Path
     image: ClusterImage
@@ -260,64 +260,66 @@ class ClusterSettings:
         return self.image.topics.get(topic)
 
     def why_a_stranger(self, topic: str, directory: Path) -> str | None:
-        """Why a directory is no partition of the topic that has its name, None where it is one.
+        """Why a directory does not belong to the topic that has its name, None where it does.
 
-        Raises CorruptFileError for a ``partition.metadata`` that makes no sense.
+        Raises CorruptFileError for a damaged ``partition.metadata``.
         """
-        known = self.topic_id(topic)
-        if known is None:
+        topic_id = self.topic_id(topic)
+        if topic_id is None:
             return f"{self.path} knows no topic of this name: it was deleted"
         own = read_topic_id(directory)
         if own is None:
-            return f"it has no partition.metadata that would tell whether it is of the topic with id {known}"
-        if own != known:
+            return f"it has no partition.metadata that shows whether its topic's id is {topic_id}"
+        if own != topic_id:
             return (
-                f"its topic id is {own}, but {self.path} has {known}: left over from a deleted topic "
+                f"its topic id is {own}, but {self.path} has {topic_id}: left over from a deleted topic "
                 "of the same name"
             )
         return None
 
     def own_texts(self, topic: str) -> dict[str, str]:
-        """The topic's own settings as the metadata has them, every one."""
+        """All of the topic's own settings as texts."""
         return dict(self.image.settings_of(TOPIC, topic))
 
     def own(self, topic: str) -> dict[str, Setting]:
-        """Those of them that are known here. Raises UsageError for a bad value of one that is used."""
+        """The topic's own settings that Siltstone knows. Raises UsageError for a bad value of a used one."""
         source = f"{self.path}: topic {topic}"
         return parse_stored_config(self.own_texts(topic), source, ConfigSource.DYNAMIC_TOPIC_CONFIG)
 
     def broker_in_force(self, config: Config) -> Config:
-        """A broker's ``base.config`` with what was set for it at run time; what it has itself wins."""
+        """A broker's ``config`` with the settings from the metadata log beneath its own."""
         for origin in (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG):
             config = config.replacing(origin, {**self.broker.layer(origin), **config.layer(origin)})
         return config
 
     def config_of(self, topic: str, broker: Config | None = None) -> Config:
-        """What holds for a topic; ``broker``: the broker's settings where others than its own here.
+        """The settings of a topic; ``broker`` replaces the broker's settings.
 
         Raises UsageError for a bad value of a setting that is used.
         """
         broker = self.broker if broker is None else broker
-        return broker.over(_in_kafkas_words(self.own(topic)))
+        return broker.over(_named_by_source(self.own(topic)))
 
 
-def _in_kafkas_words(given: Layer) -> dict[str, Setting]:
-    return {name: replace(setting, source=setting.origin.value) for name, setting in given.items()}
+def _named_by_source(settings: Layer) -> dict[str, Setting]:
+    return {name: replace(setting, source=setting.origin.value) for name, setting in settings.items()}
 
 
 def node_id_of(directories: Iterable[LogDirectory]) -> str | None:
-    """The number of the broker that the directories belong to, by ``meta.properties``."""
+    """The id of the broker that the directories belong to, from ``meta.properties``; None without one."""
     properties = [directory.properties() for directory in directories]
-    return next(filter(None, (each.get("node.id") or each.get("broker.id") for each in properties)), None)
+    return next(filter(None, (one.get("node.id") or one.get("broker.id") for one in properties)), None)
 
 
 def metadata_directory(directories: Iterable[LogDirectory]) -> LogDirectory | None:
-    """The one of a broker's log directories that the metadata log lies in, None where it is in none.
+    """The one of a broker's log directories that has the metadata log, None where none has it.
 
-    Raises DirectoryRefusedError where it lies in two.
+    Raises DirectoryRefusedError where two have it.
     """
     holders = {
-        each.path: each for each in directories if files.is_directory(each.path / str(METADATA_PARTITION))
+        directory.path: directory
+        for directory in directories
+        if files.is_directory(directory.path / str(METADATA_PARTITION))
     }
     if len(holders) > 1:
         raise DirectoryRefusedError(
@@ -342,12 +344,12 @@ def read_cluster_settings(
 
     def broker(name: str, origin: ConfigSource) -> dict[str, Setting]:
         texts = image.settings_of(BROKER, name)
-        return _in_kafkas_words(parse_stored_config(texts, f"{path}: broker {name!r}", origin))
+        return _named_by_source(parse_stored_config(texts, f"{path}: broker {name!r}", origin))
 
     config = Config(
         broker={} if node_id is None else broker(node_id, ConfigSource.DYNAMIC_BROKER_CONFIG),
         broker_default=broker(ALL_BROKERS, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
-        static=_in_kafkas_words(static or {}),
+        static=_named_by_source(static or {}),
         default_source=ConfigSource.DEFAULT_CONFIG.value,
     )
     return ClusterSettings(path=path, image=image, broker=config)

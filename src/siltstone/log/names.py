@@ -17,7 +17,7 @@ SEGMENT_KINDS = ("log", "index", "timeindex", "txnindex")
 """A segment's own files, the log first."""
 SNAPSHOT = "snapshot"
 TEMPORARY = ".tmp"
-"""What a file that is written anew is called until it takes the place of the old one."""
+"""The suffix of a file until it replaces the old one."""
 CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
 
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
@@ -29,15 +29,15 @@ PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 MARKER_OF_NO_BROKER = b'{"version":0,"brokerEpoch":-1}'
-"""What is in it when no broker's run ended: a controller takes nothing for granted of what was replicated."""
+"""Its content where no broker stopped: a controller then assumes nothing about replicated records."""
 LOCK = ".lock"
 STAGING = ".siltstone"
-"""Our own folder inside a partition directory; Kafka's loader passes folders over."""
+"""Siltstone's folder inside a partition directory; Kafka's loader ignores folders."""
 COMPACTED = ".compacted"
 """The folder of compacted ledgers inside a partition directory; see ``log.ledger``."""
 STAGED_WRITES = ".siltstone-writes"
 """The folder inside a partition directory where a table's write waits for its commit; see ``tables.commit``.
-It is not the cleaner's, which removes its own with all that is in it."""
+It is another one than the cleaner's, which is removed with everything in it."""
 CLUSTER_METADATA = "__cluster_metadata"
 
 _SEGMENT_FILE = re.compile(
@@ -46,7 +46,7 @@ _SEGMENT_FILE = re.compile(
 _METADATA_SNAPSHOT = re.compile(r"^\d{20}-\d{10}\.checkpoint\Z", re.ASCII)
 _LARGEST_OFFSET = (1 << 63) - 1
 _NAMES_KEPT = 1 << 13
-"""Parsed names that are kept: a directory is listed several times, and many partitions have the same."""
+"""How many parsed names are cached: a directory is listed several times, and partitions share names."""
 _PARTITION = re.compile(r"^([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})\Z", re.ASCII)
 _LEFTOVER = re.compile(r"-(delete|future|stray)$")
 
@@ -74,15 +74,14 @@ class SegmentFile:
 @functools.lru_cache(_NAMES_KEPT)
 def parse_segment_file(name: str) -> SegmentFile | None:
     """The parts of a segment file's name, None for any other name."""
-    found = _SEGMENT_FILE.match(name)
-    if found is None or int(found[1]) > _LARGEST_OFFSET:
+    match = _SEGMENT_FILE.match(name)
+    if match is None or int(match[1]) > _LARGEST_OFFSET:
         return None
-    return SegmentFile(base_offset=int(found[1]), kind=found[2], suffix=found[3] or "")
+    return SegmentFile(base_offset=int(match[1]), kind=match[2], suffix=match[3] or "")
 
 
 def is_kafkas_file(name: str) -> bool:
-    """Is it the name of a file that Kafka keeps in a partition directory, or of one that is about to be
-    that?"""
+    """Is this the name of a file of Kafka's in a partition directory, or of one that is being written?"""
     name = name.removesuffix(TEMPORARY)
     known = name in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA)
     return known or parse_segment_file(name) is not None or _METADATA_SNAPSHOT.match(name) is not None
@@ -95,13 +94,13 @@ def segment_file(base_offset: int, kind: str, suffix: str = "") -> str:
 
 def parse_partition(name: str) -> TopicPartition | None:
     """The topic and partition of a directory name, None where it is no legal ``topic-N``."""
-    found = _PARTITION.match(name)
-    if found is None or _LEFTOVER.search(name) or found[1] in (".", "..") or int(found[2]) > 0x7FFFFFFF:
+    match = _PARTITION.match(name)
+    if match is None or _LEFTOVER.search(name) or match[1] in (".", "..") or int(match[2]) > 0x7FFFFFFF:
         return None
-    return TopicPartition(found[1], int(found[2]))
+    return TopicPartition(match[1], int(match[2]))
 
 
 def why_not_a_partition(name: str) -> str:
-    """The reason why a directory name is passed over, for lists that people read."""
+    """The reason why a directory's name is no partition's, for reports."""
     leftover = _LEFTOVER.search(name)
     return f"left over from Kafka (-{leftover[1]})" if leftover else "no topic-N directory"

@@ -1,11 +1,11 @@
-"""Segments whose offsets no index can tell: split (Kafka's ``UnifiedLog.splitOverflowedSegment``).
+"""Splitting segments whose offsets do not fit into an index (``UnifiedLog.splitOverflowedSegment``).
 
-An index has four bytes for an offset less the segment's base. Brokers before 1.1 could write, and clean
-together, segments that reach further. Such a segment is split into several, batch by batch as they lie::
+An index has four bytes for an offset less the segment's base. Brokers before 1.1 could write segments with
+larger differences, and could clean several segments into such a one. It is split between batches::
 
     base 0: 0 … 2147483647 … 4000000000      ──►      base 0 · base 2147483650
 
-by the swap of ``replacement``: until the last of the new ones is swapped in, a start finds the old one.
+The new segments replace the old one by the swap of ``replacement``, so a start after a crash finds either.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class _Part(NamedTuple):
 def overflowed(segments: Sequence[Segment]) -> list[Segment]:
     """The closed segments (all but the last) with offsets more than 2³¹-1 above their base.
 
-    Only the headers of those are read that could be. Raises CorruptRecordError where bytes make no sense or
-    offsets reach into the next segment, OSError.
+    Reads the headers of those segments only that could be. Raises CorruptRecordError for damage and for
+    offsets that reach into the next segment, OSError.
     """
     wide = []
     for segment, following in itertools.pairwise(segments):
@@ -64,17 +64,18 @@ def overflowed(segments: Sequence[Segment]) -> list[Segment]:
 
 
 def could_overflow(segment: Segment, following: Segment) -> bool:
-    """Is the next segment so far above that this one's offsets could be too far apart?"""
+    """Is the next segment's base so far above that this segment's offsets could be too far apart?"""
     return following.base_offset - segment.base_offset > LARGEST_RELATIVE_OFFSET + 1
 
 
 def split_overflowed(directory: Path, segment: Segment, *, interval: int, index_bytes: int) -> list[int]:
-    """Split one overflowed segment; the new base offsets.
+    """Split one overflowed segment; returns the new base offsets.
 
     ``interval`` and ``index_bytes`` are ``index.interval.bytes`` and ``segment.index.bytes``. The first part
-    keeps the base where a batch of it fits there. Raises CorruptRecordError, DirectoryRefusedError (something
-    else has our folder's name), OSError; the log is whole then.
+    keeps the base offset if the first batch fits. Raises CorruptRecordError, DirectoryRefusedError (something
+    else has the name of Siltstone's folder), OSError; the log has not changed then.
     """
+    # A crash during an earlier attempt may have left its files; nothing refers to them.
     folder = directory / STAGING / FOLDER
     if has_own_folder(directory) and files.exists(folder):
         files.remove_tree(folder)
@@ -107,7 +108,10 @@ def _clear_away(folder: Path) -> None:
 
 
 def _parts(segment: Segment) -> list[_Part]:
-    """Each part takes as many batches as its base offset allows. Raises CorruptRecordError."""
+    """The parts of a segment: each takes as many batches as its base offset allows.
+
+    Raises CorruptRecordError where offsets go back.
+    """
     starts: list[tuple[int, int]] = []
     base = following = segment.base_offset
     with files.Reader(segment.path) as reader:
@@ -151,7 +155,7 @@ def _first_offset(reader: files.Reader, batch: Directory, least: int) -> int:
 
 
 def _write_part(folder: Path, segment: Segment, part: _Part, interval: int, index_bytes: int) -> None:
-    """A new segment: its log, its indexes, and what ended in it of the old transaction index; durable."""
+    """Write a new segment, durably: its log, its indexes, and its entries of the old transaction index."""
     indexes, last_offset = IndexBuilder(part.base_offset, interval, index_bytes), part.base_offset
     paths = [folder / segment_file(part.base_offset, "log")]
     with files.Reader(segment.path) as reader, files.Writer(paths[0]) as writer:

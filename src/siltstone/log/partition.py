@@ -1,16 +1,16 @@
-"""One partition's log, open for appending and reading (Kafka's ``UnifiedLog`` and ``LocalLog``).
+"""One partition's log, open for appends and reads (Kafka's ``UnifiedLog`` and ``LocalLog``).
 
 ::
 
-    append ─► validate, give offsets ─► producers ─► roll? ─► segment ─► view ─► flush?
+    append ─► validate, assign offsets ─► producers ─► roll? ─► segment ─► view ─► flush?
     read   ─► view ─► segment ─► a slice of its file
 
-Readers take no lock: they work on a ``LogView``, which is replaced as a whole. Bytes of a failed append are
-cut off again; a failed fsync takes the log offline.
+Readers take no lock: they use a ``LogView``, which is replaced as a whole. Bytes of a failed append are
+truncated again; a failed fsync takes the log offline.
 
-Two locks for who changes something. ``_lock`` is an append's, and is held for memory and for the active
-segment. ``_reshaping`` is taken before it by whoever renames, cuts or removes closed segments: a swap holds
-it while it renames and syncs, and appends go on.
+Changes take two locks. ``_lock`` guards the state in memory and the active segment; every append holds it.
+``_segments_lock`` guards the files of closed segments: a change that renames, truncates or removes them takes
+it before ``_lock``. A swap holds only ``_segments_lock`` while it renames and syncs, so appends continue.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ from siltstone.log.names import SNAPSHOT, TopicPartition, parse_partition, parse
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.read_only import ViewedLog
 from siltstone.log.recovery.partition import Recovered, recover_partition
-from siltstone.log.replacement import NOTHING_KNOWN, Known, swap_in
+from siltstone.log.replacement import NOTHING_VERIFIED, Verified, swap_in
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import Segment, find_segment, list_segments
 from siltstone.log.validation import Origin, Validated, validate_and_assign
 
-# The segments of an open log, in order: rolled, dropped, cut off, swapped (Kafka's ``LocalLog``).
+# The segments of an open log, in order: rolled, removed, truncated, swapped (Kafka's ``LocalLog``).
 #
-# ``segments`` is immutable and replaced as a whole: whoever holds it goes on reading what it names. Nothing
-# here knows of producers, epochs or start offsets, and nothing takes a lock: ``PartitionLog`` does.
+# ``segments`` is immutable and replaced as a whole: readers of the old tuple continue with its segments.
+# Producers, epochs, start offsets and locks are ``PartitionLog``'s.
 
 
 class SegmentList:
-    """At least one segment, the last one active. Every method raises OSError where the disk does."""
+    """The segments of a log, at least one; the last one is active. Every method may raise OSError."""
 
     def __init__(self, recovered: Recovered, config: LogConfig, clock: Clock, random: Random) -> None:
         self.directory = recovered.directory
         self.config = config
         self._clock = clock
         self._random = random
-        self.segments = tuple(self._live(each) for each in recovered.segments)
+        self.segments = tuple(self._live(segment) for segment in recovered.segments)
         if not self.segments:
             self.segments = (self._create(recovered.log_end_offset),)
 
     @property
     def active(self) -> LiveSegment:
-        """The segment that is appended to."""
+        """The active segment, which appends are written to."""
         return self.segments[-1]
 
     def _live(self, segment: Segment) -> LiveSegment:
@@ -87,112 +87,115 @@ class SegmentList:
         return self._random.randrange(most) if most > 0 else 0
 
     def roll(self, base_offset: int) -> LiveSegment:
-        """Begin a new active segment behind the one there is."""
+        """Begin a new active segment; the one before is closed from now on."""
         self.active.save_indexes(closing=True)
         fresh = self._create(base_offset)
         self.segments = (*self.segments, fresh)
         return fresh
 
-    def drop_prefix(self, count: int) -> list[Path]:
-        """Let go of the ``count`` oldest segments, never the active one; their ``.deleted`` files."""
-        going = self.segments[: min(count, len(self.segments) - 1)]
-        self.segments = self.segments[len(going) :]
+    def delete_oldest(self, count: int) -> list[Path]:
+        """Remove the ``count`` oldest segments, never the active one; returns their ``.deleted`` files."""
+        removed = self.segments[: min(count, len(self.segments) - 1)]
+        self.segments = self.segments[len(removed) :]
         renamed = []
-        for segment in going:
-            renamed += segment.retire()
-            if self.config.compacts:  # a tombstone must not go before the value that it hides
+        for segment in removed:
+            renamed += segment.mark_deleted()
+            # Durable one by one, oldest first: a tombstone must not vanish before an older value of its key.
+            if self.config.compacts:
                 files.sync_directory(self.directory)
         if renamed and not self.config.compacts:
             files.sync_directory(self.directory)
         return renamed
 
     def truncate(self, offset: int) -> Callable[[], None]:
-        """Drop all at and above ``offset``: from ``segments`` now, on the disk when the answer is called.
+        """Remove everything at and above ``offset`` from ``segments``; the result does it on the disk.
 
-        In between readers can be told. Later segments go first.
+        In between the caller publishes the shorter view. On the disk later segments are removed first, so
+        that a crash leaves no gap.
         """
         kept = [segment for segment in self.segments if segment.base_offset <= offset]
-        going = self.segments[len(kept) :]
+        removed = self.segments[len(kept) :]
         if not kept:
             self.restart(offset)
             return lambda: None
-        last = kept[-1].shortened(offset, self.config)
-        cut = last is not kept[-1]
+        last = kept[-1].truncated(offset, self.config)
+        is_shorter = last is not kept[-1]
         self.segments = (*kept[:-1], last)
 
         def on_the_disk() -> None:
-            self._remove(going)
-            if cut:
-                last.cut(offset)
+            self._remove(removed)
+            if is_shorter:
+                last.truncate_files(offset)
             files.sync_directory(self.directory)
 
         return on_the_disk
 
     def restart(self, offset: int) -> None:
-        """Drop everything; one empty segment at ``offset`` is left.
+        """Remove everything; one empty segment at ``offset`` is left.
 
-        It is there before the others go: a log without a segment would start again at 0 after a crash.
+        It is made before the others are removed: a log without a segment would start at 0 after a crash.
         """
         if self.segments[0].base_offset <= offset:
             self.truncate(offset)()
-        there = (segment for segment in self.segments if segment.base_offset == offset)
-        left = next(there, None) or self._create(offset)
+        existing = (segment for segment in self.segments if segment.base_offset == offset)
+        left = next(existing, None) or self._create(offset)
         self._remove([segment for segment in self.segments if segment is not left])
         self.segments = (left,)
 
-    def _remove(self, going: Sequence[LiveSegment]) -> None:
-        for segment in reversed(going):
-            for path in segment.retire():
+    def _remove(self, removed: Sequence[LiveSegment]) -> None:
+        for segment in reversed(removed):
+            for path in segment.mark_deleted():
                 files.unlink(path)
             files.sync_directory(self.directory)
 
     def closed(self, bases: Sequence[int]) -> tuple[LiveSegment, ...]:
-        """The closed segments with these bases. Raises SourceChangedError when one is not there any more."""
+        """The closed segments with these base offsets. Raises SourceChangedError when one does not exist."""
         closed = tuple(segment for segment in self.segments[:-1] if segment.base_offset in bases)
         if len(closed) != len(bases):
             raise SourceChangedError(
-                f"{self.directory}: not all of the closed segments {sorted(bases)} are there any more; "
+                f"{self.directory}: not all of the closed segments {sorted(bases)} exist any more; "
                 "nothing was swapped"
             )
         return closed
 
     def swap_files(
-        self, new: Sequence[int], going: Sequence[LiveSegment], known: Known
+        self, new: Sequence[int], old: Sequence[LiveSegment], verified: Verified
     ) -> tuple[list[LiveSegment], list[Path]]:
-        """Swap ``.cleaned`` segments with bases ``new`` in for closed ones, on the disk only.
+        """Replace closed segments by the ``.cleaned`` ones with base offsets ``new``, on the disk only.
 
-        ``segments`` names the old ones until ``exchange``, and whoever reads them has their files open. Needs
-        no lock but against others that change closed segments. Returns the new segments and the ``.deleted``
-        files. Raises CorruptRecordError when a new segment does not read back; nothing old is gone then.
+        ``segments`` has the old ones until ``exchange``; ``keep_open`` has opened their files for readers of
+        the old view. Needs only the lock of changes to closed segments. Returns the new segments and the
+        ``.deleted`` files. Raises CorruptRecordError when a new segment fails its verification; no old
+        segment was renamed then.
         """
-        for segment in going:
-            segment.hold()
-        retired = swap_in(self.directory, new, [segment.base_offset for segment in going], known)
+        for segment in old:
+            segment.keep_open()
+        retired = swap_in(self.directory, new, [segment.base_offset for segment in old], verified)
         return [self._live(find_segment(self.directory, base)) for base in sorted(new)], retired
 
-    def exchange(self, going: Sequence[LiveSegment], fresh: Sequence[LiveSegment]) -> None:
-        """The swapped segments are those that are there from now on."""
-        for segment in going:
+    def exchange(self, old: Sequence[LiveSegment], new: Sequence[LiveSegment]) -> None:
+        """Put the new segments into ``segments``, in place of the old ones."""
+        for segment in old:
             segment.close_for_append()
-        kept = [segment for segment in self.segments if segment not in going]
-        self.segments = tuple(sorted((*kept, *fresh), key=lambda segment: segment.base_offset))
+        kept = [segment for segment in self.segments if segment not in old]
+        self.segments = tuple(sorted((*kept, *new), key=lambda segment: segment.base_offset))
 
 
 Background = Callable[[Callable[[], None]], object]
-"""Runs a task now or later, such as the flush after a roll."""
+"""Runs a task now or later, such as the flush of a closed segment after a roll."""
 
 
 def run_now(task: Callable[[], None]) -> None:
-    """A ``Background`` that does not wait."""
+    """A ``Background`` that runs the task at once, in the caller's thread."""
     task()
 
 
 class Appended(NamedTuple):
-    """Where an append went. ``duplicate``: it was there already, these are its offsets then.
+    """The offsets of an append. ``duplicate``: the batch was in the log already, at these offsets.
 
-    ``log_append_ms`` is the time that was given under log-append time, else -1; of a duplicate it is the
-    largest timestamp of the batch that is in the log, whatever the topic's timestamp type: Kafka answers
-    that. ``left_out``: so many bytes behind the batch were not appended; a producer sends one batch.
+    ``log_append_ms`` is the assigned time under log-append time, else -1. For a duplicate it is, as in Kafka,
+    the largest timestamp of the stored batch, whatever the topic's timestamp type. ``left_out``: the number
+    of bytes behind a producer's batch that were not appended.
     """
 
     first_offset: int
@@ -208,10 +211,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 class PartitionLog(ViewedLog):
     """The log of one partition; a program opens it through a ``LogManager``.
 
-    For everybody to read: ``where``, ``directory``, ``config``; ``log_start_offset``, the first offset that
-    may be read; ``log_end_offset``, which the next record gets; ``recovery_point``, below which everything is
-    durable; ``flushed_ms``, when it was flushed last; ``offline``, why it takes no more appends, None while
-    it does; ``view``, what readers work on.
+    Public attributes: ``where``, ``directory``, ``config``; ``view``, which readers use; ``recovery_point``,
+    below which everything is durable; ``flushed_ms``, the time of the last flush; ``offline``, why the log
+    takes no more appends, None while it does.
     """
 
     def __init__(
@@ -224,21 +226,21 @@ class PartitionLog(ViewedLog):
         background: Background = run_now,
         random: Random | None = None,
     ) -> None:
-        """The log of a directory that recovery has brought into order. Raises OSError."""
+        """The log of a directory after its recovery. Raises OSError."""
         self.where = where
         self.directory = recovered.directory
         self.config = config
         self._clock = clock
         self._background = background
         self._lock = threading.RLock()
-        self._reshaping = threading.RLock()
+        self._segments_lock = threading.RLock()
         self.offline: str | None = None
         self._closed = False
         self._producers = ProducerStates.load(recovered.producers, recovered.log_end_offset)
         self._epochs = LeaderEpochs(recovered.directory)
         self.recovery_point = recovered.recovery_point
         self.flushed_ms = clock.now_ms()
-        self._cuts = 0
+        self._truncations = 0
         self._high_watermark: int | None = None
         self._list = SegmentList(recovered, config, clock, random or Random())
         self._log_start, self._log_end = recovered.log_start_offset, recovered.log_end_offset
@@ -269,13 +271,13 @@ class PartitionLog(ViewedLog):
             raise StorageError(f"{self.directory}: {why}; open the log again")
 
     def _go_offline(self, error: OSError | UnsafeFileError) -> StorageError:
-        """What is on the disk is not what is in memory any more: the log has to be opened again."""
+        """Take the log offline: memory and disk may differ, so it has to be recovered. Returns the error."""
         self.offline = f"{(isinstance(error, OSError) and error.strerror) or error}"
         return StorageError(f"{self.directory}: {self.offline}; open the log again")
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """Under the lock, on a log that can be used; the disk's errors become Kafka's."""
+        """Hold ``_lock`` on a log that can be used; an error of the disk takes the log offline."""
         with self._lock:
             self._refuse_unusable()
             try:
@@ -293,11 +295,11 @@ class PartitionLog(ViewedLog):
     ) -> Appended:
         """Append batches. Offsets are written into ``data`` itself where it is a writable buffer.
 
-        A client's ``data`` is one batch. A second whole one is refused; bytes behind it that are none, such
-        as a batch that was cut, are left out as Kafka leaves them out, and counted in ``left_out``.
-        ``leader_epoch``: the log's latest unless told; one that is lower would make it forget the later ones.
-        ``sync``: return only when they are durable. Raises a LogError with Kafka's code; nothing has changed
-        then, a batch in ``data`` neither.
+        A client's ``data`` is one batch. A second whole batch is refused; other bytes behind the first, such
+        as an incomplete batch, are not appended, as in Kafka, and counted in ``left_out``. ``leader_epoch``
+        defaults to the log's latest; a lower one would remove the later epochs. ``sync``: return only when
+        the batches are durable. Raises a LogError with Kafka's code; neither the log nor ``data`` has changed
+        then.
         """
         with self._lock:
             self._refuse_unusable()
@@ -352,6 +354,7 @@ class PartitionLog(ViewedLog):
             raise StorageError(
                 f"{self.directory}: {error.strerror}; nothing of this call was kept"
             ) from error
+        # The batches are in the file: an error from here on leaves memory and disk apart (``_go_offline``).
         aborted = self._producers.update(validated.batches, validated.data)
         if aborted:
             active.add_aborted(aborted)
@@ -359,7 +362,7 @@ class PartitionLog(ViewedLog):
         self._publish()
 
     def roll(self, base_offset: int | None = None) -> None:
-        """Begin a new active segment, at the end unless told."""
+        """Begin a new active segment at ``base_offset``, by default the log's end."""
         with self._changing():
             self._roll(self._log_end if base_offset is None else base_offset)
             self._publish()
@@ -373,7 +376,7 @@ class PartitionLog(ViewedLog):
         return fresh
 
     def _snapshot(self, offset: int) -> None:
-        """Keep the producers as of ``offset``: a start needs to read only what comes behind it."""
+        """Write a producer snapshot at ``offset``, so that recovery reads only the batches from there on."""
         path = self.directory / segment_file(offset, SNAPSHOT)
         if not files.exists(path):
             files.replace(path, self._producers.snapshot())
@@ -388,7 +391,7 @@ class PartitionLog(ViewedLog):
             if self._closed or self.offline is not None:
                 return
             upto = self._log_end if including_active else self._list.active.base_offset
-            cuts, segments = self._cuts, self._list.segments[: None if including_active else -1]
+            truncations, segments = self._truncations, self._list.segments[: None if including_active else -1]
             unsynced = [segment for segment in segments if segment.is_unsynced]
             try:
                 for segment in unsynced:
@@ -397,29 +400,30 @@ class PartitionLog(ViewedLog):
                 raise self._go_offline(error) from error
         try:
             for segment in unsynced:
-                with contextlib.suppress(FileNotFoundError):  # it was retired, cut or replaced meanwhile
+                with contextlib.suppress(FileNotFoundError):  # removed, truncated or swapped meanwhile
                     segment.sync()
         except OSError as error:
             raise self._go_offline(error) from error
         with self._lock:
-            if cuts == self._cuts:
+            # After a truncation meanwhile, new batches may have offsets below ``upto`` that were not synced.
+            if truncations == self._truncations:
                 self.recovery_point = max(self.recovery_point, min(upto, self._log_end))
             if including_active:
                 self.flushed_ms = self._clock.now_ms()
 
-    # What makes it shorter
+    # Start offset, retention and truncation
 
     def set_high_watermark(self, offset: int | None) -> None:
-        """Say up to where records are replicated, within the log's bounds; None: the end, always."""
+        """Set the high watermark, within the log's bounds; None: it is always the log's end."""
         with self._lock:
             self._high_watermark = offset
             self._publish()
 
     def delete_records(self, before: int) -> int:
-        """Move the log start up to ``before`` (-1: the high watermark); the new log start.
+        """Move the log start up to ``before`` (-1: the high watermark); returns the new log start.
 
-        Raises OffsetOutOfRangeError above the high watermark. Whole segments below go at the next
-        retention check.
+        Raises OffsetOutOfRangeError above the high watermark. The next retention check removes the segments
+        below.
         """
         with self._changing():
             target = self.high_watermark if before == -1 else before
@@ -440,56 +444,57 @@ class PartitionLog(ViewedLog):
         self._publish()
 
     def delete_prefix(self, count: int | Callable[[LogView], int]) -> list[Path]:
-        """Let go of the ``count`` oldest segments, or of as many as it says of the log as it is now.
+        """Remove the ``count`` oldest segments, or as many as ``count`` says of the current view.
 
-        When it is all of them, a new active segment begins first: the end offset stays. Returns the
-        ``.deleted`` files, which are to be unlinked later.
+        When these are all segments, a new active segment begins first, so that the end offset stays. Returns
+        the ``.deleted`` files, which the caller unlinks later.
         """
-        with self._reshaping, self._changing():
-            going = count(self.view) if callable(count) else count
-            if going >= len(self._list.segments) and self._list.active.size:
+        with self._segments_lock, self._changing():
+            removed = count(self.view) if callable(count) else count
+            if removed >= len(self._list.segments) and self._list.active.size:
                 self._roll(self._log_end)
-            renamed = self._list.drop_prefix(going)
+            deleted_files = self._list.delete_oldest(removed)
             self._raise_start(max(self._log_start, self._list.segments[0].base_offset))
             self._publish()
-            return renamed
+            return deleted_files
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop everything at and above ``offset``, durably; False when there was nothing.
+        """Remove everything at and above ``offset``, durably; False when there was nothing.
 
-        A compacted ledger that covers some of it is forgotten.
+        Also removes a compacted ledger that covers some of it.
         """
-        with self._reshaping, self._changing():
+        with self._segments_lock, self._changing():
             if offset >= self._log_end:
                 return False
+            # The ledger first: after a crash none may be left that covers offsets which are written anew.
             forget_behind(self.directory, offset)
             finish = self._list.truncate(offset)
-            self._end_at(offset, min(self._log_start, offset))
+            self._publish_end(offset, min(self._log_start, offset))
             finish()
-            self._forget_behind(offset)
+            self._discard_behind(offset)
             return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything and go on at ``offset`` (a follower whose leader has moved past it).
+        """Remove everything and continue at ``offset`` (a follower that is behind its leader's log start).
 
-        A compacted ledger is forgotten: it knows nothing of the records in between.
+        Also removes the compacted ledger, which lacks the records in between.
         """
-        with self._reshaping, self._changing():
+        with self._segments_lock, self._changing():
             forget_behind(self.directory, 0)
             self._list.restart(offset)
-            self._end_at(offset, offset)
+            self._publish_end(offset, offset)
             self.recovery_point = offset
-            self._forget_behind(offset, everything=True)
+            self._discard_behind(offset, everything=True)
 
-    def _end_at(self, end: int, start: int) -> None:
-        """Readers are told before the files are cut: who asks now is not sent behind the new end."""
+    def _publish_end(self, end: int, start: int) -> None:
+        """Publish the new end before the files are truncated, so that no reader reads behind it."""
         self._log_start, self._log_end = start, end
         self.recovery_point = min(self.recovery_point, end)
-        self._cuts += 1
+        self._truncations += 1
         self._publish()
 
-    def _forget_behind(self, end: int, *, everything: bool = False) -> None:
-        """Epochs, snapshots and producers of what was cut off."""
+    def _discard_behind(self, end: int, *, everything: bool = False) -> None:
+        """Remove the epochs, snapshots and producers of the truncated batches."""
         self._epochs.truncate_from_end(end)
         for entry in files.entries(self.directory):
             name = parse_segment_file(entry.name)
@@ -498,48 +503,50 @@ class PartitionLog(ViewedLog):
         self._producers = load_producers(self.directory, list_segments(self.directory), end)
         self._publish()
 
-    def replace(self, new: Sequence[int], old: Sequence[int], known: Known = NOTHING_KNOWN) -> list[Path]:
-        """Swap ``.cleaned`` segments in for closed, flushed ones (base offsets; see ``log.replacement``).
+    def replace(
+        self, new: Sequence[int], old: Sequence[int], verified: Verified = NOTHING_VERIFIED
+    ) -> list[Path]:
+        """Replace closed, flushed segments by ``.cleaned`` ones (base offsets; see ``log.replacement``).
 
-        Appends wait only while the list of segments is exchanged: closed segments' names are nobody's
-        business but of those who take ``_reshaping``. Readers of either view go on with what is open. Returns
-        the ``.deleted`` files, which are to be unlinked later. Raises CorruptRecordError when a new segment
-        does not read back, SourceChangedError when an old one is not there: nothing has changed then.
+        Appends wait only while the list of segments is exchanged: the files of closed segments change only
+        under ``_segments_lock``. Readers of either view continue with the files that are open. Returns the
+        ``.deleted`` files, which the caller unlinks later. Raises CorruptRecordError when a new segment fails
+        its verification, SourceChangedError when an old one does not exist: nothing has changed then.
         StorageError.
         """
-        with self._reshaping:
+        with self._segments_lock:
             with self._lock:
                 self._refuse_unusable()
-                going = self._list.closed(old)
+                replaced = self._list.closed(old)
             try:
-                fresh, retired = self._list.swap_files(new, going, known)
+                opened, retired = self._list.swap_files(new, replaced, verified)
             except (OSError, UnsafeFileError) as error:
                 raise self._go_offline(error) from error
             with self._lock:
-                self._list.exchange(going, fresh)
+                self._list.exchange(replaced, opened)
                 self._publish()
             return retired
 
-    def at_one_moment(self) -> tuple[LogView, ProducerStates]:
-        """The view and the producers that belong to it, up to the log's end."""
+    def view_and_producers(self) -> tuple[LogView, ProducerStates]:
+        """The view and the producers at its end, both of one moment."""
         with self._lock:
             view, entries = self.view, self._producers.entries()
         return view, ProducerStates.load(entries, view.log_end_offset)
 
     def update_config(self, config: LogConfig) -> None:
-        """Settings that hold from now on: sizes at the next roll, policies at once."""
+        """Change the settings: sizes apply from the next roll on, policies at once."""
         with self._lock:
             self.config = self._list.config = config
             self._publish()
 
     def expire_producers(self) -> None:
-        """Forget producers that were silent for ``producer.id.expiration.ms``."""
+        """Remove producers that were silent for ``producer.id.expiration.ms``."""
         with self._lock:
             self._producers.expire(self._clock.now_ms(), self.config.producer_id_expiration_ms)
 
     def close(self) -> None:
-        """Flush, keep the producers, let go of the files. Raises StorageError; twice is once."""
-        with self._reshaping, self._lock:
+        """Flush, write a producer snapshot, close the files. Raises StorageError. May be called twice."""
+        with self._segments_lock, self._lock:
             if self._closed:
                 return
             if self.offline is None:
@@ -559,7 +566,7 @@ def _writable(data: Bytes | bytes | bytearray | memoryview) -> Bytes:
 
 
 def partition_of(directory: Path) -> TopicPartition:
-    """Which partition a directory is, by its name. Raises DirectoryRefusedError for no ``topic-N``."""
+    """The partition of a directory, by its name. Raises DirectoryRefusedError for no ``topic-N``."""
     where = parse_partition(directory.absolute().name)
     if where is None:
         raise DirectoryRefusedError(
@@ -577,10 +584,10 @@ def open_partition(
     recovery_point: int = 0,
     log_start: int = 0,
 ) -> PartitionLog:
-    """Open one partition directory, made if it is not there, without a lock and without checkpoints.
+    """Recover and open one partition directory, which is made if needed, without a lock or checkpoints.
 
-    For tools and tests: a program opens logs through a ``LogManager``. ``clean`` says that it was closed in
-    order; else everything from ``recovery_point`` on is checked. Raises CorruptRecordError, OSError.
+    For tools and tests: a program opens logs through a ``LogManager``. ``clean``: the log was closed cleanly;
+    else everything from ``recovery_point`` on is checked. Raises CorruptRecordError, OSError.
     """
     config, clock = config or LogConfig(), clock or SystemClock()
     files.make_directory(directory, parents=True)

@@ -69,8 +69,10 @@ _ATTRIBUTES = (BATCH.names or ()).index("attributes")
 
 
 class ProducerEntry(NamedTuple):
-    """One producer's last batch, its fields in the order of the file. ``last_offset`` and ``last_sequence``
-    are -1 when it has no data left."""
+    """One producer in a snapshot, its fields in the order of the file.
+
+    ``last_offset`` and ``last_sequence`` are of its last batch, -1 when it has no batch.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -83,10 +85,10 @@ class ProducerEntry(NamedTuple):
 
 
 def read_snapshot(data: bytes, path: str = "", offset: int | None = None) -> list[ProducerEntry]:
-    """Decode a snapshot file's bytes; ``offset``: what it was taken at, where that is to be held to.
+    """Decode a snapshot file's bytes. ``offset``: the one in its name, which the entries are checked with.
 
-    Raises CorruptFileError for anything but a whole, sound one, and for one that knows of offsets from
-    ``offset`` on, or of one producer twice.
+    Raises CorruptFileError for a damaged file, and with ``offset`` for entries with offsets at or above it
+    and for a producer that is there twice.
     """
     if len(data) < _HEAD.size:
         raise CorruptFileError(path, 0, "shorter than a snapshot's header")
@@ -98,15 +100,15 @@ def read_snapshot(data: bytes, path: str = "", offset: int | None = None) -> lis
     if len(data) != _HEAD.size + count * _ENTRY.size:
         raise CorruptFileError(path, 6, f"no room for exactly {count} producers")
     entries = [ProducerEntry._make(fields) for fields in _ENTRY.iter_unpack(data[_HEAD.size :])]
-    known: set[int] = set()
+    seen: set[int] = set()
     for number, entry in enumerate(entries if offset is not None else ()):
-        position, who = _HEAD.size + number * _ENTRY.size, entry.producer_id
-        if who < 0 or who in known:
-            raise CorruptFileError(path, position, f"producer {who} is there twice, or is none")
-        known.add(who)
+        position, producer_id = _HEAD.size + number * _ENTRY.size, entry.producer_id
+        if producer_id < 0 or producer_id in seen:
+            raise CorruptFileError(path, position, f"producer {producer_id} is there twice, or is none")
+        seen.add(producer_id)
         for place in (entry.last_offset, entry.open_transaction_offset):
             if offset is not None and not -1 <= place < offset:
-                reason = f"producer {who} has offset {place}, but it was taken at {offset}"
+                reason = f"producer {producer_id} has offset {place}, but it was taken at {offset}"
                 raise CorruptFileError(path, position, reason)
     return entries
 
@@ -119,7 +121,7 @@ def write_snapshot(producers: Iterable[ProducerEntry]) -> bytes:
 
 
 class ProducerBatch(NamedTuple):
-    """What a producer's state is made of: a batch directory's row without what does not matter here."""
+    """The fields of a batch that a producer's state depends on."""
 
     producer_id: int
     epoch: int
@@ -132,7 +134,7 @@ class ProducerBatch(NamedTuple):
 
     @classmethod
     def of(cls, batches: Directory, row: int) -> ProducerBatch:
-        """A batch directory's row: its fields at once, which is five times as fast as one by one."""
+        """From a row of a batch directory. ``item`` is five times as fast as reading field by field."""
         fields = batches.item(row)
         attributes = fields[_ATTRIBUTES]
         flags = (attributes & TRANSACTIONAL_BIT) != 0, (attributes & CONTROL_BIT) != 0
@@ -225,10 +227,11 @@ def is_expired(producer: Producer | ProducerEntry, now_ms: int, expiration_ms: i
 def refuse(
     producer: Producer, batch: ProducerBatch, marker: EndTransactionMarker | None, origin: Origin
 ) -> None:
-    """Raise what Kafka raises for a batch that does not follow on the producer's state.
+    """Raise Kafka's error for a batch that must not be appended in the producer's state.
 
-    A replica takes its leader's batches as they are, but a batch outside of an open transaction. Coordinators
-    write without sequences. ``marker`` is that of a control batch.
+    ``marker`` is that of a control batch. Coordinators write without sequences, so sequences of clients only
+    are checked. What a leader has accepted its replica does not refuse, except for a batch without a
+    transaction while one is open (``ProducerAppendInfo``).
     """
     who = f"producer {batch.producer_id}"
     replicated = origin is Origin.REPLICATION
@@ -243,7 +246,7 @@ def refuse(
                 f"{producer.coordinator_epoch}: another coordinator has taken over"
             )
         return
-    # Without an epoch its records may have expired: any sequence is accepted.
+    # Nothing is known of a producer without an epoch, which may have expired: any sequence is accepted.
     if origin is Origin.CLIENT and producer.epoch != NO_EPOCH:
         _refuse_sequence(producer, batch, who)
     if producer.open_transaction_offset >= 0 and not batch.transactional:
@@ -294,8 +297,8 @@ class ProducerStates:
         """The producers as a snapshot has them, by producer id."""
         return [self._producers[producer_id].entry() for producer_id in sorted(self._producers)]
 
-    def alive(self, now_ms: int, expiration_ms: int) -> list[ProducerEntry]:
-        """Those that are not expired, by producer id."""
+    def active(self, now_ms: int, expiration_ms: int) -> list[ProducerEntry]:
+        """The producers that are not expired, by producer id (``activeProducers``)."""
         return [entry for entry in self.entries() if not is_expired(entry, now_ms, expiration_ms)]
 
     def snapshot(self) -> bytes:
@@ -303,12 +306,12 @@ class ProducerStates:
         return write_snapshot(self.entries())
 
     def check(self, batches: Directory, data: Bytes, *, origin: Origin) -> ProducerBatch | None:
-        """May ``batches`` of ``data`` be appended? Changes nothing.
+        """Check that ``batches`` of ``data`` may be appended. Changes nothing.
 
         Returns the stored batch when a client sends one of its last five again. A producer is known until
-        ``expire`` forgets it. Raises OutOfOrderSequenceError, InvalidProducerEpochError,
-        InvalidTransactionStateError, TransactionCoordinatorFencedError; and InvalidRecordError for a marker
-        that makes no sense.
+        ``expire`` removes it. Raises OutOfOrderSequenceError, InvalidProducerEpochError,
+        InvalidTransactionStateError, TransactionCoordinatorFencedError; and InvalidRecordError for a damaged
+        marker.
         """
         rows = _producer_rows(batches)
         after: dict[int, Producer] = {}
@@ -325,7 +328,7 @@ class ProducerStates:
             refuse(producer, batch, marker, origin)
             if row == rows[-1]:
                 break
-            # The batches behind it are checked against a copy: nothing is in the log yet.
+            # The following batches are checked against a copy: nothing is in the log yet.
             copy = after[who] = replace(producer, batches=producer.batches.copy())
             if marker is not None:
                 copy.add_marker(batch, marker)
@@ -336,7 +339,7 @@ class ProducerStates:
     def update(self, batches: Directory, data: Bytes, path: str = "") -> list[AbortedTransaction]:
         """Apply ``batches`` of ``data``, which are in the log now; the transactions that they aborted.
 
-        Refuses nothing that is history, but raises CorruptRecordError for a marker that makes no sense.
+        Refuses no batch, since it is in the log, but raises CorruptRecordError for a damaged marker.
         """
         aborted = []
         for row in _producer_rows(batches):
@@ -357,6 +360,7 @@ class ProducerStates:
             self._open.pop(first, None)
             self._ended[first] = batch.first_offset
             if not marker.commit:
+                # As of this marker: the first open transaction, which a fetch searches the index up to.
                 stable = min(self._open, default=batch.last_offset + 1)
                 aborted.append(AbortedTransaction(batch.producer_id, first, batch.first_offset, stable))
         if len(batches):
@@ -365,15 +369,16 @@ class ProducerStates:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the oldest transaction starts that is open, or whose marker may still be lost."""
+        """The first offset of the oldest transaction that is open, or whose marker is not yet replicated."""
         if not self._open and not self._ended:
             return None
         return min(min(self._open, default=1 << 63), min(self._ended, default=1 << 63))
 
     def last_stable_offset(self, high_watermark: int, log_start_offset: int = 0) -> int:
-        """Up to where readers of committed records may read: not below the log start, whatever is open.
+        """The offset that ``read_committed`` readers may read up to (Kafka's ``lastStableOffset``).
 
-        Ended transactions whose marker is below the high watermark, which never goes back, are done with.
+        At least the log start. Transactions whose marker is below the high watermark, which never goes back,
+        are forgotten.
         """
         if self._ended:
             self._ended = {first: end for first, end in self._ended.items() if end >= high_watermark}
@@ -417,9 +422,9 @@ def load_producers(
 ) -> ProducerStates:
     """The states at ``end_offset``, or at the log's end. Raises CorruptRecordError, OSError.
 
-    From the newest snapshot that can be of this log: not beyond ``end_offset`` or the log's end, not below
-    its first segment, and sound. A snapshot that leaves a transaction out cannot be told from a right one:
-    the caller that reads the batches has to check that. No producer is expired.
+    Starts from the newest snapshot that can be of this log: not beyond ``end_offset`` or the log's end, not
+    below its first segment, and sound. A snapshot that lacks an open transaction looks sound: callers that
+    read the batches have to check that (``transactions.refuse_other_ends``). No producer is expired.
     """
     least = segments[0].base_offset if segments else 0
     named = (parse_segment_file(entry.name) for entry in files.entries(directory))

@@ -1,9 +1,9 @@
-"""Logs that are read: ``ViewedLog``, the reading half of every log, and ``ReadOnlyLogs``.
+"""Logs that are only read: ``ReadOnlyLogs``, and ``ViewedLog``, the reading half of every log.
 
-``ReadOnlyLogs`` opens log directories without a lock and without changing a byte: a backup, or beside a live
-broker. It finds the partitions; a log is looked at when it is first asked for. What a crash left is
-read as the next start would leave it: a torn tail is not seen, an index that does not fit is not used. What
-would have to be put right before it can be read at all is refused, with the advice to do that.
+``ReadOnlyLogs`` opens log directories without a lock and without changing a byte: a backup's, or those of a
+live broker. A log is read when it is first accessed, as recovery would leave it: without a torn tail, and
+without indexes that contradict it. A log that must be recovered before it can be read is refused, with the
+advice to do that.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class ViewedLog:
 
     @property
     def high_watermark(self) -> int:
-        """Up to where records may be read: the end, unless somebody who replicates says otherwise."""
+        """The offset that records may be read up to: the log's end, unless a high watermark was set."""
         return self.view.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
-        """Up to where every transaction is over."""
+        """The offset that ``read_committed`` readers may read up to: no transaction below it is open."""
         return self.view.last_stable_offset
 
     def read(
@@ -93,10 +93,10 @@ class ViewedLog:
 
 @dataclass(eq=False)
 class ReadOnlyLog(ViewedLog):
-    """One partition as it was when it was opened: ``view``; ``where``, ``directory``.
+    """One partition as it was when it was opened.
 
-    ``not_shown``: why bytes at its end are not seen, one line each; empty where all of it is.
-    ``first_dirty_offset``: below it the log was cleaned, 0 where it never was.
+    ``not_shown``: why bytes at its end are not read, a line for each reason; empty where all are.
+    ``first_dirty_offset``: the end of the clean section, 0 where the log was never cleaned.
     """
 
     where: TopicPartition
@@ -111,7 +111,7 @@ class ReadOnlyLogs:
 
     def __init__(self, directories: Sequence[Path | str], *, clock: Clock | None = None) -> None:
         """Raises NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError."""
-        opened = open_directories([Path(each) for each in directories], lock=False)
+        opened = open_directories([Path(path) for path in directories], lock=False)
         refuse_strangers(opened)
         self._clock = clock or SystemClock()
         self._places: dict[TopicPartition, tuple[LogDirectory, Checkpoints]] = {}
@@ -153,13 +153,15 @@ class ReadOnlyLogs:
             owned=False,
             dry_run=True,
         )
-        mark = checkpoints.high_watermark.get(where, recovered.log_end_offset)
+        high_watermark = checkpoints.high_watermark.get(where, recovered.log_end_offset)
         lost = (*recovered.damage, *recovered.notes) if recovered.truncated_bytes else recovered.damage
-        not_shown = tuple(f"{path}: {each}" for each in lost)
-        return ReadOnlyLog(where, path, _view(recovered, mark), not_shown, checkpoints.cleaner.get(where, 0))
+        not_shown = tuple(f"{path}: {reason}" for reason in lost)
+        return ReadOnlyLog(
+            where, path, _view(recovered, high_watermark), not_shown, checkpoints.cleaner.get(where, 0)
+        )
 
     def close(self) -> None:
-        """Let go of the logs; those that somebody holds go on."""
+        """Forget the opened logs; callers that hold one can still read it."""
         self._opened = {}
 
     def __enter__(self) -> ReadOnlyLogs:
@@ -170,16 +172,16 @@ class ReadOnlyLogs:
 
 
 def _view(recovered: Recovered, high_watermark: int) -> LogView:
-    """What recovery would leave, as a view. Raises DirectoryRefusedError where it would have to be made."""
+    """The view after the recovery. Raises DirectoryRefusedError where recovery has to be run first."""
     if recovered.finished_swaps or any(name.endswith("txnindex") for name in recovered.rebuilt_indexes):
         raise DirectoryRefusedError(
             f"{recovered.directory}: a crash left it half changed; "
             "run siltstone recover, or open it with mode='a'"
         )
-    known = {segment.base_offset for segment in recovered.segments}
-    gone = [each for each in list_segments(recovered.directory) if each.base_offset not in known]
-    cut = recovered.truncated_bytes - sum(segment.size for segment in gone)
-    segments = tuple(_live(each, recovered) for each in recovered.segments)
+    kept = {segment.base_offset for segment in recovered.segments}
+    dropped = [segment for segment in list_segments(recovered.directory) if segment.base_offset not in kept]
+    cut = recovered.truncated_bytes - sum(segment.size for segment in dropped)
+    segments = tuple(_live(segment, recovered) for segment in recovered.segments)
     end = recovered.log_end_offset
     mark = min(max(high_watermark, recovered.log_start_offset), end)
     states = ProducerStates.load(recovered.producers, end)
@@ -189,7 +191,7 @@ def _view(recovered: Recovered, high_watermark: int) -> LogView:
 
 
 def _live(segment: Segment, recovered: Recovered) -> LiveSegment:
-    """Without the indexes that would be built again."""
+    """A segment without the indexes that recovery would build again."""
 
     names = (segment_file(segment.base_offset, kind) for kind in ("index", "timeindex"))
     offset_index, time_index = (name not in recovered.rebuilt_indexes for name in names)

@@ -1,15 +1,15 @@
-"""Reading a log from somewhere on: a cursor that gives columns (Kafka's consumer of one partition).
+"""``LogReader``: reads a log from an offset on and returns columns (as Kafka's consumer of one partition).
 
 ::
 
     reader = LogReader(log, "earliest", isolation="read_committed")
-    for polled in reader:            # to the end as it is now; go on later with the same reader
+    for polled in reader:            # up to the current end; the same reader can continue later
         polled.columns.offset        # arrays, one row a record
 
-``LogReader`` looks at the log's newest view at each poll, so it goes on over appends, rolls, swaps and
-deletes. Records below the offset asked for, control records and, under read_committed, those of aborted
-transactions are left out. A batch that is larger than the buffer doubles it until it fits (seed 000); bad
-bytes are refused once everything before them was given.
+``LogReader`` takes the log's newest view at each poll, so it continues over appends, rolls, swaps and
+deletes. Records below the start offset, control records and, under read_committed, records of aborted
+transactions are left out. A batch that is larger than the buffer doubles it until it fits; damage is refused
+once all batches before it were returned.
 """
 
 from __future__ import annotations
@@ -47,31 +47,31 @@ RESET_POLICIES = (EARLIEST, LATEST, "none")
 DEFAULT_BUFFER_BYTES = 1 << 20
 _TRIES = 5
 _GROWTH = 8
-"""What is polled takes so many times its stored bytes in memory at most, or ``PIECE_BYTES``, or one batch."""
+"""Decoded records of a poll take at most so many times their stored bytes, ``PIECE_BYTES``, or one batch."""
 
 
 class HasView(Protocol):
-    """A log: an object with the ``LogView`` of this moment."""
+    """A log: an object with its current ``LogView``."""
 
     @property
     def view(self) -> LogView:
-        """What may be read now."""
+        """The current view."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """A place to start: the first record at or after ``timestamp_ms``, the end where none is that late."""
+    """A start by time: the first record at or after ``timestamp_ms``, the end where all are older."""
 
     timestamp_ms: int
 
 
 Start = int | str | AtTime
-"""An offset, "earliest", "latest" (from now on: the end at the time of asking), or a time."""
+"""An offset, "earliest", "latest" (the log's end when the reader is made), or a time."""
 
 
 class ReaderSettings(TypedDict, total=False):
-    """How a reader reads: the keyword arguments of ``LogReader``, each as it says there."""
+    """The keyword arguments of ``LogReader``."""
 
     isolation: str
     reset: str
@@ -84,9 +84,9 @@ class ReaderSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polled:
-    """Records of one read, at least one: ``columns``, whose ``batch`` counts rows of ``batches``.
+    """The records of one poll, at least one: ``columns``, whose ``batch`` has rows of ``batches``.
 
-    The arrays are the caller's to keep.
+    The reader does not use the arrays again.
     """
 
     columns: RecordColumns
@@ -98,7 +98,7 @@ class Polled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One record for people to look at; ``timestamp`` in ms, -1 where the format has none."""
+    """One record as an object; ``timestamp`` in ms, -1 where the format has none."""
 
     offset: int
     timestamp: int
@@ -109,7 +109,7 @@ class Record:
 
 
 class _Before(NamedTuple):
-    """What a reader read last: up to ``offset``; ``unended``: the producers that it left in a transaction."""
+    """The last read: up to ``offset``; ``unended``: the producers that were in a transaction there."""
 
     view: LogView | None = None
     segment: LiveSegment | None = None
@@ -118,7 +118,7 @@ class _Before(NamedTuple):
 
 
 class RecordReader:
-    """What gives a log's records in order, read by ``poll``."""
+    """A reader of records in the order of the log."""
 
     def poll(self, max_bytes: int | None = None) -> Polled | None:
         """The next records; None at the end."""
@@ -129,19 +129,19 @@ class RecordReader:
             yield polled
 
     def records(self) -> Iterator[Record]:
-        """One object a record, to the end as it is now: for people; columns are a hundred times faster."""
+        """One object a record, up to the current end. Columns are a hundred times faster."""
         for polled in self:
             yield from records_of(polled)
 
 
 class LogReader(RecordReader):
-    """A cursor over a log. ``offset`` is the next one to be read, ``resets`` how often it had to jump.
+    """A cursor over a log, for one thread. ``offset`` is the next one to read, ``resets`` counts the resets.
 
-    ``reset`` says what becomes of an offset that is no longer, or not yet, in the log: it goes on at the
-    "earliest" or "latest" one, or "none": OffsetOutOfRangeError. ``end``: nothing at or above is read.
-    ``buffer_bytes`` is read at once and grows up to ``largest_batch_bytes``; of what grows by far when it is
-    decompressed less is taken. ``limit`` is what one batch may decompress to: the log's own unless told. One
-    thread at a time.
+    ``reset`` is ``auto.offset.reset``: an offset outside the log continues at the "earliest" or "latest" one,
+    or with "none" raises OffsetOutOfRangeError. ``end``: nothing at or above it is read. ``buffer_bytes`` is
+    read at once and grows up to ``largest_batch_bytes``; a poll returns fewer batches where they decompress
+    to many times their size. ``limit``: the bytes that one batch may decompress to, by default the log's
+    setting.
     """
 
     def __init__(
@@ -173,14 +173,14 @@ class LogReader(RecordReader):
         self.offset = self._offset_of(start, log.view)
 
     def seek(self, start: Start) -> None:
-        """Go on somewhere else."""
+        """Continue at another offset or time."""
         self.offset = self._offset_of(start, self._log.view)
 
     def _offset_of(self, start: Start, view: LogView) -> int:
         end = view.last_stable_offset if self._isolation == READ_COMMITTED else view.high_watermark
         if isinstance(start, AtTime):
-            found = fetch.offset_for_time(view, start.timestamp_ms)
-            return end if found is None else found.offset
+            record = fetch.offset_for_time(view, start.timestamp_ms)
+            return end if record is None else record.offset
         if isinstance(start, str):
             if start not in (EARLIEST, LATEST):
                 raise UsageError(f"start {start!r}: give {EARLIEST}, {LATEST}, an offset or AtTime(ms)")
@@ -191,9 +191,8 @@ class LogReader(RecordReader):
         """The next records, of about ``max_bytes`` of log (at least one batch); None at the end.
 
         Raises OffsetOutOfRangeError (``reset``), MessageTooLargeError for a batch over
-        ``largest_batch_bytes``, CorruptRecordError for a batch that makes no sense, CorruptFileError for a
-        ``.txnindex`` that the markers contradict; ``offset`` is still the same then: ``seek`` behind it to go
-        on.
+        ``largest_batch_bytes``, CorruptRecordError for a damaged batch, CorruptFileError for a ``.txnindex``
+        that the markers contradict. ``offset`` has not changed then: ``seek`` behind the batch to continue.
         """
         tries = 0
         while self._end is None or self.offset < self._end:
@@ -203,7 +202,7 @@ class LogReader(RecordReader):
                 fetched = self._fetch(view, max_bytes or self.buffer_bytes, place)
                 polled = None if fetched.slice is None else self._take(fetched, fetched.slice)
             except CorruptRecordError:
-                # The log may have been cut off, and may have grown again: look the offset up once more.
+                # The log may have been truncated, and appended to again: search for the offset once more.
                 tries += 1
                 if tries > _TRIES or (place is None and self._log.view is view):
                     raise
@@ -232,7 +231,7 @@ class LogReader(RecordReader):
         return fetched
 
     def _take(self, fetched: Fetched, part: FileSlice) -> Polled:
-        """Decode what was fetched and move on; no record may be left of it."""
+        """Decode the fetched batches and advance; the result may have no record."""
         path, origin = part.reader.path, part.position
         limit = fetched.view.batch_limit if self._limit is None else self._limit
         data, batches, _ = fetched.batches()
@@ -265,7 +264,7 @@ class LogReader(RecordReader):
     def _wanted(
         self, batches: Directory, data: Bytes, fetched: Fetched, part: FileSlice
     ) -> tuple[Directory, tuple[int, ...]]:
-        """The batches with records for the caller, and the producers that they leave in a transaction.
+        """The batches with records for the caller, and the producers in a transaction behind them.
 
         Raises CorruptFileError where a transaction index and the markers contradict each other.
         """
@@ -287,20 +286,20 @@ class LogReader(RecordReader):
 
 
 def in_aborted(batches: Directory, aborted: tuple[AbortedTransaction, ...]) -> npt.NDArray[np.bool_]:
-    """Which batches belong to aborted transactions: bool, one a batch."""
-    found = np.zeros(len(batches), np.bool_)
+    """Which batches belong to the aborted transactions: bool, one a batch."""
+    inside = np.zeros(len(batches), np.bool_)
     transactional = (batches["attributes"] & TRANSACTIONAL_BIT) != 0
     for producer_id, first, last, _ in aborted:
-        found |= (
+        inside |= (
             (batches["producer_id"] == producer_id)
             & (batches["last_offset"] >= first)
             & (batches["base_offset"] <= last)
         )
-    return np.asarray(found & transactional)
+    return np.asarray(inside & transactional)
 
 
 def records_of(polled: Polled, most: int | None = None) -> Iterator[Record]:
-    """One object a record, of all that were polled or the first ``most``."""
+    """One object a record, for all polled records or the first ``most``."""
     columns, epochs = polled.columns, polled.batches["leader_epoch"].tolist()
     for row in range(len(columns) if most is None else min(most, len(columns))):
         yield Record(

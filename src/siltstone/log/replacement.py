@@ -1,22 +1,22 @@
-"""Swapping new segments in for old ones, and finishing what a crash interrupted.
+"""The swap: replacing segments by new ones, and finishing a swap that a crash interrupted.
 
-The protocol is Kafka's (``LocalLog.replaceSegments``, ``LogLoader``), so that a broker that starts on an
-interrupted directory finishes or drops the swap as we would::
+The protocol is Kafka's (``LocalLog.replaceSegments``, ``LogLoader``): a broker that starts on an interrupted
+directory finishes or drops the swap in the same way::
 
     staged files ── rename ──► BASE.*.cleaned      sync; until here a start drops them
     .cleaned     ── rename ──► BASE.*.swap         descending bases, each synced before the next: a start
-                                                   finishes only what has no ``.cleaned`` above it
-    (each .swap log's checksums are read back before any original goes, unless it is
-     known to be the very file that was read back when it was written)
+                                                   finishes only swaps with no ``.cleaned`` above them
+    (each .swap log is verified before any original is renamed, unless it is the very file
+     that was verified when it was staged)
     originals    ── rename ──► OLD.*.deleted       ascending, each log after its indexes; sync
-    .swap        ── rename ──► BASE.*              ascending, each synced before the next: a start takes what
-                                                   lies between two ``.swap`` for something to be replaced
-    .deleted     ── unlink: at once, or later where the log is open and somebody may still want them
+    .swap        ── rename ──► BASE.*              ascending, each synced before the next: a start replaces
+                                                   the segments between two ``.swap``
+    .deleted     ── unlink: at once, or later where the log is open and readers may still open them
 
-On start: any ``.cleaned`` goes, and with it every ``.swap`` at or above the lowest ``.cleaned``; the
-``.swap`` that are left are finished, the segments in their range going, and one above that was being
-retired; ``.deleted`` are unlinked.
-A ``.snapshot`` goes with its segment unless a new segment has its base.
+A start removes every ``.cleaned`` and every ``.swap`` at or above the lowest ``.cleaned``. It finishes the
+other ``.swap``: it removes the segments in their range, and a segment above that was already being renamed to
+``.deleted``. Then it unlinks ``.deleted``.
+A ``.snapshot`` is removed with its segment unless a new segment has its base offset.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from siltstone.log.names import (
 )
 from siltstone.log.segments import windows
 
-Known = Mapping[int, Sequence[int]]
-"""Identities (``files.FileStat.identity``) of new logs that were read back already, by base offset."""
-NOTHING_KNOWN: Known = {}
+Verified = Mapping[int, Sequence[int]]
+"""Identities (``files.FileStat.identity``) of new logs that are verified already, by base offset."""
+NOTHING_VERIFIED: Verified = {}
 
 
 def adopt(directory: Path, staged: Mapping[int, Mapping[str, Path]]) -> None:
-    """Rename staged files (by base offset and kind) to ``.cleaned``; the directory is synced."""
+    """Rename staged files (by base offset and kind) to ``.cleaned``, durably."""
     for base_offset, kinds in staged.items():
         for kind, path in kinds.items():
             files.rename(path, directory / segment_file(base_offset, kind, CLEANED))
@@ -53,58 +53,58 @@ def adopt(directory: Path, staged: Mapping[int, Mapping[str, Path]]) -> None:
 
 
 def replace_segments(
-    directory: Path, new: Sequence[int], old: Sequence[int], known: Known = NOTHING_KNOWN
+    directory: Path, new: Sequence[int], old: Sequence[int], verified: Verified = NOTHING_VERIFIED
 ) -> None:
-    """Swap the ``.cleaned`` segments with base offsets ``new`` in for the segments ``old``.
+    """Replace the segments ``old`` by the ``.cleaned`` ones ``new``, all by base offset.
 
-    Raises CorruptRecordError when a new segment does not read back; nothing old is gone then.
+    Raises CorruptRecordError when a new segment fails its verification; no old segment has changed then.
     """
-    swap_in(directory, new, old, known)
+    swap_in(directory, new, old, verified)
     remove_deleted(directory)
 
 
 def swap_in(
-    directory: Path, new: Sequence[int], old: Sequence[int], known: Known = NOTHING_KNOWN
+    directory: Path, new: Sequence[int], old: Sequence[int], verified: Verified = NOTHING_VERIFIED
 ) -> list[Path]:
-    """The same, but what was old stays as ``.deleted``: these files.
-
-    What an earlier swap left so at or above the first new segment goes before: a start takes a ``.deleted``
-    beside a ``.swap`` for one of the segments that the swap replaces.
-    """
+    """Replace segments as ``replace_segments`` does; the old files stay as ``.deleted``. Returns them."""
+    # A start takes a ``.deleted`` beside a ``.swap`` for a segment that this swap replaces: those that an
+    # earlier swap left are unlinked first.
     remove_deleted(directory, from_base=min(new))
+    # Descending: after a crash the lowest bases are still ``.cleaned``, which drops the ``.swap`` above them.
     for base_offset in sorted(new, reverse=True):
         _change_suffix(directory, base_offset, CLEANED, SWAP)
         files.sync_directory(directory)
     try:
         for base_offset in new:
             path = _swap_log(directory, base_offset)
-            if tuple(known.get(base_offset, ())) != files.stat(path).identity:
+            if tuple(verified.get(base_offset, ())) != files.stat(path).identity:
                 _check(path)
     except CorruptRecordError:
         for base_offset in new:
             _remove(directory, base_offset, SWAP)
         files.sync_directory(directory)
         raise
-    retired = _retire(directory, old, keep_snapshots_of=new)
+    # All ``.swap`` are durable and sound: from here on a start finishes the swap.
+    deleted = _mark_deleted(directory, old, keep_snapshots_of=new)
     _promote(directory, new)
-    return retired
+    return deleted
 
 
 def drop_cleaned(directory: Path, base_offset: int) -> None:
-    """Remove the ``.cleaned`` files of a new segment that is not swapped in after all."""
+    """Remove the ``.cleaned`` files of a new segment that is not swapped in."""
     _remove(directory, base_offset, CLEANED)
 
 
 def interrupted(directory: Path) -> list[str]:
-    """Names of files that an interrupted swap left, in order; ``.deleted`` alone only wait to be unlinked."""
+    """Names of files of an interrupted swap, in order; none where a whole swap left only ``.deleted``."""
     left = [(entry.name, name.suffix) for entry, name in _files(directory) if name.suffix]
     return [] if all(suffix == DELETED for _, suffix in left) else [name for name, _ in left]
 
 
 def finish_replacement(directory: Path) -> list[str]:
-    """Do what a broker does at start with an interrupted swap; returns what was done, one line each.
+    """Finish or drop an interrupted swap as a broker does at start; returns what was done, a line each.
 
-    Raises CorruptRecordError when a ``.swap`` does not read back and its originals are not all there,
+    Raises CorruptRecordError when a ``.swap`` fails its verification and its originals are incomplete,
     UnsafeFileError.
     """
     refuse_unsafe_files(directory)
@@ -112,51 +112,50 @@ def finish_replacement(directory: Path) -> list[str]:
         return []
     done = _drop_cleaned(directory)
     swapped = _bases(directory, SWAP)
-    logs = [base for base in swapped if files.exists(_swap_log(directory, base))]
-    usable = [base for base in logs if _usable(directory, base)]
-    for base in sorted(set(logs) - set(usable)):
+    ends = {base: _end_of(directory, base) for base in swapped if files.exists(_swap_log(directory, base))}
+    usable = {base: end for base, end in ends.items() if end is not None}
+    for base in sorted(ends.keys() - usable.keys()):
         done += _remove(directory, base, SWAP)
     if usable:
-        low, high = min(usable), max(max(_check(_swap_log(directory, base)), base) for base in usable)
+        # The new segments replace all segments in their range of offsets; some may be ``.deleted`` already.
+        low, high = min(usable), max(usable.values())
         named = [name for _, name in _files(directory) if name.kind != SNAPSHOT]
+        # A crash between the renames of one segment's files: the rest of them is renamed, too.
         begun = {name.base_offset for name in named if name.suffix == DELETED and name.base_offset > low}
         begun = {base for base in begun if not _is_of_an_earlier_swap(directory, base)}
-        going = {name.base_offset for name in named if not name.suffix}
-        old = sorted(base for base in going if low <= base < high or base in begun or base in usable)
-        _retire(directory, old, keep_snapshots_of=usable, replaced=usable)
+        existing = {name.base_offset for name in named if not name.suffix}
+        old = sorted(base for base in existing if low <= base < high or base in begun or base in usable)
+        _mark_deleted(directory, old, keep_snapshots_of=tuple(usable), replaced=tuple(usable))
     if swapped:
         _promote(directory, swapped)
         done += [f"finished the swap of {segment_file(base, 'log')}" for base in usable]
-    _drop_rest_of_retired(directory)
+    _unlink_rest(directory)
     return done + [f"removed {name}" for name in remove_deleted(directory)]
 
 
 def _is_of_an_earlier_swap(directory: Path, base_offset: int) -> bool:
-    """Is a segment there, and ``.deleted`` files of another one that had its base before?
+    """Does a segment exist beside ``.deleted`` files of an earlier segment with its base offset?
 
-    A log is retired after its indexes, so the one that is there has not been. A broker's ``.deleted`` files
-    wait for ``file.delete.delay.ms``, and longer where it is killed.
+    A log is renamed after its indexes, so a log that exists was not being renamed. A broker's ``.deleted``
+    files wait for ``file.delete.delay.ms``, and longer where the broker was killed.
     """
     named = (segment_file(base_offset, "log", suffix) for suffix in ("", DELETED))
     return all(files.exists(directory / name) for name in named)
 
 
 def delete_oldest(directory: Path, bases: Sequence[int]) -> None:
-    """Take the segments ``bases``, the log's oldest, away for good, with their snapshots.
+    """Remove the segments ``bases``, the log's oldest, with their snapshots.
 
-    Each is ``.deleted`` durably before the next one: only a prefix ever goes, so no tombstone before the
-    value that it hides. They are unlinked when all are.
+    Each is renamed to ``.deleted`` durably before the next one, so a crash removes only a prefix: no
+    tombstone vanishes before an older value of its key. They are unlinked when all are renamed.
     """
     for base_offset in sorted(bases):
-        _retire(directory, [base_offset], keep_snapshots_of=())
+        _mark_deleted(directory, [base_offset], keep_snapshots_of=())
     remove_deleted(directory)
 
 
 def remove_deleted(directory: Path, from_base: int = 0) -> list[str]:
-    """Unlink ``.deleted`` files, of segments from ``from_base`` on; returns their names.
-
-    The directory is synced if there were any.
-    """
+    """Unlink the ``.deleted`` files of segments from ``from_base`` on, durably; returns their names."""
     named = [(entry, name) for entry, name in _files(directory) if name.suffix == DELETED]
     names = [entry.name for entry, name in named if name.base_offset >= from_base]
     for name in names:
@@ -187,15 +186,15 @@ def _change_suffix(directory: Path, base_offset: int, before: str, after: str) -
             files.rename(source, directory / segment_file(base_offset, kind, after))
 
 
-def _retire(
+def _mark_deleted(
     directory: Path, old: Sequence[int], *, keep_snapshots_of: Sequence[int], replaced: Sequence[int] = ()
 ) -> list[Path]:
-    """Rename old segments to ``.deleted``, the log last: while it is there, its indexes are the old ones.
+    """Rename old segments to ``.deleted``, the log last: while it exists, its indexes are the old ones.
 
-    ``replaced``: bases of new segments whose originals may be gone; an index without a log and without a
-    ``.swap`` of its own is then the new one, promoted already. Returns the new names.
+    ``replaced``: base offsets of new segments whose originals may have been renamed before a crash; an index
+    without a log and without a ``.swap`` is then the new segment's. Returns the new paths.
     """
-    retired = []
+    deleted = []
     for base_offset in sorted(old):
         is_promoted = base_offset in replaced and not files.exists(
             directory / segment_file(base_offset, "log")
@@ -207,14 +206,14 @@ def _retire(
             else:
                 stays = is_promoted and not files.exists(directory / segment_file(base_offset, kind, SWAP))
             if files.exists(path) and not stays:
-                retired.append(directory / segment_file(base_offset, kind, DELETED))
-                files.rename(path, retired[-1])
+                deleted.append(directory / segment_file(base_offset, kind, DELETED))
+                files.rename(path, deleted[-1])
     files.sync_directory(directory)
-    return retired
+    return deleted
 
 
-def _drop_rest_of_retired(directory: Path) -> None:
-    """A crash amid ``_retire`` can leave a retired segment's snapshot, or an index, under its name."""
+def _unlink_rest(directory: Path) -> None:
+    """Unlink the snapshot or index that a crash amid ``_mark_deleted`` left of a removed segment."""
     for base in _bases(directory, DELETED):
         if not files.exists(directory / segment_file(base, "log")):
             for kind in (*SEGMENT_KINDS, SNAPSHOT):
@@ -230,7 +229,7 @@ def _promote(directory: Path, new: Sequence[int]) -> None:
 
 
 def _check(path: Path) -> int:
-    """Read a segment back, checksums and all; returns the offset after its last batch, -1 when empty."""
+    """Read a whole segment and check its checksums; the offset after its last batch, -1 when empty."""
     last = -2
     with files.Reader(path) as reader:
         for window in windows(reader):
@@ -238,16 +237,15 @@ def _check(path: Path) -> int:
     return last + 1
 
 
-def _usable(directory: Path, base_offset: int) -> bool:
-    """Does the ``.swap`` read back? If it does not, its originals must all be there still."""
+def _end_of(directory: Path, base_offset: int) -> int | None:
+    """The offset behind a ``.swap``; None for a damaged one whose originals all exist, else that raises."""
     try:
-        _check(_swap_log(directory, base_offset))
-        return True
+        return max(_check(_swap_log(directory, base_offset)), base_offset)
     except CorruptRecordError:
         retired = any(base >= base_offset for base in _bases(directory, DELETED))
         if retired or not files.exists(directory / segment_file(base_offset, "log")):
             raise
-        return False
+        return None
 
 
 def _remove(directory: Path, base_offset: int, suffix: str) -> list[str]:

@@ -1,18 +1,19 @@
-"""Which of a log's oldest segments may go (Kafka's ``UnifiedLog.deleteOldSegments``). Decisions only.
+"""Retention: which of a log's oldest segments may be deleted (Kafka's ``UnifiedLog.deleteOldSegments``).
 
     segments   0      11      23      31 (active)        log start 25
                └ next base 11 ≤ 25    │
-                       └ next base 23 ≤ 25: the first two go whatever the policy; the third holds 25
+                       └ next base 23 ≤ 25: the first two are deleted under any policy; the third holds 25
                               └──────────── then, under ``cleanup.policy=delete``, the deletion policy
 
-It is always a prefix. Nothing at or above the high watermark goes, and no empty active segment; when all of
-them may go, ``PartitionLog.delete_prefix`` begins a new active segment first. Where the log has a compacted
-ledger, the policy takes nothing that the ledger does not cover: its cursor is a subscription, whose backlog
-stays (Pulsar). What lies below the log start was given up by whoever raised it, and goes.
+The result is always a prefix of the segments. It has no segment at or above the high watermark and no empty
+active segment; when all segments may be deleted, ``PartitionLog.delete_prefix`` begins a new active segment
+first. Where the log has a compacted ledger, the policy deletes only segments that the ledger covers: its
+cursor is a subscription, whose backlog stays (Pulsar). Segments below the log start are always deleted: their
+records were deleted when the log start was raised.
 
 A deletion policy is a plain function of segments (oldest first), the time and the settings. It returns how
-many of the oldest may go, or a ``Decision`` for each of them. ``register_policy`` gives it a name, and a
-topic chooses it by ``siltstone.retention.policy``; ``kafka`` is the default.
+many of the oldest may be deleted, or a ``Decision`` for each of them. ``register_policy`` gives it a name,
+and a topic chooses it by ``siltstone.retention.policy``; ``kafka`` is the default.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from siltstone.base.errors import InvalidConfigError
 from siltstone.log.fetch import LogView
 
 KAFKA = "kafka"
-NOT_ASKED = -1
+NOT_READ = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFacts:
-    """What a policy may know of a segment: sizes in bytes, times in ms.
+    """What a policy decides by: sizes in bytes, times in ms.
 
     ``end_offset`` is the next segment's base, the log's end for the active one. ``largest_timestamp`` is the
     time index's last entry if that is over 0, else the file's modification time.
@@ -46,25 +47,25 @@ class SegmentFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A segment goes, and why."""
+    """A segment that is deleted, and the reason."""
 
     base_offset: int
     reason: str
 
 
 DeletionPolicy = Callable[[Sequence[SegmentFacts], int, LogConfig], "int | Iterable[Decision]"]
-"""(segments, now in ms, settings) → how many of the oldest may go, or why each of them goes."""
+"""(segments, now in ms, settings) → how many of the oldest may be deleted, or a decision for each."""
 
 _policies: dict[str, DeletionPolicy] = {}
 
 
 def register_policy(name: str, policy: DeletionPolicy) -> None:
-    """Let topics choose ``policy`` by ``name``; a name that is taken is given to the new one."""
+    """Let topics choose ``policy`` by ``name``; it replaces an earlier policy of that name."""
     _policies[name] = policy
 
 
 def find_policy(name: str) -> DeletionPolicy:
-    """The policy of that name. Raises InvalidConfigError with the names that there are."""
+    """The policy of that name. Raises InvalidConfigError, with the known names."""
     if name not in _policies:
         raise InvalidConfigError(
             f"siltstone.retention.policy={name}: no such deletion policy; there are "
@@ -74,7 +75,7 @@ def find_policy(name: str) -> DeletionPolicy:
 
 
 def segment_facts(view: LogView, *, with_times: bool = True) -> tuple[SegmentFacts, ...]:
-    """The view's segments, oldest first. Without ``with_times`` no file is looked at. Raises OSError."""
+    """The view's segments, oldest first. Without ``with_times`` no file is read. Raises OSError."""
     ends = [*(segment.base_offset for segment in view.segments[1:]), view.log_end_offset]
     last = len(view.segments) - 1
     return tuple(
@@ -82,7 +83,7 @@ def segment_facts(view: LogView, *, with_times: bool = True) -> tuple[SegmentFac
             base_offset=segment.base_offset,
             end_offset=end,
             size=view.size_of(number),
-            largest_timestamp=segment.largest_timestamp if with_times else NOT_ASKED,
+            largest_timestamp=segment.largest_timestamp if with_times else NOT_READ,
             is_active=number == last,
         )
         for number, (segment, end) in enumerate(zip(view.segments, ends, strict=True))
@@ -99,38 +100,40 @@ def decide(
     held_from: int | None = None,
     keeps_active: bool = False,
 ) -> tuple[Decision, ...]:
-    """A decision for each of the oldest segments that goes now, oldest first.
+    """A decision for each segment that is to be deleted now, oldest first.
 
-    What lies below the log start goes first, and on logs that are only compacted it is all that goes.
-    ``held_from``: the offset from which on the policy takes nothing (``LedgerStore.held_horizon``).
-    ``keeps_active``: nobody can begin a new active segment here, so the one there is stays, and with it the
+    Segments below the log start come first; on logs that are only compacted no others are deleted.
+    ``held_from``: the offset from which on the policy deletes nothing (``LedgerStore.held_horizon``).
+    ``keeps_active``: the caller cannot begin a new active segment, so the active one stays, and with it the
     log's end.
     """
     decisions = below_log_start(segments, log_start_offset)
-    given_up = len(decisions)
+    below_start = len(decisions)
     if config.deletes:
-        left = segments[len(decisions) :]
-        decisions += _oldest_of(find_policy(config.retention_policy), left, now_ms, config)
-    may_go = 0
+        rest = segments[len(decisions) :]
+        decisions += _oldest_of(find_policy(config.retention_policy), rest, now_ms, config)
+    count = 0
     for number, segment in enumerate(segments[: len(decisions)]):
         if segment.end_offset > high_watermark:
             break
         if segment.is_active and (keeps_active or not segment.size):
             break
-        if held_from is not None and number >= given_up and segment.end_offset > held_from:
+        if held_from is not None and number >= below_start and segment.end_offset > held_from:
             break
-        may_go += 1
-    return tuple(decisions[:may_go])
+        count += 1
+    return tuple(decisions[:count])
 
 
 def below_log_start(segments: Sequence[SegmentFacts], log_start_offset: int) -> list[Decision]:
-    """Segments that are followed by one whose base is at or below the log start."""
-    below = takewhile(lambda each: not each.is_active and each.end_offset <= log_start_offset, segments)
+    """Segments that end at or below the log start."""
+    below = takewhile(
+        lambda segment: not segment.is_active and segment.end_offset <= log_start_offset, segments
+    )
     return _decisions(below, f"below the log start offset {log_start_offset}")
 
 
 def by_size(segments: Sequence[SegmentFacts], retention_bytes: int) -> list[Decision]:
-    """Segments without which the log is still no smaller than ``retention_bytes``; none when negative."""
+    """The oldest segments, as long as the rest has at least ``retention_bytes``; none when negative."""
     sizes = [segment.size for segment in segments]
     over = sum(sizes) - retention_bytes if retention_bytes >= 0 else -1
     count = sum(removed <= over for removed in accumulate(sizes)) if over >= 0 else 0
@@ -140,16 +143,16 @@ def by_size(segments: Sequence[SegmentFacts], retention_bytes: int) -> list[Deci
 def by_age(segments: Sequence[SegmentFacts], now_ms: int, retention_ms: int) -> list[Decision]:
     """Segments whose largest timestamp is older than ``retention_ms``; none when negative.
 
-    A closed segment that cleaning has left empty goes with what lies behind it: in Kafka its file's time,
-    which is that of the cleaning's source, holds all of that back.
+    A closed segment that cleaning has emptied is deleted with the next one: in Kafka the modification time of
+    its file, which is that of the cleaning's source, keeps the segments behind it.
     """
-    going = 0
+    count = 0
     for number, segment in enumerate(segments if retention_ms >= 0 else ()):
         if now_ms - segment.largest_timestamp > retention_ms:
-            going = number + 1
+            count = number + 1
         elif segment.size or segment.is_active:
             break
-    return _decisions(segments[:going], f"older than retention.ms={retention_ms}")
+    return _decisions(segments[:count], f"older than retention.ms={retention_ms}")
 
 
 def _decisions(segments: Iterable[SegmentFacts], reason: str) -> list[Decision]:

@@ -1,8 +1,7 @@
-"""A segment of an open log: appended to while it is the active one, read from at any time.
+"""A segment of an open log, which takes appends while it is active and reads at any time (``LogSegment``).
 
-Kafka's ``LogSegment``. Its files are opened when they are first needed and stay open for whoever reads, also
-after they were renamed or unlinked. Bytes behind ``size`` are not there for readers: an append writes first
-and then moves ``size``.
+Its files are opened when they are first needed and stay open for readers, also after they were renamed or
+unlinked. Readers use no bytes behind ``size``: an append writes first and then moves ``size``.
 """
 
 from __future__ import annotations
@@ -38,23 +37,23 @@ from siltstone.log.names import DELETED, SEGMENT_KINDS, SNAPSHOT, segment_file
 from siltstone.log.segments import Segment
 from siltstone.log.validation import Validated
 
-# An index that grows with its segment: entries are looked up while new ones are added.
+# An index that grows with its segment, and that readers search meanwhile.
 #
-# Entries lie in the file, the newest ones in memory until ``save``. A lookup takes no lock: what is in memory
-# and how much is in the file are one tuple, replaced at once. In the file it is a binary search by reads of
-# one entry, so that an open log keeps no index in memory, however many segments it has.
+# The newest entries are in memory until ``save``, the others in the file. A search takes no lock: the entries
+# in memory and the number in the file are one tuple, which is replaced at once. In the file a binary search
+# reads one entry at a time, so an open log has no index in memory, however many segments it has.
 
 Entry = tuple[int, int]
 """(relative offset, position) of an offset index; (timestamp in ms, relative offset) of a time index."""
 _CUT_OFF = (1 << 62, 1 << 62)
-"""What an older view of a segment reads where the file was cut off since: behind everything."""
+"""Read by a search with an older state where the file was truncated since: above every entry."""
 
 
 class IndexFile:
     """``OffsetIndex`` or ``TimeIndex`` of one segment; ``size_limit`` is ``segment.index.bytes``.
 
-    One thread adds, any may look up. The file must be sound: recovery sees to that. ``is_full``: no further
-    entry fits.
+    One thread adds entries, any thread may search. Recovery has made sure that the file is sound.
+    ``is_full``: no further entry fits.
     """
 
     __slots__ = ("_entry", "_limit", "_opening", "_path", "_reader", "_state", "_width", "is_full")
@@ -79,17 +78,16 @@ class IndexFile:
         return len(self) * self._width
 
     def last(self) -> Entry | None:
-        """The newest entry. A file that nobody looks things up in is not kept open for it."""
+        """The newest entry. The file does not stay open for it, since a log may have many segments."""
         saved, new = self._state
         if new or not saved:
             return new[-1] if new else None
         if self._reader is not None:
             return self._read(saved - 1)
         with files.Reader(self._path) as reader:
-            found = self._entry_at(reader, saved - 1)
-        # Who renames the file holds it first: what has been read may be that of another file of the same
-        # name.
-        return found if self._reader is None else self._read(saved - 1)
+            entry = self._entry_at(reader, saved - 1)
+        # A rename calls ``keep_open`` first: with a reader by now, the name may be another file's already.
+        return entry if self._reader is None else self._read(saved - 1)
 
     def floor(self, key: int) -> Entry | None:
         """The last entry whose first number is at or below ``key``."""
@@ -102,7 +100,7 @@ class IndexFile:
         return self._at(number, state) if number < state[0] + len(state[1]) else None
 
     def _search(self, value: int, column: int) -> tuple[int, tuple[int, list[Entry]]]:
-        """How many entries have less than ``value`` in a column, and the state in which that is so."""
+        """The number of entries with less than ``value`` in a column, and the state that was searched."""
         state = self._state
         saved, new = state
         if new and new[0][column] < value:
@@ -120,15 +118,15 @@ class IndexFile:
         saved, new = state
         return self._read(number) if number < saved else new[number - saved]
 
-    def hold(self) -> None:
-        """Open the file, so that lookups go on when it is renamed or unlinked."""
+    def keep_open(self) -> None:
+        """Open the file, so that searches continue when it is renamed or unlinked."""
         if self._reader is None:
             with self._opening:
                 if self._reader is None:
                     self._reader = files.Reader(self._path)
 
     def _read(self, number: int) -> Entry:
-        self.hold()
+        self.keep_open()
         assert self._reader is not None
         return self._entry_at(self._reader, number)
 
@@ -140,12 +138,12 @@ class IndexFile:
         return first, second
 
     def add(self, first: int, second: int) -> None:
-        """A new entry, behind the last one."""
+        """Append an entry in memory."""
         self._state[1].append((first, second))
         self.is_full = len(self) >= self._limit
 
     def save(self) -> bool:
-        """Write new entries to the file; were there any? Raises OSError."""
+        """Write new entries to the file; returns whether there were any. Raises OSError."""
         saved, new = self._state
         if not new:
             return False
@@ -155,10 +153,10 @@ class IndexFile:
         return True
 
     def sync(self) -> None:
-        """Make what was saved durable. Raises OSError."""
+        """Make the saved entries durable. Raises OSError."""
         files.sync_file(self._path)
 
-    def cut(self, *, below: int, column: int) -> None:
+    def truncate(self, *, below: int, column: int) -> None:
         """Keep only entries whose number in ``column`` (0 or 1) is below ``below``. Raises OSError."""
         saved, new = self._state
         kept = [entry for entry in new if entry[column] < below]
@@ -176,24 +174,24 @@ Place = TypeVar("Place")
 
 
 class LiveSegment:
-    """One segment: ``size`` in bytes, ``base_offset``, ``created_ms`` when this object was made.
+    """One segment: ``size`` in bytes, ``base_offset``, ``created_ms``: when this object was made.
 
-    Only the log that it belongs to calls what changes it, under its own lock.
+    Only its log calls methods that change it, under the log's lock.
     """
 
-    def __init__(self, found: Segment, config: LogConfig, *, created_ms: int, jitter_ms: int = 0) -> None:
-        self.directory = Path(found.directory)
-        self.base_offset = found.base_offset
-        self.size = found.size
+    def __init__(self, segment: Segment, config: LogConfig, *, created_ms: int, jitter_ms: int = 0) -> None:
+        self.directory = Path(segment.directory)
+        self.base_offset = segment.base_offset
+        self.size = segment.size
         self.created_ms = created_ms
         self.jitter_ms = jitter_ms
-        self.transaction_index_size = found.transaction_index_size
+        self.transaction_index_size = segment.transaction_index_size
         self._writes, self._synced = 0, 0
         limit = config.segment_index_bytes
-        self.offset_index = IndexFile(self.path("index"), "index", found.offset_index_size, limit)
-        self.time_index = IndexFile(self.path("timeindex"), "timeindex", found.time_index_size, limit)
+        self.offset_index = IndexFile(self.path("index"), "index", segment.offset_index_size, limit)
+        self.time_index = IndexFile(self.path("timeindex"), "timeindex", segment.time_index_size, limit)
         self._config = config
-        self._modified_ms = found.modified_ms
+        self._modified_ms = segment.modified_ms
         self._appender: files.Appender | None = None
         self._reader: files.Reader | None = None
         self._opening = threading.Lock()
@@ -206,9 +204,9 @@ class LiveSegment:
     def create(
         cls, directory: Path, base_offset: int, config: LogConfig, *, now_ms: int, jitter_ms: int = 0
     ) -> LiveSegment:
-        """A new, empty segment; its files are made here, the directory is the caller's to sync.
+        """Make a new, empty segment and its files; the caller syncs the directory.
 
-        What an attempt before this one left, when the disk was full, is made anew.
+        Files that an earlier attempt left when the disk was full are replaced.
         """
         written_ns = now_ms * 1_000_000
         empty = Segment(directory=str(directory), base_offset=base_offset, size=0, modified_ns=written_ns)
@@ -235,7 +233,7 @@ class LiveSegment:
     # Appending
 
     def append(self, validated: Validated) -> None:
-        """Write batches behind the last one, with their index entries. Raises OSError; nothing moved then."""
+        """Append batches and their index entries. Raises OSError; ``size`` has not changed then."""
         if self._appender is None:
             self._appender = files.Appender(self.path(), self.size, reserve_up_to=self._config.segment_bytes)
         self._appender.write(validated.data)
@@ -252,7 +250,10 @@ class LiveSegment:
         self.size = self._appender.size
 
     def _note(self, last_offset: int, max_timestamp: int, position: int, size: int) -> None:
-        """Indexes, before a batch: an entry for what came before it when enough bytes went by."""
+        """Add index entries for a batch, when ``index.interval.bytes`` were written since the last entry.
+
+        The arithmetic is that of ``indexes.IndexBuilder``, for one batch at a time.
+        """
         if self._first_time is None and position == 0:
             self._first_time = max_timestamp
         if max_timestamp > self.largest()[0]:
@@ -278,7 +279,7 @@ class LiveSegment:
             self.transaction_index_size = appender.size
 
     def must_roll(self, config: LogConfig, validated: Validated, now_ms: int) -> bool:
-        """Does a new segment have to begin before these batches (``LogSegment.shouldRoll``)?"""
+        """Must a new segment begin with these batches (``LogSegment.shouldRoll``)?"""
         if self.size > config.segment_bytes - len(validated.data):
             return True
         if validated.last_offset - self.base_offset > LARGEST_RELATIVE_OFFSET:
@@ -294,10 +295,10 @@ class LiveSegment:
         age_ms = validated.max_timestamp - first if first > NO_TIMESTAMP else now_ms - self.created_ms
         return age_ms > age_max_ms - self.jitter_ms
 
-    # What retention and rolling ask
+    # Times, for retention and rolling
 
     def largest(self) -> tuple[int, int]:
-        """(largest timestamp in ms, last offset of its batch), (-1, base) without any."""
+        """(largest timestamp in ms, last offset of its batch), (-1, base offset) without a timestamp."""
         if self._largest is None:
             newest = self.time_index.last()
             self._largest = (newest[0], newest[1] + self.base_offset) if newest else (-1, self.base_offset)
@@ -305,19 +306,19 @@ class LiveSegment:
 
     @property
     def largest_timestamp(self) -> int:
-        """Largest timestamp in ms if it is over 0, else when the file was last written to."""
+        """The largest timestamp in ms if it is over 0, else the file's modification time."""
         timestamp = self.largest()[0]
         return timestamp if timestamp > 0 else self.modified_ms
 
     @property
     def modified_ms(self) -> int:
-        """When the file was last written to, in ms: the file's own time, also after appends."""
+        """The file's modification time in ms, also after appends."""
         if self._appender is not None:
             return files.stat(self.path()).modified_ns // 1_000_000
         return self._modified_ms
 
     def first_timestamp(self) -> int:
-        """Largest timestamp of the first batch in ms, -1 when there is no batch or no time."""
+        """The largest timestamp of the first batch in ms, -1 without a batch or a timestamp."""
         if self._first_time is None and self.size:
             first = next(batch_headers(self.reader, end=self.size, first_read=4096))
             self._first_time = int(first["max_timestamp"][0])
@@ -326,14 +327,14 @@ class LiveSegment:
     # Reading
 
     def place_of(self, offset: int, end: int) -> BatchPlace | None:
-        """The batch that holds ``offset``, or the next higher one, below byte ``end``; None: none is left."""
+        """The batch that holds ``offset``, or the next higher one, below byte ``end``; None without one."""
         relative = min(offset - self.base_offset, LARGEST_RELATIVE_OFFSET)
         return self._search(
             relative, end, lambda start: position_of_offset(self.reader, offset, start=start, end=end)
         )
 
     def _search(self, relative: int, end: int, search: Callable[[int], Place | None]) -> Place | None:
-        """``search`` from where the offset index has an offset; from the start where it names no batch."""
+        """``search`` from the index's position for an offset; from byte 0 where that position is wrong."""
         if not end:
             return None
         start = self._start_at(self.offset_index.floor(relative), end) if relative > 0 else 0
@@ -345,9 +346,11 @@ class LiveSegment:
         return search(0)
 
     def _start_at(self, hint: tuple[int, int] | None, end: int) -> int:
-        """The position that an entry of the offset index names, if a batch that it can stand for may begin
-        there; else 0. No more can be told without the batches before: an entry that names a batch inside of
-        a value is believed, as by Kafka, until a recovery that checks all of the log."""
+        """The position of an entry of the offset index if a batch of its offset can begin there, else 0.
+
+        The header there is checked only by itself: an entry that points to a batch inside of a record's value
+        is believed, as by Kafka, until a recovery checks the whole log.
+        """
         if hint is None or not 0 <= hint[1] < end:
             return 0
         head = self.reader.read(hint[1], MAGIC_POSITION + 1)
@@ -357,7 +360,7 @@ class LiveSegment:
         return hint[1] if magic <= 2 and self.base_offset <= offset <= self.base_offset + hint[0] else 0
 
     def offset_behind(self, position: int) -> int | None:
-        """An offset above all batches before byte ``position``, as near as the index knows."""
+        """The offset of the first index entry at or behind byte ``position``; None without one."""
         entry = self.offset_index.first_at(position)
         return None if entry is None else self.base_offset + entry[0]
 
@@ -366,7 +369,7 @@ class LiveSegment:
     ) -> RecordPlace | None:
         """The first record at or after ``timestamp`` (ms), below byte ``end``.
 
-        ``batch_limit``: what a batch may decompress to, in bytes.
+        ``batch_limit``: the bytes that a batch may decompress to.
         """
         entry = self.time_index.floor(timestamp - 1) if end else None
         return self._search(
@@ -388,10 +391,10 @@ class LiveSegment:
             rows = read_entries(files.read_bytes(path), "txnindex", str(path))
             return [AbortedTransaction(*row[1:]) for row in rows.tolist()]
 
-    # Durability and going away
+    # Durability, truncation and deletion
 
     def save_indexes(self, *, closing: bool = False) -> None:
-        """Write new index entries; ``closing``: no append follows, the last time entry is added."""
+        """Write new index entries. ``closing``: no append follows, so the last time entry is added."""
         if closing and self.size:
             self._add_time()
             if self._appender is not None:
@@ -400,11 +403,11 @@ class LiveSegment:
 
     @property
     def is_unsynced(self) -> bool:
-        """Was any of its files written to since the last ``sync`` that is over began?"""
+        """Was a file of the segment written to since the last completed ``sync`` began?"""
         return self._writes > self._synced
 
     def sync(self) -> None:
-        """Make what was written durable. Raises OSError. Needs no lock: appends may go on."""
+        """Make the written bytes durable. Raises OSError. Needs no lock: appends may continue."""
         writes, appender = self._writes, self._appender
         if appender is not None:
             appender.sync()
@@ -416,10 +419,10 @@ class LiveSegment:
             files.sync_file(self.path("txnindex"))
         self._synced = writes
 
-    def shortened(self, offset: int, config: LogConfig) -> LiveSegment:
-        """This segment without the batches that hold ``offset`` or more; ``cut`` does it to the files.
+    def truncated(self, offset: int, config: LogConfig) -> LiveSegment:
+        """This segment without the batches with ``offset`` or more; ``truncate_files`` truncates its files.
 
-        Itself where nothing goes. Raises OSError.
+        The segment itself where it has no such batch. Raises OSError.
         """
         place = self.place_of(offset, self.size)
         if place is None:
@@ -439,10 +442,10 @@ class LiveSegment:
         left._writes += 1
         return left
 
-    def cut(self, offset: int) -> None:
-        """Bring the files of a ``shortened`` segment down to it; durable. Raises OSError."""
-        self.offset_index.cut(below=self.size, column=1)
-        self.time_index.cut(below=offset - self.base_offset, column=1)
+    def truncate_files(self, offset: int) -> None:
+        """Truncate the files of a ``truncated`` segment, durably. Raises OSError."""
+        self.offset_index.truncate(below=self.size, column=1)
+        self.time_index.truncate(below=offset - self.base_offset, column=1)
         if self.transaction_index_size:
             kept = [entry for entry in self.aborted() if entry.last_offset < offset]
             rows = np.array([(0, *entry) for entry in kept], TRANSACTION_ENTRY)
@@ -453,7 +456,7 @@ class LiveSegment:
         self._find_largest()
 
     def _find_largest(self) -> None:
-        """The largest timestamp of what is left: the time index knows only some of them."""
+        """Find the largest timestamp after a truncation: the last batches have no time entry."""
         self._largest = None
         hint = self.offset_index.floor(max(self.largest()[1] - self.base_offset, 0))
         for batches in batch_headers(self.reader, start=self._start_at(hint, self.size), end=self.size):
@@ -462,21 +465,21 @@ class LiveSegment:
             if timestamp > self.largest()[0]:
                 self._largest = (timestamp, int(batches["last_offset"][row]))
 
-    def hold(self) -> None:
-        """Open what readers may still ask for: the files are about to be renamed.
+    def keep_open(self) -> None:
+        """Open the files that readers may still need, because they are about to be renamed.
 
-        Who finds something not open yet waits here, and then finds it open.
+        A reader that needs one at the same moment waits for ``_opening``.
         """
         aborted = self.aborted()
         with self._opening:
             self._aborted = aborted
         _ = self.reader
-        self.offset_index.hold()
-        self.time_index.hold()
+        self.offset_index.keep_open()
+        self.time_index.keep_open()
 
-    def retire(self) -> list[Path]:
-        """Rename the files to ``.deleted``, the log last; the new names. Readers go on with what is open."""
-        self.hold()
+    def mark_deleted(self) -> list[Path]:
+        """Rename the files to ``.deleted``, the log last; returns the new paths. Readers keep theirs open."""
+        self.keep_open()
         renamed = []
         for kind in (SNAPSHOT, *reversed(SEGMENT_KINDS)):
             path = self.path(kind)
@@ -488,7 +491,7 @@ class LiveSegment:
         return renamed
 
     def close_for_append(self) -> None:
-        """Let go of the file that is written to; readers keep theirs."""
+        """Close the file for appends; readers keep theirs."""
         if self._appender is not None:
             self._modified_ms = self.modified_ms if files.exists(self.path()) else self._modified_ms
             self._appender.close()

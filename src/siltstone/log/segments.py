@@ -1,10 +1,10 @@
 """Segments of a partition directory: listing them, and reading one in windows.
 
-A segment is a ``.log`` file and its indexes; its base offset is its name. The last one is the active
-segment, which a broker appends to. Closed segments never change: ``Segment`` keeps the inode, size and
-modification time that were seen, and ``windows`` refuses a file that is not that one any more.
+A segment is a ``.log`` file and its indexes; its name is its base offset. The last one is the active segment,
+which a broker appends to. Closed segments never change: ``Segment`` has the inode, size and modification time
+of the listing, and ``unchanged`` refuses another file under the same name.
 
-A window is a run of whole batches in one buffer that the next window uses again, so memory is bounded by
+A window has consecutive whole batches in a buffer that the next window uses again, so memory is bounded by
 the window's size, or by the largest batch where that is larger.
 """
 
@@ -34,7 +34,7 @@ LARGEST_BATCH = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """One segment as it was found: sizes in bytes, times in ns or ms, 0-size indexes where missing."""
+    """One segment when it was listed: sizes in bytes, times in ns or ms; a missing index has size 0."""
 
     directory: str
     base_offset: int
@@ -67,37 +67,37 @@ class Window:
 
 
 def list_segments(directory: Path, *, owned: bool = False) -> list[Segment]:
-    """The directory's segments by base offset; files in the middle of a swap are not among them.
+    """The directory's segments by base offset, without the files of an unfinished swap.
 
-    ``owned``: all files must be the directory owner's. Raises UnsafeFileError, OSError.
+    ``owned``: all files must belong to the directory's owner. Raises UnsafeFileError, OSError.
     """
     return segments_among(directory, partition_files(directory, owned=owned))
 
 
-def segments_among(directory: Path, found: Mapping[str, files.FileStat]) -> list[Segment]:
-    """The segments among a directory's files, by base offset; ``found`` may hold others too."""
-    logs = (parse_segment_file(name) for name in found if name.endswith(".log"))
-    bases = sorted(each.base_offset for each in logs if each is not None)
-    return [_segment(directory, base, found) for base in bases]
+def segments_among(directory: Path, listed: Mapping[str, files.FileStat]) -> list[Segment]:
+    """The segments among a directory's files ``listed``, by base offset."""
+    logs = (parse_segment_file(name) for name in listed if name.endswith(".log"))
+    bases = sorted(name.base_offset for name in logs if name is not None)
+    return [_segment(directory, base, listed) for base in bases]
 
 
 def find_segment(directory: Path, base_offset: int) -> Segment:
-    """One segment, without a look at the others. Raises FileNotFoundError, UnsafeFileError."""
+    """One segment, without listing the directory. Raises FileNotFoundError, UnsafeFileError."""
     log = segment_file(base_offset, "log")
-    found = {log: files.stat(directory / log, follow=False)}
+    listed = {log: files.stat(directory / log, follow=False)}
     for kind in SEGMENT_KINDS[1:]:
         name = segment_file(base_offset, kind)
         with contextlib.suppress(FileNotFoundError):
-            found[name] = files.stat(directory / name, follow=False)
-    for name, facts in found.items():
+            listed[name] = files.stat(directory / name, follow=False)
+    for name, facts in listed.items():
         refuse_kind(directory / name, facts, files.FILE)
-    return _segment(directory, base_offset, found)
+    return _segment(directory, base_offset, listed)
 
 
-def _segment(directory: Path, base_offset: int, found: Mapping[str, files.FileStat]) -> Segment:
-    facts = found[segment_file(base_offset, "log")]
-    indexes = (found.get(segment_file(base_offset, kind)) for kind in SEGMENT_KINDS[1:])
-    offset_index, time_index, transaction_index = (each.size if each else 0 for each in indexes)
+def _segment(directory: Path, base_offset: int, listed: Mapping[str, files.FileStat]) -> Segment:
+    facts = listed[segment_file(base_offset, "log")]
+    indexes = (listed.get(segment_file(base_offset, kind)) for kind in SEGMENT_KINDS[1:])
+    offset_index, time_index, transaction_index = (stat.size if stat else 0 for stat in indexes)
     return Segment(
         directory=str(directory),
         base_offset=base_offset,
@@ -116,13 +116,13 @@ def segment_holding(segments: list[Segment], offset: int) -> int:
 
 
 def unchanged(segment: Segment, path: str | None = None) -> files.Reader:
-    """Open the segment's log, by another ``path`` if told, sure that it is the file that was listed.
+    """Open the segment's log, or the file at ``path``, if it is still the file that was listed.
 
     Raises SourceChangedError.
     """
     reader = files.Reader(path or segment.path)
-    found = reader.stat
-    if (found.inode, found.size, found.modified_ns) != (segment.inode, segment.size, segment.modified_ns):
+    opened = reader.stat
+    if (opened.inode, opened.size, opened.modified_ns) != (segment.inode, segment.size, segment.modified_ns):
         with reader:
             raise SourceChangedError(
                 f"{segment.path}: changed since it was planned with; nothing was swapped, run again"
@@ -138,10 +138,10 @@ def windows(
     window_size: int = DEFAULT_WINDOW_SIZE,
     verify: bool = True,
 ) -> Iterator[Window]:
-    """The file's batches from byte ``start`` on, where one begins, window by window, up to byte ``size``.
+    """The file's batches between the bytes ``start``, a batch boundary, and ``size``, window by window.
 
-    With ``verify`` every batch's checksum is checked. Raises CorruptRecordError with the path, the
-    position and the reason at the first batch that is not whole and sound: what came before was yielded.
+    With ``verify`` every batch's checksum is checked. Yields the batches before the first one that is damaged
+    or incomplete, and then raises CorruptRecordError with its path, position and reason.
     """
     limit = reader.stat.size if size is None else size
     buffer = np.empty(min(window_size, max(limit - start, 1)), np.uint8)
@@ -170,7 +170,7 @@ def windows(
 def largest_timestamp(segment: Segment) -> int:
     """Largest record timestamp in ms: the time index's last entry if over 0, else the modification time.
 
-    (Kafka's ``LogSegment.largestTimestamp``.) A missing or senseless time index is made up for by a scan.
+    (Kafka's ``LogSegment.largestTimestamp``.) Where the time index is missing or damaged the log is scanned.
     """
     path = Path(segment.directory) / segment_file(segment.base_offset, "timeindex")
     try:
@@ -178,8 +178,8 @@ def largest_timestamp(segment: Segment) -> int:
         largest = int(entries["timestamp"][-1]) if len(entries) else -1
     except (FileNotFoundError, CorruptFileError):
         with files.Reader(segment.path) as reader:
-            each = [int(part.batches["max_timestamp"].max()) for part in windows(reader, verify=False)]
-        largest = max(each, default=-1)
+            timestamps = [int(part.batches["max_timestamp"].max()) for part in windows(reader, verify=False)]
+        largest = max(timestamps, default=-1)
     return largest if largest > 0 else segment.modified_ms
 
 
@@ -195,7 +195,7 @@ def first_batch_timestamp(segment: Segment) -> int | None:
 
 
 def has_message_sets(segment: Segment) -> bool:
-    """Does the segment begin with a message set of magic 0 or 1? Inside one, v2 comes after them.
+    """Does the segment begin with a message set of magic 0 or 1? They are never behind batches of magic 2.
 
     Raises OSError.
     """
@@ -206,7 +206,7 @@ def has_message_sets(segment: Segment) -> bool:
 
 
 def count_records(segment: Segment) -> int | None:
-    """Records that the batch headers claim, None where a message set (v0, v1) does not say."""
+    """The sum of the batch headers' record counts, None where a message set (v0, v1) has none."""
     total = 0
     with files.Reader(segment.path) as reader:
         for window in windows(reader, verify=False):

@@ -1,19 +1,18 @@
-"""Transactions of a log, batch by batch: what was aborted, which markers mark nothing any more, and whether
-the ``.txnindex`` files and the markers say the same.
+"""The transactions of a log: aborted batches, empty markers, and whether markers and ``.txnindex`` agree.
 
-Kafka's ``CleanedTransactionMetadata``. Aborted are the batches between an aborted transaction's first offset
-and its marker; the ``.txnindex`` files of the whole log name them. A marker's transaction is *empty* when no
-batch of it was read in this pass, not even one that is dropped in it: such a marker is stamped, and goes once
-its horizon has passed.
+Kafka's ``CleanedTransactionMetadata``. The ``.txnindex`` files of the whole log list the aborted
+transactions; a transaction's batches are between its first offset and its marker. A marker's transaction is
+*empty* when no batch of it was read in this pass, not even one that the pass discards: such a marker gets a
+delete horizon, and is discarded once that has passed.
 
-The state runs over all segments and groups, which different tasks rewrite. So extraction tells, stretch by
-stretch, how it left each producer, and ``carried_by_group`` puts that together::
+The state continues over segments and segment groups, which different tasks rewrite. So extraction sums up for
+each input split how it left the producers, and ``carried_by_group`` combines these summaries::
 
-    stretches ── TransactionScan ──► summaries ── carried_by_group ──► Carried, one for each group's start
-    a group   ── TransactionScan, from its Carried on ──► aborted batches, empty markers, the new .txnindex
+    input splits ── TransactionScan ──► summaries ── carried_by_group ──► Carried, one for each group's start
+    a group      ── TransactionScan, from its Carried on ──► aborted batches, empty markers, new .txnindex
 
-An index has no checksum, and who believes a wrong one loses committed data. Kafka asks nothing of it; here an
-entry holds only where the batches bear it out::
+An index has no checksum, and a reader that trusts a wrong one loses committed data. Kafka does not check it;
+here every entry is compared with the batches::
 
     offset     5     6     7     8       9      10
     producer   data  data  data  ABORT   data   COMMIT         the only entry that is right: first 5, last 8
@@ -21,8 +20,8 @@ entry holds only where the batches bear it out::
     a COMMIT in the range of an entry; an ABORT in it but at its end; an entry whose end is no ABORT;
     data without an entry before an ABORT, or before the data of an entry             each is a contradiction
 
-What is left of a transaction may be less than the entry names: cleaning takes its data first, then, in a pass
-that meets none, the entry, and the marker last. So an entry without data is fine, one without its marker not.
+A cleaning discards an aborted transaction's data first, in a later pass the entry, and the marker last. So an
+entry without data is sound, and an entry without its marker is not.
 """
 
 from __future__ import annotations
@@ -57,11 +56,12 @@ from siltstone.log.segments import Segment
 
 Kinds = npt.NDArray[np.int8]
 DATA, COMMIT, ABORT, OTHER, EMPTY, SENSELESS = range(6)
-"""What a batch is to a transaction; EMPTY: a control batch that an earlier cleaning has emptied."""
+"""Kinds of batches. EMPTY: a control batch that an earlier cleaning has emptied."""
 CLOSED, OPEN, OBSERVED, UNLISTED, LISTED = range(5)
-"""What a summary's row says: (first offset, this, producer id; for OBSERVED the marker's offset).
+"""Kinds of a summary's rows: (first offset of the split, kind, producer id); OBSERVED: the marker's offset.
 
-UNLISTED and LISTED: what the producer began with is an abort that no index names, or something that one does.
+UNLISTED: the producer's first batch in the split is an abort marker that no index has. LISTED: it belongs to
+a transaction that an index has.
 """
 _MENDS = "; siltstone recover --check builds the index again"
 NOT_LISTED = "producer {producer} aborted a transaction with data that no .txnindex names" + _MENDS
@@ -87,7 +87,7 @@ _NOT_LISTED, _COMMITTED, _BEGINS_ELSEWHERE, _ENDS_ELSEWHERE = range(4)
 class Aborted:
     """A log's aborted transactions, by producer id and first offset: int64 arrays, and the index's entries.
 
-    ``last_offset`` is the marker's, so no two are the same. A producer's ranges do not overlap.
+    ``last_offset`` is the marker's, so all are different. A producer's ranges do not overlap.
     """
 
     producer_id: Int64
@@ -97,7 +97,7 @@ class Aborted:
 
     @classmethod
     def of(cls, data: bytes, path: str = "") -> Aborted:
-        """From the bytes of ``.txnindex`` files, one behind the other in any order.
+        """From the bytes of ``.txnindex`` files, joined in any order.
 
         Raises CorruptFileError, with ``path``, for entries that cannot be of one log.
         """
@@ -126,10 +126,10 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """What is known where a group starts.
+    """The state of the transactions where a group starts.
 
-    ``unended``: producers with committed data whose marker has not come yet. ``observed``: the marker's
-    offset of each aborted transaction of which data was read.
+    ``unended``: producers with data that no index has as aborted and whose marker comes later. ``observed``:
+    the marker's offset of each aborted transaction whose data was read before.
     """
 
     unended: tuple[int, ...] = ()
@@ -149,7 +149,7 @@ def _kinds(
     key_size: Int32,
     kinds: Kinds,
 ) -> None:
-    """What each of the batches ``rows`` is; a control record's key is version 2, type 2."""
+    """Fill ``kinds`` for the batches ``rows``. A control record's key is version 2, type 2 (both int16)."""
     for i in range(len(rows)):
         header = batches[rows[i]]
         record = first_record[i]
@@ -165,8 +165,8 @@ def _kinds(
 
 
 class _Batches(NamedTuple):
-    """Transactional and control batches, in order: their rows in the window's directory, what they are, and
-    their producers' rows in the table."""
+    """Transactional and control batches in order: rows of the window's directory, kinds, rows of the
+    producers' table."""
 
     row: Int64
     kind: Kinds
@@ -176,8 +176,8 @@ class _Batches(NamedTuple):
 
 
 class _Producers(NamedTuple):
-    """Of each producer, bool: has it data that no index names and no marker has ended yet; was it met in this
-    scan; and is what it began with an abort that no index names, or something that one does."""
+    """For each producer, bool: has it data that no index has and no marker has ended yet; has this scan seen
+    it; and was its first batch an abort marker that no index has, or of a transaction that one has."""
 
     opened: Flags
     touched: Flags
@@ -186,7 +186,7 @@ class _Producers(NamedTuple):
 
 
 class _Index(NamedTuple):
-    """The aborted transactions, and for each producer its first one's row and the one behind its last."""
+    """The aborted transactions, and for each producer the rows [first, behind the last) of its own."""
 
     first_offset: Int64
     last_offset: Int64
@@ -194,7 +194,7 @@ class _Index(NamedTuple):
 
 
 class _Met(NamedTuple):
-    """Of each aborted transaction, bool: was data of it read, its marker, and its marker behind its data."""
+    """For each aborted transaction, bool: was its data read, its marker, and its marker after its data."""
 
     observed: Flags
     marked: Flags
@@ -203,8 +203,8 @@ class _Met(NamedTuple):
 
 @kernel
 def _entry_of(first_aborted: Int64, low: int, high: int, offset: int) -> int:
-    """The last of one producer's entries, ``low`` to ``high``, that begins at or below ``offset``; ``low``
-    less 1 where there is none."""
+    """The last of one producer's entries [low, high) that begins at or below ``offset``; ``low`` - 1 without
+    one. A producer's ranges do not overlap, so only this entry can hold the offset."""
     while low < high:
         middle = (low + high) // 2
         if first_aborted[middle] <= offset:
@@ -218,11 +218,10 @@ def _entry_of(first_aborted: Int64, low: int, high: int, offset: int) -> int:
 def _follow(
     batches: _Batches, producers: _Producers, index: _Index, met: _Met, aborted: Flags, empty: Flags
 ) -> tuple[int, int]:
-    """Go through transactional and control batches in order; returns the one that contradicts the index (-1
-    for none) and which of ``_CONTRADICTIONS`` it is.
+    """Apply transactional and control batches in order. Returns which batch contradicts the index, -1 for
+    none, and the contradiction's number in ``_CONTRADICTIONS``.
 
-    ``producers`` and ``met`` are brought forward. ``aborted`` and ``empty`` are filled, one a batch of the
-    window.
+    Updates ``producers`` and ``met``; fills ``aborted`` and ``empty``, one a batch of the window.
     """
     rows, kinds, places, base_offset, last_offset = batches
     opened, touched, unlisted, listed_first = producers
@@ -231,25 +230,28 @@ def _follow(
     for i in range(len(rows)):
         row, producer, kind = rows[i], places[i], kinds[i]
         if kind >= OTHER:
+            # No marker; one that an earlier cleaning emptied stays an empty one.
             empty[row] = kind == EMPTY
             continue
+        # An entry holds this batch if its range [first, marker] reaches to it.
         low = bounds[producer, 0]
         entry = _entry_of(first_aborted, low, bounds[producer, 1], last_offset[i])
         listed = entry >= low and last_aborted[entry] >= base_offset[i]
         if listed:
-            # Data that no index names and no marker has ended yet is of this very transaction.
+            # Unended data that no index has belongs to this transaction too: the entry begins too late.
             if kind == COMMIT:
                 return i, _COMMITTED
             if opened[producer] or first_aborted[entry] > base_offset[i]:
                 return i, _BEGINS_ELSEWHERE
             listed_first[producer] |= not touched[producer]
         elif kind == ABORT:
+            # Without an entry an abort is sound only if its data was cleaned away before.
             if opened[producer]:
                 return i, _NOT_LISTED
             unlisted[producer] |= not touched[producer]
         touched[producer] = True
         if kind == DATA:
-            # The entry ends at a marker, which is a batch of its own.
+            # An entry ends at its marker, which is a batch of its own, so not within data.
             if listed and last_aborted[entry] <= last_offset[i]:
                 return i, _ENDS_ELSEWHERE
             aborted[row] = listed
@@ -272,12 +274,12 @@ def _follow(
 
 
 def transaction_indexes(segments: Sequence[Segment], end_offset: int | None = None) -> bytes:
-    """The entries of all segments' ``.txnindex`` files; ``end_offset``: the log's, where it is known.
+    """The entries of all segments' ``.txnindex`` files; ``end_offset``: the log's, None where unknown.
 
-    An entry stands in the segment of its marker, and no two contradict each other. Raises CorruptFileError,
+    Checks that an entry is in the segment of its marker and that no two overlap. Raises CorruptFileError,
     OSError.
     """
-    found = []
+    parts = []
     bases = [segment.base_offset for segment in segments]
     for segment, end in zip(segments, [*bases[1:], end_offset], strict=True):
         if segment.transaction_index_size:
@@ -285,15 +287,15 @@ def transaction_indexes(segments: Sequence[Segment], end_offset: int | None = No
             raw = files.read_slice(path, 0, segment.transaction_index_size)  # the active one may be growing
             entries = read_entries(raw, "txnindex", str(path))
             _refuse_impossible(entries, str(path), segment.base_offset, end)
-            found.append(entries.tobytes())
-    everything = b"".join(found)
-    if everything:
-        Aborted.of(everything, segments[0].directory)
-    return everything
+            parts.append(entries.tobytes())
+    joined = b"".join(parts)
+    if joined:
+        Aborted.of(joined, segments[0].directory)
+    return joined
 
 
 def _refuse_impossible(entries: Entries, path: str, base_offset: int, end: int | None) -> None:
-    """Entries of a segment whose offsets are [base_offset, end)."""
+    """Raises CorruptFileError for entries that a segment with offsets [base_offset, end) cannot have."""
     first, last = entries["first_offset"].astype(np.int64), entries["last_offset"].astype(np.int64)
     outside = (last < base_offset) | (False if end is None else last >= end)
     stable = entries["last_stable_offset"].astype(np.int64)
@@ -308,7 +310,7 @@ def _refuse_impossible(entries: Entries, path: str, base_offset: int, end: int |
 
 
 class TransactionScan:
-    """Goes along with batches in log order, window by window, from a stretch's or a group's start on."""
+    """Follows the transactions of batches in log order, window by window, from ``carried`` on."""
 
     def __init__(self, aborted: Aborted, carried: Carried = NOTHING) -> None:
         self._aborted = aborted
@@ -321,37 +323,39 @@ class TransactionScan:
     def follow(
         self, window: Bytes, batches: Directory, *, path: str = "", origin: int = 0
     ) -> tuple[Flags, Flags] | None:
-        """Which batches were aborted, and which are markers of empty transactions: bool, one a batch each.
+        """Which batches were aborted, and which are markers of empty transactions: bool, one a batch.
 
-        ``batches`` are rows of a scan over ``window``. None where nothing is transactional. ``path`` and
-        ``origin`` are for messages. Raises CorruptRecordError for a control batch that cannot be decoded, and
-        CorruptFileError for a control record that makes no sense, or a contradiction to the index.
+        ``batches`` are rows of a scan over ``window``. None where no batch is transactional. ``path`` and
+        ``origin`` are for errors. Raises CorruptRecordError for a control batch that cannot be decoded, and
+        CorruptFileError for a damaged control record, or a contradiction to the index.
         """
         concerned = (batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)) != 0
         rows = np.flatnonzero(concerned & (batches["magic"] == 2))
         if not len(rows):
             return None
-        mine = batches[rows]
+        selected = batches[rows]
         kinds = np.empty(len(rows), np.int8)
-        control = rows[(mine["attributes"] & CONTROL_BIT) != 0]
+        control = rows[(selected["attributes"] & CONTROL_BIT) != 0]
         columns = decode_record_keys(window, batches[control], path=path, origin=origin)
         first = np.searchsorted(columns.batch, np.searchsorted(control, rows))
         _kinds(rows, batches, columns.data, first, columns.key_start, columns.key_size, kinds)
         if (kinds == SENSELESS).any():
-            position = origin + int(mine["position"][np.argmax(kinds == SENSELESS)])
+            position = origin + int(selected["position"][np.argmax(kinds == SENSELESS)])
             raise CorruptFileError(path, position, "a control record's key makes no sense")
-        place, bounds = self._places(mine["producer_id"])
+        place, bounds = self._places(selected["producer_id"])
         aborted, empty = np.zeros((2, len(batches)), np.bool_)
-        transactional = _Batches(rows, kinds, place, mine["base_offset"].copy(), mine["last_offset"].copy())
+        arguments = _Batches(
+            rows, kinds, place, selected["base_offset"].copy(), selected["last_offset"].copy()
+        )
         index = _Index(self._aborted.first_offset, self._aborted.last_offset, bounds)
-        bad, which = _follow(transactional, self._producers, index, self._met, aborted, empty)
+        bad, which = _follow(arguments, self._producers, index, self._met, aborted, empty)
         if bad >= 0:
-            reason = _CONTRADICTIONS[which].format(producer=mine["producer_id"][bad])
-            raise CorruptFileError(path, origin + int(mine["position"][bad]), reason)
+            reason = _CONTRADICTIONS[which].format(producer=selected["producer_id"][bad])
+            raise CorruptFileError(path, origin + int(selected["position"][bad]), reason)
         return aborted, empty
 
     def _places(self, producer_ids: Int64) -> tuple[Int64, Int64]:
-        """Rows of the table, to which new producers are added, and bounds of its aborted transactions."""
+        """Rows of the producers' table, with new producers added, and the bounds of their entries."""
         table = np.union1d(self._ids, producer_ids)
         if len(table) != len(self._ids):
             grown = np.zeros((len(self._producers), len(table)), np.bool_)
@@ -363,21 +367,22 @@ class TransactionScan:
 
     @property
     def unended(self) -> tuple[int, ...]:
-        """Producers with data whose marker has not come yet, and that no index names."""
+        """Producers with data that no index has and whose marker was not read yet."""
         return tuple(self._ids[self._producers.opened].tolist())
 
     def refuse_unmarked(self, first: int, end: int, path: str) -> None:
-        """All batches with offsets of [first, end) were gone through: was each entry's marker met that is to
-        be there? Raises CorruptFileError with ``path``."""
+        """Call when all batches of [first, end) were followed: raises CorruptFileError, with ``path``, for an
+        entry whose marker should have been among them."""
         due = (self._aborted.last_offset >= first) & (self._aborted.last_offset < end) & ~self._met.marked
         if due.any():
             producer = int(self._aborted.producer_id[np.argmax(due)])
             raise CorruptFileError(path, 0, ENDS_ELSEWHERE.format(producer=producer))
 
     def aborted_among(self, window: Bytes, batches: Directory, *, path: str, origin: int) -> Flags:
-        """For readers of committed records: which of the batches, all that there are, were aborted.
+        """Which batches were aborted, for ``read_committed`` readers: bool, one a batch.
 
-        Raises CorruptFileError where the index and the markers among them contradict each other.
+        ``batches`` are all of their range of offsets. Raises CorruptFileError where the index and the markers
+        among them contradict each other.
         """
         followed = self.follow(window, batches, path=path, origin=origin)
         first, end = int(batches["base_offset"][0]), int(batches["last_offset"][-1]) + 1
@@ -385,7 +390,7 @@ class TransactionScan:
         return np.zeros(len(batches), np.bool_) if followed is None else followed[0]
 
     def summary(self, first: int) -> Int64:
-        """How a scan from offset ``first`` on left the producers: int64[n, 3], rows as ``OPEN`` says."""
+        """The state behind a scan from offset ``first`` on: int64[n, 3], rows as at ``OPEN``."""
         met = self._producers
         parts = (
             (CLOSED, self._ids[met.touched & ~met.opened]),
@@ -398,18 +403,18 @@ class TransactionScan:
         return np.concatenate(rows).astype(np.int64)
 
     def ended_transactions(self) -> bytes:
-        """The ``.txnindex`` of what was gone through: aborted transactions whose marker came and of which
-        data was read, by the marker's offset."""
+        """The ``.txnindex`` of the batches that were followed, by the marker's offset: the aborted
+        transactions whose data and then marker were read."""
         ended = self._aborted.entries[self._met.ended]
         return ended[np.argsort(ended["last_offset"], kind="stable")].tobytes()
 
 
 def carried_by_group(summaries: Sequence[Int64], bases: Sequence[int], name: str = "") -> dict[int, Carried]:
-    """What each group starts with, groups without anything left out.
+    """What each group starts with, by group, without groups that start with nothing.
 
-    ``summaries``: of all stretches of the log, in any order; none of them runs over one of the groups'
-    ``bases`` (offsets, ascending). ``name`` is for messages. Raises CorruptFileError for a contradiction to
-    the index that shows only where stretches meet.
+    ``summaries``: of all input splits of the log, in any order; no split extends over one of the groups'
+    ``bases`` (offsets, ascending). ``name`` is for errors. Raises CorruptFileError for a contradiction to the
+    index that shows only when splits are combined.
     """
     if not summaries:
         return {}
@@ -419,22 +424,24 @@ def carried_by_group(summaries: Sequence[Int64], bases: Sequence[int], name: str
     opened, observed = np.zeros((2, len(values)), np.bool_)
     firsts, begins = np.unique(rows[:, 0], return_index=True)
     ends, taken = [*begins[1:].tolist(), len(rows)], 0
-    found: dict[int, Carried] = {}
+    by_group: dict[int, Carried] = {}
     for group, behind in enumerate([*np.searchsorted(firsts, bases).tolist(), len(firsts)]):
-        for stretch in range(taken, behind):
-            part = slice(begins[stretch], ends[stretch])
-            _add_stretch(rows[part, 1], where[part], values, opened, observed, name)
+        for split in range(taken, behind):
+            part = slice(begins[split], ends[split])
+            _add_split(rows[part, 1], where[part], values, opened, observed, name)
         taken = behind
         if group < len(bases):
             markers = values[observed & (values >= bases[group])]
-            found[group] = Carried(unended=tuple(values[opened].tolist()), observed=tuple(markers.tolist()))
-    return {group: carried for group, carried in found.items() if carried != NOTHING}
+            by_group[group] = Carried(
+                unended=tuple(values[opened].tolist()), observed=tuple(markers.tolist())
+            )
+    return {group: carried for group, carried in by_group.items() if carried != NOTHING}
 
 
 def left_unended(summaries: Sequence[Int64], aborted: Aborted, end: int) -> dict[int, int | None]:
-    """The producers that the stretches of a log, up to offset ``end``, leave with data whose marker is above.
+    """The producers that the input splits, up to offset ``end``, leave with data whose marker is above.
 
-    By id: the offset at which the index has the abort's marker; None: it names none, so it must be a commit.
+    By id: the offset of the abort marker in the index, None without an entry: it must be a commit marker.
     """
     rows = np.concatenate([np.empty((0, 3), np.int64), *summaries])
     met = np.isin(aborted.last_offset, rows[rows[:, 1] == OBSERVED, 2]) & (aborted.last_offset >= end)
@@ -449,10 +456,10 @@ def left_unended(summaries: Sequence[Int64], aborted: Aborted, end: int) -> dict
 def refuse_other_ends(
     unended: Mapping[int, int | None], end: int, above: Sequence[Segment], directory: str
 ) -> None:
-    """Do transactions with data below offset ``end`` end as ``unended`` (``left_unended``) says?
+    """Check that transactions with data below offset ``end`` end as ``unended`` (``left_unended``) expects.
 
-    Their markers are in the segments ``above``, whose headers are read up to the last of them. Without a
-    marker a transaction is open, whatever a snapshot says. Raises CorruptFileError, OSError.
+    Their markers are in the segments ``above``, whose headers are read up to the last marker. A transaction
+    without one is open, although the snapshot lacks it. Raises CorruptFileError, OSError.
     """
     waiting = dict(unended)
     for segment in above if waiting else ():
@@ -466,10 +473,10 @@ def refuse_other_ends(
 
 
 def _strike_ended(waiting: dict[int, int | None], reader: files.Reader, headers: Directory) -> None:
-    """Take the producers out that have a marker among the batches, if it is what was expected."""
+    """Remove the producers from ``waiting`` whose marker is among the batches; refuse another marker."""
     control = ((headers["attributes"] & CONTROL_BIT) != 0) & (headers["magic"] == 2) & (headers["count"] > 0)
-    mine = control & np.isin(headers["producer_id"], np.array(list(waiting), np.int64))
-    for row in np.flatnonzero(mine).tolist():
+    markers = control & np.isin(headers["producer_id"], np.array(list(waiting), np.int64))
+    for row in np.flatnonzero(markers).tolist():
         producer, origin = headers["producer_id"].item(row), headers["position"].item(row)
         data, one = read_batch(reader, headers[row : row + 1])
         marker = marker_of(data, one, 0, reader.path, origin)
@@ -485,14 +492,12 @@ def _strike_ended(waiting: dict[int, int | None], reader: files.Reader, headers:
         raise CorruptFileError(reader.path, origin, reason.format(producer=producer))
 
 
-def _add_stretch(
-    kinds: Int64, where: Int64, values: Int64, opened: Flags, observed: Flags, name: str
-) -> None:
-    """Take in one stretch's summary; ``opened`` and ``observed`` are columns beside ``values``."""
+def _add_split(kinds: Int64, where: Int64, values: Int64, opened: Flags, observed: Flags, name: str) -> None:
+    """Apply one input split's summary; ``opened`` and ``observed`` are columns beside ``values``."""
     for kind, reason in ((UNLISTED, NOT_LISTED), (LISTED, BEGINS_ELSEWHERE)):
-        mine = where[kinds == kind]
-        if opened[mine].any():
-            producer = int(values[mine[np.argmax(opened[mine])]])
+        chosen = where[kinds == kind]
+        if opened[chosen].any():
+            producer = int(values[chosen[np.argmax(opened[chosen])]])
             raise CorruptFileError(name, 0, reason.format(producer=producer))
     opened[where[kinds == CLOSED]] = False
     opened[where[kinds == OPEN]] = True

@@ -1,31 +1,30 @@
-"""May these batches be appended, and what do they look like then? (``LogValidator``, and
-``UnifiedLog.analyzeAndValidateRecords``.)
+"""Validation of batches that are appended, and their offsets (``LogValidator``, ``UnifiedLog.append``).
 
 ::
 
     bytes ─► headers, checksums, records (records.check) ─► sizes ─► [recompress] ─► offsets, epoch, time
 
-A batch that is refused is refused whole, with Kafka's error, and its bytes have not changed. One that is
-accepted is changed where it lies: base offset and leader epoch, which no checksum covers, the largest
-timestamp where it is not the records', and under log-append time the time. Only a ``compression.type`` that
-is not the batch's makes a new one.
+A batch is refused as a whole, with Kafka's error; its bytes have not changed then. An accepted batch is
+changed in place: base offset and leader epoch, which no checksum covers, the largest timestamp where it is
+not that of the records, and under log-append time the time. Only a ``compression.type`` other than the
+batch's makes a new batch.
 
-A producer sends one batch. What lies behind it and is no second one, such as one that is cut, is left out
-and counted (``Validated.left_out``), as Kafka leaves it out; a second whole batch is refused. Coordinators
-and replication send several, where a cut one would be a loss: coordinators' are refused, a replica fetches
-the rest again.
+A producer sends one batch. Bytes behind it that are no whole batch, such as an incomplete one, are not
+appended, as in Kafka, and counted (``Validated.left_out``); a second whole batch is refused. Coordinators and
+replicas send several batches, where leaving out an incomplete one would lose records: those of coordinators
+are refused, and a replica fetches the rest again.
 
-Where this differs from Kafka 4.3 on purpose, and why (``docs/appending.md`` has the table, and
-``tests/kafka/test_twin_appends.py`` measures it):
+Intended differences from Kafka 4.3 (``docs/appending.md`` has the table, and
+``tests/kafka/test_twin_appends.py`` measures them):
 
-- What readers would call damage is refused, where Kafka stores it: sizes below -1 (which Kafka takes for
-  null), varints with bits that do not fit, record offsets that do not go up one by one (87); inside of
-  compressed batches record sizes that are wrong (87), and bytes behind the compressed stream (-1).
+- Batches that readers would refuse as damaged are refused, where Kafka stores them: sizes below -1 (which
+  Kafka takes for null), varints with bits that do not fit, record offsets that do not ascend one by one (87);
+  inside of compressed batches wrong record sizes (87), and bytes behind the compressed stream (-1).
 - A transactional batch without a producer id is refused (87): no marker could end its transaction.
-- A delete horizon is taken off, where Kafka keeps it: with it a producer could have tombstones removed before
+- A delete horizon is removed, where Kafka keeps it: with it a producer could have tombstones removed before
   any consumer has read them.
-- A batch that claims log-append time is taken with its records' own times, as by Kafka; but these are the
-  times that are checked and summed up, where Kafka looks at the header's.
+- A batch that claims log-append time is accepted with its records' own timestamps, as by Kafka; but these
+  timestamps are checked and summed up, where Kafka uses the header's.
 - A batch has to fit ``max.decompressed.message.bytes`` (10), and at most 10,000 records are named.
 - Where Kafka fails on a damaged record or size (-1), the batch is refused for that (87, 2).
 """
@@ -160,9 +159,9 @@ def _rebuild(data: Bytes, batch: Directory, codec: int, config: LogConfig) -> By
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 _LAST_END_OFFSET = _MOST - (1 << 31)
-"""From here on a batch of 2^31 records would take the end offset beyond an int64."""
+"""Above it a batch of 2^31 records would move the end offset beyond an int64."""
 NAMED_RECORDS = 10_000
-"""So many refused records are named at most: a small compressed batch can hold millions."""
+"""At most so many refused records are named: a small compressed batch can hold millions."""
 
 _REFUSAL = {
     Fault.RECORD_SIZE: "a record's size is not possible",
@@ -188,7 +187,7 @@ _CLAIMED = "claims log-append time, which only the log gives"
 
 
 class Origin(enum.Enum):
-    """Who appends: a producer, a coordinator (of groups, of transactions), or a replica of a leader's log."""
+    """Who appends (``AppendOrigin``): a producer, a coordinator of groups or transactions, or a replica."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -196,11 +195,10 @@ class Origin(enum.Enum):
 
 
 class Validated(NamedTuple):
-    """What is to be written. ``batches`` are the rows of ``data``; ``last_offset`` is the last batch's.
+    """Validated batches. ``batches`` are the rows of ``data``; ``last_offset`` is the last batch's.
 
-    ``max_timestamp`` (ms) is the largest one, ``offset_of_max_timestamp`` the last offset of the first batch
-    that has it, as a time index wants it. ``left_out``: bytes behind a producer's batch, which are not in
-    ``data``.
+    ``offset_of_max_timestamp`` is the last offset of the first batch with the largest timestamp (ms), as in a
+    time index. ``left_out``: the number of bytes behind a producer's batch, which are not in ``data``.
     """
 
     data: Bytes
@@ -222,12 +220,12 @@ def validate_and_assign(
     leader_epoch: int,
     origin: Origin = Origin.CLIENT,
 ) -> Validated:
-    """Check whole batches and make them part of the log from ``next_offset`` on, in ``data`` itself.
+    """Check batches and assign offsets from ``next_offset`` on, in ``data`` itself.
 
-    ``data`` is uint8, contiguous and writable. A client sends one batch, behind which the start of another
-    one is left out; others may send several. What is replicated keeps its offsets and its leader epoch, and
-    a batch that is cut at the end is left out. Raises a LogError with Kafka's code for what is not accepted;
-    ``data`` is unchanged then.
+    ``data`` is uint8, contiguous and writable. A client sends one batch; the start of another one behind it
+    is left out. Other origins may send several. Replicated batches keep their offsets and leader epochs, and
+    an incomplete one at the end is left out. Raises a LogError with Kafka's code for batches that are not
+    accepted; ``data`` has not changed then.
     """
     if next_offset > _LAST_END_OFFSET:
         raise LogError(
@@ -235,13 +233,14 @@ def validate_and_assign(
             " the partition, or restore it from a replica"
         )
     if origin is Origin.REPLICATION:
-        return _take_over(data, config, next_offset)
+        return _validate_replicated(data, config, next_offset)
     client, log_append = origin is Origin.CLIENT, config.message_timestamp_type == "LogAppendTime"
     rules = (client, "compact" in config.policies, *_bounds(config, now_ms, log_append))
     assigned = (next_offset, leader_epoch, log_append, now_ms)
     small = (
         min(config.max_message_bytes, config.segment_bytes) if config.compression_type == "producer" else 0
     )
+    # The common case first: one plain, sound batch is checked and gets its offsets in one kernel call.
     rows = np.empty(1, BATCH)
     checksum = _checksum(data)
     records, first, last, largest = admit_one(data, rows, checksum, rules, small, assigned)
@@ -265,7 +264,7 @@ def validate_and_assign(
 
 
 def _checksum(data: Bytes) -> int:
-    """The checksum of ``data`` where it may be one large batch, else -1; faster than the kernel's."""
+    """The checksum of ``data`` if it may be one large batch, else -1. The library is faster than a kernel."""
     if len(data) <= SMALL_BATCH_SIZE:
         return -1
     is_one = _stored(data, SIZE_POSITION) + LOG_OVERHEAD == len(data)
@@ -287,9 +286,10 @@ def _bounds(config: LogConfig, now_ms: int, log_append: bool) -> tuple[int, int]
 
 
 def _first_batch(data: Bytes) -> Bytes:
-    """A producer's batch without what lies behind it (``ProduceRequest.validateRecords``).
+    """A producer's batch without the bytes behind it (``ProduceRequest.validateRecords``).
 
-    Raises InvalidRecordError for none and for a second one, CorruptMessageError for what cannot be one.
+    Raises InvalidRecordError for no batch and for a second one, CorruptMessageError for bytes that cannot be
+    a batch.
     """
     size = _whole_batch_at(data, 0)
     if size == 0:
@@ -332,7 +332,7 @@ def _scanned(
 def _checked(
     data: Bytes, checksum: int, config: LogConfig, rules: Rules, log_append: bool
 ) -> tuple[Directory, Int64]:
-    """The batches and what was found in them; ``checksum`` is ``_checksum``'s. One batch from a client."""
+    """The batches, one from a client, and their findings. ``checksum``: see ``_checksum``."""
     rows, findings, end, outcome, left = _scanned(data, 1 if rules[0] else 2, check_batches, checksum, rules)
     if outcome or len(rows) == 0:
         raise _no_batches(data, end, outcome)
@@ -355,7 +355,7 @@ def _checked(
 
 
 def _no_batches(data: Bytes, end: int, outcome: ScanEnd) -> LogError:
-    """Why ``data`` is not a run of whole batches."""
+    """The error for ``data`` that is no sequence of whole batches."""
     if outcome == ScanEnd.CLEAN:
         return InvalidRecordError(_NO_BATCH)
     if outcome == ScanEnd.BAD_SIZE and data[end + MAGIC_POSITION] == 1:
@@ -429,7 +429,7 @@ def _refuse_more_than_a_segment(data: Bytes, config: LogConfig) -> None:
 def _plain_records(
     data: Bytes, rows: Directory, row: int, config: LogConfig, scratch: Scratch
 ) -> tuple[Bytes, int, int]:
-    """The records of a batch, decompressed if need be: the bytes that hold them, from where up to where."""
+    """The records of a batch, decompressed if needed: (bytes, start, end)."""
     start, size = int(rows["position"][row]), int(rows["size"][row])
     codec = int(rows["attributes"][row]) & CODEC_MASK
     if not codec:
@@ -458,7 +458,7 @@ def _too_large(position: int, reason: str) -> MessageTooLargeError:
 def _refuse_records(
     data: Bytes, rows: Directory, findings: Int64, config: LogConfig, rules: Rules, log_append: bool
 ) -> None:
-    """Refuse sound batches with records that the topic does not take, and name these records.
+    """Refuse sound batches with records that the topic does not accept, and name these records.
 
     A batch that claims log-append time is refused where the topic gives that itself, and where it claims
     "no time": its records may not have one. Where a batch has records of both kinds the timestamp decides.
@@ -482,14 +482,14 @@ def _refuse_records(
     )
     reasons = (_NO_KEY, _CLAIMED if claimed else bounds)
     errors = [RecordError(index=index, message=reasons[timed]) for index, timed in named[:count].tolist()]
-    first, reason = (untimely, reasons[1]) if untimely >= 0 else (keyless, reasons[0])
-    message = f"record {first} {reason} ({count} of its {rows['count'][row]} are refused)"
+    record, reason = (untimely, reasons[1]) if untimely >= 0 else (keyless, reasons[0])
+    message = f"record {record} {reason} ({count} of its {rows['count'][row]} are refused)"
     kind = InvalidTimestampError if untimely >= 0 else InvalidRecordError
-    raise kind(_at(int(rows["position"][row]), message), first, errors)
+    raise kind(_at(int(rows["position"][row]), message), record, errors)
 
 
-def _take_over(data: Bytes, config: LogConfig, next_offset: int) -> Validated:
-    """Batches of another log: their offsets and epochs stay, a cut one at the end is left out."""
+def _validate_replicated(data: Bytes, config: LogConfig, next_offset: int) -> Validated:
+    """Validate a leader's batches: offsets and epochs stay, an incomplete batch at the end is left out."""
     rows, findings, end, outcome, left = _scanned(data, 2, check_replicated, next_offset)
     if len(rows) == 0 and outcome in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):
         raise InvalidRecordError("no whole batch to append: fetch more bytes")

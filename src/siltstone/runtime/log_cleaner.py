@@ -159,7 +159,7 @@ def _segment_facts(segment: LiveSegment, size: int, config: LogConfig, *, is_dir
 
 def log_state(served: ServedDirectory, log: PartitionLog, config: Config, checkpoint: int | None) -> LogState:
     """A claimed log for the planner. Raises OSError."""
-    view, producers = log.at_one_moment()
+    view, producers = log.view_and_producers()
     durable = min(view.last_stable_offset, view.high_watermark, log.recovery_point)
     opened = OpenLog(
         segments=tuple(find_segment(log.directory, each.base_offset) for each in view.segments),

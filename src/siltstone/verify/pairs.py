@@ -331,7 +331,7 @@ def _pair(
     rewritten_end = (
         (above or [producers.end_offset])[0] if cleaned_end > first_dirty else (below or bases)[-1]
     )
-    alive = producers.alive(terms.now_ms, terms.producer_expiration_ms)
+    alive = producers.active(terms.now_ms, terms.producer_expiration_ms)
     pair = LogPair(
         name=str(where),
         before=before.segments,

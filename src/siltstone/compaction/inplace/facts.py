@@ -419,7 +419,7 @@ def _work(
     cleaned = [each for each in facts.segments if each.base_offset < cleanable.end]
     alive = [
         (entry.producer_id, entry.last_offset, entry.producer_epoch)
-        for entry in producers.alive(choices.now_ms, config.integer("producer.id.expiration.ms"))
+        for entry in producers.active(choices.now_ms, config.integer("producer.id.expiration.ms"))
     ]
     retention_ms = config.integer("delete.retention.ms")
     return LogWork(
