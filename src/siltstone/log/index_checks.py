@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -104,40 +105,29 @@ def entries_before_base(index: NamedFile, entries: Entries) -> Iterator[Finding]
         yield Finding(path=index.path, position=position, reason="an entry's offsets lie before the segment")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Batches:
-    """A log's batches: int64 columns, and where its damage starts, None for a sound one."""
+class _Batches(NamedTuple):
+    """The header fields of a log's batches that indexes are built from: int64, one a batch."""
 
     position: Int64
     base_offset: Int64
     last_offset: Int64
     max_timestamp: Int64
-    damage: Finding | None
-
-
-def _read_batches(path: str) -> _Batches:
-    names = ("position", "base_offset", "last_offset", "max_timestamp")
-    columns: list[list[Int64]] = [[np.empty(0, np.int64)] for _ in names]
-    damage = None
-    try:
-        with files.Reader(path) as reader:
-            for batches in batch_headers(reader):
-                for column, name in zip(columns, names, strict=True):
-                    column.append(np.ascontiguousarray(batches[name]))
-    except CorruptRecordError as error:
-        damage = finding_of(error)
-    whole = {name: np.concatenate(column) for name, column in zip(names, columns, strict=True)}
-    return _Batches(**whole, damage=damage)
 
 
 def against_log(index: NamedFile, entries: Entries, log: str) -> Iterator[Finding]:
     """The entries of an offset or time index that disagree with its ``log``, and the log's damage. Raises
     OSError."""
-    batches = _read_batches(log)
-    if batches.damage is not None:
-        yield batches.damage
+    parts, damage = [np.empty((0, len(_Batches._fields)), np.int64)], None
+    try:
+        with files.Reader(log) as reader:
+            for headers in batch_headers(reader):
+                parts.append(np.column_stack([headers[name] for name in _Batches._fields]))
+    except CorruptRecordError as error:
+        damage = finding_of(error)
+    if damage is not None:
+        yield damage
     check = _check_offsets if index.kind == "index" else _check_times
-    for number, reason in check(index.base_offset, entries, batches):
+    for number, reason in check(index.base_offset, entries, _Batches(*np.concatenate(parts).T), damage):
         yield Finding(path=index.path, position=number * entries.dtype.itemsize, reason=reason)
 
 
@@ -147,7 +137,9 @@ def _picked(values: Int64, rows: npt.NDArray[np.intp]) -> Int64:
     return padded[np.minimum(rows, len(values))]
 
 
-def _check_offsets(base: int, entries: Entries, batches: _Batches) -> Iterator[tuple[int, str]]:
+def _check_offsets(
+    base: int, entries: Entries, batches: _Batches, damage: Finding | None
+) -> Iterator[tuple[int, str]]:
     """(entry, reason) of each offset entry that disagrees with its log, as far as the log is sound."""
     offsets = entries["relative_offset"].astype(np.int64) + base
     positions = entries["position"].astype(np.int64)
@@ -160,7 +152,7 @@ def _check_offsets(base: int, entries: Entries, batches: _Batches) -> Iterator[t
         & (later >= rows)
         & (_picked(batches.position, later) < following)
     )
-    seen = positions < (batches.damage.position if batches.damage else np.iinfo(np.int64).max)
+    seen = positions < (damage.position if damage else np.iinfo(np.int64).max)
     for number in np.flatnonzero(seen & ((starts != positions) | ~ends_later)).tolist():
         entry = f"offset {offsets[number]} position {positions[number]}"
         if starts[number] != positions[number]:
@@ -169,14 +161,16 @@ def _check_offsets(base: int, entries: Entries, batches: _Batches) -> Iterator[t
             yield number, f"{entry}: the batch there ends at offset {ends[number]}"
 
 
-def _check_times(base: int, entries: Entries, batches: _Batches) -> Iterator[tuple[int, str]]:
+def _check_times(
+    base: int, entries: Entries, batches: _Batches, damage: Finding | None
+) -> Iterator[tuple[int, str]]:
     """(entry, reason) of each time entry that disagrees with its log, as far as the log is sound."""
     offsets = entries["relative_offset"].astype(np.int64) + base
     times = entries["timestamp"].astype(np.int64)
     rows = np.searchsorted(batches.last_offset, offsets)
     inside = (rows < len(batches.last_offset)) & (_picked(batches.base_offset, rows) <= offsets)
     largest = _picked(batches.max_timestamp, rows)
-    seen = (rows < len(batches.last_offset)) | (batches.damage is None)
+    seen = (rows < len(batches.last_offset)) | (damage is None)
     for number in np.flatnonzero(seen & (~inside | (largest != times))).tolist():
         entry = f"timestamp {times[number]} offset {offsets[number]}"
         if inside[number]:

@@ -329,7 +329,7 @@ def remove_strays(changes: Changes, segments: list[Segment]) -> set[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """A recovered partition directory, and what recovery did to it.
+    """A recovered partition directory, durable up to ``log_end_offset``, and what recovery did to it.
 
     ``producers`` are those at ``log_end_offset``. ``damage``: bad batches below the recovery point, which are
     left as they are. ``notes``: what a person should know. ``changed``: recovery changed a file.
@@ -340,7 +340,6 @@ class Recovered:
     producers: tuple[ProducerEntry, ...]
     log_start_offset: int
     log_end_offset: int
-    recovery_point: int
     truncated_bytes: int
     rebuilt_indexes: tuple[str, ...]
     finished_swaps: tuple[str, ...]
@@ -382,7 +381,6 @@ def recover_partition(
         producers=tuple(recovery.states.entries()),
         log_start_offset=recovery.log_start,
         log_end_offset=end,
-        recovery_point=end,
         truncated_bytes=changes.truncated_bytes,
         rebuilt_indexes=tuple(recovery.rebuilt),
         finished_swaps=tuple(finished),
@@ -410,7 +408,9 @@ class _Recovery:
         self.rebuilt: list[str] = []
         self.damage: list[Finding] = []
         self.notes: list[str] = []
-        self._epochs = self._load_epochs()
+        self._epochs: LeaderEpochs | None = None
+        with contextlib.suppress(CorruptFileError):
+            self._epochs = LeaderEpochs(changes.directory)
         self._too_wide: set[int] = set()
         self._indexes_contradict_markers = False
         self._seen_epochs: list[tuple[int, int]] = []
@@ -456,14 +456,6 @@ class _Recovery:
         self._write_epochs(end)
         self._changes.settle()
         return end
-
-    # The state before
-
-    def _load_epochs(self) -> LeaderEpochs | None:
-        try:
-            return LeaderEpochs(self._changes.directory)
-        except CorruptFileError:
-            return None
 
     def _limit(self, number: int) -> int:
         """An offset that is above all of a segment's."""
