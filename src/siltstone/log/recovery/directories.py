@@ -228,7 +228,7 @@ class _DirectoryRun:
         )
         new_marks = dict(marks)
         for where, log in ((log.where, log.recovered) for log in self.result.logs if log.recovered):
-            new_points[where] = log.log_end_offset
+            new_points[where] = log.recovery_point
             new_starts.pop(where, None)
             if log.log_start_offset > log.segments[0].base_offset:
                 new_starts[where] = log.log_start_offset

@@ -329,7 +329,7 @@ def remove_strays(changes: Changes, segments: list[Segment]) -> set[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """A recovered partition directory, durable up to ``log_end_offset``, and what recovery did to it.
+    """A recovered partition directory, and what recovery did to it.
 
     ``producers`` are those at ``log_end_offset``. ``damage``: bad batches below the recovery point, which are
     left as they are. ``notes``: what a person should know. ``changed``: recovery changed a file.
@@ -340,6 +340,7 @@ class Recovered:
     producers: tuple[ProducerEntry, ...]
     log_start_offset: int
     log_end_offset: int
+    recovery_point: int
     truncated_bytes: int
     rebuilt_indexes: tuple[str, ...]
     finished_swaps: tuple[str, ...]
@@ -381,6 +382,7 @@ def recover_partition(
         producers=tuple(recovery.states.entries()),
         log_start_offset=recovery.log_start,
         log_end_offset=end,
+        recovery_point=end,
         truncated_bytes=changes.truncated_bytes,
         rebuilt_indexes=tuple(recovery.rebuilt),
         finished_swaps=tuple(finished),
