@@ -33,21 +33,13 @@ from siltstone.base import files
 from siltstone.base.codec_table import codec_name
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptFileError, CorruptRecordError, UsageError
+from siltstone.base.records import layout
 from siltstone.base.records.checksum import checksums_hold
 from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.layout import (
-    CODEC_MASK,
-    CONTROL_BIT,
-    CRC_POSITION,
-    DELETE_HORIZON_BIT,
-    LOG_OVERHEAD,
-    MAGIC_POSITION,
-    TIMESTAMP_TYPE_BIT,
-    TRANSACTIONAL_BIT,
-)
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd
+from siltstone.log import names
 from siltstone.log.coordinator_records import Decoder, decode_record
 from siltstone.log.indexes import (
     Entries,
@@ -57,17 +49,6 @@ from siltstone.log.indexes import (
     entries_before_base,
     entries_until_damage,
     finding_of,
-)
-from siltstone.log.names import (
-    CLEANER_CHECKPOINT,
-    LEADER_EPOCH_CHECKPOINT,
-    LOG_START_CHECKPOINT,
-    META_PROPERTIES,
-    PARTITION_METADATA,
-    RECOVERY_CHECKPOINT,
-    REPLICATION_CHECKPOINT,
-    SEGMENT_KINDS,
-    SNAPSHOT,
 )
 from siltstone.log.producers import ProducerEntry, read_snapshot
 from siltstone.log.segments import Window, windows
@@ -108,7 +89,12 @@ KNOWN_FILES = (
     ".log, .index, .timeindex, .txnindex, .snapshot, the offset checkpoints, leader-epoch-checkpoint, "
     "partition.metadata and meta.properties"
 )
-_OFFSET_CHECKPOINTS = (CLEANER_CHECKPOINT, RECOVERY_CHECKPOINT, LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT)
+_OFFSET_CHECKPOINTS = (
+    names.CLEANER_CHECKPOINT,
+    names.RECOVERY_CHECKPOINT,
+    names.LOG_START_CHECKPOINT,
+    names.REPLICATION_CHECKPOINT,
+)
 _NAME = re.compile(r"^(.+)\.(log|index|timeindex|txnindex|snapshot|checkpoint)(\.cleaned|\.swap|\.deleted)?$")
 _BASE_OFFSET = re.compile(r"^([0-9]{1,20})(-[0-9]{10})?$")
 
@@ -118,15 +104,15 @@ def identify(path: str) -> NamedFile:
     name = os.path.basename(path)
     if files.is_directory(path):
         raise UsageError(f"{path}: is a directory; name the files in it")
-    if name in _OFFSET_CHECKPOINTS or name == LEADER_EPOCH_CHECKPOINT:
-        return NamedFile(path=path, kind="epochs" if name == LEADER_EPOCH_CHECKPOINT else "offsets")
-    if name in (PARTITION_METADATA, META_PROPERTIES):
+    if name in _OFFSET_CHECKPOINTS or name == names.LEADER_EPOCH_CHECKPOINT:
+        return NamedFile(path=path, kind="epochs" if name == names.LEADER_EPOCH_CHECKPOINT else "offsets")
+    if name in (names.PARTITION_METADATA, names.META_PROPERTIES):
         return NamedFile(path=path, kind="properties")
     parts = _NAME.match(name)
     if parts is None:
         raise UsageError(f"{path}: unknown kind of file; known are {KNOWN_FILES}")
     number = _BASE_OFFSET.match(parts[1])
-    if number is None and parts[2] in SEGMENT_KINDS[1:]:
+    if number is None and parts[2] in names.SEGMENT_KINDS[1:]:
         raise UsageError(f"{path}: an index's name starts with its segment's base offset")
     kind = "log" if parts[2] == "checkpoint" else parts[2]
     base_offset = -1 if number is None else int(number[1])
@@ -143,11 +129,11 @@ def dump_file(file: NamedFile, options: DumpOptions) -> Output:
     yield start
     if file.kind == "log":
         yield from log_rows(file.path, options)
-    elif file.kind in SEGMENT_KINDS:
+    elif file.kind in names.SEGMENT_KINDS:
         yield from _index_rows(file, options)
     else:
         try:
-            if file.kind == SNAPSHOT:
+            if file.kind == names.SNAPSHOT:
                 yield from map(_producer_row, read_snapshot(files.read_bytes(file.path), file.path))
             elif file.kind == "properties":
                 yield from _property_rows(file.path)
@@ -224,16 +210,16 @@ def _batch_row(batch: Window, valid: bool) -> Row:
             "producerId": header["producer_id"],
             "producerEpoch": header["producer_epoch"],
             "partitionLeaderEpoch": header["leader_epoch"],
-            "isTransactional": bool(attributes & TRANSACTIONAL_BIT),
-            "isControl": bool(attributes & CONTROL_BIT),
-            "deleteHorizonMs": header["base_timestamp"] if attributes & DELETE_HORIZON_BIT else None,
+            "isTransactional": bool(attributes & layout.TRANSACTIONAL_BIT),
+            "isControl": bool(attributes & layout.CONTROL_BIT),
+            "deleteHorizonMs": header["base_timestamp"] if attributes & layout.DELETE_HORIZON_BIT else None,
         }
     else:
         # A compressed message set is stored under its last message's offset; only decoding tells the first.
-        plain = not attributes & CODEC_MASK
+        plain = not attributes & layout.CODEC_MASK
         row |= {"offset": base_offset, "baseOffset": base_offset if plain else None}
         row |= {"lastOffset": base_offset, "count": 1 if plain else None}
-    time_type = "LogAppendTime" if attributes & TIMESTAMP_TYPE_BIT else "CreateTime"
+    time_type = "LogAppendTime" if attributes & layout.TIMESTAMP_TYPE_BIT else "CreateTime"
     return row | {
         "position": batch.origin + header["position"],
         "timestampType": time_type if magic else "NoTimestampType",
@@ -242,7 +228,7 @@ def _batch_row(batch: Window, valid: bool) -> Row:
         "size": header["size"],
         "magic": magic,
         "attributes": attributes,
-        "compresscodec": codec_name(attributes & CODEC_MASK),
+        "compresscodec": codec_name(attributes & layout.CODEC_MASK),
         "crc": header["crc"],
         "isvalid": valid,
     }
@@ -285,9 +271,9 @@ def _message_checksum(columns: RecordColumns, number: int) -> Row:
     """The CRC32 of one message (magic 0 and 1), and whether it holds."""
     start = int(columns.start[number])
     entry = columns.data[start : start + int(columns.size[number])].tobytes()
-    stored = int.from_bytes(entry[LOG_OVERHEAD:MAGIC_POSITION], "big")
-    assert MAGIC_POSITION < CRC_POSITION < len(entry)
-    return {"isValid": zlib.crc32(entry[MAGIC_POSITION:]) == stored, "crc": stored}
+    stored = int.from_bytes(entry[layout.LOG_OVERHEAD : layout.MAGIC_POSITION], "big")
+    assert layout.MAGIC_POSITION < layout.CRC_POSITION < len(entry)
+    return {"isValid": zlib.crc32(entry[layout.MAGIC_POSITION :]) == stored, "crc": stored}
 
 
 def _control_fields(key: bytes, value: bytes) -> Row:
@@ -341,8 +327,8 @@ def _entry_rows(index: NamedFile, entries: Entries) -> Iterator[Row]:
         elif index.kind == "timeindex":
             yield {"type": "timeIndex", "timestamp": entry[0], "offset": index.base_offset + entry[1]}
         else:
-            names = ("version", "producerId", "firstOffset", "lastOffset", "lastStableOffset")
-            yield {"type": "abortedTxn", **dict(zip(names, entry, strict=True))}
+            columns = ("version", "producerId", "firstOffset", "lastOffset", "lastStableOffset")
+            yield {"type": "abortedTxn", **dict(zip(columns, entry, strict=True))}
 
 
 # Small files
@@ -385,7 +371,7 @@ def _checkpoint_rows(path: str, kind: str) -> Iterator[Row]:
     """The entries of a checkpoint of offsets or epochs: version ``0``, the number of entries, one a line."""
     is_of_epochs = kind == "epochs"
     row = "leaderEpoch" if is_of_epochs else "checkpoint"
-    names = ("epoch", "startOffset") if is_of_epochs else ("topic", "partition", "offset")
+    columns = ("epoch", "startOffset") if is_of_epochs else ("topic", "partition", "offset")
     announced, seen, position = -1, 0, 0
     for number, (position, line) in enumerate(_lines(path)):
         if number == 0 and line != "0":
@@ -397,10 +383,10 @@ def _checkpoint_rows(path: str, kind: str) -> Iterator[Row]:
         elif number > 1 and line:
             fields = line.split()
             numbers = [field for field in fields[-2:] if re.fullmatch(r"-?[0-9]{1,19}", field)]
-            if len(fields) != len(names) or len(numbers) != 2:
+            if len(fields) != len(columns) or len(numbers) != 2:
                 raise CorruptFileError(path, position, f"no checkpoint entry: {line[:80]!r}")
             seen += 1
-            yield {"type": row, **dict(zip(names, (*fields[:-2], *map(int, numbers)), strict=True))}
+            yield {"type": row, **dict(zip(columns, (*fields[:-2], *map(int, numbers)), strict=True))}
     if announced not in (-1, seen):
         raise CorruptFileError(path, position, f"{announced} entries are announced, {seen} are there")
 
@@ -476,8 +462,8 @@ def render(row: Row) -> str:
             return _pairs(row, (name for name in row if name != "type"))
 
 
-def _pairs(row: Row, names: Iterable[str]) -> str:
-    return " ".join(f"{name}: {_plain(row[name])}" for name in names)
+def _pairs(row: Row, keys: Iterable[str]) -> str:
+    return " ".join(f"{key}: {_plain(row[key])}" for key in keys)
 
 
 def _plain(content: Any) -> str:
@@ -503,8 +489,8 @@ def _record_line(row: Row) -> str:
     sizes = _pairs(row, ("keySize", "valueSize"))
     parts = [f"| offset: {row['offset']} {row['timestampType']}: {row['timestamp']} {sizes}"]
     if "sequence" in row:
-        names = ",".join(map(printable, row["headerKeys"]))
-        parts.append(f"sequence: {row['sequence']} headerKeys: [{names}]")
+        keys = ",".join(map(printable, row["headerKeys"]))
+        parts.append(f"sequence: {row['sequence']} headerKeys: [{keys}]")
     else:
         parts.append(_pairs(row, ("isValid", "crc")))
     if row.get("headers"):

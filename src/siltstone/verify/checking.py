@@ -67,18 +67,14 @@ def verify(
     logs = {where: Findings() for where in sorted({*old, *new})}
     pairs: dict[TopicPartition, LogPair] = {}
     for where, findings in logs.items():
-        try:
+        with findings.noting("before_damaged"):
             pair = pair_of(where, old.get(where), new.get(where), terms_of(where), findings)
-        except CorruptFileError as error:
-            findings.add("before_damaged", error.reason, path=error.path, position=error.position)
-        else:
-            pairs |= {} if pair is None else {where: pair}
+            if pair is not None:
+                pairs[where] = pair
     checked = checker(list(pairs.values()))
     for where, pair in pairs.items():
-        try:
+        with logs[where].noting("aborted_entry"):
             _conclude(pair, *checked[pair.name], logs[where])
-        except CorruptFileError as error:
-            logs[where].add("aborted_entry", error.reason, path=error.path, position=error.position)
     verdicts = [_verdict(where, pairs.get(where), findings) for where, findings in logs.items()]
     return Verdict(logs=verdicts, notes=notes)
 
@@ -144,10 +140,8 @@ def check_span(pair: LogPair, span: Span, buckets: int, report: SpanReport) -> I
         report.findings.whole = False
         report.findings.add("before_damaged", str(error))
     if span.after is not None and report.findings.found["unreadable"] == 0:
-        try:
+        with report.findings.noting("unreadable"):
             check_indexes(pair, span.after, report.findings)
-        except CorruptFileError as error:
-            report.findings.add("unreadable", error.reason, path=error.path, position=error.position)
 
 
 def _by_bucket(pending: Sequence[Words], buckets: int) -> Iterator[tuple[int, Words]]:
@@ -219,7 +213,7 @@ def check_indexes(pair: LogPair, number: int, findings: Findings) -> None:
             if segment.size:
                 findings.add(problem, "is missing", path=str(path))
             continue
-        try:
+        with findings.noting(problem):
             entries = read_entries(data, kind, str(path))
             if kind == "index":
                 wrong = _wrong_offset_entry(batches, segment, entries)
@@ -227,8 +221,6 @@ def check_indexes(pair: LogPair, number: int, findings: Findings) -> None:
                 wrong = _wrong_time_entry(batches, segment, entries, is_active=segment is pair.after[-1])
             if wrong is not None:
                 findings.add(problem, wrong[1], path=str(path), position=wrong[0] * entries.itemsize)
-        except CorruptFileError as error:
-            findings.add(problem, error.reason, path=str(path), position=error.position)
         if wanted.get(kind, data) != data:
             findings.add(problem, "is not what its log gives", path=str(path))
 

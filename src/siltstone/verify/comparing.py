@@ -16,18 +16,13 @@ import numpy.typing as npt
 
 from siltstone.base import files
 from siltstone.base.errors import CorruptFileError
+from siltstone.base.records import layout
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.inflate import pieces
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import (
-    BATCH_OVERHEAD,
-    CODEC_MASK,
-    CONTROL_BIT,
-    DELETE_HORIZON_BIT,
-    TIMESTAMP_TYPE_BIT,
-    TRANSACTIONAL_BIT,
     Bytes,
     Directory,
     Flags,
@@ -181,9 +176,9 @@ class AfterStream:
 _RECORD_PROBLEMS = ("key_changed", "value_changed", "headers_changed", "timestamp_changed")
 _KEPT_FIELDS = ("last_offset", "leader_epoch", "producer_id", "producer_epoch", "base_sequence")
 _KEPT_BITS = (
-    (TIMESTAMP_TYPE_BIT, "timestamp type"),
-    (TRANSACTIONAL_BIT, "transactional bit"),
-    (CONTROL_BIT, "control bit"),
+    (layout.TIMESTAMP_TYPE_BIT, "timestamp type"),
+    (layout.TRANSACTIONAL_BIT, "transactional bit"),
+    (layout.CONTROL_BIT, "control bit"),
 )
 _NO_HORIZON = -1
 
@@ -243,20 +238,24 @@ def _header_problems(old: Directory, after: Piece, rows: Int64) -> Iterator[tupl
             yield "header_changed", f"{name} is another one", old[name] != new[name]
         for bit, name in _KEPT_BITS:
             yield "header_changed", f"the {name} is another one", (changed & bit) != 0
-        yield "header_changed", "the codec is another one", ((changed & CODEC_MASK) != 0) & (new["count"] > 0)
+        yield (
+            "header_changed",
+            "the codec is another one",
+            ((changed & layout.CODEC_MASK) != 0) & (new["count"] > 0),
+        )
         yield "header_changed", "the record format went back", new["magic"] != 2
     else:
         for name in _KEPT_FIELDS[1:]:
             yield "header_changed", f"{name} is not -1", new[name] != -1
-        other = ((changed & (TIMESTAMP_TYPE_BIT | CODEC_MASK)) != 0) & (new["count"] > 0)
+        other = ((changed & (layout.TIMESTAMP_TYPE_BIT | layout.CODEC_MASK)) != 0) & (new["count"] > 0)
         yield "header_changed", "codec or timestamp type is another one", other & (old["magic"] == 1)
     yield (
         "empty_batch",
         "not 61 bytes, a codec, a horizon, a base timestamp, or another largest timestamp",
         empty
         & (
-            (new["size"] != BATCH_OVERHEAD)
-            | ((new["attributes"] & (CODEC_MASK | DELETE_HORIZON_BIT)) != 0)
+            (new["size"] != layout.BATCH_OVERHEAD)
+            | ((new["attributes"] & (layout.CODEC_MASK | layout.DELETE_HORIZON_BIT)) != 0)
             | (new["base_timestamp"] != -1)
             | ((new["max_timestamp"] != old["max_timestamp"]) & (old["magic"] > 0))
         ),
@@ -274,7 +273,7 @@ def _times_are_wrong(old: Directory, after: Piece, rows: Int64) -> Flags:
     np.maximum.at(largest, columns.batch, columns.timestamp)
     # With LogAppendTime the largest timestamp is the broker's, whatever records are retained; with a delete
     # horizon the base timestamp is that (KIP-534).
-    appended = (new["attributes"] & TIMESTAMP_TYPE_BIT) != 0
+    appended = (new["attributes"] & layout.TIMESTAMP_TYPE_BIT) != 0
     wrong = new["max_timestamp"] != np.where(appended, old["max_timestamp"], largest[rows])
     wrong |= (_horizons(new) == _NO_HORIZON) & (new["base_timestamp"] != columns.timestamp[first])
     return np.asarray(wrong, np.bool_)
@@ -385,7 +384,7 @@ class Comparison:
         self.new_horizons.update(np.unique(horizon[fresh]).tolist())
         tombstones = np.zeros(len(after.batches), np.bool_)
         tombstones[after.columns.batch[after.columns.value_size < 0]] = True
-        needless = fresh & ~tombstones[rows] & ((new["attributes"] & CONTROL_BIT) == 0)
+        needless = fresh & ~tombstones[rows] & ((new["attributes"] & layout.CONTROL_BIT) == 0)
         offsets = new["base_offset"][needless]
         self._findings.add_offsets("needless_horizon", "no tombstone is in it", offsets, after.path)
 
@@ -401,7 +400,9 @@ class Comparison:
         counts = self._findings.counts
         self._check_emptied()
         self._follow_markers(transactions)
-        control = (((batches["attributes"] & CONTROL_BIT) != 0) & (batches["magic"] == 2))[columns.batch]
+        control = (((batches["attributes"] & layout.CONTROL_BIT) != 0) & (batches["magic"] == 2))[
+            columns.batch
+        ]
         aborted, discarded = self._aborted[columns.batch], ~self._retained
         counts.update(before=len(columns), after=int(self._retained.sum()))
         if not self._rewritten:
@@ -464,7 +465,7 @@ class Comparison:
             where = np.searchsorted(ids, batches["producer_id"]).clip(max=len(ids) - 1)
             alive = (batches["producer_id"] >= 0) & (ids[where] == batches["producer_id"])
             # A producer without data has its epoch from a marker.
-            control = (batches["attributes"] & CONTROL_BIT) != 0
+            control = (batches["attributes"] & layout.CONTROL_BIT) != 0
             fence = (offsets[where] < 0) & control & (epochs[where] == batches["producer_epoch"])
             needed = alive & ((offsets[where] == batches["last_offset"]) | fence)
         discarded = self._outcome == DISCARDED
@@ -488,8 +489,8 @@ class Comparison:
         batches = self._before.batches
         attributes = batches["attributes"]
         modern = batches["magic"] == 2
-        control = modern & ((attributes & CONTROL_BIT) != 0)
-        data = np.flatnonzero(modern & ((attributes & TRANSACTIONAL_BIT) != 0) & ~control)
+        control = modern & ((attributes & layout.CONTROL_BIT) != 0)
+        data = np.flatnonzero(modern & ((attributes & layout.TRANSACTIONAL_BIT) != 0) & ~control)
         producers = batches["producer_id"][data]
         order = np.argsort(producers, kind="stable")
         data, producers = data[order], producers[order]

@@ -7,14 +7,16 @@ cleaning that kept all its promises.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from siltstone.base.errors import CheckFailedError
+from siltstone.base.errors import CheckFailedError, CorruptFileError
 
 EXAMPLES = 5
 """So many problems of one kind are listed for each log; the others are only counted."""
@@ -133,6 +135,14 @@ class Findings:
         """Note a problem of the ``offsets``: the first of them, and how many there are."""
         if len(offsets):
             self.add(kind, detail, offset=int(offsets[0]), path=path, times=len(offsets))
+
+    @contextlib.contextmanager
+    def noting(self, kind: str) -> Iterator[None]:
+        """Note a CorruptFileError of the block as a problem of this ``kind``."""
+        try:
+            yield
+        except CorruptFileError as error:
+            self.add(kind, error.reason, path=error.path, position=error.position)
 
     def merge(self, other: Findings) -> None:
         """Add the findings of another part of the log."""

@@ -33,15 +33,13 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.base.records.codecs import DEFAULT_LIMIT, LIMIT_SETTING
+from siltstone.log import names
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import LogDirectory
 from siltstone.log.ledger.store import uncovered
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import (
-    LEADER_EPOCH_CHECKPOINT,
-    SEGMENT_KINDS,
     SNAPSHOT,
-    STAGING,
     TopicPartition,
     parse_partition,
     parse_segment_file,
@@ -416,11 +414,11 @@ def _check_beside(before: LogSide, after: LogSide, findings: Findings) -> None:
     for entry in files.entries(after.place):
         name = parse_segment_file(entry.name)
         path = str(after.place / entry.name)
-        if entry.is_directory and entry.name == STAGING:
+        if entry.is_directory and entry.name == names.STAGING:
             findings.add("leftover", "a run's files", path=path)
         elif name is not None and name.suffix:
             findings.add("leftover", "a swap's file", path=path)
-        elif name is not None and name.kind in SEGMENT_KINDS[1:] and name.base_offset not in logs:
+        elif name is not None and name.kind in names.SEGMENT_KINDS[1:] and name.base_offset not in logs:
             findings.add("leftover", "an index without its segment", path=path)
 
 
@@ -439,7 +437,7 @@ def _check_snapshot(before: Path, after: Path, findings: Findings) -> None:
 
 def _check_epochs(before: LogSide, after: LogSide, findings: Findings) -> None:
     """The epoch of each offset must be as it was, unless the log's start moved; a broker's start adds one."""
-    old, new = (side.place / LEADER_EPOCH_CHECKPOINT for side in (before, after))
+    old, new = (side.place / names.LEADER_EPOCH_CHECKPOINT for side in (before, after))
     if not files.exists(old):
         return
     if not files.exists(new):

@@ -29,18 +29,13 @@ import numpy as np
 from siltstone.base import files
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import CorruptFileError, CorruptRecordError
+from siltstone.log import names
 from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.directory import partition_files
 from siltstone.log.indexes import ENTRY_OF_KIND, LARGEST_RELATIVE_OFFSET, TRANSACTION_ENTRY, Finding
 from siltstone.log.names import (
-    CLEANED,
-    DELETED,
-    LEADER_EPOCH_CHECKPOINT,
-    PARTITION_METADATA,
     SEGMENT_KINDS,
     SNAPSHOT,
-    SWAP,
-    TEMPORARY,
     parse_segment_file,
     segment_file,
 )
@@ -67,12 +62,12 @@ from siltstone.log.segments import Segment, segment_holding, segments_among, win
 class Changes:
     """Changes one partition directory; ``removed`` and ``truncated_bytes`` count what was done.
 
-    ``names``: the directory's files by name, as they are after each change. ``any``: something was changed.
+    ``listing``: the directory's files by name, as they are after each change. ``any``: something was changed.
     """
 
-    def __init__(self, directory: Path, names: dict[str, files.FileStat], *, dry_run: bool) -> None:
+    def __init__(self, directory: Path, listing: dict[str, files.FileStat], *, dry_run: bool) -> None:
         self.directory = directory
-        self.names = names
+        self.listing = listing
         self.dry_run = dry_run
         self.removed: list[str] = []
         self.truncated_bytes = 0
@@ -81,7 +76,7 @@ class Changes:
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists; ``settle`` makes that durable."""
-        if self.names.pop(name, None) is None:
+        if self.listing.pop(name, None) is None:
             return
         self.removed.append(name)
         self.any = True
@@ -97,7 +92,7 @@ class Changes:
         before the next; its log is removed last, so that no index or snapshot outlives it.
         """
         for base in sorted(bases, reverse=True):
-            log = self.names.get(segment_file(base, "log"))
+            log = self.listing.get(segment_file(base, "log"))
             self.truncated_bytes += log.size if log is not None else 0
             for kind in (SNAPSHOT, *reversed(SEGMENT_KINDS)):
                 self.remove(segment_file(base, kind))
@@ -105,7 +100,7 @@ class Changes:
 
     def write(self, name: str, data: bytes) -> None:
         """Replace a file's contents with ``data``, durably; a file with these bytes is left as it is."""
-        path, known = self.directory / name, self.names.get(name)
+        path, known = self.directory / name, self.listing.get(name)
         begins_so = known is not None and known.size >= len(data)
         begins_so = begins_so and (not data or files.read_slice(path, 0, len(data)) == data)
         if begins_so and known is not None and known.size == len(data):
@@ -119,7 +114,7 @@ class Changes:
             cut(path, len(data))
         else:
             files.replace(path, data)
-        self.names[name] = files.stat(path)
+        self.listing[name] = files.stat(path)
 
     def create(self, name: str) -> None:
         """Create an empty file; ``settle`` makes its name durable."""
@@ -127,19 +122,19 @@ class Changes:
         if not self.dry_run:
             files.write_new(self.directory / name, b"")
             files.inherit_owner(self.directory / name)
-            self.names[name] = files.stat(self.directory / name)
+            self.listing[name] = files.stat(self.directory / name)
             self._unsynced = True
 
     def truncate_log(self, name: str, size: int) -> None:
         """Cut a segment's log off, durably."""
-        before = self.names[name].size
+        before = self.listing[name].size
         if size >= before:
             return
         self.truncated_bytes += before - size
         self.any = True
         if not self.dry_run:
             cut(self.directory / name, size)
-            self.names[name] = files.stat(self.directory / name)
+            self.listing[name] = files.stat(self.directory / name)
 
     def sync(self, name: str) -> None:
         """Flush a file: what was read from it may be in the page cache only."""
@@ -261,18 +256,20 @@ def finish_swap(changes: Changes) -> list[str]:
 
     Raises UnsafeFileError, CorruptRecordError, OSError.
     """
-    suffixes = (CLEANED, SWAP, DELETED)
-    left = [name for name in changes.names if name.endswith(suffixes) and parse_segment_file(name)]
+    suffixes = (names.CLEANED, names.SWAP, names.DELETED)
+    left = [name for name in changes.listing if name.endswith(suffixes) and parse_segment_file(name)]
     if not left:
         return []
     if changes.dry_run:
-        finished = sorted(name.removesuffix(SWAP) for name in left if name.endswith(f".log{SWAP}"))
-        removed = sorted(name for name in left if not name.endswith(SWAP))
+        finished = sorted(
+            name.removesuffix(names.SWAP) for name in left if name.endswith(f".log{names.SWAP}")
+        )
+        removed = sorted(name for name in left if not name.endswith(names.SWAP))
     else:
         done = finish_replacement(changes.directory)
         finished = [line.removeprefix(_FINISHED) for line in done if line.startswith(_FINISHED)]
         removed = [line.removeprefix(_REMOVED) for line in done if line.startswith(_REMOVED)]
-        changes.names = files.list_files(changes.directory)
+        changes.listing = files.list_files(changes.directory)
     changes.removed += removed
     changes.any |= bool(finished or removed)
     return finished
@@ -286,12 +283,12 @@ def split_too_wide(changes: Changes, config: LogConfig, *, everywhere: bool) -> 
     to the scan. A dry run returns no new bases.
     """
     split: dict[int, list[int]] = {}
-    names, interval, size = changes.names, config.index_interval_bytes, config.segment_index_bytes
-    for segment, following in itertools.pairwise(segments_among(changes.directory, names)):
+    listing, interval, size = changes.listing, config.index_interval_bytes, config.segment_index_bytes
+    for segment, following in itertools.pairwise(segments_among(changes.directory, listing)):
         limit = segment.base_offset + LARGEST_RELATIVE_OFFSET + 1
         if not could_overflow(segment, following):
             continue
-        if not everywhere and not impossible_indexes(segment, limit, names, every_entry=False):
+        if not everywhere and not impossible_indexes(segment, limit, listing, every_entry=False):
             continue
         with contextlib.suppress(CorruptRecordError):
             if overflowed([segment, following]):
@@ -301,7 +298,7 @@ def split_too_wide(changes: Changes, config: LogConfig, *, everywhere: bool) -> 
                 split[segment.base_offset] = bases
     if split:
         changes.any = True
-        changes.names = names if changes.dry_run else files.list_files(changes.directory)
+        changes.listing = listing if changes.dry_run else files.list_files(changes.directory)
     return split
 
 
@@ -309,10 +306,13 @@ def remove_strays(changes: Changes, segments: list[Segment]) -> set[int]:
     """Remove indexes without a log and files that were being written; returns the snapshots' offsets."""
     bases = {segment.base_offset for segment in segments}
     snapshots = set()
-    for name in list(changes.names):
-        if name.endswith(TEMPORARY):
-            written = name.removesuffix(TEMPORARY)
-            if parse_segment_file(written) or written in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA):
+    for name in list(changes.listing):
+        if name.endswith(names.TEMPORARY):
+            written = name.removesuffix(names.TEMPORARY)
+            if parse_segment_file(written) or written in (
+                names.LEADER_EPOCH_CHECKPOINT,
+                names.PARTITION_METADATA,
+            ):
                 changes.remove(name)
             continue
         if name.endswith(".log"):
@@ -381,7 +381,7 @@ def recover_partition(
     end = recovery.run(recovery_point, check=check)
     return Recovered(
         directory=directory,
-        segments=tuple(segments_among(directory, changes.names) if changes.any else recovery.segments),
+        segments=tuple(segments_among(directory, changes.listing) if changes.any else recovery.segments),
         producers=tuple(recovery.states.entries()),
         log_start_offset=recovery.log_start,
         log_end_offset=end,
@@ -406,14 +406,16 @@ class _Recovery:
         self._clean = clean
         self._config = config
         self._checkpointed_start = max(log_start, 0)
-        self.segments = segments_among(changes.directory, changes.names)
+        self.segments = segments_among(changes.directory, changes.listing)
         first = self.segments[0].base_offset if self.segments else 0
         self.log_start = max(self._checkpointed_start, first)
         self.states = ProducerStates()
         self.rebuilt: list[str] = []
         self.damage: list[Finding] = []
         self.notes: list[str] = []
-        self._epochs = self._load_epochs()
+        self._epochs: LeaderEpochs | None = None
+        with contextlib.suppress(CorruptFileError):
+            self._epochs = LeaderEpochs(changes.directory)
         self._too_wide: set[int] = set()
         self._indexes_contradict_markers = False
         self._seen_epochs: list[tuple[int, int]] = []
@@ -460,14 +462,6 @@ class _Recovery:
         self._changes.settle()
         return end
 
-    # The state before
-
-    def _load_epochs(self) -> LeaderEpochs | None:
-        try:
-            return LeaderEpochs(self._changes.directory)
-        except CorruptFileError:
-            return None
-
     def _limit(self, number: int) -> int:
         """An offset that is above all of a segment's."""
         base = self.segments[number].base_offset
@@ -483,7 +477,7 @@ class _Recovery:
             return None
         active = self.segments[-1]
         limit = self._limit(len(self.segments) - 1)
-        if impossible_indexes(active, limit, self._changes.names, every_entry=False):
+        if impossible_indexes(active, limit, self._changes.listing, every_entry=False):
             return None
         return check_tail(active)
 
@@ -491,15 +485,15 @@ class _Recovery:
 
     def _check_durable(self, number: int, *, check: bool) -> None:
         """Check a segment below the recovery point: its indexes, and with ``check`` its batches."""
-        segment, names = self.segments[number], self._changes.names
+        segment, listing = self.segments[number], self._changes.listing
         every_entry = check or not self._clean
-        failing = impossible_indexes(segment, self._limit(number), names, every_entry=every_entry)
+        failing = impossible_indexes(segment, self._limit(number), listing, every_entry=every_entry)
         if not failing and not check:
             return
         scan = self._scan(number, self._history.at(segment.base_offset, self.segments), keep_going=True)
         self.damage += scan.skipped if scan.damage is None else (*scan.skipped, scan.damage)
         if check and scan.damage is None:
-            failing += wrong_indexes(segment, names, scan.aborted, exactly=self._indexes_contradict_markers)
+            failing += wrong_indexes(segment, listing, scan.aborted, exactly=self._indexes_contradict_markers)
         if failing:
             self._write_indexes(segment, scan, failing)
         if check:
@@ -536,7 +530,7 @@ class _Recovery:
         }
         for kind, data in built.items():
             name = segment_file(segment.base_offset, kind)
-            known = name in self._changes.names
+            known = name in self._changes.listing
             if kind == "txnindex" and not known and not data:
                 continue
             if failing is not None and known and name not in failing:
@@ -621,7 +615,7 @@ class _Recovery:
 
     def _write_epochs(self, end: int) -> None:
         if self._epochs is None:
-            self._changes.remove(LEADER_EPOCH_CHECKPOINT)
+            self._changes.remove(names.LEADER_EPOCH_CHECKPOINT)
             self._changes.settle()
             if not self._changes.dry_run:
                 self._epochs = LeaderEpochs(self._changes.directory)

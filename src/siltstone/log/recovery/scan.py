@@ -51,7 +51,7 @@ BAD_CHECKSUM = "checksum does not match"
 
 AbortedEntry = tuple[int, int, int, int, int]
 """A row of a ``.txnindex``: version, producer id, first, last and last stable offset."""
-Names = Mapping[str, files.FileStat]
+Listing = Mapping[str, files.FileStat]
 """The files of a partition directory."""
 
 
@@ -260,7 +260,9 @@ def _tail_entries(segment: Segment) -> tuple[int, npt.NDArray[np.void]]:
 # the markers. An index that fails is rebuilt.
 
 
-def impossible_indexes(segment: Segment, limit_offset: int, names: Names, *, every_entry: bool) -> list[str]:
+def impossible_indexes(
+    segment: Segment, limit_offset: int, listing: Listing, *, every_entry: bool
+) -> list[str]:
     """The names of a segment's indexes that are missing or have impossible entries. Raises OSError.
 
     ``limit_offset``: no offset of the segment is as high. ``every_entry``: read them all, not the last alone.
@@ -268,8 +270,8 @@ def impossible_indexes(segment: Segment, limit_offset: int, names: Names, *, eve
     impossible = []
     for kind in SEGMENT_KINDS[1:]:
         name = segment_file(segment.base_offset, kind)
-        size = names[name].size if name in names else 0
-        if name not in names:
+        size = listing[name].size if name in listing else 0
+        if name not in listing:
             possible = kind == "txnindex"
         else:
             possible = not size or _last_is_possible(segment, kind, name, size, limit_offset)
@@ -315,7 +317,7 @@ def _named_index(segment: Segment, kind: str) -> NamedFile:
 
 
 def wrong_indexes(
-    segment: Segment, names: Names, aborted: Sequence[AbortedEntry], *, exactly: bool
+    segment: Segment, listing: Listing, aborted: Sequence[AbortedEntry], *, exactly: bool
 ) -> list[str]:
     """The names of a sound segment's indexes that say something else than its log. Raises OSError.
 
@@ -325,11 +327,11 @@ def wrong_indexes(
     wrong = []
     for kind in ("index", "timeindex"):
         name = segment_file(segment.base_offset, kind)
-        if name in names and differs_from_log(_named_index(segment, kind), segment.path):
+        if name in listing and differs_from_log(_named_index(segment, kind), segment.path):
             wrong.append(name)
     name = segment_file(segment.base_offset, "txnindex")
-    data = files.read_bytes(f"{segment.directory}/{name}") if name in names else b""
-    differs = exactly and name in names and data != np.array(aborted, TRANSACTION_ENTRY).tobytes()
+    data = files.read_bytes(f"{segment.directory}/{name}") if name in listing else b""
+    differs = exactly and name in listing and data != np.array(aborted, TRANSACTION_ENTRY).tobytes()
     if differs or not _lists(data, aborted):
         wrong.append(name)
     return wrong
