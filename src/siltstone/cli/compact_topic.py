@@ -1,4 +1,4 @@
-"""``siltstone compact-topic``: compaction beside the originals, on a directory that nobody serves."""
+"""``siltstone compact-topic``: side-by-side compaction of a directory that no broker serves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from siltstone.compaction.ledger.compactor import CompactionEngine
 from siltstone.runtime.compactions import ERROR, counts_text
 
 SMALL_BYTES = 64 << 20
-"""Up to this, one process is done before Spark has started."""
+"""Up to so many bytes one process is done before Spark has started."""
 _COLUMNS = ("partition", "status", "up to offset", "ledger", "entries", "bytes", "backlog bytes")
 
 
@@ -84,7 +84,7 @@ def compact_topic(*, flags: CompactTopicFlags | None = None, json_: Json = False
 
 
 def engine_for(folders: Sequence[Path], master: str | None = None) -> EngineFor:
-    """An engine on the master that was asked for; else Spark does what is worth its start."""
+    """Makes an engine on the given master; without one, Spark is used for more than ``SMALL_BYTES``."""
 
     def make(size: int) -> CompactionEngine:
         chosen = DEFAULT_MASTER if master is None and size > SMALL_BYTES else master
@@ -94,16 +94,16 @@ def engine_for(folders: Sequence[Path], master: str | None = None) -> EngineFor:
 
 
 def show_compaction(found: TopicCompaction, *, dry_run: bool = False, as_json: bool = False) -> int:
-    """What was done, or would be, and what came of it; the exit status."""
+    """Print what was compacted, or would be; returns the exit status."""
     if as_json:
         write_json({"dry_run": dry_run, **found.to_json()})
     else:
         for partition in found.partitions:
-            write_line(_said(f"{found.topic}-{partition.partition}", partition, dry_run=dry_run))
+            write_line(_line(f"{found.topic}-{partition.partition}", partition, dry_run=dry_run))
     return _notes(found)
 
 
-def _said(where: str, partition: PartitionCompaction, *, dry_run: bool) -> str:
+def _line(where: str, partition: PartitionCompaction, *, dry_run: bool) -> str:
     if dry_run:
         first = 0 if partition.compacted is None else partition.compacted.horizon
         return f"{where}: would be compacted from offset {first} on: {size_text(partition.backlog or 0)}"
@@ -120,7 +120,7 @@ def _said(where: str, partition: PartitionCompaction, *, dry_run: bool) -> str:
 
 
 def show_status(found: TopicCompaction, *, as_json: bool) -> int:
-    """What came of a topic's compactions; the exit status."""
+    """Print the status of a topic's compactions; returns the exit status."""
     if as_json:
         write_json(found.to_json())
         return _notes(found)
