@@ -72,7 +72,7 @@ def compact_topic(*, flags: CompactTopicFlags | None = None, json_: Json = False
     to_the_end = reads_to_the_end(flags.high_watermark)
     if flags.reset and flags.dry_run:
         raise UsageError("--reset goes without --dry-run")
-    found = compact(
+    compaction = compact(
         place_of(flags.dir, None),
         topic,
         engine_for(flags.dir, flags.master),
@@ -80,7 +80,7 @@ def compact_topic(*, flags: CompactTopicFlags | None = None, json_: Json = False
         to_the_end=to_the_end,
         dry_run=flags.dry_run,
     )
-    return show_compaction(found, dry_run=flags.dry_run, as_json=json_)
+    return show_compaction(compaction, dry_run=flags.dry_run, as_json=json_)
 
 
 def engine_for(folders: Sequence[Path], master: str | None = None) -> EngineFor:
@@ -93,14 +93,14 @@ def engine_for(folders: Sequence[Path], master: str | None = None) -> EngineFor:
     return make
 
 
-def show_compaction(found: TopicCompaction, *, dry_run: bool = False, as_json: bool = False) -> int:
+def show_compaction(compaction: TopicCompaction, *, dry_run: bool = False, as_json: bool = False) -> int:
     """Print what was compacted, or would be; returns the exit status."""
     if as_json:
-        write_json({"dry_run": dry_run, **found.to_json()})
+        write_json({"dry_run": dry_run, **compaction.to_json()})
     else:
-        for partition in found.partitions:
-            write_line(_line(f"{found.topic}-{partition.partition}", partition, dry_run=dry_run))
-    return _notes(found)
+        for partition in compaction.partitions:
+            write_line(_line(f"{compaction.topic}-{partition.partition}", partition, dry_run=dry_run))
+    return _notes(compaction)
 
 
 def _line(where: str, partition: PartitionCompaction, *, dry_run: bool) -> str:
@@ -119,27 +119,29 @@ def _line(where: str, partition: PartitionCompaction, *, dry_run: bool) -> str:
     )
 
 
-def show_status(found: TopicCompaction, *, as_json: bool) -> int:
+def show_status(compaction: TopicCompaction, *, as_json: bool) -> int:
     """Print the status of a topic's compactions; returns the exit status."""
     if as_json:
-        write_json(found.to_json())
-        return _notes(found)
-    write_line(f"{found.topic}: {found.status.status}")
-    write_line(f"compactionThreshold: {found.threshold.size} ({found.threshold.source})")
+        write_json(compaction.to_json())
+        return _notes(compaction)
+    write_line(f"{compaction.topic}: {compaction.status.status}")
+    write_line(f"compactionThreshold: {compaction.threshold.size} ({compaction.threshold.source})")
     rows = []
-    for partition in found.partitions:
+    for partition in compaction.partitions:
         ledger = partition.compacted
         facts = (ledger.horizon - 1, ledger.id, ledger.entries, ledger.size) if ledger else (None,) * 4
         rows.append((str(partition.partition), partition.status.status, *facts, partition.backlog))
     write_table("", _COLUMNS, rows, left=2)
-    return _notes(found)
+    return _notes(compaction)
 
 
-def _notes(found: TopicCompaction) -> int:
-    note(*found.notes)
-    for partition in found.partitions:
-        where = f"{found.topic}-{partition.partition}"
+def _notes(compaction: TopicCompaction) -> int:
+    note(*compaction.notes)
+    for partition in compaction.partitions:
+        where = f"{compaction.topic}-{partition.partition}"
         failures = dict.fromkeys(filter(None, (partition.status.last_error, partition.failure)))
         note(*(failure if failure.startswith(where) else f"{where}: {failure}" for failure in failures))
-    has_failed = any(partition.failure or partition.status.status == ERROR for partition in found.partitions)
+    has_failed = any(
+        partition.failure or partition.status.status == ERROR for partition in compaction.partitions
+    )
     return 1 if has_failed else 0

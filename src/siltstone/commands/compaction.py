@@ -69,7 +69,7 @@ class PartitionCompaction:
 
     def to_json(self) -> dict[str, object]:
         """The partition as JSON, with Pulsar's names where Pulsar has one."""
-        found: dict[str, object] = {
+        document: dict[str, object] = {
             "partition": self.partition,
             "directory": self.directory,
             **msgspec.to_builtins(self.status),
@@ -79,10 +79,10 @@ class PartitionCompaction:
             **compacted_json(self.compacted),
         }
         if self.failure:
-            found["failure"] = self.failure
+            document["failure"] = self.failure
         if self.result is not None:
-            found["compaction"] = _counts(self.result)
-        return found
+            document["compaction"] = _counts(self.result)
+        return document
 
 
 def _counts(result: CompactionResult) -> dict[str, object]:
@@ -162,22 +162,22 @@ def _topic(
 def _partition(
     look: Look, where: TopicPartition, result: CompactionResult | None, to_the_end: bool | None
 ) -> PartitionCompaction:
-    found = PartitionCompaction(partition=where.partition, result=result)
+    partition = PartitionCompaction(partition=where.partition, result=result)
     path = look.path_of(where)
     if path is None:
-        found.failure = "is in none of these directories"
-        return found
-    found.directory, found.failure = str(path.parent), look.damage_of(where)
+        partition.failure = "is in none of these directories"
+        return partition
+    partition.directory, partition.failure = str(path.parent), look.damage_of(where)
     try:
-        found.status = status_of(path)
-        found.compacted = ledger = LedgerStore(path).current()
+        partition.status = status_of(path)
+        partition.compacted = ledger = LedgerStore(path).current()
         log = (
             look.log(where) if to_the_end is None else look.committed_log(where, no_other_replica=to_the_end)
         )
-        found.backlog = backlog_bytes(log.view, None if ledger is None else ledger.horizon)
+        partition.backlog = backlog_bytes(log.view, None if ledger is None else ledger.horizon)
     except (SiltstoneError, OSError) as error:
-        found.failure = found.failure or str(error)
-    return found
+        partition.failure = partition.failure or str(error)
+    return partition
 
 
 # Compacting

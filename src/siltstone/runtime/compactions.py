@@ -127,14 +127,14 @@ def status_of(partition: Path, *, running: bool | None = None) -> CompactionStat
     path = partition / COMPACTED / STATUS_FILE
     try:
         kept = msgspec.to_builtins(msgspec.json.decode(files.read_bytes(path), type=_StatusFile))
-        found = msgspec.convert(kept, CompactionStatus)
+        status = msgspec.convert(kept, CompactionStatus)
     except (FileNotFoundError, NotADirectoryError):
         return CompactionStatus()
     except msgspec.MsgspecError as error:
         return CompactionStatus(status=ERROR, last_error=f"{path}: no status ({error})")
-    if found.status == RUNNING and not (is_running(partition) if running is None else running):
-        return replace(found, status=ERROR, last_error=INTERRUPTED, failed=found.failed + 1)
-    return found
+    if status.status == RUNNING and not (is_running(partition) if running is None else running):
+        return replace(status, status=ERROR, last_error=INTERRUPTED, failed=status.failed + 1)
+    return status
 
 
 def write_status(partition: Path, status: CompactionStatus) -> None:
@@ -314,14 +314,14 @@ def compaction_threshold(
 ) -> Threshold:
     """The threshold of ``topic``: ``settings`` are its own over the broker's, ``namespaces`` the policies by
     ``tenant/namespace``. A 0 that was set counts as set."""
-    found = settings.setting(KEY)
-    assert isinstance(found.value, int)
-    if found.origin is ConfigSource.DEFAULT_CONFIG:
+    setting = settings.setting(KEY)
+    assert isinstance(setting.value, int)
+    if setting.origin is ConfigSource.DEFAULT_CONFIG:
         text = namespaces.get(str(namespace_of(topic)), {}).get(KEY)
         if text is not None:
             return Threshold(size=int(text), source=NAMESPACE)
-        return Threshold(size=found.value, source=DEFAULT)
-    return Threshold(size=found.value, source=TOPIC if found.name == KEY else BROKER)
+        return Threshold(size=setting.value, source=DEFAULT)
+    return Threshold(size=setting.value, source=TOPIC if setting.name == KEY else BROKER)
 
 
 # The metrics ``pulsar_compaction_*`` of every log that was ever compacted, from its status.
@@ -422,15 +422,15 @@ class Compactions(LogService[CompactionEngine]):
         Raises CompactionInProgressError when one of them is being compacted, and begins none then;
         UnknownTopicError, UsageError, StorageError, OSError.
         """
-        found = asked_partitions(topic, self._manager)
+        partitions = asked_partitions(topic, self._manager)
         with self._changed:
-            busy = [where for where in found if where in self._held]
+            busy = [where for where in partitions if where in self._held]
             if busy:
                 raise in_progress(busy[0])
-            logs = [self._manager.get(where) for where in found]
+            logs = [self._manager.get(where) for where in partitions]
             for log in logs:
                 self._begin(log)
-        return found
+        return partitions
 
     def status(self, topic: str) -> CompactionStatus:
         """The status of a topic's compactions, those of earlier processes too.
@@ -448,7 +448,7 @@ class Compactions(LogService[CompactionEngine]):
     def samples(self) -> list[Sample]:
         """Pulsar's ``pulsar_compaction_*`` of every log that was ever compacted. A log whose status cannot be
         read for now has none."""
-        found = []
+        samples = []
         for log in (log for served in self._manager.serving() for _, log in sorted(served.logs.items())):
             try:
                 status = status_of(log.directory) if files.exists(log.directory / COMPACTED) else None
@@ -463,8 +463,8 @@ class Compactions(LogService[CompactionEngine]):
             }
             for name, (help_, value) in _GAUGES.items():
                 sample = Sample(name=_PREFIX + name, value=value(status), help=help_, labels=labels)
-                found.append(sample)
-        return found
+                samples.append(sample)
+        return samples
 
     # The check
 

@@ -55,11 +55,11 @@ def extract_task(
     """Extract neighbouring sources, named by each row: their entries and keyless offsets, and a report."""
     for number in task_numbers(batches):
         done = Compacted()
-        for found in extract(work, parts[number], buckets, done.found):
-            if isinstance(found, EntryBlob):
-                yield entries_row(found).batch()
+        for output in extract(work, parts[number], buckets, done.extracted):
+            if isinstance(output, EntryBlob):
+                yield entries_row(output).batch()
             else:
-                yield from _to_groups(work, found, done)
+                yield from _to_groups(work, output, done)
         yield from _report(done)
         if number == 0:
             yield from (Row(target=bucket, kind=rows.HEADS).batch() for bucket in range(buckets))
@@ -117,27 +117,23 @@ def merge_runs_task(work: CompactionWork, buckets: int, batches: Batches) -> Ite
 
 def _report(done: Compacted) -> Iterator[pa.RecordBatch]:
     """Send a report to the driver: its arrays in rows of their own, the rest as JSON."""
-    for summary in done.found.summaries:
+    for summary in done.extracted.summaries:
         yield array_row(rows.SUMMARY, 0, summary).batch()
     for run, parts in done.superseded.items():
         for offsets in parts:
             yield from (row.batch() for row in array_rows(rows.SUPERSEDED, run, offsets))
-    report = replace(done, found=replace(done.found, summaries=[]), superseded={})
+    report = replace(done, extracted=replace(done.extracted, summaries=[]), superseded={})
     yield report_row(rows.MERGED, report).batch()
 
 
 class SparkCompactionEngine(SparkWorkers):
     """Spreads a compaction over a session's workers."""
 
-    def compact_whole(self, work: CompactionWork) -> Compacted:
-        """Compact a tail in one task."""
-        found = self._collect(
-            lambda: stage(self._session.range(0, 1, 1, 1), compact_whole_task, work), work.name
-        )
-        return _compacted(found)
-
-    def compact_spread(self, work: CompactionWork) -> Compacted:
-        """Compact a tail over all workers, in one job."""
+    def compact(self, work: CompactionWork, whole: bool) -> Compacted:
+        """Compact a tail: the ``whole`` of it in one task, or over all workers in one job."""
+        if whole:
+            tail = self._session.range(0, 1, 1, 1)
+            return _compacted(self._collect(lambda: stage(tail, compact_whole_task, work), work.name))
         enough = bucket_count(work, max(self._least_buckets, self._parallelism))
         held = 8 * work.words * (work.end - work.first)
         buckets, tasks = merging(enough, self._parallelism, held, work.settings.memory_bytes)
@@ -170,14 +166,14 @@ class SparkCompactionEngine(SparkWorkers):
         return runs_of(sizes, tasks) or [[]]
 
 
-def _compacted(found: Iterable[Row]) -> Compacted:
+def _compacted(reports: Iterable[Row]) -> Compacted:
     """Add up the reports of a job."""
     done = Compacted()
-    for row in found:
+    for row in reports:
         if row.kind == rows.SUPERSEDED:
             done.superseded.setdefault(row.target, []).append(row.array(np.int64).copy())
         elif row.kind == rows.SUMMARY:
-            done.found.summaries.append(row.array(np.int64, 3).copy())
+            done.extracted.summaries.append(row.array(np.int64, 3).copy())
         else:
             done.add(report_of(row, Compacted))
     return done

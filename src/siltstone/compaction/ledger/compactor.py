@@ -87,12 +87,8 @@ class CompactionEngine(Protocol):
         """How many tasks run at one time."""
         ...
 
-    def compact_whole(self, work: CompactionWork) -> Compacted:
-        """Compact a tail in one task."""
-        ...
-
-    def compact_spread(self, work: CompactionWork) -> Compacted:
-        """Compact a tail over all workers."""
+    def compact(self, work: CompactionWork, whole: bool) -> Compacted:
+        """Compact a tail: the ``whole`` of it in one task, or over all workers."""
         ...
 
     def merge_runs(self, work: CompactionWork) -> Compacted:
@@ -108,12 +104,12 @@ def compact_in_process(
     done, retained = Compacted(), [NO_OFFSETS]
     blobs: list[list[EntryBlob]] = [[] for _ in range(buckets)]
     for part in [range(len(work.sources))] if parts is None else parts:
-        for found in extract(work, part, buckets, done.found):
-            if isinstance(found, EntryBlob):
-                blobs[found.bucket].append(found.kept())
+        for output in extract(work, part, buckets, done.extracted):
+            if isinstance(output, EntryBlob):
+                blobs[output.bucket].append(output.kept())
             else:
-                retained.append(found)
-    for bucket in range(buckets) if done.found.failure is None else ():
+                retained.append(output)
+    for bucket in range(buckets) if done.extracted.failure is None else ():
         merged, offsets = merge_bucket(work, blobs[bucket], bucket, buckets, attempt)
         blobs[bucket] = []
         done.add(merged)
@@ -134,12 +130,10 @@ class InProcessCompactionEngine:
         self._buckets = buckets
         self._attempts = map(str, itertools.count())
 
-    def compact_whole(self, work: CompactionWork) -> Compacted:
-        """In one go."""
-        return compact_in_process(work, next(self._attempts))
-
-    def compact_spread(self, work: CompactionWork) -> Compacted:
-        """Source by source, bucket by bucket, group by group, as a cluster would."""
+    def compact(self, work: CompactionWork, whole: bool) -> Compacted:
+        """In one go, or source by source, bucket by bucket, group by group, as a cluster does."""
+        if whole:
+            return compact_in_process(work, next(self._attempts))
         parts = ([number] for number in range(len(work.sources)))
         return compact_in_process(work, next(self._attempts), bucket_count(work, self._buckets), parts)
 
@@ -173,16 +167,16 @@ def ranges_to_merge(runs: Sequence[Run], most: int = MOST_RUNS) -> list[tuple[in
     while first > 0 and (2 * after >= runs[first - 1].live_size or first + 1 > most):
         first -= 1
         after += runs[first].live_size
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for number in range(max(first, 0)):
         if not runs[number].is_mostly_superseded:
             continue
-        if found and found[-1][1] == number:
-            found[-1] = (found[-1][0], number + 1)
+        if ranges and ranges[-1][1] == number:
+            ranges[-1] = (ranges[-1][0], number + 1)
         else:
-            found.append((number, number + 1))
+            ranges.append((number, number + 1))
     newest_alone = len(runs) - first == 1 and not (runs and runs[-1].is_mostly_superseded)
-    return found if newest_alone or not runs else [*found, (first, len(runs))]
+    return ranges if newest_alone or not runs else [*ranges, (first, len(runs))]
 
 
 # The counts that must add up before a ledger is committed: no entry or record was lost between tasks.
@@ -190,13 +184,13 @@ def ranges_to_merge(runs: Sequence[Run], most: int = MOST_RUNS) -> list[tuple[in
 
 def removed_of(work: CompactionWork, done: Compacted) -> Discarded:
     """How many records of the tail were discarded, by reason."""
-    keyless = 0 if work.retain_null_key else done.found.keyless
-    keyed = sum(done.retained.values()) - (done.found.keyless - keyless)
+    keyless = 0 if work.retain_null_key else done.extracted.keyless
+    keyed = sum(done.retained.values()) - (done.extracted.keyless - keyless)
     return Discarded(
-        superseded=done.found.keyed - keyed - done.deleted,
+        superseded=done.extracted.keyed - keyed - done.deleted,
         tombstones=done.deleted,
         keyless=keyless,
-        aborted=done.found.aborted,
+        aborted=done.extracted.aborted,
     )
 
 
@@ -217,19 +211,19 @@ def refuse_doubts(work: CompactionWork, done: Compacted) -> None:
     Raises CheckFailedError; CompactionFailedError for a failure that was reported; CorruptFileError for an
     aborted transaction that no index names.
     """
-    found, removed = done.found, removed_of(work, done)
+    extracted, removed = done.extracted, removed_of(work, done)
     kept = sum(done.retained.values())
-    keyless = found.keyless if work.retain_null_key else 0
+    keyless = extracted.keyless if work.retain_null_key else 0
     entries = kept - keyless + (done.deleted if work.by_time else 0)
     held = (
-        (found.records, found.keyed + found.keyless + found.aborted, "records by kind"),
-        (done.arrived, found.entries, "keys on their way"),
-        (found.records, kept + removed.total(), "records that stay and go"),
+        (extracted.records, extracted.keyed + extracted.keyless + extracted.aborted, "records by kind"),
+        (done.arrived, extracted.entries, "keys on their way"),
+        (extracted.records, kept + removed.total(), "records that stay and go"),
         (done.written, done.retained, "records written"),
         (sum(part.entries for part in done.keys), entries, "keys of the new run"),
     )
     _refuse_differences(work, done, held)
-    carried_by_group(found.summaries, [work.first], work.name)
+    carried_by_group(extracted.summaries, [work.first], work.name)
     if removed.superseded < done.late:
         raise CheckFailedError(f"{work.name}: more late keys than superseded records; nothing has changed")
 
@@ -460,7 +454,7 @@ class TwoPhaseCompactor:
         horizon = 0 if draft.ledger is None else draft.ledger.horizon
         work = hold_tail(log, draft.work, horizon, self._engine.workers)
         whole = work.size <= self._one_task_bytes and bucket_count(work) == 1
-        done = self._engine.compact_whole(work) if whole else self._engine.compact_spread(work)
+        done = self._engine.compact(work, whole)
         refuse_doubts(work, done)
         draft.extend(work, done)
         draft.merge_runs(self._engine)
@@ -472,8 +466,8 @@ class TwoPhaseCompactor:
             ledger,
             ledger.horizon,
             changed=True,
-            read_records=done.found.records,
-            read_bytes=done.found.size,
+            read_records=done.extracted.records,
+            read_bytes=done.extracted.size,
             written=sum(done.retained.values()),
             written_bytes=draft.written_bytes,
             removed=removed_of(work, done),

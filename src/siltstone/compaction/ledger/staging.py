@@ -387,24 +387,24 @@ class _Sink:
         self._indexes = _index_builder(self._base, self._settings)
         return self._writer
 
-    def put(self, found: CleanedBatches) -> None:
+    def put(self, batches: CleanedBatches) -> None:
         """Write finished batches, in order."""
-        start, ends = 0, np.concatenate((np.zeros(1, np.int64), np.cumsum(found.size)))
-        while start < len(found.size):
-            writer = self._writer or self._open(found.data[ends[start] :])
+        start, ends = 0, np.concatenate((np.zeros(1, np.int64), np.cumsum(batches.size)))
+        while start < len(batches.size):
+            writer = self._writer or self._open(batches.data[ends[start] :])
             room = ends[start] + self._settings.segment_bytes - writer.size
             # The batches that fit: by their bytes, and by their offsets, which indexes keep as int32.
             full = int(np.searchsorted(ends, room, side="right")) - 1
-            wide = int(np.searchsorted(found.last_offset, self._base + INT_MAX, side="right"))
+            wide = int(np.searchsorted(batches.last_offset, self._base + INT_MAX, side="right"))
             behind = min(full, wide)
             if behind <= start and writer.size:
                 self.close()
                 continue
             behind = max(behind, start + 1)  # a batch larger than ``segment_bytes`` gets a segment of its own
-            rows, data = slice(start, behind), found.data[ends[start] : ends[behind]].data
+            rows, data = slice(start, behind), batches.data[ends[start] : ends[behind]].data
             self._crc = crc32c(data, self._crc)
             writer.write(data)
-            self._indexes.add(found.last_offset[rows], found.max_timestamp[rows], found.size[rows])
+            self._indexes.add(batches.last_offset[rows], batches.max_timestamp[rows], batches.size[rows])
             start = behind
 
     def close(self) -> None:
@@ -468,8 +468,8 @@ def _written(work: CompactionWork, group: Group, coalescer: Coalescer, attempt: 
     sink = _Sink(work.settings, f"{group.index}.{attempt}", report)
     try:
         for source in work.sources[group.first : group.last]:
-            for found in _coalesced(source, coalescer, work.settings.window_size):
-                sink.put(found)
+            for batches in _coalesced(source, coalescer, work.settings.window_size):
+                sink.put(batches)
         sink.put(coalescer.finish())
         sink.close()
         offsets = np.concatenate([NO_OFFSETS, *coalescer.offsets])
@@ -491,9 +491,9 @@ def _coalesced(source: Source, coalescer: Coalescer, window_size: int) -> Iterat
             chosen = coalescer.chosen(window.batches)
             refuse_bad_checksum(window.data, chosen, path=source.path, origin=window.origin)
             for part in pieces(window.data, chosen):
-                found = coalescer.take(window.data, chosen[part], path=source.path, origin=window.origin)
-                if found is not None:
-                    yield found
+                batches = coalescer.take(window.data, chosen[part], path=source.path, origin=window.origin)
+                if batches is not None:
+                    yield batches
 
 
 def _verify(report: Compacted, group: Group, offsets: Int64, settings: Settings) -> None:
@@ -509,12 +509,12 @@ def _verify(report: Compacted, group: Group, offsets: Int64, settings: Settings)
                 raise CheckFailedError(f"{path}: {reader.stat.size} bytes, but {segment.size} were written")
             read, span = windows(reader, window_size=settings.window_size), (following, group.end_offset)
             limit = settings.batch_limit
-            for some in decoded(path, read, span, decode_record_keys, scratch=scratch, limit=limit):
-                again.add_directory(some.batches)
-                if not np.array_equal(offsets[seen : seen + len(some.columns)], some.columns.offset):
+            for piece in decoded(path, read, span, decode_record_keys, scratch=scratch, limit=limit):
+                again.add_directory(piece.batches)
+                if not np.array_equal(offsets[seen : seen + len(piece.columns)], piece.columns.offset):
                     raise CheckFailedError(f"{path}: holds other records than were written")
-                seen += len(some.columns)
-                following = int(some.batches["last_offset"][-1]) + 1
+                seen += len(piece.columns)
+                following = int(piece.batches["last_offset"][-1]) + 1
         built = again.finish()
         for kind, data in (("index", built.offset_index), ("timeindex", built.time_index)):
             if files.read_bytes(f"{stem}.{kind}") != data:

@@ -147,7 +147,7 @@ class Compacted:
     that it loses. ``keys``: parts of the new key index. ``segments``: path without ``.log`` → new segment.
     """
 
-    found: Extracted = field(default_factory=Extracted)
+    extracted: Extracted = field(default_factory=Extracted)
     arrived: int = 0
     deleted: int = 0
     late: int = 0
@@ -160,7 +160,7 @@ class Compacted:
 
     def add(self, other: Compacted) -> None:
         """Add another report; the first failure stays."""
-        self.found.add(other.found)
+        self.extracted.add(other.extracted)
         for name in ("arrived", "deleted", "late", "keys"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for mine, more in ((self.retained, other.retained), (self.written, other.written)):
@@ -173,7 +173,7 @@ class Compacted:
 
     def first_failure(self) -> LogFailure | None:
         """The first failure of any piece."""
-        return self.found.failure or self.failure
+        return self.extracted.failure or self.failure
 
 
 def bucket_count(work: CompactionWork, at_least: int = 1) -> int:
@@ -185,8 +185,8 @@ def bucket_count(work: CompactionWork, at_least: int = 1) -> int:
 def opened(source: Source) -> files.Reader:
     """Open a source. Raises SourceChangedError where its path is another file's by now, OSError."""
     reader = files.Reader(source.path)
-    found = reader.stat
-    if found.inode != source.inode or found.size < source.size:
+    stat = reader.stat
+    if stat.inode != source.inode or stat.size < source.size:
         with reader:
             raise SourceChangedError(
                 f"{source.path}: the file was replaced or cut since the compaction began; run again"
@@ -195,12 +195,12 @@ def opened(source: Source) -> files.Reader:
 
 
 def extract(
-    work: CompactionWork, numbers: Sequence[int], buckets: int, found: Extracted
+    work: CompactionWork, numbers: Sequence[int], buckets: int, extracted: Extracted
 ) -> Iterator[EntryBlob | Int64]:
     """Read sources (``numbers`` into ``work.sources``, ascending): yields blobs of key entries, and arrays of
     the offsets (int64) of keyless records that are retained.
 
-    Adds counts to ``found``; when that has a failure in the end, the caller must not use the blobs.
+    Adds counts to ``extracted``; when that has a failure in the end, the caller must not use the blobs.
     """
     # Entries that fit the task's memory; sources have no more records than offsets.
     offsets = sum(work.sources[number].end_offset - work.sources[number].base_offset for number in numbers)
@@ -209,44 +209,44 @@ def extract(
     collector = EntryCollector(hash_key=key, by_time=by_time, buckets=buckets, capacity=capacity)
     try:
         for number in numbers:
-            yield from _extract_source(work, work.sources[number], collector, found)
+            yield from _extract_source(work, work.sources[number], collector, extracted)
         yield from collector.finish()
-        found.entries += collector.handed_on
+        extracted.entries += collector.handed_on
     except Exception as error:
-        found.failure = failure_of(error)
+        extracted.failure = failure_of(error)
 
 
 def _extract_source(
-    work: CompactionWork, source: Source, collector: EntryCollector, found: Extracted
+    work: CompactionWork, source: Source, collector: EntryCollector, extracted: Extracted
 ) -> Iterator[EntryBlob | Int64]:
-    scan, how = TransactionScan(aborted_of(work.aborted)), work.settings
+    scan, settings = TransactionScan(aborted_of(work.aborted)), work.settings
     decode: Callable[..., KeyColumns] = decode_records if work.by_time else decode_record_keys
-    offsets, limit = (source.base_offset, source.end_offset), how.batch_limit
+    offsets, limit = (source.base_offset, source.end_offset), settings.batch_limit
     with opened(source) as reader:
-        read = windows(reader, start=source.start, size=source.size, window_size=how.window_size)
-        for some in decoded(source.path, read, offsets, decode, limit=limit):
-            columns = some.columns
-            wanted = _wanted(work, scan, some, source.path, found)
+        read = windows(reader, start=source.start, size=source.size, window_size=settings.window_size)
+        for piece in decoded(source.path, read, offsets, decode, limit=limit):
+            columns = piece.columns
+            wanted = _wanted(work, scan, piece, source.path, extracted)
             keyed, keyless = columns.key_size >= 0, columns.key_size < 0
             if wanted is not None:
                 keyed, keyless = keyed & wanted, keyless & wanted
-            found.keyed += int(np.count_nonzero(keyed))
-            found.keyless += int(np.count_nonzero(keyless))
+            extracted.keyed += int(np.count_nonzero(keyed))
+            extracted.keyless += int(np.count_nonzero(keyless))
             yield from collector.add(columns, keyed)
             if work.retain_null_key and keyless.any():
                 yield columns.offset[keyless]
     scan.refuse_unmarked(max(work.first, source.base_offset), min(work.end, source.end_offset), source.path)
     summary = scan.summary(source.base_offset)
     if len(summary):
-        found.summaries.append(summary)
+        extracted.summaries.append(summary)
 
 
 def _wanted(
-    work: CompactionWork, scan: TransactionScan, some: Decoded[KeyColumns], path: str, found: Extracted
+    work: CompactionWork, scan: TransactionScan, piece: Decoded[KeyColumns], path: str, extracted: Extracted
 ) -> Flags | None:
     """Which records take part: bool, one a record, or None for all. Not those outside [first, end), control
-    records, and records of aborted transactions. Adds the counts to ``found``."""
-    window, batches, columns = some
+    records, and records of aborted transactions. Adds the counts to ``extracted``."""
+    window, batches, columns = piece
     inside = None
     low, high = int(batches["base_offset"][0]), int(batches["last_offset"][-1])
     if len(columns):
@@ -254,16 +254,16 @@ def _wanted(
     if low < work.first or high >= work.end:
         inside = (columns.offset >= work.first) & (columns.offset < work.end)
     reached = (batches["last_offset"] >= work.first) & (batches["base_offset"] < work.end)
-    found.size += int(batches["size"][reached].sum())
+    extracted.size += int(batches["size"][reached].sum())
     followed = scan.follow(window.data, batches, path=path, origin=window.origin)
     if followed is None:
-        found.records += len(columns) if inside is None else int(np.count_nonzero(inside))
+        extracted.records += len(columns) if inside is None else int(np.count_nonzero(inside))
         return inside
     control = ((batches["attributes"] & CONTROL_BIT) != 0) & (batches["magic"] == 2)
     data = ~control[columns.batch] if inside is None else inside & ~control[columns.batch]
     aborted = followed[0][columns.batch]
-    found.records += int(np.count_nonzero(data))
-    found.aborted += int(np.count_nonzero(data & aborted))
+    extracted.records += int(np.count_nonzero(data))
+    extracted.aborted += int(np.count_nonzero(data & aborted))
     return np.asarray(data & ~aborted)
 
 
@@ -346,10 +346,11 @@ def hold_tail(log: HasView, work: CompactionWork, horizon: int, workers: int) ->
         files.make_directory(folder)
         try:
             sources = _link_all(view, first, end, folder)
-            aborted = _aborted(view, first)
+            rows = [(0, *row) for segment in view.segments for row in segment.aborted() if row[2] >= first]
         except FileNotFoundError:
             continue
         groups = groups_of(sources, end, workers)
+        aborted = np.array(rows, TRANSACTION_ENTRY).tobytes()
         return replace(work, sources=sources, groups=groups, first=first, end=end, aborted=aborted)
     raise SourceChangedError(f"{work.name}: segments were replaced while they were being held; run again")
 
@@ -357,7 +358,7 @@ def hold_tail(log: HasView, work: CompactionWork, horizon: int, workers: int) ->
 def _link_all(view: LogView, first: int, end: int, folder: Path) -> tuple[Source, ...]:
     """Raises FileNotFoundError when a segment was replaced before it was linked, OSError."""
     bases = [segment.base_offset for segment in view.segments]
-    found = []
+    sources = []
     for number in range(max(bisect.bisect_right(bases, first) - 1, 0), len(bases)):
         if bases[number] >= end:
             break
@@ -366,7 +367,7 @@ def _link_all(view: LogView, first: int, end: int, folder: Path) -> tuple[Source
         if place is None:
             continue
         until = segment.place_of(end, size)
-        found.append(
+        sources.append(
             Source(
                 path=str(_link(segment, folder)),
                 base_offset=bases[number],
@@ -376,7 +377,7 @@ def _link_all(view: LogView, first: int, end: int, folder: Path) -> tuple[Source
                 inode=segment.reader.stat.inode,
             )
         )
-    return tuple(found)
+    return tuple(sources)
 
 
 def _link(segment: LiveSegment, folder: Path) -> Path:
@@ -396,12 +397,6 @@ def _link(segment: LiveSegment, folder: Path) -> Path:
     if files.stat(path).inode != wanted:
         raise FileNotFoundError(errno.ENOENT, "was replaced meanwhile", str(path))
     return path
-
-
-def _aborted(view: LogView, first: int) -> bytes:
-    """Aborted transactions that ended at or above ``first``, as entries of ``.txnindex`` files."""
-    rows = [(0, *row) for segment in view.segments for row in segment.aborted() if row[2] >= first]
-    return np.array(rows, TRANSACTION_ENTRY).tobytes()
 
 
 def groups_of(sources: Sequence[Source], end: int, workers: int) -> tuple[Group, ...]:

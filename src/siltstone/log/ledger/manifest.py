@@ -11,7 +11,6 @@ import hashlib
 import json
 import struct
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -150,27 +149,31 @@ def manifest_name(ledger_id: int) -> str:
 
 def what_is_wrong(ledger: Ledger) -> str:
     """The first rule of ledgers that this one breaks; empty for a sound one."""
-    if ledger.order not in ORDERS:
-        return f"order {ledger.order!r}"
-    bounds = [(run.base_offset, run.end_offset) for run in ledger.runs]
-    if any(end != base for (_, end), (base, _) in pairwise(bounds)):
-        return "the runs leave gaps or overlap"
-    if any(not 0 <= base < end for base, end in bounds) or (bounds and bounds[-1][1] != ledger.horizon):
-        return "the runs do not end at the horizon"
-    if len({run.id for run in ledger.runs}) != len(bounds):
-        return "a run is named twice"
-    if any(not 0 <= run.superseded <= run.records for run in ledger.runs):
-        return "more records are superseded than there are"
-    if any(run.size != sum(part.size for part in run.segments) for run in ledger.runs):
-        return "a run's size is not that of its segments"
-    if any(run.superseded for run in ledger.runs) != (ledger.superseded_crc is not None):
-        return "superseded records without their file, or the other way round"
-    for run in ledger.runs:
-        bases = [part.base_offset for part in run.segments]
-        bounds_hold = not bases or (min(bases) >= 0 and bases[-1] < run.end_offset)
-        if bases != sorted(set(bases)) or not bounds_hold:
-            return f"run {run.id}: segments {bases}"
-    return ""
+    runs = ledger.runs
+    bases, ends = [run.base_offset for run in runs], [run.end_offset for run in runs]
+    rules = (
+        (ledger.order in ORDERS, f"order {ledger.order!r}"),
+        (ends[:-1] == bases[1:], "the runs leave gaps or overlap"),
+        (all(0 <= run.base_offset < run.end_offset for run in runs), "a run has no offsets"),
+        (ends[-1:] in ([], [ledger.horizon]), "the runs do not end at the horizon"),
+        (len({run.id for run in runs}) == len(runs), "a run is named twice"),
+        (
+            all(0 <= run.superseded <= run.records for run in runs),
+            "more records are superseded than it has",
+        ),
+        (all(_segments_fit(run) for run in runs), "a run's segments do not ascend, or are not of its size"),
+        (
+            any(run.superseded for run in runs) == (ledger.superseded_crc is not None),
+            "superseded records without their file, or the other way round",
+        ),
+    )
+    return next((wrong for holds, wrong in rules if not holds), "")
+
+
+def _segments_fit(run: Run) -> bool:
+    """Do the segments have the run's size, and ascend from 0 on below its end?"""
+    bases = [-1, *(segment.base_offset for segment in run.segments), run.end_offset]
+    return run.size == sum(segment.size for segment in run.segments) and bases == sorted(set(bases))
 
 
 def encode_manifest(ledger: Ledger) -> bytes:
@@ -272,7 +275,7 @@ def decode_superseded(path: Path, data: bytes, ledger: Ledger) -> dict[int, Int6
     """Run id → superseded offsets (int64, ascending), for those that have any. Raises LedgerError."""
     if crc32c(data) != ledger.superseded_crc:
         raise LedgerError(str(path), "damaged: the checksum does not match")
-    bases, found = {run.id: run.base_offset for run in ledger.runs}, dict[int, Int64]()
+    bases, superseded = {run.id: run.base_offset for run in ledger.runs}, dict[int, Int64]()
     try:
         magic, of_ledger, count = _HEADER.unpack_from(data)
         position = _HEADER.size + count * _SECTION.size
@@ -280,8 +283,8 @@ def decode_superseded(path: Path, data: bytes, ledger: Ledger) -> dict[int, Int6
             raise ValueError
         for run, offsets, width in _SECTION.iter_unpack(data[_HEADER.size : position]):
             relative = np.frombuffer(data, {4: "<u4", 8: "<u8"}[width], offsets, position)
-            found[run] = relative.astype(np.int64) + bases[run]
+            superseded[run] = relative.astype(np.int64) + bases[run]
             position += offsets * width
     except (KeyError, ValueError, struct.error):
         raise LedgerError(str(path), f"not the superseded offsets of ledger {ledger.id}") from None
-    return found
+    return superseded

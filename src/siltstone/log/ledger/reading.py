@@ -185,12 +185,12 @@ class CompactedReader(RecordReader):
         if place is None:
             return None
         self.offset = place.offset
-        found = None
-        while found is None and (polled := self._poll_part(part, None)) is not None:
+        offset = None
+        while offset is None and (polled := self._poll_part(part, None)) is not None:
             late = np.flatnonzero(polled.columns.timestamp >= timestamp_ms)
-            found = int(polled.columns.offset[late[0]]) if len(late) else None
+            offset = int(polled.columns.offset[late[0]]) if len(late) else None
         self._reading = None
-        return found
+        return offset
 
     def poll(self, max_bytes: int | None = None) -> Polled | None:
         """The next records, of about ``max_bytes`` of file (at least one batch); None at the end.

@@ -93,7 +93,7 @@ class HeldLedger:
         self._claim = claim
         self._sound: set[str] = set()
         self._ahead: dict[str, Future[int]] = {}
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread = ThreadPoolExecutor(1, "ledger")  # begins with the first call
         self._over = threading.Event()
         self.parts = tuple(
             part
@@ -106,8 +106,8 @@ class HeldLedger:
         reader = part.view.segments[0].reader
         if reader.path not in self._sound:
             ahead = self._ahead.pop(reader.path, None)
-            found = sum_of(reader) if ahead is None else ahead.result()
-            if found != part.entry.crc:
+            checksum = sum_of(reader) if ahead is None else ahead.result()
+            if checksum != part.entry.crc:
                 raise LedgerError(reader.path, "damaged: the checksum does not match")
             self._sound.add(reader.path)
 
@@ -115,23 +115,14 @@ class HeldLedger:
         """Begin to compute the checksum of the part that is read next."""
         reader = part.view.segments[0].reader
         if reader.path not in self._sound and reader.path not in self._ahead:
-            self._thread = self._thread or ThreadPoolExecutor(1, "ledger")
             self._ahead[reader.path] = self._thread.submit(sum_of, reader, self._over)
 
     def close(self) -> None:
         """Release the ledger. May be called twice."""
-        if self._thread is not None:
-            self._over.set()
-            self._thread.shutdown(cancel_futures=True)
-            self._thread = None
+        self._over.set()
+        self._thread.shutdown(cancel_futures=True)
         self.parts = ()
         self._claim.release()
-
-    def __enter__(self) -> HeldLedger:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def run_name(run_id: int) -> str:
@@ -146,8 +137,8 @@ def open_parts(folder: Path, run: Run, superseded: Int64) -> Iterator[Part]:
     ends = [*bounds[1:], run.end_offset]
     for entry, start, end in zip(run.segments, bounds, ends, strict=False):
         check_files(directory, entry)
-        found = find_segment(directory, entry.base_offset)
-        live = LiveSegment(found, LogConfig(), created_ms=found.modified_ms)
+        segment = find_segment(directory, entry.base_offset)
+        live = LiveSegment(segment, LogConfig(), created_ms=segment.modified_ms)
         _ = live.reader
         view = LogView((live,), start, end, end, end, live.size)
         yield Part(view=view, superseded=superseded, entry=entry)
@@ -306,11 +297,11 @@ class LedgerStore:
         if ledger.superseded_crc is None:
             return {}
         path = self.folder / superseded_name(ledger.id)
-        found = decode_superseded(path, _read(path), ledger)
+        superseded = decode_superseded(path, _read(path), ledger)
         counts = {run.id: run.superseded for run in ledger.runs if run.superseded}
-        if {run: len(offsets) for run, offsets in found.items()} != counts:
+        if {run: len(offsets) for run, offsets in superseded.items()} != counts:
             raise LedgerError(str(path), "does not hide what the manifest says")
-        return found
+        return superseded
 
     def open(self) -> HeldLedger | None:
         """The current ledger, held for reading until it is closed; None: there is none.
@@ -376,8 +367,8 @@ class LedgerStore:
     def _named(self, pattern: re.Pattern[str]) -> list[re.Match[str]]:
         if not files.is_directory(self.folder):
             return []
-        found = (pattern.match(entry.name) for entry in files.entries(self.folder))
-        return [name for name in found if name is not None]
+        matches = (pattern.match(entry.name) for entry in files.entries(self.folder))
+        return [name for name in matches if name is not None]
 
     # Changing
 
@@ -475,45 +466,40 @@ class LedgerStore:
         if not has_own_folder(self._partition, COMPACTED):
             return []
         cursor = self.cursor()
-        gone = []
+        removed = []
         for number in self._ledgers():
             claim = None if cursor is not None and number == cursor.ledger_id else self._claim_alone(number)
             if claim is not None:
                 with claim:
-                    gone += self._remove(manifest_name(number))
+                    removed.append(self._remove(manifest_name(number)))
         left = self._ledgers()
-        for found in self._named(_LEDGER_FILE):
-            if found[2] == "hidden" and int(found[1]) not in left:
-                gone += self._remove(found[0])
-        gone += self._collect_runs(left)
-        for found in (*self._named(_STAGING), *self._named(_TEMPORARY)):
-            if found[0] not in keep:
-                gone += self._remove(found[0])
-        if gone:
+        ledger_files = self._named(_LEDGER_FILE)
+        lone = [name for name in ledger_files if name[2] == "hidden" and int(name[1]) not in left]
+        staging = (*self._named(_STAGING), *self._named(_TEMPORARY))
+        runs = self._unnamed_runs(left)
+        if runs:
+            # A deleted manifest must not come back after a crash without its runs.
             files.sync_directory(self.folder)
-        return gone
+        removed += [self._remove(name[0]) for name in (*lone, *runs, *staging) if name[0] not in keep]
+        if removed:
+            files.sync_directory(self.folder)
+        return removed
 
-    def _collect_runs(self, ledgers: list[int]) -> list[str]:
-        named: set[int] = set()
-        for number in ledgers:
-            try:
-                named.update(run.id for run in self._load(number).runs)
-            except LedgerError:
-                return []
-        going = [match[0] for match in self._named(_RUN) if int(match[1]) not in named]
-        if going:
-            files.sync_directory(
-                self.folder
-            )  # a deleted manifest must not come back after a crash without its runs
-        return [removed for name in going for removed in self._remove(name)]
+    def _unnamed_runs(self, ledgers: list[int]) -> list[re.Match[str]]:
+        """The directories of runs that no ledger has; none where a manifest is damaged."""
+        try:
+            named = {run.id for number in ledgers for run in self._load(number).runs}
+        except LedgerError:
+            return []
+        return [name for name in self._named(_RUN) if int(name[1]) not in named]
 
-    def _remove(self, name: str) -> list[str]:
+    def _remove(self, name: str) -> str:
         path = self.folder / name
         if files.is_directory(path, follow=False):
             files.remove_tree(path)
         else:
             files.unlink(path)
-        return [name]
+        return name
 
 
 # What a log does with its ledger when it is opened, truncated or cleaned. A damaged ledger never stops it.
