@@ -230,8 +230,8 @@ class Losing(InProcessCompactionEngine):
         super().__init__()
         self._lose = lose
 
-    def compact_whole(self, work: CompactionWork) -> Compacted:
-        done = super().compact_whole(work)
+    def compact(self, work: CompactionWork, whole: bool) -> Compacted:
+        done = super().compact(work, whole)
         self._lose(done)
         return done
 
@@ -243,7 +243,7 @@ class Losing(InProcessCompactionEngine):
         lambda done: done.add(Compacted(written=done.written)),
         lambda done: done.keys.pop(),
         lambda done: setattr(done, "arrived", done.arrived - 1),
-        lambda done: setattr(done.found, "records", done.found.records + 1),
+        lambda done: setattr(done.extracted, "records", done.extracted.records + 1),
         lambda done: done.retained.update({0: 1}),
         lambda done: setattr(done, "deleted", 3),
     ],
@@ -366,10 +366,10 @@ def test_originals_that_go_while_they_are_compacted_are_held(tmp_path: Path) -> 
         log.roll()
 
     class Deleting(InProcessCompactionEngine):
-        def compact_whole(self, work: CompactionWork) -> Compacted:
+        def compact(self, work: CompactionWork, whole: bool) -> Compacted:
             for path in log.delete_prefix(3):
                 path.unlink()
-            return super().compact_whole(work)
+            return super().compact(work, whole)
 
     compact(log, model, How(engine=lambda _: Deleting()))
     assert [each.key for each in in_ledger(log.directory)] == [b"0", b"1", b"2", b"3", b"a"]

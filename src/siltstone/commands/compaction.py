@@ -1,8 +1,8 @@
-"""Compaction beside the originals, in directories that nobody serves, and what came of it anywhere
-(``pulsar compact-topic``, ``pulsar-admin topics compact`` and ``compaction-status``).
+"""Side-by-side compaction of directories that no broker serves, and the status of any (``pulsar
+compact-topic``, ``pulsar-admin topics compact`` and ``compaction-status``).
 
-Looking takes no lock. Compacting takes the directories' locks as a broker does, and changes nothing but the
-``.compacted`` folders: the originals, the checkpoints and the clean-shutdown marker stay as they are.
+The status takes no lock. Compacting takes the directories' locks, as a broker does, and changes only the
+``.compacted`` folders, not segments, checkpoints or the clean-shutdown marker.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def compacted_json(ledger: Ledger | None) -> dict[str, object]:
 
 
 EngineFor = Callable[[int], CompactionEngine]
-"""Makes an engine for logs of which so many bytes are to be compacted."""
+"""Makes an engine for a compaction of so many bytes."""
 
 
 @dataclass(slots=True, kw_only=True)
 class PartitionCompaction:
-    """A partition: its status and its ledger; ``backlog`` in bytes. ``failure``: why it cannot be looked at.
+    """A partition's status and ledger; ``backlog`` in bytes. ``failure``: why it cannot be read.
 
-    ``result``: what a compaction has just done, None where there was none.
+    ``result``: of the compaction that was just run, None without one.
     """
 
     partition: int
@@ -67,8 +67,8 @@ class PartitionCompaction:
     failure: str | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Pulsar's names where it has one."""
-        found: dict[str, object] = {
+        """The partition as JSON, with Pulsar's names where Pulsar has one."""
+        document: dict[str, object] = {
             "partition": self.partition,
             "directory": self.directory,
             **msgspec.to_builtins(self.status),
@@ -78,10 +78,10 @@ class PartitionCompaction:
             **compacted_json(self.compacted),
         }
         if self.failure:
-            found["failure"] = self.failure
+            document["failure"] = self.failure
         if self.result is not None:
-            found["compaction"] = _counts(self.result)
-        return found
+            document["compaction"] = _counts(self.result)
+        return document
 
 
 def _counts(result: CompactionResult) -> dict[str, object]:
@@ -111,11 +111,11 @@ class TopicCompaction:
 
     @property
     def status(self) -> CompactionStatus:
-        """Of all partitions together."""
+        """The status of all partitions together."""
         return of_topic([partition.status for partition in self.partitions])
 
     def to_json(self) -> dict[str, object]:
-        """``status`` and ``lastError`` as Pulsar's REST interface has them, and what is known beside."""
+        """The topic as JSON: ``status`` and ``lastError`` as in Pulsar's REST interface, and more."""
         return {
             "topic": self.topic,
             "persistentName": persistent_name(self.topic),
@@ -128,10 +128,10 @@ class TopicCompaction:
 
 
 def compaction_of(place: Place, topic: str, *, to_the_end: bool | None = None) -> TopicCompaction:
-    """What came of a topic's compactions, and what the next one would read.
+    """The status of a topic's compactions, and its backlog.
 
-    ``to_the_end``: logs without an entry for the high watermark have no other replica; None where they are
-    only asked for, and not to be compacted. Raises UnknownTopicError, UsageError, SiltstoneError, OSError.
+    ``to_the_end``: logs without an entry for the high watermark have no other replica; None where no
+    compaction is to follow. Raises UnknownTopicError, UsageError, SiltstoneError, OSError.
     """
     look = place.look()
     return _topic(look, _asked(look, topic), to_the_end=to_the_end)
@@ -161,25 +161,25 @@ def _topic(
 def _partition(
     look: Look, where: TopicPartition, result: CompactionResult | None, to_the_end: bool | None
 ) -> PartitionCompaction:
-    found = PartitionCompaction(partition=where.partition, result=result)
+    partition = PartitionCompaction(partition=where.partition, result=result)
     path = look.path_of(where)
     if path is None:
-        found.failure = "is in none of these directories"
-        return found
-    found.directory, found.failure = str(path.parent), look.damage_of(where)
+        partition.failure = "is in none of these directories"
+        return partition
+    partition.directory, partition.failure = str(path.parent), look.damage_of(where)
     try:
-        found.status = status_of(path)
-        found.compacted = ledger = LedgerStore(path).current()
+        partition.status = status_of(path)
+        partition.compacted = ledger = LedgerStore(path).current()
         log = (
             look.log(where) if to_the_end is None else look.committed_log(where, no_other_replica=to_the_end)
         )
-        found.backlog = backlog_bytes(log.view, None if ledger is None else ledger.horizon)
+        partition.backlog = backlog_bytes(log.view, None if ledger is None else ledger.horizon)
     except (SiltstoneError, OSError) as error:
-        found.failure = found.failure or str(error)
-    return found
+        partition.failure = partition.failure or str(error)
+    return partition
 
 
-# Doing it
+# Compacting
 
 
 def compact_topic(
@@ -192,11 +192,11 @@ def compact_topic(
     dry_run: bool = False,
     clock: Clock | None = None,
 ) -> TopicCompaction:
-    """Compact a topic, or one partition of it, beside its originals; what is wrong with one partition is in
-    its status, and the others are compacted.
+    """Compact a topic, or one partition of it, side by side. A partition that fails has the failure in its
+    status, and the others are compacted.
 
-    ``reset``: forget the ledger first, and compact what is left of the originals. ``dry_run``: only say how
-    much would be read. Raises DirectoryLockedError, DirectoryRefusedError, UnknownTopicError, UsageError,
+    ``reset``: forget the ledger first, and compact what is left of the log. ``dry_run``: only the status and
+    backlog. Raises DirectoryLockedError, DirectoryRefusedError, UnknownTopicError, UsageError,
     CompactionInProgressError, EngineError, SiltstoneError, OSError.
     """
     before = compaction_of(place, topic, to_the_end=to_the_end)
@@ -216,7 +216,7 @@ def compact_topic(
 
 @contextlib.contextmanager
 def _locked(place: Place) -> Iterator[None]:
-    """The directories' locks, held; each once. Raises DirectoryLockedError, DirectoryRefusedError."""
+    """Hold the directories' locks. Raises DirectoryLockedError, DirectoryRefusedError."""
     with contextlib.ExitStack() as stack:
         for directory in open_directories(place.directories):
             refuse_unclean(stack.enter_context(directory))
@@ -234,7 +234,7 @@ def _compacted(
     reset: bool,
     to_the_end: bool,
 ) -> CompactionResult | None:
-    """Compact one partition; None when that failed, and its status says why."""
+    """Compact one partition; None when that failed, with the reason in its status."""
     if look.path_of(where) is None:
         return None
     log = look.log(where)
@@ -246,7 +246,7 @@ def _compacted(
         if log.not_shown:
             raise DirectoryRefusedError(
                 f"{log.where}: not all of it can be read: {'; '.join(log.not_shown)}; run siltstone recover "
-                "first: what it cuts off must be in no ledger"
+                "first: a ledger must not have records that a recovery cuts off"
             )
         if reset:
             store = LedgerStore(log.directory)

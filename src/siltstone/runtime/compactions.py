@@ -1,5 +1,4 @@
-"""Compactions beside the originals while the logs are written and read (Pulsar's ``Compactor`` and what its
-broker does with it).
+"""The service that compacts open logs side by side, while they are written and read (Pulsar's broker).
 
 ::
 
@@ -10,10 +9,10 @@ broker does with it).
         …
         print(compactions.status("acme.shop.orders"), compactions.samples())
 
-Every ``brokerServiceCompactionMonitorIntervalInSeconds`` the logs are looked at: those that are over their
-threshold are compacted, in threads that nobody else waits for. ``trigger`` does it at once. A log whose
-compaction has failed waits for longer after each failure, an hour at most, unless it is triggered. Settings
-are read anew for every compaction.
+Every ``brokerServiceCompactionMonitorIntervalInSeconds`` the service checks all logs, and compacts those
+whose backlog exceeds their threshold, in threads of its own. ``trigger`` compacts a topic at once. After a
+failure a log waits longer each time, an hour at most, unless it is triggered. Settings are read for every
+compaction.
 """
 
 from __future__ import annotations
@@ -49,24 +48,24 @@ from siltstone.runtime.engines import EngineUse, LogService
 from siltstone.runtime.manager import LogManager, Sample
 from siltstone.runtime.topic_names import find_topic, namespace_of, persistent_name
 
-# What came of a log's compactions, kept beside its ledger (Pulsar's ``LongRunningProcessStatus``).
+# The status of a log's compactions, kept beside its ledger (Pulsar's ``LongRunningProcessStatus``).
 #
 # ::
 #
 #     .compacted/status.json  {"version": 1, "status": "SUCCESS", "lastError": "", "beganMs": …, "endedMs": …,
 #                              "succeeded": 3, "failed": 0, "removed": 4711, "entries": 12, "size": 980,
 #                              "readBytes": 52428800, "writtenBytes": 980, "seconds": 0.41}
-#     .compacted/running      claimed by whoever compacts; the claim ends with its process
+#     .compacted/running      claimed (``flock``) while a process compacts
 #
-# Pulsar forgets all of it at a restart. Nothing is decided by the status: one that makes no sense is shown as
-# an error, and the next compaction replaces it. RUNNING without a claim is what a process left that died.
+# Pulsar forgets the status at a restart. It is only shown: a damaged one is shown as an error, and the next
+# compaction replaces it. RUNNING without a claim means that the process died.
 
 Status = Literal["NOT_RUN", "RUNNING", "SUCCESS", "ERROR"]
 NOT_RUN: Status = "NOT_RUN"
 RUNNING: Status = "RUNNING"
 SUCCESS: Status = "SUCCESS"
 ERROR: Status = "ERROR"
-INTERRUPTED = "interrupted: the process that compacted it ended before it was done; nothing is lost"
+INTERRUPTED = "interrupted: the process that compacted it ended before it was done; the ledger is unchanged"
 STATUS_FILE, CLAIM_FILE = "status.json", "running"
 _COUNTS = ("succeeded", "failed", "removed", "entries", "size", "read_bytes", "written_bytes", "seconds")
 
@@ -74,8 +73,8 @@ _COUNTS = ("succeeded", "failed", "removed", "entries", "size", "read_bytes", "w
 class CompactionStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """``status`` and ``last_error`` as Pulsar has them; times by the clock, None: never.
 
-    ``succeeded``, ``failed``: compactions. ``removed``: records that all of them left out or hid. Of the last
-    success: the ledger's ``entries`` and ``size``, bytes read and written, ``seconds``.
+    ``succeeded``, ``failed``: numbers of compactions. ``removed``: records that they discarded or superseded,
+    in all. Of the last success: the ledger's ``entries`` and ``size``, bytes read and written, ``seconds``.
     """
 
     status: Status = NOT_RUN
@@ -92,11 +91,12 @@ class CompactionStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     seconds: float = 0.0
 
     def begun(self, now_ms: int) -> CompactionStatus:
-        """A compaction runs."""
+        """The status while a compaction runs."""
         return replace(self, status=RUNNING, last_error="", began_ms=now_ms, ended_ms=None)
 
     def done(self, now_ms: int, result: CompactionResult) -> CompactionStatus:
-        """It has succeeded. One that found nothing new leaves the figures of the last one that did."""
+        """The status after a success. One that found nothing new keeps the figures of the last one that
+        did."""
         after = replace(self, status=SUCCESS, last_error="", ended_ms=now_ms, succeeded=self.succeeded + 1)
         if not result.changed:
             return after
@@ -111,7 +111,7 @@ class CompactionStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         )
 
     def failed_with(self, now_ms: int, reason: str) -> CompactionStatus:
-        """It came to nothing."""
+        """The status after a failure."""
         return replace(self, status=ERROR, last_error=reason, ended_ms=now_ms, failed=self.failed + 1)
 
 
@@ -121,29 +121,30 @@ class _StatusFile(CompactionStatus, frozen=True, kw_only=True):
 
 
 def status_of(partition: Path, *, running: bool | None = None) -> CompactionStatus:
-    """What came of a partition's compactions, or that one runs (None: find out). Raises OSError."""
+    """The status of a partition's compactions; ``running``: whether one runs, None: find out. Raises
+    OSError."""
     path = partition / COMPACTED / STATUS_FILE
     try:
         kept = msgspec.to_builtins(msgspec.json.decode(files.read_bytes(path), type=_StatusFile))
-        found = msgspec.convert(kept, CompactionStatus)
+        status = msgspec.convert(kept, CompactionStatus)
     except (FileNotFoundError, NotADirectoryError):
         return CompactionStatus()
     except msgspec.MsgspecError as error:
         return CompactionStatus(status=ERROR, last_error=f"{path}: no status ({error})")
-    if found.status == RUNNING and not (is_running(partition) if running is None else running):
-        return replace(found, status=ERROR, last_error=INTERRUPTED, failed=found.failed + 1)
-    return found
+    if status.status == RUNNING and not (is_running(partition) if running is None else running):
+        return replace(status, status=ERROR, last_error=INTERRUPTED, failed=status.failed + 1)
+    return status
 
 
 def write_status(partition: Path, status: CompactionStatus) -> None:
-    """Keep it, durably; the partition's directory must be there. Raises OSError."""
+    """Write a partition's status, durably; its directory must exist. Raises OSError."""
     LedgerStore(partition).make_folder()
     kept = msgspec.json.encode({"version": 1, **msgspec.to_builtins(status)})
     files.replace(partition / COMPACTED / STATUS_FILE, kept + b"\n")
 
 
 def claim_compaction(partition: Path) -> files.Flock | None:
-    """The right to compact a partition, until it is released; None while somebody has it. Raises OSError."""
+    """Claim a partition for one compaction; None while another one has it. Raises OSError."""
     LedgerStore(partition).make_folder()
     path = partition / COMPACTED / CLAIM_FILE
     with contextlib.suppress(FileExistsError):
@@ -156,7 +157,7 @@ def claim_compaction(partition: Path) -> files.Flock | None:
 
 
 def is_running(partition: Path) -> bool:
-    """Does a process compact the partition right now? Asks only."""
+    """Does a process compact the partition? Takes no claim of its own."""
     try:
         files.Flock(partition / COMPACTED / CLAIM_FILE).release()
     except BlockingIOError:
@@ -167,10 +168,7 @@ def is_running(partition: Path) -> bool:
 
 
 def of_topic(parts: list[CompactionStatus]) -> CompactionStatus:
-    """The status of a topic out of its partitions': one that runs first, then one that failed.
-
-    Runs are counted together, figures added up.
-    """
+    """The status of a topic: that of a partition that runs, else of one that failed; numbers are added up."""
     if len(parts) == 1:
         return parts[0]
     order = (RUNNING, ERROR, SUCCESS, NOT_RUN)
@@ -178,17 +176,17 @@ def of_topic(parts: list[CompactionStatus]) -> CompactionStatus:
     return replace(worst, **{name: sum(getattr(part, name) for part in parts) for name in _COUNTS})
 
 
-# One compaction of one partition directory: nobody else's meanwhile, and what is written down of it.
+# One compaction of one partition: its claim, and its status.
 
 
 class Attempt:
-    """A compaction that has begun: its status says RUNNING until ``ended``.
+    """A compaction in progress: its status is RUNNING until ``ended``.
 
-    ``claim``: the claim on an open log, which is let go of, too.
+    ``claim``: that on an open log, released with the one on the partition.
     """
 
     def __init__(self, log: CompactableLog, now_ms: int, claim: Claim | None = None) -> None:
-        """Raises CompactionInProgressError, OSError; the claim is let go of then."""
+        """Raises CompactionInProgressError, OSError; the claim is released then."""
         self.log = log
         with contextlib.ExitStack() as stack:
             if claim is not None:
@@ -202,11 +200,11 @@ class Attempt:
             self._claims = stack.pop_all()
 
     def ended(self, now_ms: int, outcome: CompactionResult | str) -> None:
-        """It is over: it has done what it was to do, or the ledger is as it was, for the reason given.
+        """End it, with its result or the reason of its failure.
 
-        The status is kept before the log is let go. A disk that does not take it is warned of: the next look
-        finds a compaction that was interrupted. A topic that was deleted has none, and another one of its
-        name has one of its own.
+        The status is written before the claims are released. Where the disk does not take it, a warning is
+        logged, and the status will say that the compaction was interrupted. Nothing is written where the
+        topic was deleted meanwhile: another one of its name may have a status of its own.
         """
         if isinstance(outcome, CompactionResult):
             status = self.status.done(now_ms, outcome)
@@ -216,24 +214,24 @@ class Attempt:
             if status_of(self.log.directory, running=True) == self.status:
                 write_status(self.log.directory, status)
         except OSError as error:
-            _logger.warning("%s: its status was not kept: %s", self.log.where, error.strerror or error)
+            _logger.warning("%s: its status was not written: %s", self.log.where, error.strerror or error)
         finally:
             self.status = status
             self._claims.close()
 
 
 def in_progress(where: TopicPartition) -> CompactionInProgressError:
-    """The refusal of a second compaction, in Pulsar's words."""
+    """The error of a second compaction, with Pulsar's message."""
     return CompactionInProgressError(f"{where}: Compaction already in progress")
 
 
-# One compaction of one open log: it goes on while the log is appended to, read, cleaned and retained, and
-# comes to nothing when the log is truncated or deleted.
+# A compaction of an open log goes on while the log is appended to, read, cleaned and shortened by retention.
+# It fails when the log is truncated or deleted.
 
 
 @dataclass(slots=True, kw_only=True)
 class DurableLog:
-    """An open log as far as it is on the disk: what a crash could take must be in no ledger."""
+    """An open log up to its recovery point: a ledger must not have records that a crash could lose."""
 
     where: TopicPartition
     directory: Path
@@ -241,7 +239,7 @@ class DurableLog:
 
     @classmethod
     def of(cls, log: PartitionLog) -> DurableLog:
-        """Flush ``log``, and take it as it is then. Raises StorageError."""
+        """Flush ``log`` and take its view. Raises StorageError."""
         log.flush()
         view, durable = log.view, log.recovery_point
         view = view._replace(
@@ -257,8 +255,8 @@ def compact_log(
     settings: Config,
     committing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> CompactionResult:
-    """Compact ``log`` by its topic's settings; its ledger is exchanged within ``committing``. Raises as the
-    compactor does."""
+    """Compact ``log`` by its topic's ``settings``. ``committing`` and errors are
+    ``TwoPhaseCompactor.compact``'s."""
     return compactor.compact(
         log,
         order=str(settings["siltstone.compaction.order"]),
@@ -267,13 +265,13 @@ def compact_log(
     )
 
 
-# How much of a log the next compaction would read: the backlog of Pulsar's ``__compaction`` cursor.
+# The backlog of Pulsar's ``__compaction`` cursor: the bytes that the next compaction would read.
 
 
 def backlog_bytes(view: LogView, horizon: int | None) -> int:
     """Bytes from the batch that holds ``horizon`` (None: never compacted) up to what is committed.
 
-    Beyond the high watermark and the first open transaction nothing is compacted, so nothing is counted.
+    Bytes from the high watermark or the first open transaction on do not count: they are not compacted.
     Raises CorruptRecordError, OSError.
     """
     start = max(view.log_start_offset, horizon or 0)
@@ -282,7 +280,7 @@ def backlog_bytes(view: LogView, horizon: int | None) -> int:
 
 
 def _position(view: LogView, offset: int) -> int:
-    """Where the batch that holds ``offset`` begins, counted over all segments."""
+    """The position of the batch that holds ``offset``, counted over all segments."""
     sizes = [view.size_of(number) for number in range(len(view.segments))]
     bases = [segment.base_offset for segment in view.segments]
     number = max(bisect.bisect_right(bases, offset) - 1, 0)
@@ -290,10 +288,9 @@ def _position(view: LogView, offset: int) -> int:
     return sum(sizes[:number]) + (sizes[number] if place is None else place.position)
 
 
-# From how many bytes on a log is compacted: the topic's word before the broker's before its namespace's.
+# The threshold of a topic: its own setting, else the broker's, else its namespace's policy, else the default.
 #
-# That is seed 001's order. Pulsar itself lets a namespace's policy go before its broker's; who wants that
-# leaves the broker's out. All pure.
+# In Pulsar a namespace's policy goes before the broker's setting; for that, leave the broker's unset.
 
 KEY = "compactionThreshold"
 TOPIC, BROKER, NAMESPACE, DEFAULT = "topic", "broker", "namespace", "default"
@@ -301,32 +298,32 @@ TOPIC, BROKER, NAMESPACE, DEFAULT = "topic", "broker", "namespace", "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """``size`` in bytes, 0: never by itself; ``source``: who said so."""
+    """``size`` in bytes, 0: never compacted by itself; ``source``: where it was set."""
 
     size: int
     source: str
 
     def is_passed_by(self, backlog: int) -> bool:
-        """Do so many bytes start a compaction?"""
+        """Does a backlog of so many bytes start a compaction?"""
         return 0 < self.size < backlog
 
 
 def compaction_threshold(
     topic: str, settings: Config, namespaces: Mapping[str, Mapping[str, str]]
 ) -> Threshold:
-    """What holds for ``topic``: ``settings`` are its own over the broker's, ``namespaces`` the policies by
-    ``tenant/namespace``. A 0 that somebody gave counts, and hides what comes after it."""
-    found = settings.setting(KEY)
-    assert isinstance(found.value, int)
-    if found.origin is ConfigSource.DEFAULT_CONFIG:
+    """The threshold of ``topic``: ``settings`` are its own over the broker's, ``namespaces`` the policies by
+    ``tenant/namespace``. A 0 that was set counts as set."""
+    setting = settings.setting(KEY)
+    assert isinstance(setting.value, int)
+    if setting.origin is ConfigSource.DEFAULT_CONFIG:
         text = namespaces.get(str(namespace_of(topic)), {}).get(KEY)
         if text is not None:
             return Threshold(size=int(text), source=NAMESPACE)
-        return Threshold(size=found.value, source=DEFAULT)
-    return Threshold(size=found.value, source=TOPIC if found.name == KEY else BROKER)
+        return Threshold(size=setting.value, source=DEFAULT)
+    return Threshold(size=setting.value, source=TOPIC if setting.name == KEY else BROKER)
 
 
-# Pulsar's ``pulsar_compaction_*`` for every log that was ever compacted, out of its kept status.
+# The metrics ``pulsar_compaction_*`` of every log that was ever compacted, from its status.
 #
 # All of them are gauges, as in Pulsar. Labels: ``namespace`` and ``topic`` as Pulsar writes them, and
 # ``partition``. Unlike Pulsar's, the numbers outlive a restart.
@@ -374,7 +371,7 @@ def asked_partitions(text: str, here: Iterable[TopicPartition]) -> list[TopicPar
 
 CHECK = "compaction-check"
 THREADS = 2
-"""Logs that are compacted at one time: one that is large does not hold up all others."""
+"""Logs that are compacted at the same time: a large one does not hold up all others."""
 _LONGEST_WAIT_MS = 3_600_000
 _logger = logging.getLogger("siltstone.compaction")
 
@@ -398,10 +395,10 @@ class Compactions(LogService[CompactionEngine]):
         self._checking = False
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="siltstone-compaction")
 
-    # Its life
+    # Start and close
 
     def start(self) -> None:
-        """Look at the logs from time to time from now on; twice is once."""
+        """Check the logs at every interval from now on. May be called twice."""
         if self._started:
             return
         self._started = True
@@ -416,26 +413,26 @@ class Compactions(LogService[CompactionEngine]):
         for attempt in list(self._held.values()):
             self._ended(attempt, INTERRUPTED)
 
-    # What people ask for
+    # Requests
 
     def trigger(self, topic: str) -> list[TopicPartition]:
-        """Begin to compact a topic, given by its name here or in Pulsar's way; the partitions.
+        """Begin to compact a topic, given by its name here or by Pulsar's; returns its partitions.
 
         Raises CompactionInProgressError when one of them is being compacted, and begins none then;
         UnknownTopicError, UsageError, StorageError, OSError.
         """
-        found = asked_partitions(topic, self._manager)
+        partitions = asked_partitions(topic, self._manager)
         with self._changed:
-            busy = [where for where in found if where in self._held]
+            busy = [where for where in partitions if where in self._held]
             if busy:
                 raise in_progress(busy[0])
-            logs = [self._manager.get(where) for where in found]
+            logs = [self._manager.get(where) for where in partitions]
             for log in logs:
                 self._begin(log)
-        return found
+        return partitions
 
     def status(self, topic: str) -> CompactionStatus:
-        """What came of a topic's compactions, or that one runs; also of what an earlier process did.
+        """The status of a topic's compactions, those of earlier processes too.
 
         Raises UnknownTopicError, UsageError, StorageError, OSError.
         """
@@ -443,14 +440,14 @@ class Compactions(LogService[CompactionEngine]):
         return of_topic([status_of(self._manager.get(where).directory) for where in asked])
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until no compaction runs or is about to; False when that took longer than ``timeout`` seconds."""
+        """Wait until no compaction runs or is about to; False after ``timeout`` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._held and not self._checking, timeout)
 
     def samples(self) -> list[Sample]:
         """Pulsar's ``pulsar_compaction_*`` of every log that was ever compacted. A log whose status cannot be
         read for now has none."""
-        found = []
+        samples = []
         for log in (log for served in self._manager.serving() for _, log in sorted(served.logs.items())):
             try:
                 status = status_of(log.directory) if files.exists(log.directory / COMPACTED) else None
@@ -465,13 +462,13 @@ class Compactions(LogService[CompactionEngine]):
             }
             for name, (help_, value) in _GAUGES.items():
                 sample = Sample(name=_PREFIX + name, value=value(status), help=help_, labels=labels)
-                found.append(sample)
-        return found
+                samples.append(sample)
+        return samples
 
-    # Looking at the logs
+    # The check
 
     def _check_soon(self) -> None:
-        """In a thread of ours: whoever ticks does not wait."""
+        """Check in another thread: the scheduler must not wait."""
         with self._changed:
             if self._closed or self._checking:
                 return
@@ -482,14 +479,14 @@ class Compactions(LogService[CompactionEngine]):
         try:
             self.check()
         except Exception:
-            _logger.exception("looking for logs to compact failed; the next look is after the interval")
+            _logger.exception("the check for logs to compact failed; the next one follows after the interval")
         finally:
             with self._changed:
                 self._checking = False
                 self._changed.notify_all()
 
     def check(self) -> list[TopicPartition]:
-        """Look at all logs, and begin to compact those that are over their threshold: which they are."""
+        """Begin to compact all logs whose backlog exceeds their threshold; returns them."""
         now_ms, thresholds = self._manager.clock.now_ms(), dict[str, Threshold]()
         begun = []
         for where in self._manager:
@@ -509,13 +506,14 @@ class Compactions(LogService[CompactionEngine]):
             except CompactionInProgressError:
                 continue
             except (SiltstoneError, OSError) as error:
-                _logger.warning("%s: not looked at for compaction: %s", where, error)
+                _logger.warning("%s: not checked for compaction: %s", where, error)
         return begun
 
-    # Doing it
+    # A compaction
 
     def _begin(self, log: PartitionLog) -> None:
-        """Under the lock: the attempt is known before its thread begins."""
+        """Begin to compact a log. The caller has the lock, so ``_held`` has the attempt before its thread
+        begins."""
         if self._closed:
             raise EngineError(f"{log.where}: not compacted: the logs are being closed")
         claim = self._states.begin(log.where)
@@ -525,7 +523,7 @@ class Compactions(LogService[CompactionEngine]):
         self._pool.submit(self._carry_out, log, claim, attempt)
 
     def _carry_out(self, log: PartitionLog, claim: Claim, attempt: Attempt) -> None:
-        """Aborted, with CleaningAbortedError, when the log is truncated or deleted meanwhile."""
+        """Compact a log, in a thread of the pool. Fails when the log is truncated or deleted meanwhile."""
         outcome: str | CompactionResult = INTERRUPTED
         try:
             _logger.info("Compaction of %s begins", log.where)
@@ -533,7 +531,7 @@ class Compactions(LogService[CompactionEngine]):
             claim.check()
             settings = self._manager.topics.settings(log.where.topic)
             outcome = compact_log(compactor, DurableLog.of(log), settings, claim.changing)
-            _logger.info("%s", told(log.where, outcome))
+            _logger.info("%s", summary_of(log.where, outcome))
         except (SiltstoneError, OSError) as error:
             outcome = str(error)
             _logger.warning("Compaction of %s failed: %s", log.where, error)
@@ -559,7 +557,8 @@ class Compactions(LogService[CompactionEngine]):
 
 
 def _is_over(log: PartitionLog, threshold: Threshold) -> bool:
-    """A ledger that makes no sense counts as over it: its compaction says what is wrong."""
+    """Does the backlog exceed the threshold? True for a damaged ledger: its compaction fails with the
+    reason."""
     if not threshold.size:
         return False
     try:
@@ -569,8 +568,8 @@ def _is_over(log: PartitionLog, threshold: Threshold) -> bool:
     return threshold.is_passed_by(backlog_bytes(log.view, None if cursor is None else cursor.horizon))
 
 
-def told(where: TopicPartition, result: CompactionResult) -> str:
-    """A compaction in one line."""
+def summary_of(where: TopicPartition, result: CompactionResult) -> str:
+    """A compaction in one line, for the log."""
     if not result.changed:
         return f"Compaction of {where}: nothing new below offset {result.horizon}"
     return (
@@ -581,7 +580,7 @@ def told(where: TopicPartition, result: CompactionResult) -> str:
 
 
 def counts_text(result: CompactionResult) -> str:
-    """Which records are not in the ledger, by reason."""
+    """How many records were discarded or superseded, by reason."""
     removed = result.removed
     counts = (
         (removed.superseded, "superseded"),

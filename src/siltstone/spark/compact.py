@@ -1,12 +1,12 @@
-"""Compaction beside the originals on Spark: the pieces of ``siltstone.compaction.ledger``, spread.
+"""Side-by-side compaction on Spark: spreads the pieces of ``siltstone.compaction.ledger`` over tasks.
 
 ::
 
-    sources ─ extract ─► entries ─ bucket ─► merge ─► retained offsets ─ group ─► rewrite ─► reports
-    buckets' keys and groups' segments of runs that become one ─► reports
+    sources ─ extract ─► entries ─ by bucket ─► merge ─► retained offsets ─ by group ─► rewrite ─► reports
+    merge of runs: buckets of keys, and groups of segments, each a piece of one stage ─► reports
 
-A small tail goes through one task. Older runs' key indexes are read where a bucket is merged; what
-they lose travels to the driver as packed offsets. ``jobs`` and ``rows`` are the cleaner's, too.
+A small tail is compacted in one task. A bucket's task reads the older runs' key indexes; the offsets that
+they lose travel to the driver as rows of their own.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SMALL_MERGE_BYTES = 64 << 20
 
 
 def compact_whole_task(work: CompactionWork, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """The one row's task does it all."""
+    """Compact the whole tail in the task of the only row."""
     for _ in task_numbers(batches):
         yield from _report(compact_in_process(work, attempt_name()))
 
@@ -52,24 +52,23 @@ def compact_whole_task(work: CompactionWork, batches: Batches) -> Iterator[pa.Re
 def extract_task(
     work: CompactionWork, parts: Sequence[Sequence[int]], buckets: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names neighbouring sources: their entries, and a report of what was in them."""
+    """Extract neighbouring sources, named by each row: their entries and keyless offsets, and a report."""
     for number in task_numbers(batches):
         done = Compacted()
-        for found in extract(work, parts[number], buckets, done.found):
-            if isinstance(found, EntryBlob):
-                yield entries_row(found).batch()
+        for output in extract(work, parts[number], buckets, done.extracted):
+            if isinstance(output, EntryBlob):
+                yield entries_row(output).batch()
             else:
-                yield from _to_groups(work, found, done)
+                yield from _to_groups(work, output, done)
         yield from _report(done)
         if number == 0:
             yield from (Row(target=bucket, kind=rows.HEADS).batch() for bucket in range(buckets))
 
 
 def merge_task(work: CompactionWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """A bucket's entries become retained offsets by group; reports and summaries pass through.
+    """Merge buckets: their entries become retained offsets by group; all other rows pass through.
 
-    A task may be given several buckets. One without any entry still owes its part of the key index: ``HEADS``
-    rows tell of all of them.
+    A bucket without entries has a part of the key index, too: a ``HEADS`` row makes each reach a task.
     """
     blobs: dict[int, list[EntryBlob]] = {}
     for batch in batches:
@@ -87,14 +86,14 @@ def merge_task(work: CompactionWork, buckets: int, batches: Batches) -> Iterator
 
 
 def _to_groups(work: CompactionWork, retained: Int64, done: Compacted) -> Iterator[pa.RecordBatch]:
-    """Retained offsets on their way to their groups; ``done`` counts them."""
+    """Send retained offsets to their groups' tasks, and count them in ``done``."""
     for group, offsets in by_group(work.groups, retained):
         done.retained[group] = done.retained.get(group, 0) + len(offsets)
         yield from (row.batch() for row in array_rows(rows.RETAINED, group, offsets))
 
 
 def rewrite_task(work: CompactionWork, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """The retained offsets of one group, or of several, become staged segments; all else passes through."""
+    """Rewrite groups: their retained offsets become staged segments; all other rows pass through."""
     retained: dict[int, list[Int64]] = {}
     for batch in batches:
         for row in rows_of(batch):
@@ -108,7 +107,7 @@ def rewrite_task(work: CompactionWork, batches: Batches) -> Iterator[pa.RecordBa
 
 
 def merge_runs_task(work: CompactionWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Each row names a bucket of keys, or behind those a group of segments."""
+    """Merge runs: each row names a bucket of keys, or with a larger number a group of segments."""
     for number in task_numbers(batches):
         if number < buckets:
             yield from _report(merge_keys(work, number, buckets, attempt_name()))
@@ -117,28 +116,24 @@ def merge_runs_task(work: CompactionWork, buckets: int, batches: Batches) -> Ite
 
 
 def _report(done: Compacted) -> Iterator[pa.RecordBatch]:
-    """What a piece has done, on its way to the driver: arrays in rows of their own, the rest as a report."""
-    for summary in done.found.summaries:
+    """Send a report to the driver: its arrays in rows of their own, the rest as JSON."""
+    for summary in done.extracted.summaries:
         yield array_row(rows.SUMMARY, 0, summary).batch()
     for run, parts in done.superseded.items():
         for offsets in parts:
             yield from (row.batch() for row in array_rows(rows.SUPERSEDED, run, offsets))
-    report = replace(done, found=replace(done.found, summaries=[]), superseded={})
+    report = replace(done, extracted=replace(done.extracted, summaries=[]), superseded={})
     yield report_row(rows.MERGED, report).batch()
 
 
 class SparkCompactionEngine(SparkWorkers):
-    """Spreads a compaction's pieces over a session's workers."""
+    """Spreads a compaction over a session's workers."""
 
-    def compact_whole(self, work: CompactionWork) -> Compacted:
-        """A tail in one task."""
-        found = self._collect(
-            lambda: stage(self._session.range(0, 1, 1, 1), compact_whole_task, work), work.name
-        )
-        return _compacted(found)
-
-    def compact_spread(self, work: CompactionWork) -> Compacted:
-        """A tail over all workers, in one job."""
+    def compact(self, work: CompactionWork, whole: bool) -> Compacted:
+        """Compact a tail: the ``whole`` of it in one task, or over all workers in one job."""
+        if whole:
+            tail = self._session.range(0, 1, 1, 1)
+            return _compacted(self._collect(lambda: stage(tail, compact_whole_task, work), work.name))
         enough = bucket_count(work, max(self._least_buckets, self._parallelism))
         held = 8 * work.words * (work.end - work.first)
         buckets, tasks = merging(enough, self._parallelism, held, work.settings.memory_bytes)
@@ -153,7 +148,7 @@ class SparkCompactionEngine(SparkWorkers):
         return _compacted(self._run(stages, work.name, work.settings.staging, work.size))
 
     def merge_runs(self, work: CompactionWork) -> Compacted:
-        """Runs into one, in one job: in one task where they are small."""
+        """Merge runs into one, in one job, and in one task where they are small."""
         tasks = 1 if work.size <= _SMALL_MERGE_BYTES else self._parallelism
         buckets = 1 << (tasks - 1).bit_length()
         pieces = buckets + len(work.groups)
@@ -165,20 +160,20 @@ class SparkCompactionEngine(SparkWorkers):
         return _compacted(self._collect(merging_runs, work.name))
 
     def _parts(self, sources: Sequence[Source]) -> list[list[int]]:
-        """Runs of neighbouring sources of about the same size, one for each extracting task."""
+        """Neighbouring sources of about the same size in all, a list for each extracting task."""
         sizes = [source.length for source in sources]
         tasks = min(len(sources), max(self._parallelism, math.ceil(sum(sizes) / _TASK_BYTES)))
         return runs_of(sizes, tasks) or [[]]
 
 
-def _compacted(found: Iterable[Row]) -> Compacted:
-    """The reports of a job, summed up."""
+def _compacted(reports: Iterable[Row]) -> Compacted:
+    """Add up the reports of a job."""
     done = Compacted()
-    for row in found:
+    for row in reports:
         if row.kind == rows.SUPERSEDED:
             done.superseded.setdefault(row.target, []).append(row.array(np.int64).copy())
         elif row.kind == rows.SUMMARY:
-            done.found.summaries.append(row.array(np.int64, 3).copy())
+            done.extracted.summaries.append(row.array(np.int64, 3).copy())
         else:
             done.add(report_of(row, Compacted))
     return done

@@ -77,9 +77,9 @@ class Blocking(InProcessCompactionEngine):
         self.error = error
         self.staged, self.go_on = threading.Event(), threading.Event()
 
-    def compact_whole(self, work: CompactionWork) -> Compacted:
+    def compact(self, work: CompactionWork, whole: bool) -> Compacted:
         """As in process, with a stop behind it."""
-        done = super().compact_whole(work)
+        done = super().compact(work, whole)
         self.staged.set()
         assert self.go_on.wait(SOON)
         if self.error is not None:

@@ -43,11 +43,11 @@ class BeforeReading(InProcessCompactionEngine):
         super().__init__()
         self.begun, self.go_on = threading.Event(), threading.Event()
 
-    def compact_whole(self, work: CompactionWork) -> Compacted:
+    def compact(self, work: CompactionWork, whole: bool) -> Compacted:
         """As in process, with a stop before it."""
         self.begun.set()
         assert self.go_on.wait(SOON)
-        return super().compact_whole(work)
+        return super().compact(work, whole)
 
 
 def clean(manager: LogManager) -> None:

@@ -6,6 +6,7 @@ can stand in the way of each.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -167,7 +168,7 @@ def live(store: LedgerStore, ledger: Ledger | None) -> dict[int, list[Rec]]:
         return {}
     held = store.open()
     assert held is not None
-    with held:
+    with contextlib.closing(held):
         found = {}
         for run in ledger.runs:
             parts = list(open_parts(store.folder, run, np.empty(0, np.int64)))

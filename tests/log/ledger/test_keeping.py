@@ -190,7 +190,7 @@ def test_a_truncation_below_the_horizon_forgets_first(
     grow(log, 1)
     assert manager.truncate_to(WHERE, offset)
     assert (LedgerStore(log.directory).cursor() is None) == forgotten
-    assert ("ledger 0, which covers those below 6, is forgotten" in caplog.text) == forgotten
+    assert ("ledger 0, which covers offsets below 6, is forgotten" in caplog.text) == forgotten
     with log.reader(read_compacted=True) as reader:
         left = range(offset - offset % 3) if forgotten else [3, 4, 5]  # whole batches go
         assert [each.offset for each in reader.records()] == list(left)

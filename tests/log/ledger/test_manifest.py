@@ -158,7 +158,7 @@ def test_what_is_sound_but_no_manifest_is_refused(missing: str) -> None:
         (replace(LEDGER, runs=(OLD, replace(EMPTY, base_offset=99))), "gaps or overlap"),
         (replace(LEDGER, runs=(OLD, replace(EMPTY, id=3))), "named twice"),
         (replace(LEDGER, runs=(replace(OLD, superseded=10), EMPTY)), "more records are superseded"),
-        (replace(LEDGER, runs=(replace(OLD, size=101), EMPTY)), "size is not that of its segments"),
+        (replace(LEDGER, runs=(replace(OLD, size=101), EMPTY)), "not of its size"),
         (replace(LEDGER, runs=(replace(OLD, segments=PARTS[::-1]), EMPTY)), "segments"),
         (replace(LEDGER, superseded_crc=None), "without their file"),
         (replace(LEDGER, runs=(replace(OLD, superseded=0), EMPTY)), "without their file"),

@@ -358,7 +358,7 @@ def test_originals_that_went_before_they_were_read(log: PartitionLog) -> None:
     log.roll()
     log.delete_prefix(lambda view: len(view.segments) - 1)
     append(log, "z9")
-    with pytest.raises(OffsetOutOfRangeError, match="originals were deleted before they were read"):
+    with pytest.raises(OffsetOutOfRangeError, match="retention deleted it before it was read"):
         read(readers["none"])
     assert [each.offset for each in readers["earliest"].records()][-21:] == [*range(20), 40]
     assert readers["earliest"].resets == 1

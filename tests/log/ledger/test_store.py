@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -71,7 +72,7 @@ def test_what_was_committed_is_current(store: LedgerStore) -> None:
     assert store.next_ids() == (1, 1)
     held = store.open()
     assert held is not None
-    with held:
+    with contextlib.closing(held):
         views = [part.view for part in held.parts]
         assert [view.segments[0].base_offset for view in views] == [0, 12]
         assert [(view.log_start_offset, view.high_watermark) for view in views] == [(0, 12), (12, 20)]

@@ -1,11 +1,11 @@
-"""Carries a compaction beside the originals out: plan, both phases, merging, commit (Pulsar's two phases).
+"""The compactor of side-by-side compaction, its engines' protocol, and the engine without Spark.
 
 ::
 
-    hold the tail ─► phase one and two ─► check ─► a run ─► merge? ─► commit ─► what nobody needs goes
+    hold the tail ─► phases one and two ─► check counts ─► new run ─► merge runs ─► commit ─► delete old files
 
-Nothing but the compaction's own folder is written to before the commit, which moves the cursor in one step.
-Counts are checked on the way, and any difference ends the compaction with the ledger as it was.
+(Pulsar's ``TwoPhaseCompactor``.) Before the commit, which moves the cursor in one step, only the compaction's
+staging folder is written to. A count that does not add up ends the compaction, with the ledger unchanged.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class CompactionResult:
     ``entries`` and ``size`` are the ledger's. ``read_records`` and ``read_bytes`` are the tail's, ``written``
     its records that went into the ledger: ``read_records == written + removed.total()``; control records are
     no records here, and tombstones those with a null or an empty value. ``written_bytes``: of the new
-    run's logs. ``superseded``: records of the ledger before it that this one no longer shows.
+    run's logs. ``superseded``: records of earlier runs that this ledger no longer has.
     """
 
     ledger_id: int | None = None
@@ -80,40 +80,36 @@ class CompactionResult:
 
 
 class CompactionEngine(Protocol):
-    """What the compactor asks of whoever spreads the work. Calls raise EngineError when it is lost."""
+    """Spreads the work of a compaction over tasks. Calls raise EngineError when the engine is lost."""
 
     @property
     def workers(self) -> int:
         """How many tasks run at one time."""
         ...
 
-    def compact_whole(self, work: CompactionWork) -> Compacted:
-        """A tail in one task."""
-        ...
-
-    def compact_spread(self, work: CompactionWork) -> Compacted:
-        """A tail over all workers."""
+    def compact(self, work: CompactionWork, whole: bool) -> Compacted:
+        """Compact a tail: the ``whole`` of it in one task, or over all workers."""
         ...
 
     def merge_runs(self, work: CompactionWork) -> Compacted:
-        """Runs into one: its segments and its key index's parts."""
+        """Merge runs into one: its segments, and the parts of its key index."""
         ...
 
 
 def compact_in_process(
     work: CompactionWork, attempt: str, buckets: int = 1, parts: Iterable[Sequence[int]] | None = None
 ) -> Compacted:
-    """Extract, merge and rewrite a whole tail in this process: the sources in ``parts`` (of their numbers, by
-    default one), the keys in so many buckets."""
+    """Both phases over a whole tail in this process: sources in ``parts`` (lists of their numbers; by default
+    all in one), keys in so many buckets."""
     done, retained = Compacted(), [NO_OFFSETS]
     blobs: list[list[EntryBlob]] = [[] for _ in range(buckets)]
     for part in [range(len(work.sources))] if parts is None else parts:
-        for found in extract(work, part, buckets, done.found):
-            if isinstance(found, EntryBlob):
-                blobs[found.bucket].append(found.kept())
+        for output in extract(work, part, buckets, done.extracted):
+            if isinstance(output, EntryBlob):
+                blobs[output.bucket].append(output.kept())
             else:
-                retained.append(found)
-    for bucket in range(buckets) if done.found.failure is None else ():
+                retained.append(output)
+    for bucket in range(buckets) if done.extracted.failure is None else ():
         merged, offsets = merge_bucket(work, blobs[bucket], bucket, buckets, attempt)
         blobs[bucket] = []
         done.add(merged)
@@ -126,7 +122,7 @@ def compact_in_process(
 
 
 class InProcessCompactionEngine:
-    """Everything here and now, one piece after another; both ways of spreading, without spreading."""
+    """The engine without Spark: calls one piece after another."""
 
     workers = 1
 
@@ -134,12 +130,10 @@ class InProcessCompactionEngine:
         self._buckets = buckets
         self._attempts = map(str, itertools.count())
 
-    def compact_whole(self, work: CompactionWork) -> Compacted:
-        """In one go."""
-        return compact_in_process(work, next(self._attempts))
-
-    def compact_spread(self, work: CompactionWork) -> Compacted:
-        """Source by source, bucket by bucket, group by group, as a cluster would."""
+    def compact(self, work: CompactionWork, whole: bool) -> Compacted:
+        """In one go, or source by source, bucket by bucket, group by group, as a cluster does."""
+        if whole:
+            return compact_in_process(work, next(self._attempts))
         parts = ([number] for number in range(len(work.sources)))
         return compact_in_process(work, next(self._attempts), bucket_count(work, self._buckets), parts)
 
@@ -154,54 +148,55 @@ class InProcessCompactionEngine:
         return done
 
 
-# Which runs of a ledger are put together anew, so that there are few and little in them is superseded.
+# Which runs are merged, so that a ledger has few runs, and few superseded records in them.
 #
-# Each compaction adds a run of what was new. A run is written again only when about as much as it
-# holds came after it, so that a record is written a few times in its life, whatever the ledger's size: the
-# cost of a compaction follows the new data. Pure: sizes in, ranges out.
+# Each compaction adds a run. A run is written again only when about as much as it holds was added after it,
+# as in a tiered LSM tree: so a record is written a few times in its life, whatever the ledger's size, and the
+# cost of a compaction follows the new data.
 
 
 def ranges_to_merge(runs: Sequence[Run], most: int = MOST_RUNS) -> list[tuple[int, int]]:
-    """Ranges [first, last) of runs that each become one, ascending; a range of one is written anew.
+    """Ranges [first, last) of runs (the newest last) that are merged into one each, ascending. A range of one
+    run is rewritten.
 
-    The last one is the newest. The newest and those before it go together
-    while what came after a run is at least half of its live size, and as long as there would be more
-    than ``most``. Of the others, neighbours that are mostly superseded go together.
+    The newest run is merged with the one before as long as all newer ones have at least half of that one's
+    live size, or more than ``most`` runs would remain. Of the other runs, neighbours that are mostly
+    superseded are merged.
     """
     first, after = len(runs) - 1, runs[-1].live_size if runs else 0
     while first > 0 and (2 * after >= runs[first - 1].live_size or first + 1 > most):
         first -= 1
         after += runs[first].live_size
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for number in range(max(first, 0)):
         if not runs[number].is_mostly_superseded:
             continue
-        if found and found[-1][1] == number:
-            found[-1] = (found[-1][0], number + 1)
+        if ranges and ranges[-1][1] == number:
+            ranges[-1] = (ranges[-1][0], number + 1)
         else:
-            found.append((number, number + 1))
+            ranges.append((number, number + 1))
     newest_alone = len(runs) - first == 1 and not (runs and runs[-1].is_mostly_superseded)
-    return found if newest_alone or not runs else [*found, (first, len(runs))]
+    return ranges if newest_alone or not runs else [*ranges, (first, len(runs))]
 
 
-# What must add up before anything of a compaction is believed: nothing was lost on its way between tasks.
+# The counts that must add up before a ledger is committed: no entry or record was lost between tasks.
 
 
 def removed_of(work: CompactionWork, done: Compacted) -> Discarded:
-    """Why the tail's records that were not written went."""
-    keyless = 0 if work.retain_null_key else done.found.keyless
-    keyed = sum(done.retained.values()) - (done.found.keyless - keyless)
+    """How many records of the tail were discarded, by reason."""
+    keyless = 0 if work.retain_null_key else done.extracted.keyless
+    keyed = sum(done.retained.values()) - (done.extracted.keyless - keyless)
     return Discarded(
-        superseded=done.found.keyed - keyed - done.deleted,
+        superseded=done.extracted.keyed - keyed - done.deleted,
         tombstones=done.deleted,
         keyless=keyless,
-        aborted=done.found.aborted,
+        aborted=done.extracted.aborted,
     )
 
 
 def _refuse_differences(work: CompactionWork, done: Compacted, held: Iterable[tuple[Any, Any, str]]) -> None:
-    """Raises CompactionFailedError with the first failure that a piece reported; CheckFailedError where of
-    two counts, as (one, other, of what), which should be the same, one is another."""
+    """Raises CompactionFailedError with the first failure that a piece reported, CheckFailedError where two
+    counts, given as (one, other, of what), differ."""
     if (failure := done.first_failure()) is not None:
         raise CompactionFailedError(f"{work.name}: {failure.reason}")
     indexed = (sum(len(part.counts) for part in done.keys), PARTITIONS, "partitions of the key index")
@@ -211,31 +206,31 @@ def _refuse_differences(work: CompactionWork, done: Compacted, held: Iterable[tu
 
 
 def refuse_doubts(work: CompactionWork, done: Compacted) -> None:
-    """Read = written + removed, entries sent = entries arrived, offsets merged = offsets written.
+    """Check a tail: read = written + removed, entries sent = entries arrived, retained = written.
 
     Raises CheckFailedError; CompactionFailedError for a failure that was reported; CorruptFileError for an
     aborted transaction that no index names.
     """
-    found, removed = done.found, removed_of(work, done)
+    extracted, removed = done.extracted, removed_of(work, done)
     kept = sum(done.retained.values())
-    keyless = found.keyless if work.retain_null_key else 0
+    keyless = extracted.keyless if work.retain_null_key else 0
     entries = kept - keyless + (done.deleted if work.by_time else 0)
     held = (
-        (found.records, found.keyed + found.keyless + found.aborted, "records by kind"),
-        (done.arrived, found.entries, "keys on their way"),
-        (found.records, kept + removed.total(), "records that stay and go"),
+        (extracted.records, extracted.keyed + extracted.keyless + extracted.aborted, "records by kind"),
+        (done.arrived, extracted.entries, "keys on their way"),
+        (extracted.records, kept + removed.total(), "records that stay and go"),
         (done.written, done.retained, "records written"),
         (sum(part.entries for part in done.keys), entries, "keys of the new run"),
     )
     _refuse_differences(work, done, held)
-    carried_by_group(found.summaries, [work.first], work.name)
+    carried_by_group(extracted.summaries, [work.first], work.name)
     if removed.superseded < done.late:
         raise CheckFailedError(f"{work.name}: more late keys than superseded records; nothing has changed")
 
 
 def refuse_doubtful_merge(work: CompactionWork, done: Compacted, live: int) -> None:
-    """All ``live`` records of the merged runs are written, and as many entries where only records with
-    a key have one. Raises CheckFailedError, CompactionFailedError."""
+    """Check a merge of runs: all ``live`` records were written, and one entry for each where there are
+    neither keyless records nor entries of deleted keys. Raises CheckFailedError, CompactionFailedError."""
     entries = sum(part.entries for part in done.keys)
     one_key_each = not work.by_time and not work.retain_null_key
     held = (
@@ -245,18 +240,17 @@ def refuse_doubtful_merge(work: CompactionWork, done: Compacted, live: int) -> N
     _refuse_differences(work, done, held)
 
 
-# A ledger in the making: the one before it, what a compaction adds, what is put together anew, the commit.
+# The next ledger, until it is committed: the runs of the current one, a new run, and merged ones.
 #
-# Runs that are not touched stay the directories that they are; only their superseded offsets grow. New
-# ones are put together in the compaction's folder, under the names that they will have.
+# Runs that are not merged keep their directories; only their superseded offsets grow. New directories are
+# prepared in the staging folder, under their final names; the commit renames them.
 
 
 class LedgerDraft:
-    """The next ledger of a log. ``ledger``: the one before it.
+    """The next ledger of a log; ``ledger``: the current one.
 
-    ``work``: what of it is the same for all pieces; its ``key_indexes`` are the older runs'.
-    ``newly_superseded``: records of the ledger before that are superseded from now on. ``written_bytes``: of
-    new segments' logs, merged ones included.
+    ``work``: what all pieces share; its ``key_indexes`` are those of the current runs. ``newly_superseded``:
+    records of current runs that the tail supersedes. ``written_bytes``: size of all new segments.
     """
 
     def __init__(self, store: LedgerStore, ledger: Ledger | None, work: CompactionWork) -> None:
@@ -270,14 +264,15 @@ class LedgerDraft:
         self.work = replace(work, key_indexes=indexes)
 
     def _directory_of(self, run: Run) -> Path:
-        """Where a run lies now."""
+        """The directory that holds a run now."""
         return self.staged.get(run.id, self.store.folder / run_name(run.id))
 
     def _keys_of(self, run: Run) -> Path:
         return self._directory_of(run) / KEYS
 
     def extend(self, work: CompactionWork, done: Compacted) -> None:
-        """Add what a tail has become. Raises CorruptFileError, OSError."""
+        """Add a compacted tail as a run, or only move the end where it has no entries. Raises
+        CorruptFileError, OSError."""
         for run, parts in done.superseded.items():
             before = self.superseded.get(run, NO_OFFSETS)
             self.superseded[run] = np.unique(np.concatenate([before, *parts]))
@@ -292,7 +287,7 @@ class LedgerDraft:
             self.runs.append(self._stage(base, work.end, done))
 
     def _stage(self, base: int, end: int, done: Compacted) -> Run:
-        """Put a new run's directory together, durably."""
+        """Prepare a new run's directory, durably."""
         number, self._next_id = self._next_id, self._next_id + 1
         directory = Path(self.work.settings.staging) / run_name(number)
         files.make_directory(directory)
@@ -318,7 +313,7 @@ class LedgerDraft:
         )
 
     def merge_runs(self, engine: CompactionEngine) -> None:
-        """Put runs together where it is worth it.
+        """Merge runs where it pays (``ranges_to_merge``).
 
         Raises CompactionFailedError, CheckFailedError, EngineError, OSError.
         """
@@ -358,7 +353,7 @@ class LedgerDraft:
             )
 
     def commit(self, now_ms: int) -> Ledger:
-        """Make it the log's ledger. Raises CheckFailedError, OSError."""
+        """Commit it as the log's ledger. Raises CheckFailedError, OSError."""
         ledger = Ledger(
             id=self._ledger_id,
             horizon=self.runs[-1].end_offset,
@@ -373,19 +368,19 @@ class LedgerDraft:
 
 
 ONE_TASK_BYTES = 64 << 20
-"""Tails up to this go through one task: to spread them takes longer."""
+"""Tails up to this size are compacted in one task: spreading them takes longer."""
 
 
 class CompactableLog(HasLedgers, Protocol):
-    """A log that can be compacted: ``PartitionLog``, or one that is open for reading only."""
+    """A log that can be compacted: a ``PartitionLog`` or a ``ReadOnlyLog``."""
 
     where: TopicPartition
 
 
 class TwoPhaseCompactor:
-    """Compacts one log at a time; an instance may be used from several threads for several logs.
+    """Compacts logs into their ledgers, one log a call; several threads may call it for several logs.
 
-    ``one_task_bytes``: tails up to that size go through one task. ``settings``: sizes of what is written.
+    ``one_task_bytes``: tails up to that size are compacted in one task.
     """
 
     def __init__(
@@ -409,14 +404,14 @@ class TwoPhaseCompactor:
         retain_null_key: bool = False,
         committing: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> CompactionResult:
-        """Compact what is new in ``log`` into its ledger.
+        """Compact the tail of ``log``, from the ledger's horizon on, into its ledger.
 
-        The end is fixed at the start: everything below the high watermark and the last stable offset. The
-        caller sees to it that nobody else compacts the log meanwhile. ``committing`` is held while the ledger
-        is changed (``LedgerStore.commit``, ``collect``): it raises when the log was truncated or deleted
-        meanwhile, and keeps both away until it is left. Raises UsageError when the ledger was made with
+        The tail ends at the high watermark or the last stable offset, as they are at the start. The caller
+        makes sure that no other compaction of the log is in progress. ``committing`` is entered while the
+        ledger is changed (``LedgerStore.commit``, ``collect``): it raises when the log was truncated or
+        deleted meanwhile, and prevents both until it is left. Raises UsageError when the ledger was made with
         another ``order`` or ``retain_null_key``, LedgerError for a damaged ledger, CompactionFailedError,
-        CheckFailedError, CorruptFileError, EngineError, OSError: the ledger is as it was then.
+        CheckFailedError, CorruptFileError, EngineError, OSError; the ledger is unchanged then.
         """
         began = time.perf_counter()
         store = LedgerStore(log.directory)
@@ -459,7 +454,7 @@ class TwoPhaseCompactor:
         horizon = 0 if draft.ledger is None else draft.ledger.horizon
         work = hold_tail(log, draft.work, horizon, self._engine.workers)
         whole = work.size <= self._one_task_bytes and bucket_count(work) == 1
-        done = self._engine.compact_whole(work) if whole else self._engine.compact_spread(work)
+        done = self._engine.compact(work, whole)
         refuse_doubts(work, done)
         draft.extend(work, done)
         draft.merge_runs(self._engine)
@@ -471,8 +466,8 @@ class TwoPhaseCompactor:
             ledger,
             ledger.horizon,
             changed=True,
-            read_records=done.found.records,
-            read_bytes=done.found.size,
+            read_records=done.extracted.records,
+            read_bytes=done.extracted.size,
             written=sum(done.retained.values()),
             written_bytes=draft.written_bytes,
             removed=removed_of(work, done),
@@ -481,14 +476,14 @@ class TwoPhaseCompactor:
 
 
 def _result(ledger: Ledger | None, horizon: int, **figures: Any) -> CompactionResult:
-    """The result of a compaction that left ``ledger`` behind."""
+    """The result of a compaction after which ``ledger`` is current."""
     if ledger is not None:
         figures |= {"ledger_id": ledger.id, "entries": ledger.entries, "size": ledger.size}
     return CompactionResult(horizon=horizon, **figures)
 
 
 def _refuse_other_ways(log: CompactableLog, ledger: Ledger | None, order: str, retain_null_key: bool) -> None:
-    """A ledger is of one order, and has keyless records or not: mixed, it would be neither."""
+    """All compactions of a ledger use the same order, and treat keyless records alike. Raises UsageError."""
     if order not in ORDERS:
         raise UsageError(f"order {order!r}: give one of {', '.join(ORDERS)}")
     if ledger is None:
@@ -500,5 +495,5 @@ def _refuse_other_ways(log: CompactableLog, ledger: Ledger | None, order: str, r
         if was != is_:
             raise UsageError(
                 f"{log.where}: its ledger was made with {what} {str(was).lower()}, not {str(is_).lower()}; "
-                "keep to that, or compact anew from what is left: siltstone compact-topic --reset"
+                "set it back, or compact anew from what is left: siltstone compact-topic --reset"
             )

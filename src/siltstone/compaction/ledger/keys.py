@@ -1,4 +1,4 @@
-"""Keys of a side-by-side compaction: entries, how they meet those of older runs, and key indexes.
+"""Keys of side-by-side compaction: entries of the tail, the lookup of older runs' entries, key indexes.
 
 Entries are plain (``compaction.keys``), of three words or, where the latest event time wins, four, under the
 ledger's own hash key. They lie in ``PARTITIONS`` partitions, in a task as in a key index file; a bucket is a
@@ -41,7 +41,7 @@ from siltstone.compaction.keys import (
 )
 
 PARTITIONS = 1024
-"""Partitions of a key index: one of a million keys fits a core's cache, of a billion its memory."""
+"""Partitions of a key index: of a million keys each fits a core's cache, of a billion a task's memory."""
 _LEAST_ROOM = 8
 _SIGN = np.uint64(1 << 63)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -66,14 +66,14 @@ def _meet(
     late: Flags,
     superseded: Int64,
 ) -> int:
-    """``meet_older``: fills ``superseded`` and returns how many they are."""
+    """The kernel of ``meet_older``: fills ``superseded`` and returns how many offsets it has."""
     lost = 0
     by_time = entries.shape[1] == 4
     for p in range(len(older_bounds) - 1):
         low, high = bounds[first + p], bounds[first + p + 1]
         if low == high or older_bounds[p] == older_bounds[p + 1]:
             continue
-        # The table of one partition of new entries stays in the core's cache while the older ones pass.
+        # A hash table of this partition's new entries only, which stays in the core's cache for the lookups.
         mask = mask_for(high - low)
         mine = table[: mask + np.uint64(1)]
         mine[:] = -1
@@ -82,9 +82,10 @@ def _meet(
             row = mine[slot_of(mine, mask, entries, older[i, 0], older[i, 1], _ALL)]
             if row < 0:
                 continue
+            # By time the later event wins, of two at one time the one at the larger offset: the new one.
             if by_time and older[i, 3] > entries[row, 3]:
                 late[row] = True
-            elif older[i, 2] & np.uint64(1) == 0:  # a deleted key has no record that could be superseded
+            elif older[i, 2] & np.uint64(1) == 0:  # a deleted key has no record to supersede
                 superseded[lost] = np.int64(older[i, 2] >> np.uint64(1))
                 lost += 1
     return lost
@@ -93,22 +94,23 @@ def _meet(
 def meet_older(
     entries: Words, bounds: Int64, older: Words, older_bounds: Int64, first: int, late: Flags
 ) -> Int64:
-    """Let older entries, in order of partition from number ``first`` of ``bounds`` on, meet distinct new ones
-    (``best_of_each_key``): the offsets of older records that lose (int64, in any order).
+    """Look up an older run's entries, in order of partition from number ``first`` on, among the new entries
+    of ``best_of_each_key``. Returns the offsets of the older records that are superseded (int64, in any
+    order).
 
-    Marks in ``late`` (bool, one a new entry) those that an older one beats.
+    Marks in ``late`` (bool, one a new entry) the keys of which the older event is the later one.
     """
     superseded, table = np.empty(len(older), np.int64), table_for(int(np.diff(bounds).max(initial=1)))
     lost = _meet(entries, bounds, table, older, older_bounds, first, late, superseded)
     return superseded[:lost].copy()
 
 
-# From records to entries.
+# Extraction: from records to entries.
 
 
 @kernel
 def _find_deletions(data: Bytes, key_start: Int32, key_size: Int32, deleted: Flags) -> None:
-    """Whose value is null or empty: its size lies behind the key of a record that was decoded."""
+    """Find the records whose value is null or empty: in a decoded record the value's size follows the key."""
     origin = data.ctypes.data
     end = origin + len(data)
     for i in range(len(key_start)):
@@ -117,10 +119,10 @@ def _find_deletions(data: Bytes, key_start: Int32, key_size: Int32, deleted: Fla
 
 
 class EntryCollector:
-    """Collects entries of records in log order and hands them on as blobs, within a bound of memory.
+    """Collects the entries of records, in log order, and yields them as blobs, within a bound of memory.
 
-    About ``capacity`` entries are kept (24 or 32 bytes each). ``handed_on`` counts those that went out: one a
-    key, unless there are more keys than the capacity.
+    Keeps about ``capacity`` entries (24 or 32 bytes each), the last one of each key. ``handed_on``: how many
+    entries were yielded: one for each key, unless there are more keys than ``capacity``.
     """
 
     def __init__(self, *, hash_key: tuple[int, int], by_time: bool, buckets: int, capacity: int) -> None:
@@ -129,12 +131,13 @@ class EntryCollector:
         self._words = TIMED_WORDS if by_time else PLAIN_WORDS
         self._buckets = buckets
         even = capacity // PARTITIONS
-        room = even + 8 * math.isqrt(even) + _LEAST_ROOM  # some get more than their share
+        room = even + 8 * math.isqrt(even) + _LEAST_ROOM  # hashes do not spread evenly: 8 standard deviations
         self._kept = PartitionedEntries(PARTITIONS, room, words=self._words, capacity=0, spares=True)
         self.handed_on = 0
 
     def add(self, columns: KeyColumns, wanted: Flags | None) -> Iterator[EntryBlob]:
-        """The ``wanted`` records (None: all), each with a key; yields what no longer fits.
+        """Add the ``wanted`` records (None: all), which have keys; yields entries for which there is no more
+        room.
 
         By time, ``columns`` are ``RecordColumns``.
         """
@@ -157,7 +160,7 @@ class EntryCollector:
             yield from self._hand_on(bounds)
 
     def finish(self) -> Iterator[EntryBlob]:
-        """Hand on what is left, one retained offset a key; the collector can be used again."""
+        """Yield the entries that are left; the collector can be used again."""
         yield from self._hand_on(self._kept.packed(spares=True))
 
     def _hand_on(self, bounds: Int64) -> Iterator[EntryBlob]:
@@ -165,7 +168,7 @@ class EntryCollector:
         yield from blobs_of(self._kept, bounds, self._buckets)
 
 
-# The key index of a run: the file that later compactions look their keys up in.
+# The key index of a run: the file in which later compactions find the keys that they supersede.
 #
 # ::
 #
@@ -189,14 +192,14 @@ _READ_BYTES = 16 << 20
 
 
 def check_of(hash_key: tuple[int, int]) -> int:
-    """By what a file knows the hash key that its entries were made with; it does not give the key away."""
+    """A check value of a hash key: tells whether a file was made with it, without giving the key away."""
     low, _ = siphash128(np.zeros(1, np.uint8), 0, 0, np.uint64(hash_key[0]), np.uint64(hash_key[1]))
     return int(low)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysPart:
-    """Entries of a range of partitions, written to a file of their own until the index is put together.
+    """A part of a key index: the entries of a range of partitions, in a file of their own until ``assemble``.
 
     ``counts``: entries of each partition from ``first`` on; ``checksums``: their CRC32C. ``path`` is "" where
     there are none.
@@ -209,16 +212,16 @@ class KeysPart:
 
     @property
     def entries(self) -> int:
-        """Entries in all of them."""
+        """Entries in all partitions."""
         return sum(self.counts)
 
 
 def write_part(folder: Path, entries: Words, bounds: Int64, first: int, attempt: str) -> KeysPart:
     """Write entries in order of partition; ``bounds`` are those of the partitions from ``first`` on.
 
-    All attempts write the same, so the last one to be done takes the place of the others: what a task says
-    does not depend on its attempt, or Spark would not take it from another one. The file is not made durable:
-    what it becomes is. Raises OSError.
+    All attempts write the same bytes, and each renames its file to the same path: so a report does not depend
+    on the attempt, and Spark may combine the reports of any. The file is not made durable, the assembled
+    index is. Raises OSError.
     """
     plain = np.ascontiguousarray(entries).astype("<u8", copy=False)
     edges = itertools.pairwise(bounds.tolist())
@@ -235,9 +238,9 @@ def write_part(folder: Path, entries: Words, bounds: Int64, first: int, attempt:
 
 
 def assemble(path: Path, parts: Sequence[KeysPart], words: int, hash_key: tuple[int, int]) -> tuple[int, int]:
-    """Make the index ``path`` of parts that cover all partitions, durably; (its size, its CRC32C).
+    """Write the index ``path`` of parts that cover all partitions, durably: (its size, its CRC32C).
 
-    Raises CorruptFileError when a part is not what was written, OSError.
+    Raises CorruptFileError for a part that was damaged since, OSError.
     """
     ordered = sorted(parts, key=lambda part: part.first)
     counts = [count for part in ordered for count in part.counts]
@@ -260,7 +263,7 @@ def assemble(path: Path, parts: Sequence[KeysPart], words: int, hash_key: tuple[
 
 
 def _chunks(part: KeysPart, width: int) -> Iterator[Bytes]:
-    """A part's bytes, checked partition by partition."""
+    """A part's bytes, verified partition by partition."""
     if not part.path:
         return
     bounds = np.concatenate(([0], np.cumsum(part.counts))).astype(np.int64)
@@ -281,8 +284,9 @@ def _checked(
     first: int = 0,
     behind: int | None = None,
 ) -> Iterator[tuple[int, int, Bytes]]:
-    """Partitions ``first`` up to ``behind``, about ``_READ_BYTES`` at a time, at least one: (the first of
-    them, the one behind the last, their bytes). Entries have ``width`` bytes and begin at ``origin``."""
+    """Read and verify partitions ``first`` up to ``behind``, about ``_READ_BYTES`` at a time: yields (the
+    first partition, the one behind the last, their bytes). Entries have ``width`` bytes and begin at
+    ``origin``."""
     behind = len(bounds) - 1 if behind is None else behind
     while first < behind:
         most = bounds[first] + max(1, _READ_BYTES // width)
@@ -301,8 +305,8 @@ def _checked(
 def read_keys(
     path: str | Path, hash_key: tuple[int, int], words: int, first: int = 0, behind: int = PARTITIONS
 ) -> Iterator[tuple[int, Words, Int64]]:
-    """Partitions ``first`` up to ``behind`` of a key index, some at a time: (the first of them, entries,
-    bounds from 0 on).
+    """Read partitions ``first`` up to ``behind`` of a key index, some at a time: yields (the first partition,
+    entries, bounds from 0 on).
 
     Raises CorruptFileError for damage, and for a file made with another hash key or number of ``words``;
     OSError.
@@ -318,7 +322,7 @@ def read_keys(
 def _read_header(
     reader: files.Reader, hash_key: tuple[int, int], expected_words: int
 ) -> tuple[Int64, list[int]]:
-    """The partitions' bounds and checksums. Raises CorruptFileError, OSError."""
+    """A key index's bounds and checksums of its partitions. Raises CorruptFileError, OSError."""
     path, head = reader.path, reader.read(0, _HEADER_BYTES)
     if len(head) < _HEADER_BYTES or crc32c(head[:-8]) != struct.unpack_from("<I", head, _HEADER_BYTES - 8)[0]:
         raise CorruptFileError(path, 0, "the key index's header is damaged")

@@ -1,4 +1,4 @@
-"""Phase two of a side-by-side compaction, and the merging of runs: new segments, written and verified.
+"""Phase two of a side-by-side compaction, and the merge of runs: new segments, written and verified.
 
 ::
 
@@ -6,8 +6,8 @@
     merge_group     sources of runs + superseded offsets    → segments that hold all others
     merge_keys      their key indexes, a bucket of them     → a part of the new key index
 
-A task writes only files that carry its attempt's name, made with O_EXCL, in the compaction's folder, and
-makes segments durable itself. The owner of the log renames what it accepts.
+A task writes only files with its attempt's name, created with O_EXCL, in the compaction's staging folder,
+and makes segments durable itself. The compactor renames those of the attempt that it accepts.
 """
 
 from __future__ import annotations
@@ -50,35 +50,37 @@ from siltstone.log.indexes import IndexBuilder
 from siltstone.log.ledger.manifest import SegmentEntry
 from siltstone.log.segments import windows
 
-# Survivors of many batches become few large ones: the second phase's writer.
+# Coalescing: the retained records of many batches are written as few large batches.
 #
-# Runs of records that stay become one v2 batch of about ``BATCH_BYTES``, whatever is left out between them::
+# Consecutive retained records become v2 batches of about ``BATCH_BYTES`` of records each::
 #
-#     kept      offsets, timestamps, keys, values, headers; codec, timestamp type, leader epoch of the source
-#     new       base offset (the first record's), base timestamp (the first record's), largest timestamp
-#     gone      producer id, epoch and sequence (-1), the transactional bit, a delete horizon
+# kept      offsets, timestamps, keys, values, headers; codec, timestamp type and leader epoch of the batch
+#     new       base offset and base timestamp (the first record's), largest timestamp
+#     dropped   producer id, epoch and sequence (-1), the transactional bit, the delete horizon
 #
-# A batch ends where codec, timestamp type or leader epoch change, where log-append time does, where it is
-# full, and where an offset would be too far from its base. A batch all of whose records stay and that is
-# large already is copied as it is, which only a run's own batches may be. Message sets (v0, v1) become
-# batches first. ``Coalescer`` is told which offsets stay, or which go, and makes sure that it meets every one
-# of them.
+# A batch ends where codec, timestamp type, leader epoch or log append time change, where it is full, and
+# where an offset would not fit its delta of 32 bits. In a merge of runs, a large batch of which all records
+# stay is copied as it is; a batch of the log never is, since its producer fields must go. Message sets (v0,
+# v1) are converted to batches first.
 
 BATCH_BYTES = 128 << 10
-"""About how many bytes of records a batch takes, uncompressed."""
+"""A batch is closed before its records exceed so many bytes, uncompressed."""
 GROWTH = 20
-"""Most bytes by which a record can outgrow the stored one: its size, time and offset at their longest."""
+"""Bytes by which a record may grow: its size, timestamp delta and offset delta may become the longest
+varints."""
 START, END, COUNT, BASE, BASE_TIME, MAX_TIME, LAST, KIND, EPOCH, ROWS, MET = range(11)
-"""The open batch: where it starts and ends in the output, and its header; rows finished, offsets met."""
-_MISSED = -1
+"""Fields of the open batch's state (int64): where it starts and ends in the output, its header's values; how
+many rows are finished, how many listed offsets were met."""
+_MISSED, _MALFORMED = -1, -2
 
 
 @kernel
 def _close(out: Bytes, open_: Int64, rows: Int64) -> None:
-    """Write the open batch's header; its row is (start, size, last offset, largest timestamp, codec, 1: the
-    checksum is to come)."""
+    """Finish the open batch: write its header and its row, which is (start, size, last offset, largest
+    timestamp, codec, 1: its checksum is still to be computed)."""
     start = open_[START]
     size = open_[END] - start
+    # The header's 61 bytes, as drawn in ``base.records.layout``; no producer, and the CRC comes last.
     write_int(out, start, open_[BASE], 8)
     write_int(out, start + 8, size - 12, 4)
     write_int(out, start + 12, open_[EPOCH], 4)
@@ -102,7 +104,7 @@ def _close(out: Bytes, open_: Int64, rows: Int64) -> None:
 
 @kernel
 def _copy_batch(window: Bytes, header: Any, out: Bytes, open_: Int64, rows: Int64) -> None:
-    """A whole batch as it is, behind what was closed."""
+    """Copy a batch as it is, behind the batches that are finished."""
     row = rows[open_[ROWS]]
     row[0], row[1], row[2], row[3] = open_[END], header.size, header.last_offset, header.max_timestamp
     row[4], row[5] = 0, 0
@@ -115,7 +117,11 @@ def _copy_batch(window: Bytes, header: Any, out: Bytes, open_: Int64, rows: Int6
 def _add(
     data: Bytes, rest: int, size: int, offset: int, timestamp: int, header: Any, out: Bytes, open_: Int64
 ) -> None:
-    """Add a record to the open batch, or open one; ``rest`` are its bytes behind the offset delta."""
+    """Add a record to the open batch, or open one. ``rest``: where its key begins, ``size`` bytes up to its
+    end.
+
+    Only the deltas and the record's size change; key, value and headers are copied.
+    """
     if open_[COUNT] == 0:
         open_[END] = open_[START] + 61
         open_[BASE], open_[BASE_TIME], open_[MAX_TIME] = offset, timestamp, timestamp
@@ -133,7 +139,8 @@ def _add(
 
 @inlined
 def _pass(at: int, end: int, count: int) -> int:
-    """Go over ``count`` records from address ``at`` on: where they end, -1 for a size that is none."""
+    """Skip ``count`` records from address ``at`` on by their sizes: where they end, -1 for a malformed
+    size."""
     for _ in range(count):
         body, at = next_varint(at, end)
         if at < 0 or body < 6 or body > end - at:
@@ -153,13 +160,13 @@ def _coalesce(
     into: tuple[Bytes, Int64, Int64],
     offsets: Int64,
 ) -> tuple[int, int]:
-    """Go through v2 batches: (records kept, 0), or (the bad batch, what is wrong: below 0).
+    """Coalesce v2 batches: (records kept, 0), or (number of the bad batch, ``_MISSED`` or ``_MALFORMED``).
 
-    ``inflated``: (data, starts, ends), the records of batch i are ``data[starts[i]:ends[i]]``. ``wanted``:
-    offsets, ascending, that stay, or with a last False go; how many of them are met once batch i is through.
-    ``into``: the output's bytes, the open batch's state (START to MET), and a row a finished batch, as
-    ``_close`` has them. ``offsets`` is filled with those that are kept; a batch whose ``action`` is 1 is
-    copied as it is.
+    ``inflated``: (data, starts, ends), the records of batch i are ``data[starts[i]:ends[i]]``. ``action``: 1
+    for a batch that is copied as it is. ``wanted``: (listed, until, keep): ascending offsets that are kept,
+    or dropped where ``keep`` is False; ``until[i]`` of them are at or below batch i's last offset. ``into``:
+    (out, state, rows): the output's bytes, the open batch's state, a row for each finished batch, as
+    ``_close`` writes it. Fills ``offsets`` with those that are kept.
     """
     data, starts, ends = inflated
     listed, until, keep_listed = wanted
@@ -175,7 +182,8 @@ def _coalesce(
         if action[i]:
             _copy_batch(window, header, out, open_, rows)
         at, end, left = origin + starts[i], origin + ends[i], header.count
-        # Extraction saw that offsets ascend: where none is missing, those that go need not be read.
+        # In a batch without gaps the position of an offset is known, so records before the next listed one
+        # are skipped by their sizes. (Phase one has checked that offsets ascend.)
         is_dense = keep_listed and header.last_offset - header.base_offset + 1 == header.count
         while left > 0:
             if keep_listed and met == until[i]:
@@ -184,17 +192,18 @@ def _coalesce(
                 passed = max(listed[met] - (header.last_offset + 1 - left), 0)
                 at = _pass(at, end, passed)
                 if at < 0:
-                    return i, -2
+                    return i, _MALFORMED
                 left -= passed
             left -= 1
             rest, at, delta, step, reason = record_head(at, end)
             if reason > 0:
-                return i, -2
+                return i, _MALFORMED
             offset = header.base_offset + step
+            # A listed offset below this record's was not met: a record is missing that phase one has seen.
             is_listed = met < until[i] and listed[met] <= offset
             if is_listed:
                 if listed[met] != offset:
-                    return i, -1
+                    return i, _MISSED
                 met += 1
             if is_listed != keep_listed:
                 continue
@@ -205,19 +214,20 @@ def _coalesce(
             far = open_[END] - open_[START] + at - rest > limit or offset - open_[BASE] > 0x7FFFFFFF
             if open_[COUNT] and far:
                 _close(out, open_, rows)
+            # With log append time a record's timestamp is its batch's, whatever its delta says.
             timestamp = header.max_timestamp if log_append else header.base_timestamp + delta
             _add(data, rest - origin, at - rest, offset, timestamp, header, out, open_)
         if met != until[i]:
-            return i, -1
+            return i, _MISSED
     open_[MET] = met
     return kept, 0
 
 
 class Coalescer:
-    """Takes windows in log order and gives batches out. One for each group.
+    """Coalesces the windows of one group, in log order.
 
-    ``listed`` (int64, ascending): the offsets that stay, or with ``keep_listed`` False those that go.
-    ``offsets``: what was kept, an array for each call, in order.
+    ``listed`` (int64, ascending): offsets that are kept, or with ``keep_listed`` False dropped; each must be
+    met. ``offsets``: those that were kept, an array for each call, in order.
     """
 
     def __init__(
@@ -238,11 +248,11 @@ class Coalescer:
 
     @property
     def met(self) -> int:
-        """How many listed offsets were met; all of them at the end, or something is wrong."""
+        """How many listed offsets were met."""
         return int(self._open[MET])
 
     def chosen(self, batches: Directory) -> Directory:
-        """The batches that have anything that stays, by their offsets alone."""
+        """The batches that may have records to keep, by their offsets."""
         low = np.searchsorted(self._listed, batches["base_offset"])
         high = np.searchsorted(self._listed, batches["last_offset"], side="right")
         if self._keep_listed:
@@ -252,9 +262,10 @@ class Coalescer:
     def take(
         self, window: Bytes, batches: Directory, *, path: str = "", origin: int = 0
     ) -> CleanedBatches | None:
-        """What the next batches finish; all of magic 2, or all older. None where nothing of them stays.
+        """Coalesce some batches, all of magic 2 or all older: the batches that are finished by now, valid
+        until the next call; None where no record is kept.
 
-        Raises CheckFailedError for a listed offset that is not there, CorruptRecordError.
+        Raises CheckFailedError for a listed offset without a record, CorruptRecordError.
         """
         if not len(batches):
             return None
@@ -279,13 +290,15 @@ class Coalescer:
         if wrong:
             position = origin + int(batches["position"][kept])
             if wrong == _MISSED:
-                raise CheckFailedError(f"{path}: byte {position}: an offset that must be there is not")
+                raise CheckFailedError(
+                    f"{path}: byte {position}: a record that phase one has seen is missing; run again"
+                )
             raise CorruptRecordError(path, position, DECODE_REASON[1])
         self.offsets.append(offsets[:kept].copy())
         return self._finished(rows)
 
     def _copied(self, batches: Directory, until: Int64) -> Int64:
-        """1 for batches that are large and stay as they are: only those of a run may."""
+        """1 for the batches of a run that are large and of which all records are kept."""
         if self._keep_listed:
             return np.zeros(len(batches), np.int64)
         low = np.searchsorted(self._listed, batches["base_offset"])
@@ -295,7 +308,7 @@ class Coalescer:
     def _converted(
         self, window: Bytes, entries: Directory, path: str, origin: int
     ) -> tuple[Bytes, Directory]:
-        """Message set entries as v2 batches, which hold nothing but what stays."""
+        """Convert message set entries to v2 batches of the records that are kept."""
         assert self._keep_listed, "a run has no message sets"
         limit = self._batch_limit
         columns = decode_records(window, entries, Scratch(), limit=limit, path=path, origin=origin)
@@ -311,7 +324,7 @@ class Coalescer:
         return done.data, scan_batches(np.ascontiguousarray(done.data)).batches
 
     def _make_room(self, size: int) -> None:
-        """The open batch comes to the start of the output, with ``size`` bytes free behind it."""
+        """Move the open batch to the start of the output, with ``size`` bytes of room behind it."""
         start, end = int(self._open[START]), int(self._open[END]) if self._open[COUNT] else 0
         carried = self._room[start:end].copy() if end else np.empty(0, np.uint8)
         self._room = self._out.reserve(len(carried) + size)
@@ -331,7 +344,7 @@ class Coalescer:
         ).finished(self._packed)
 
     def finish(self) -> CleanedBatches:
-        """The batch that is still open. Raises CheckFailedError when not every listed offset was met."""
+        """Finish the open batch. Raises CheckFailedError when not every listed offset was met."""
         if self.met != len(self._listed):
             raise CheckFailedError(
                 f"{len(self._listed)} offsets were listed, but {self.met} of them were met"
@@ -347,7 +360,7 @@ class Coalescer:
 
 
 def _are_listed(offsets: Int64, listed: Int64) -> Flags:
-    """Which offsets are among the listed ones, which ascend: bool."""
+    """Which offsets are among the ``listed`` ones (ascending): bool."""
     if not len(listed):
         return np.zeros(len(offsets), np.bool_)
     return np.asarray(listed[np.searchsorted(listed, offsets).clip(max=len(listed) - 1)] == offsets)
@@ -357,7 +370,8 @@ KINDS = ("log", "index", "timeindex")
 
 
 class _Sink:
-    """Segments as they are written: a new one where the one before is full or too wide."""
+    """Writes a group's segments; begins a new one where bytes or offsets of the one before reach their
+    limit."""
 
     def __init__(self, settings: Settings, attempt: str, report: Compacted) -> None:
         self._settings, self._attempt, self._report = settings, attempt, report
@@ -365,34 +379,35 @@ class _Sink:
         self._room = contextlib.ExitStack()
 
     def _open(self, batch: Bytes) -> files.Writer:
-        """A new segment, which begins with ``batch``."""
+        """Begin a segment with the base offset that ``batch`` begins with."""
         self._base, self._crc = int.from_bytes(batch[:8].tobytes(), "big"), 0
         self._stem = str(Path(self._settings.staging) / f"{self._base:020d}.{self._attempt}")
         self._writer = self._room.enter_context(files.Writer(f"{self._stem}.log"))
         self._indexes = _index_builder(self._base, self._settings)
         return self._writer
 
-    def put(self, found: CleanedBatches) -> None:
+    def put(self, batches: CleanedBatches) -> None:
         """Write finished batches, in order."""
-        start, ends = 0, np.concatenate((np.zeros(1, np.int64), np.cumsum(found.size)))
-        while start < len(found.size):
-            writer = self._writer or self._open(found.data[ends[start] :])
+        start, ends = 0, np.concatenate((np.zeros(1, np.int64), np.cumsum(batches.size)))
+        while start < len(batches.size):
+            writer = self._writer or self._open(batches.data[ends[start] :])
             room = ends[start] + self._settings.segment_bytes - writer.size
+            # The batches that fit: by their bytes, and by their offsets, which indexes keep as int32.
             full = int(np.searchsorted(ends, room, side="right")) - 1
-            wide = int(np.searchsorted(found.last_offset, self._base + INT_MAX, side="right"))
+            wide = int(np.searchsorted(batches.last_offset, self._base + INT_MAX, side="right"))
             behind = min(full, wide)
             if behind <= start and writer.size:
                 self.close()
                 continue
-            behind = max(behind, start + 1)  # one that is larger than a segment has a segment of its own
-            rows, data = slice(start, behind), found.data[ends[start] : ends[behind]].data
+            behind = max(behind, start + 1)  # a batch larger than ``segment_bytes`` gets a segment of its own
+            rows, data = slice(start, behind), batches.data[ends[start] : ends[behind]].data
             self._crc = crc32c(data, self._crc)
             writer.write(data)
-            self._indexes.add(found.last_offset[rows], found.max_timestamp[rows], found.size[rows])
+            self._indexes.add(batches.last_offset[rows], batches.max_timestamp[rows], batches.size[rows])
             start = behind
 
     def close(self) -> None:
-        """Finish the segment that is open: its indexes, everything durable."""
+        """Finish the open segment: write its indexes, make all durable."""
         if self._writer is None:
             return
         writer, self._writer = self._writer, None
@@ -412,7 +427,7 @@ class _Sink:
         )
 
     def drop(self) -> None:
-        """Remove everything of this attempt."""
+        """Remove all files of this attempt."""
         self._room.close()
         for stem in [*self._report.segments, *([] if self._writer is None else [self._stem])]:
             for kind in KINDS:
@@ -426,17 +441,17 @@ def _index_builder(base_offset: int, settings: Settings) -> IndexBuilder:
 
 
 def rewrite_group(work: CompactionWork, group: Group, retained: Int64, attempt: str) -> Compacted:
-    """Write the group's ``retained`` (offsets, int64, in any order) into new segments.
+    """Write the records of a group at the ``retained`` offsets (int64, in any order) into new segments.
 
-    Never raises for what is wrong with the log, the disk or the counts: the report says so, and the files of
-    this attempt are gone then.
+    Does not raise for damage, a full disk or wrong counts: the report has the failure, and the files of this
+    attempt are removed.
     """
     coalescer = Coalescer(np.sort(retained), batch_limit=work.settings.batch_limit)
     return _written(work, group, coalescer, attempt)
 
 
 def merge_group(work: CompactionWork, group: Group, attempt: str) -> Compacted:
-    """Write what is not superseded of a group of runs' segments into new ones. Never raises, as above."""
+    """Write the records of a group that are not superseded into new segments. Does not raise, as above."""
     mine = {source.run for source in work.sources[group.first : group.last]}
     parts = [offsets for run, offsets in work.superseded.items() if run in mine]
     superseded = np.sort(np.concatenate([NO_OFFSETS, *parts]))
@@ -452,8 +467,8 @@ def _written(work: CompactionWork, group: Group, coalescer: Coalescer, attempt: 
     sink = _Sink(work.settings, f"{group.index}.{attempt}", report)
     try:
         for source in work.sources[group.first : group.last]:
-            for found in _coalesced(source, coalescer, work.settings.window_size):
-                sink.put(found)
+            for batches in _coalesced(source, coalescer, work.settings.window_size):
+                sink.put(batches)
         sink.put(coalescer.finish())
         sink.close()
         offsets = np.concatenate([NO_OFFSETS, *coalescer.offsets])
@@ -466,7 +481,7 @@ def _written(work: CompactionWork, group: Group, coalescer: Coalescer, attempt: 
 
 
 def _coalesced(source: Source, coalescer: Coalescer, window_size: int) -> Iterator[CleanedBatches]:
-    """What a source adds; only batches that have something that stays are looked at."""
+    """Coalesce one source; batches without a record to keep are passed over unread."""
     following = source.base_offset
     with opened(source) as reader:
         span = {"start": source.start, "size": source.size, "window_size": window_size}
@@ -475,13 +490,13 @@ def _coalesced(source: Source, coalescer: Coalescer, window_size: int) -> Iterat
             chosen = coalescer.chosen(window.batches)
             refuse_bad_checksum(window.data, chosen, path=source.path, origin=window.origin)
             for part in pieces(window.data, chosen):
-                found = coalescer.take(window.data, chosen[part], path=source.path, origin=window.origin)
-                if found is not None:
-                    yield found
+                batches = coalescer.take(window.data, chosen[part], path=source.path, origin=window.origin)
+                if batches is not None:
+                    yield batches
 
 
 def _verify(report: Compacted, group: Group, offsets: Int64, settings: Settings) -> None:
-    """Scan the new segments from disk: checksums, order, exactly these offsets, the indexes built again.
+    """Verify the new segments from disk: batch checksums, order, exactly these offsets, indexes built again.
 
     Raises CheckFailedError, CorruptFileError, OSError.
     """
@@ -493,12 +508,12 @@ def _verify(report: Compacted, group: Group, offsets: Int64, settings: Settings)
                 raise CheckFailedError(f"{path}: {reader.stat.size} bytes, but {segment.size} were written")
             read, span = windows(reader, window_size=settings.window_size), (following, group.end_offset)
             limit = settings.batch_limit
-            for some in decoded(path, read, span, decode_record_keys, scratch=scratch, limit=limit):
-                again.add_directory(some.batches)
-                if not np.array_equal(offsets[seen : seen + len(some.columns)], some.columns.offset):
+            for piece in decoded(path, read, span, decode_record_keys, scratch=scratch, limit=limit):
+                again.add_directory(piece.batches)
+                if not np.array_equal(offsets[seen : seen + len(piece.columns)], piece.columns.offset):
                     raise CheckFailedError(f"{path}: holds other records than were written")
-                seen += len(some.columns)
-                following = int(some.batches["last_offset"][-1]) + 1
+                seen += len(piece.columns)
+                following = int(piece.batches["last_offset"][-1]) + 1
         built = again.finish()
         for kind, data in (("index", built.offset_index), ("timeindex", built.time_index)):
             if files.read_bytes(f"{stem}.{kind}") != data:
@@ -508,7 +523,8 @@ def _verify(report: Compacted, group: Group, offsets: Int64, settings: Settings)
 
 
 def merge_keys(work: CompactionWork, bucket: int, buckets: int, attempt: str) -> Compacted:
-    """One bucket of the runs' key indexes as a part of a new one; superseded entries go. Never raises."""
+    """Merge one bucket of the runs' key indexes, without superseded entries, into a part of a new one. Does
+    not raise: the report has the failure."""
     done, partitions = Compacted(), PARTITIONS // buckets
     first, parts = bucket * partitions, []
     try:

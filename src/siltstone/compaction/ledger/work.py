@@ -1,13 +1,13 @@
-"""The pieces of a side-by-side compaction that an engine spreads: plain data in, plain data out.
+"""Phase one of a side-by-side compaction, as pieces that an engine spreads: plain data in, plain data out.
 
 ::
 
-    hold_tail      a log           → its tail as sources that cannot go away while they are read
-    extract        sources         → entries by bucket, keyless records that stay, and what was seen
-    merge_bucket   one bucket      → retained offsets, the new key index's part, what older runs lose
+    hold_tail      a log        → its tail as sources, links that keep the segments readable
+    extract        sources      → key entries by bucket, offsets of retained keyless records, counts
+    merge_bucket   one bucket   → retained offsets, part of the new key index, what older runs lose
 
-``staging`` has the second phase. A piece never raises for what is wrong with a log or a file: it reports
-``LogFailure``.
+(Pulsar's ``AbstractTwoPhaseCompactor``, phase one.) ``staging`` has phase two. A piece does not raise for
+damage in a log or a file: it reports a ``LogFailure``.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from siltstone.log.segments import windows
 from siltstone.log.transactions import TransactionScan
 
 MERGE_BYTES = 80
-"""What a merge takes for an entry at its peak."""
+"""Bytes of memory that a merge needs for an entry, at most."""
 MOST_RUNS = 8
-"""Each is one more key index to look in, and one more directory to read."""
+"""Each run costs a compaction one more key index to read, and a reader one more directory."""
 NO_OFFSETS: Int64 = np.empty(0, np.int64)
 
 
@@ -78,7 +78,7 @@ class Source:
     """A file of batches, read from byte ``start`` up to ``size``; it holds offsets in [base, end).
 
     It must be the file with this inode, and may have grown since. (Not with this device: each client of a
-    network file system numbers devices for itself.) ``run``: whose it is, None for a segment of the
+    network file system numbers devices for itself.) ``run``: the run that it is of, None for a segment of the
     log.
     """
 
@@ -92,17 +92,17 @@ class Source:
 
     @property
     def length(self) -> int:
-        """Bytes that are read."""
+        """Bytes to read."""
         return self.size - self.start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionWork:
-    """What a task has to know: of the tail of one log, offsets [first, end), or of runs to be merged.
+    """The work that tasks share: a log's tail, offsets [first, end), to be compacted, or runs to be merged.
 
     ``aborted``: the entries of the log's ``.txnindex`` files, those above ``end`` too. ``by_time``: the
-    largest timestamp wins. ``key_indexes``: by run, of the older ones or of those that are merged.
-    ``superseded``: of runs that are merged, the offsets that are left out (int64, ascending).
+    largest timestamp wins. ``key_indexes``: run id → path, of the older runs or of those that are merged.
+    ``superseded``: run id → offsets (int64, ascending) to leave out of a merge of runs.
     """
 
     name: str
@@ -120,26 +120,26 @@ class CompactionWork:
 
     @property
     def words(self) -> int:
-        """Words of an entry."""
+        """uint64 words of an entry."""
         return TIMED_WORDS if self.by_time else PLAIN_WORDS
 
     @property
     def size(self) -> int:
-        """Bytes that are read."""
+        """Bytes to read."""
         return sum(source.length for source in self.sources)
 
 
 @dataclass(slots=True, kw_only=True)
 class Compacted:
-    """What one piece of the work has done, or all of them together.
+    """The report of one piece of the work, or of several: reports add up.
 
-    ``arrived``: entries that were merged; of keys: ``deleted``, and ``late`` by an older event.
-    ``retained``: records that were to be written, by group, keyless ones too. ``superseded``: run →
-    offsets that it loses (int64). ``keys``: parts of the new key index. ``written``: records, by group;
-    ``segments``: those that hold them, by the stems of their paths (a path without ``.log``).
+    ``arrived``: entries that were merged. Numbers of keys: ``deleted``, and ``late`` ones, whose newest event
+    in the tail is older than one of an older run (by time only). ``retained``: group → records to be written,
+    keyless ones too; ``written``: group → records written. ``superseded``: older run's id → offsets (int64)
+    that it loses. ``keys``: parts of the new key index. ``segments``: path without ``.log`` → new segment.
     """
 
-    found: Extracted = field(default_factory=Extracted)
+    extracted: Extracted = field(default_factory=Extracted)
     arrived: int = 0
     deleted: int = 0
     late: int = 0
@@ -151,8 +151,8 @@ class Compacted:
     failure: LogFailure | None = None
 
     def add(self, other: Compacted) -> None:
-        """Sum up; the first failure stays."""
-        self.found.add(other.found)
+        """Add another report; the first failure stays."""
+        self.extracted.add(other.extracted)
         for name in ("arrived", "deleted", "late", "keys"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for mine, more in ((self.retained, other.retained), (self.written, other.written)):
@@ -164,105 +164,109 @@ class Compacted:
         self.failure = self.failure or other.failure
 
     def first_failure(self) -> LogFailure | None:
-        """The first failure that anything had."""
-        return self.found.failure or self.failure
+        """The first failure of any piece."""
+        return self.extracted.failure or self.failure
 
 
 def bucket_count(work: CompactionWork, at_least: int = 1) -> int:
-    """Buckets, a power of two, so that the merge of one stays within a task's memory for keys."""
+    """How many buckets, a power of two: the merge of one stays within a task's memory for keys."""
     wanted = max(at_least, -(-(work.end - work.first) * MERGE_BYTES // work.settings.memory_bytes))
     return min(PARTITIONS, 1 << (wanted - 1).bit_length())
 
 
 def opened(source: Source) -> files.Reader:
-    """Open a source, sure that it is the file that was planned with. Raises SourceChangedError, OSError."""
+    """Open a source. Raises SourceChangedError where its path is another file's by now, OSError."""
     reader = files.Reader(source.path)
-    found = reader.stat
-    if found.inode != source.inode or found.size < source.size:
+    stat = reader.stat
+    if stat.inode != source.inode or stat.size < source.size:
         with reader:
-            raise SourceChangedError(f"{source.path}: changed since it was planned with; run again")
+            raise SourceChangedError(
+                f"{source.path}: the file was replaced or cut since the compaction began; run again"
+            )
     return reader
 
 
 def extract(
-    work: CompactionWork, numbers: Sequence[int], buckets: int, found: Extracted
+    work: CompactionWork, numbers: Sequence[int], buckets: int, extracted: Extracted
 ) -> Iterator[EntryBlob | Int64]:
-    """The keys of some sources (numbers into ``work.sources``, ascending) as blobs of entries; the offsets of
-    keyless records that stay as arrays.
+    """Read sources (``numbers`` into ``work.sources``, ascending): yields blobs of key entries, and arrays of
+    the offsets (int64) of keyless records that are retained.
 
-    ``found`` is added to on the way; when it has a failure in the end, the blobs are not to be used.
+    Adds counts to ``extracted``; when that has a failure in the end, the caller must not use the blobs.
     """
-    # Entries that fit the task's memory, no more than the sources can have.
+    # Entries that fit the task's memory; sources have no more records than offsets.
     offsets = sum(work.sources[number].end_offset - work.sources[number].base_offset for number in numbers)
     capacity = max(1024, min(work.settings.memory_bytes // (8 * work.words), offsets))
     key, by_time = work.hash_key, work.by_time
     collector = EntryCollector(hash_key=key, by_time=by_time, buckets=buckets, capacity=capacity)
     try:
         for number in numbers:
-            yield from _extract_source(work, work.sources[number], collector, found)
+            yield from _extract_source(work, work.sources[number], collector, extracted)
         yield from collector.finish()
-        found.entries += collector.handed_on
+        extracted.entries += collector.handed_on
     except Exception as error:
-        found.failure = failure_of(error)
+        extracted.failure = failure_of(error)
 
 
 def _extract_source(
-    work: CompactionWork, source: Source, collector: EntryCollector, found: Extracted
+    work: CompactionWork, source: Source, collector: EntryCollector, extracted: Extracted
 ) -> Iterator[EntryBlob | Int64]:
-    scan, how = TransactionScan(aborted_of(work.aborted)), work.settings
+    scan, settings = TransactionScan(aborted_of(work.aborted)), work.settings
     decode: Callable[..., KeyColumns] = decode_records if work.by_time else decode_record_keys
-    offsets, limit = (source.base_offset, source.end_offset), how.batch_limit
+    offsets, limit = (source.base_offset, source.end_offset), settings.batch_limit
     with opened(source) as reader:
-        read = windows(reader, start=source.start, size=source.size, window_size=how.window_size)
-        for some in decoded(source.path, read, offsets, decode, limit=limit):
-            columns = some.columns
-            wanted = _wanted(work, scan, some, source.path, found)
+        read = windows(reader, start=source.start, size=source.size, window_size=settings.window_size)
+        for piece in decoded(source.path, read, offsets, decode, limit=limit):
+            columns = piece.columns
+            wanted = _wanted(work, scan, piece, source.path, extracted)
             keyed, keyless = columns.key_size >= 0, columns.key_size < 0
             if wanted is not None:
                 keyed, keyless = keyed & wanted, keyless & wanted
-            found.keyed += int(np.count_nonzero(keyed))
-            found.keyless += int(np.count_nonzero(keyless))
+            extracted.keyed += int(np.count_nonzero(keyed))
+            extracted.keyless += int(np.count_nonzero(keyless))
             yield from collector.add(columns, keyed)
             if work.retain_null_key and keyless.any():
                 yield columns.offset[keyless]
     scan.refuse_unmarked(max(work.first, source.base_offset), min(work.end, source.end_offset), source.path)
     summary = scan.summary(source.base_offset)
     if len(summary):
-        found.summaries.append(summary)
+        extracted.summaries.append(summary)
 
 
 def _wanted(
-    work: CompactionWork, scan: TransactionScan, some: Decoded[KeyColumns], path: str, found: Extracted
+    work: CompactionWork, scan: TransactionScan, piece: Decoded[KeyColumns], path: str, extracted: Extracted
 ) -> Flags | None:
-    """Which records take part (bool, one a record), None for all: those in the range, but for control records
-    and those of aborted transactions. Counts them all."""
-    window, batches, columns = some
+    """Which records take part: bool, one a record, or None for all. Not those outside [first, end), control
+    records, and records of aborted transactions. Adds the counts to ``extracted``."""
+    window, batches, columns = piece
     inside = None
     low, high = int(batches["base_offset"][0]), int(batches["last_offset"][-1])
     if len(columns):
-        low = min(low, int(columns.offset[0]))  # a compressed message set's is its last message's
+        low = min(low, int(columns.offset[0]))  # a compressed message set is stored under its last offset
     if low < work.first or high >= work.end:
         inside = (columns.offset >= work.first) & (columns.offset < work.end)
     reached = (batches["last_offset"] >= work.first) & (batches["base_offset"] < work.end)
-    found.size += int(batches["size"][reached].sum())
+    extracted.size += int(batches["size"][reached].sum())
     followed = scan.follow(window.data, batches, path=path, origin=window.origin)
     if followed is None:
-        found.records += len(columns) if inside is None else int(np.count_nonzero(inside))
+        extracted.records += len(columns) if inside is None else int(np.count_nonzero(inside))
         return inside
     control = ((batches["attributes"] & CONTROL_BIT) != 0) & (batches["magic"] == 2)
     data = ~control[columns.batch] if inside is None else inside & ~control[columns.batch]
     aborted = followed[0][columns.batch]
-    found.records += int(np.count_nonzero(data))
-    found.aborted += int(np.count_nonzero(data & aborted))
+    extracted.records += int(np.count_nonzero(data))
+    extracted.aborted += int(np.count_nonzero(data & aborted))
     return np.asarray(data & ~aborted)
 
 
 def merge_bucket(
     work: CompactionWork, blobs: Sequence[EntryBlob], bucket: int, buckets: int, attempt: str
 ) -> tuple[Compacted, Int64]:
-    """Merge one bucket's entries and let the older runs' meet them: counts and the new key index's
-    part, and the offsets that are written (int64, in any order). In whatever order the blobs come, it is the
-    same. Writes the part by way of a file of this ``attempt``. Never raises: the report says it.
+    """Merge one bucket's entries and look up the older runs' entries in them: (report, retained offsets).
+
+    The report has counts, the bucket's part of the new key index, and what older runs lose. The offsets are
+    int64, in any order. The result does not depend on the order of the blobs, nor on the ``attempt``, which
+    only names a file. Does not raise: a failure is in the report.
     """
     partitions = PARTITIONS // buckets
     first = bucket * partitions
@@ -275,10 +279,12 @@ def merge_bucket(
             done.superseded[run] = [
                 meet_older(entries, bounds, some, edges, start - first, late) for start, some, edges in older
             ]
+        # A late key changes nothing: the older run keeps its record, or its deletion.
         deleted = deleted_of(entries) & ~late
         stays = ~deleted & ~late
         done.deleted, done.late = int(np.count_nonzero(deleted)), int(np.count_nonzero(late))
-        # By time, deleted keys stay in the index, so that an older event that comes late stays deleted.
+        # By offset, no later compaction meets an older event than those that were compacted, so a deleted key
+        # needs no entry. By time it may, so the deletion stays in the index.
         indexed = ~late if work.by_time else stays
         counts: Int64 = np.concatenate((np.zeros(1, np.int64), np.cumsum(indexed, dtype=np.int64)))
         own = entries if indexed.all() else entries[indexed]
@@ -290,7 +296,7 @@ def merge_bucket(
 
 
 def by_group(groups: Sequence[Group], offsets: Int64) -> Iterator[tuple[int, Int64]]:
-    """Offsets, in any order, as (group's index, those in it, ascending); a group without any is left out."""
+    """Deal offsets, in any order, to the groups: yields (group index, its offsets, ascending)."""
     offsets = np.sort(offsets)
     ends = np.searchsorted(offsets, np.array([group.end_offset for group in groups], np.int64))
     for group, start, end in zip(groups, [0, *ends[:-1].tolist()], ends.tolist(), strict=True):
@@ -298,7 +304,7 @@ def by_group(groups: Sequence[Group], offsets: Int64) -> Iterator[tuple[int, Int
             yield group.index, offsets[start:end]
 
 
-# The tail of a log as files that nobody can take away while it is compacted.
+# The tail of a log as files that stay readable while it is compacted.
 #
 # Cleaning, retention and truncation rename and remove segments, so a compaction first links those that it
 # needs into its own folder. The active segment may be among them; it is read up to where it ended when the
@@ -311,18 +317,18 @@ LEAST_GROUP_BYTES, MOST_GROUP_BYTES = 32 << 20, 1 << 30
 
 
 def end_of(view: LogView) -> int:
-    """Up to where a log may be compacted: what is replicated, and no transaction is open in.
+    """The first offset that must not be compacted: the high watermark, or the first open transaction's.
 
-    Not below the log's start: of a transaction that began before it that much was given up.
+    At least the log start offset: retention may have deleted the beginning of an open transaction.
     """
     return max(min(view.high_watermark, view.last_stable_offset), view.log_start_offset)
 
 
 def hold_tail(log: HasView, work: CompactionWork, horizon: int, workers: int) -> CompactionWork:
-    """The work with links to the segments that hold what is at or above ``horizon`` as its sources, in groups
-    for so many ``workers``.
+    """Link the segments that hold offsets at or above ``horizon`` into the staging folder. Returns the work
+    with them as its sources, in groups for so many ``workers``.
 
-    Raises SourceChangedError when segments went again and again while they were being linked, OSError.
+    Raises SourceChangedError when segments were replaced again and again meanwhile, OSError.
     """
     for attempt in range(_TRIES):
         view = log.view
@@ -332,18 +338,19 @@ def hold_tail(log: HasView, work: CompactionWork, horizon: int, workers: int) ->
         files.make_directory(folder)
         try:
             sources = _link_all(view, first, end, folder)
-            aborted = _aborted(view, first)
+            rows = [(0, *row) for segment in view.segments for row in segment.aborted() if row[2] >= first]
         except FileNotFoundError:
             continue
         groups = groups_of(sources, end, workers)
+        aborted = np.array(rows, TRANSACTION_ENTRY).tobytes()
         return replace(work, sources=sources, groups=groups, first=first, end=end, aborted=aborted)
     raise SourceChangedError(f"{work.name}: segments were replaced while they were being held; run again")
 
 
 def _link_all(view: LogView, first: int, end: int, folder: Path) -> tuple[Source, ...]:
-    """Raises FileNotFoundError when a name was another file's by the time that it was linked, OSError."""
+    """Raises FileNotFoundError when a segment was replaced before it was linked, OSError."""
     bases = [segment.base_offset for segment in view.segments]
-    found = []
+    sources = []
     for number in range(max(bisect.bisect_right(bases, first) - 1, 0), len(bases)):
         if bases[number] >= end:
             break
@@ -352,7 +359,7 @@ def _link_all(view: LogView, first: int, end: int, folder: Path) -> tuple[Source
         if place is None:
             continue
         until = segment.place_of(end, size)
-        found.append(
+        sources.append(
             Source(
                 path=str(_link(segment, folder)),
                 base_offset=bases[number],
@@ -362,12 +369,14 @@ def _link_all(view: LogView, first: int, end: int, folder: Path) -> tuple[Source
                 inode=segment.reader.stat.inode,
             )
         )
-    return tuple(found)
+    return tuple(sources)
 
 
 def _link(segment: LiveSegment, folder: Path) -> Path:
-    """A name of ours for the segment's file. Raises FileNotFoundError when its own name is another file's by
-    now, OSError."""
+    """A path that leads to the segment's file: a new link, or its own path where links are not possible.
+
+    Raises FileNotFoundError when the path leads to another file by now, OSError.
+    """
     wanted = segment.reader.stat.inode
     path = folder / segment_file(segment.base_offset, "log")
     try:
@@ -376,19 +385,14 @@ def _link(segment: LiveSegment, folder: Path) -> Path:
         if error.errno not in _NO_LINKS:
             raise
         path = segment.path()
+    # A swap may have renamed another file to this path since the view was taken.
     if files.stat(path).inode != wanted:
         raise FileNotFoundError(errno.ENOENT, "was replaced meanwhile", str(path))
     return path
 
 
-def _aborted(view: LogView, first: int) -> bytes:
-    """The aborted transactions that ended at or above ``first``, in the form of ``.txnindex`` files."""
-    rows = [(0, *row) for segment in view.segments for row in segment.aborted() if row[2] >= first]
-    return np.array(rows, TRANSACTION_ENTRY).tobytes()
-
-
 def groups_of(sources: Sequence[Source], end: int, workers: int) -> tuple[Group, ...]:
-    """Runs of neighbouring sources of about the same size, a few for each worker; ``end`` is the last's."""
+    """Groups of neighbouring sources of about the same size, a few for each worker; ``end`` is the last's."""
     total = sum(source.length for source in sources)
     target = min(max(total // (4 * workers), LEAST_GROUP_BYTES), MOST_GROUP_BYTES)
     firsts, size = [0] if sources else [], 0

@@ -1,14 +1,15 @@
-"""Compacted ledgers beside a log's originals (Pulsar's compacted topics; seed 001).
+"""Compacted ledgers: a log's compacted view, in a folder of its partition directory.
 
 ::
 
-    topic-0/.compacted/cursor.json      the ``__compaction`` cursor: horizon and ledger, replaced as one
-                       ledger-5.json    manifest of ledger 5: which runs, up to where
-                       ledger-5.hidden  which offsets of them later ones have superseded
-                       generation-3/    ordinary segments with their original offsets, and ``keys``
-                       run-<hex>/       the staged files of a compaction that goes on
+    topic-0/.compacted/cursor.json      the ``__compaction`` cursor: horizon and ledger id, in one file
+                       ledger-5.json    the manifest of ledger 5: its runs, and the horizon
+                       ledger-5.hidden  the offsets in its runs that later runs have superseded
+                       generation-3/    run 3: segments with the original offsets, and the key index ``keys``
+                       run-<hex>/       the staging folder of a compaction in progress
 
-The *horizon* is the first offset that the ledger does not cover. Below it readers see the ledger's records
-that are not superseded, from it on the originals. A ledger never changes; a new one is complete and durable
-before the cursor moves to it, and an old one goes once nobody reads it.
+The *horizon* is the first offset that the ledger does not cover. Below the horizon a reader sees the ledger's
+records that are not superseded, from the horizon on those of the log itself. A ledger never changes: a
+compaction writes a new one, complete and durable, and then moves the cursor to it. The old one is deleted
+when no reader holds it.
 """

@@ -1,7 +1,8 @@
-"""A ledger's manifest: which runs it is made of, and up to where it covers the log. No files here.
+"""A ledger's manifest, its superseded offsets and the cursor: their types and their bytes. Opens no file.
 
-Runs are ascending, disjoint and without gaps between them; each covers the originals'
-offsets ``[base_offset, end_offset)``, whatever of them is left. Sizes are in bytes, sums are CRC32C.
+A ledger consists of *runs*, as in an LSM tree: ascending, without gaps or overlaps. A run covers the log's
+offsets [``base_offset``, ``end_offset``) and holds the records that a compaction retained of them. Sizes are
+in bytes, checksums are CRC32C. In the files a run is a ``generation``, and superseded is ``hidden``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import hashlib
 import json
 import struct
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,16 @@ from crc32c import crc32c
 from siltstone.base.errors import LedgerError
 from siltstone.base.records.layout import Int64
 
-# Small JSON files with a version and a checksum of their own.
+# Sealed files: JSON with a version and a checksum.
 #
-# The file is exactly what ``seal`` makes of its fields, so every byte is covered: those of the fields by the
-# SHA-256, the others by being what they must be.
+# A sealed file is read only if ``seal`` makes exactly its bytes of its fields, so that no byte can change
+# unnoticed: the SHA-256 covers the fields, the comparison all other bytes.
 
 VERSION = 1
 
 
 def seal(fields: Mapping[str, Any]) -> bytes:
-    """The file's bytes: ``version``, the fields in their order, ``sha256`` of both."""
+    """A sealed file's bytes: ``version``, the fields in their order, ``sha256`` of both."""
     body = {"version": VERSION, **fields}
     return _text({**body, "sha256": hashlib.sha256(_text(body)).hexdigest()})
 
@@ -43,13 +43,13 @@ def unseal(path: Path, data: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError):
-        raise LedgerError(str(path), "damaged: no JSON") from None
+        raise LedgerError(str(path), "damaged: it is no JSON") from None
     version = fields.pop("version", None) if isinstance(fields, dict) else None
     if not isinstance(version, int):
-        raise LedgerError(str(path), "damaged: no version")
+        raise LedgerError(str(path), "damaged: it has no version")
     if version != VERSION:
         raise LedgerError(
-            str(path), f"version {version}; only {VERSION} is known, a newer Siltstone wrote it"
+            str(path), f"version {version}; only {VERSION} is known: use the newer Siltstone that wrote it"
         )
     fields.pop("sha256", None)
     if data != seal(fields):
@@ -64,12 +64,14 @@ def _text(body: Mapping[str, Any]) -> bytes:
 BY_OFFSET, BY_TIME = "offset", "time"
 ORDERS = (BY_OFFSET, BY_TIME)
 """What makes a record the last one of its key: its offset, or its timestamp."""
-
-
 _LEDGER_NAMES = {"runs": "generations", "superseded_crc": "hidden_crc"}
 
 
-class SegmentEntry(msgspec.Struct, frozen=True, kw_only=True):
+class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A part of a manifest: unknown fields are refused."""
+
+
+class SegmentEntry(_Strict, frozen=True, kw_only=True):
     """One segment of a run: ``size`` of its ``.log`` in bytes, CRC32C of its three files."""
 
     base_offset: int
@@ -79,11 +81,11 @@ class SegmentEntry(msgspec.Struct, frozen=True, kw_only=True):
     time_index_crc: int
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True, rename={"superseded": "hidden"}):
-    """Segments that one compaction wrote: ``base.records`` in them, ``size`` in bytes of their logs.
+class Run(_Strict, frozen=True, kw_only=True, rename={"superseded": "hidden"}):
+    """A piece of a ledger, written by one compaction: how many ``records``, the ``size`` of their segments.
 
-    ``keys_size`` and ``keys_crc`` are those of the key index; ``superseded``: records that later runs have
-    superseded, as of the ledger that this is part of.
+    ``keys_size`` and ``keys_crc`` are those of its key index. ``superseded``: how many of the records later
+    runs of the same ledger have superseded.
     """
 
     id: int
@@ -98,21 +100,21 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename={"superseded": "hidd
 
     @property
     def live_size(self) -> int:
-        """Bytes that readers see, taken all records as equal."""
+        """About how many bytes are not superseded: as if all records had one size."""
         return self.size * (self.records - self.superseded) // self.records if self.records else 0
 
     @property
     def is_mostly_superseded(self) -> bool:
-        """Is more than half of it of no use?"""
+        """Are more than half of its records superseded?"""
         return 2 * self.superseded > self.records
 
 
-class Ledger(msgspec.Struct, frozen=True, kw_only=True, rename=_LEDGER_NAMES):
+class Ledger(_Strict, frozen=True, kw_only=True, rename=_LEDGER_NAMES):
     """A compacted view of a log below ``horizon``, the first offset that it does not cover.
 
     ``order`` is one of ``ORDERS``; ``hash_key``: the two words that keys are hashed with;
     ``created_ms`` by the clock; ``superseded_crc``: CRC32C of the file of superseded offsets, None without
-    one. On disk runs are ``generations``, what is superseded is ``hidden``.
+    one.
     """
 
     id: int
@@ -131,12 +133,12 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True, rename=_LEDGER_NAMES):
 
     @property
     def entries(self) -> int:
-        """Records that a reader sees."""
+        """Records that are not superseded: those that a reader gets."""
         return sum(run.records - run.superseded for run in self.runs)
 
     @property
     def size(self) -> int:
-        """Bytes of all runs' logs."""
+        """Bytes of all segments."""
         return sum(run.size for run in self.runs)
 
 
@@ -146,28 +148,32 @@ def manifest_name(ledger_id: int) -> str:
 
 
 def what_is_wrong(ledger: Ledger) -> str:
-    """Why it cannot be a ledger, empty when it can."""
-    if ledger.order not in ORDERS:
-        return f"order {ledger.order!r}"
-    bounds = [(run.base_offset, run.end_offset) for run in ledger.runs]
-    if any(end != base for (_, end), (base, _) in pairwise(bounds)):
-        return "the runs leave gaps or overlap"
-    if any(not 0 <= base < end for base, end in bounds) or (bounds and bounds[-1][1] != ledger.horizon):
-        return "the runs do not end at the horizon"
-    if len({run.id for run in ledger.runs}) != len(bounds):
-        return "a run is named twice"
-    if any(not 0 <= run.superseded <= run.records for run in ledger.runs):
-        return "more records are superseded than there are"
-    if any(run.size != sum(part.size for part in run.segments) for run in ledger.runs):
-        return "a run's size is not that of its segments"
-    if any(run.superseded for run in ledger.runs) != (ledger.superseded_crc is not None):
-        return "superseded records without their file, or the other way round"
-    for run in ledger.runs:
-        bases = [part.base_offset for part in run.segments]
-        bounds_hold = not bases or (min(bases) >= 0 and bases[-1] < run.end_offset)
-        if bases != sorted(set(bases)) or not bounds_hold:
-            return f"run {run.id}: segments {bases}"
-    return ""
+    """The first rule of ledgers that this one breaks; empty for a sound one."""
+    runs = ledger.runs
+    bases, ends = [run.base_offset for run in runs], [run.end_offset for run in runs]
+    rules = (
+        (ledger.order in ORDERS, f"order {ledger.order!r}"),
+        (ends[:-1] == bases[1:], "the runs leave gaps or overlap"),
+        (all(0 <= run.base_offset < run.end_offset for run in runs), "a run has no offsets"),
+        (ends[-1:] in ([], [ledger.horizon]), "the runs do not end at the horizon"),
+        (len({run.id for run in runs}) == len(runs), "a run is named twice"),
+        (
+            all(0 <= run.superseded <= run.records for run in runs),
+            "more records are superseded than it has",
+        ),
+        (all(_segments_fit(run) for run in runs), "a run's segments do not ascend, or are not of its size"),
+        (
+            any(run.superseded for run in runs) == (ledger.superseded_crc is not None),
+            "superseded records without their file, or the other way round",
+        ),
+    )
+    return next((wrong for holds, wrong in rules if not holds), "")
+
+
+def _segments_fit(run: Run) -> bool:
+    """Do the segments have the run's size, and ascend from 0 on below its end?"""
+    bases = [-1, *(segment.base_offset for segment in run.segments), run.end_offset]
+    return run.size == sum(segment.size for segment in run.segments) and bases == sorted(set(bases))
 
 
 def encode_manifest(ledger: Ledger) -> bytes:
@@ -192,7 +198,7 @@ def decode_manifest(path: Path, data: bytes) -> Ledger:
 
 # The ``__compaction`` subscription's cursor: up to where the log is compacted, and into which ledger.
 #
-# Both lie in one file, in the words in which Pulsar shows them, so they move together or not at all.
+# Both are in one file, which is replaced in one step. Its fields are named as Pulsar shows them.
 
 SUBSCRIPTION = "__compaction"
 LEDGER_PROPERTY = "CompactedTopicLedger"
@@ -228,14 +234,15 @@ def decode_cursor(path: Path, data: bytes) -> Cursor:
     return Cursor(horizon=position + 1, ledger_id=ledger_id)
 
 
-# Which offsets of older runs a ledger leaves out, because later records have superseded them.
+# The superseded offsets of a ledger: those of its runs that a reader passes over, since later runs have a
+# record with the same key.
 #
 # ::
 #
 #     magic 8 B "SLTHIDE1" · ledger i64 · sections i64 · [run i64 · count i64 · width i64] · offsets
 #
-# Little-endian. A section's offsets ascend and are counted from its run's base, in 4 or 8 bytes each.
-# The file's CRC32C is in the ledger's manifest.
+# Little-endian. A section's offsets ascend; they are relative to its run's base offset, in 4 or 8 bytes each.
+# The file's CRC32C is in the manifest.
 
 MAGIC = b"SLTHIDE1"
 _HEADER = struct.Struct("<8sqq")
@@ -244,7 +251,7 @@ _NARROW = 1 << 32
 
 
 def superseded_name(ledger_id: int) -> str:
-    """The name of the file."""
+    """The file name of a ledger's superseded offsets."""
     return f"ledger-{ledger_id}.hidden"
 
 
@@ -268,7 +275,7 @@ def decode_superseded(path: Path, data: bytes, ledger: Ledger) -> dict[int, Int6
     """Run id → superseded offsets (int64, ascending), for those that have any. Raises LedgerError."""
     if crc32c(data) != ledger.superseded_crc:
         raise LedgerError(str(path), "damaged: the checksum does not match")
-    bases, found = {run.id: run.base_offset for run in ledger.runs}, dict[int, Int64]()
+    bases, superseded = {run.id: run.base_offset for run in ledger.runs}, dict[int, Int64]()
     try:
         magic, of_ledger, count = _HEADER.unpack_from(data)
         position = _HEADER.size + count * _SECTION.size
@@ -276,8 +283,8 @@ def decode_superseded(path: Path, data: bytes, ledger: Ledger) -> dict[int, Int6
             raise ValueError
         for run, offsets, width in _SECTION.iter_unpack(data[_HEADER.size : position]):
             relative = np.frombuffer(data, {4: "<u4", 8: "<u8"}[width], offsets, position)
-            found[run] = relative.astype(np.int64) + bases[run]
+            superseded[run] = relative.astype(np.int64) + bases[run]
             position += offsets * width
     except (KeyError, ValueError, struct.error):
         raise LedgerError(str(path), f"not the superseded offsets of ledger {ledger.id}") from None
-    return found
+    return superseded

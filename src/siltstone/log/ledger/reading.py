@@ -1,4 +1,4 @@
-"""Reading a log's compacted view: its ledger up to the horizon, then the originals behind it.
+"""The reader of a log's compacted view: its ledger below the horizon, the log's own records from there on.
 
 ::
 
@@ -6,11 +6,11 @@
     for polled in reader:            # to the end as it is now; go on later with the same reader
         polled.columns.offset        # ascending, each record once
 
-(Pulsar's ``readCompacted``.) The ledger that was current at the start, or at the last ``seek``, is read to
-its horizon, whatever is compacted, swapped in and deleted meanwhile: as long as it is held, retention keeps
-the originals from there on, too. It is let go at the first look at the originals. Only records whose
-transaction was committed get into a ledger, so ``isolation`` is about the originals. A log without a ledger
-is read as it is.
+(Pulsar's ``readCompacted``.) The ledger that is current at the start, or at the last ``seek``, is read up to
+its horizon, whatever is compacted, swapped or deleted meanwhile: while the reader holds it, retention keeps
+the log's records from the horizon on. The reader releases it when it first reads the log itself. A ledger has
+no records of open or aborted transactions, so ``isolation`` matters only from the horizon on. A log without a
+ledger is read as it is.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ from siltstone.log.reading import (
     Start,
 )
 
-# Records without those that a ledger hides: columns closed up in place, in one pass.
+# Superseded records are dropped from decoded columns in place, in one pass over the rows.
 
 
 @kernel
 def _close_up(superseded: Int64, columns: ColumnArrays) -> int:
-    """Close up the rows that are not superseded; how many stay, -1 where a superseded one is missing."""
+    """Move the rows that are not superseded to the front: how many, -1 where a superseded offset has no
+    row."""
     batch, offset, key_start, key_size, timestamp = columns[:5]
     start, size, value_start, value_size, headers_start, header_count = columns[5:]
     kept, at = 0, 0
@@ -69,9 +70,9 @@ def _close_up(superseded: Int64, columns: ColumnArrays) -> int:
 
 
 def without(polled: Polled, superseded: Int64, path: str) -> Polled:
-    """What was just read, its arrays used again, less the offsets in ``superseded`` (int64, ascending).
+    """Drop the records at ``superseded`` offsets (int64, ascending), in the same arrays.
 
-    Raises LedgerError, with ``path``, when one between the first and the last offset is not there.
+    Raises LedgerError, with ``path``, for an offset between the first and the last one that has no record.
     """
     columns = polled.columns
     first, behind = np.searchsorted(superseded, [columns.offset[0], columns.offset[-1] + 1]).tolist()
@@ -79,7 +80,7 @@ def without(polled: Polled, superseded: Int64, path: str) -> Polled:
         return polled
     kept = _close_up(superseded[first:behind], columns.arrays)
     if kept < 0:
-        raise LedgerError(path, "an offset is superseded that is not in it")
+        raise LedgerError(path, "damaged: a superseded offset has no record")
     return replace(polled, columns=select(columns, slice(0, kept)))
 
 
@@ -104,7 +105,7 @@ def open_reader(
 
 @dataclass(frozen=True, slots=True)
 class _Fixed:
-    """A log that stays as it is."""
+    """A log of which only this view is read."""
 
     view: LogView
 
@@ -112,9 +113,9 @@ class _Fixed:
 class CompactedReader(RecordReader):
     """A cursor over a log's compacted view, used as a ``LogReader`` is: ``offset``, ``resets``.
 
-    An offset below the view's first one, or of originals that were deleted before they were read, is for the
-    ``reset`` rule; "earliest" is the view's first record. To be closed, or used as a context: until it has
-    passed the horizon it holds a ledger, and retention back. One thread at a time.
+    The ``reset`` policy applies to an offset below the view's first one, and where retention deleted records
+    of the log before they were read; "earliest" is the view's first record. Close it, or use it as a context:
+    below the horizon it holds a ledger, and retention back. One thread at a time.
     """
 
     def __init__(self, log: HasLedgers, start: Start = EARLIEST, **how: Unpack[ReaderSettings]) -> None:
@@ -122,7 +123,7 @@ class CompactedReader(RecordReader):
         self._log = log
         self._how = how
         self._reset, self._end = how.get("reset", "none"), how.get("end")
-        LogReader(log, 0, **how)  # refuses what makes no sense
+        LogReader(log, 0, **how)  # checks the arguments
         without_reset: ReaderSettings = {**how, "reset": "none"}
         self._tail = LogReader(log, 0, **without_reset)
         self._held: HeldLedger | None = None
@@ -135,11 +136,11 @@ class CompactedReader(RecordReader):
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes that are read at once; grows with the largest batch."""
+        """Bytes of one read; grows to the largest batch."""
         return self._tail.buffer_bytes
 
     def seek(self, start: Start) -> None:
-        """Go on somewhere else, in the ledger that is current now. Raises as the constructor does."""
+        """Go on at another place, in the ledger that is current now. Raises as the constructor does."""
         self._let_go()
         self._closed = False
         store, view = LedgerStore(self._log.directory), self._log.view
@@ -178,17 +179,18 @@ class CompactedReader(RecordReader):
         return self._offset_in(view._replace(log_start_offset=self._tail_from), start)
 
     def _first_since(self, part: Part, timestamp_ms: int) -> int | None:
-        """The first record of a part that is not superseded and not older than ``timestamp_ms``."""
+        """The offset of the first record of a part, not superseded, at or after ``timestamp_ms``; None
+        without one."""
         place = fetch.offset_for_time(part.view, timestamp_ms)
         if place is None:
             return None
         self.offset = place.offset
-        found = None
-        while found is None and (polled := self._poll_part(part, None)) is not None:
+        offset = None
+        while offset is None and (polled := self._poll_part(part, None)) is not None:
             late = np.flatnonzero(polled.columns.timestamp >= timestamp_ms)
-            found = int(polled.columns.offset[late[0]]) if len(late) else None
+            offset = int(polled.columns.offset[late[0]]) if len(late) else None
         self._reading = None
-        return found
+        return offset
 
     def poll(self, max_bytes: int | None = None) -> Polled | None:
         """The next records, of about ``max_bytes`` of file (at least one batch); None at the end.
@@ -203,8 +205,8 @@ class CompactedReader(RecordReader):
             except OffsetOutOfRangeError as error:
                 if self._reset == "none":
                     raise OffsetOutOfRangeError(
-                        f"offset {self.offset} is not in the compacted view, or its originals were deleted "
-                        f"before they were read: {error}"
+                        f"offset {self.offset} is not in the compacted view, or retention deleted it "
+                        f"before it was read: {error}"
                     ) from error
                 self.resets += 1
                 self.seek(self._reset)
@@ -225,7 +227,7 @@ class CompactedReader(RecordReader):
         return self._poll_tail(max_bytes)
 
     def _poll_part(self, part: Part, max_bytes: int | None) -> Polled | None:
-        """The next records of a part that are not superseded; None, and ``offset`` behind it, at its end."""
+        """The next records of a part that are not superseded; None at its end, with ``offset`` behind it."""
         path = part.view.segments[0].reader.path
         if self._reading is None or self._reading[0] is not part:
             self._reading = part, self._begin(part)
@@ -246,10 +248,10 @@ class CompactedReader(RecordReader):
     def _begin(self, part: Part) -> LogReader:
         assert self._held is not None
         if self._how.get("verify", True):
-            self._held.sum_up(part)
+            self._held.verify_part(part)
             base = part.entry.base_offset
             for following in [part for part in self._held.parts if part.entry.base_offset > base][:1]:
-                self._held.sum_ahead(following)
+                self._held.verify_ahead(following)
         self.offset = max(self.offset, part.view.log_start_offset)
         how: ReaderSettings = {
             **self._how,
@@ -257,12 +259,13 @@ class CompactedReader(RecordReader):
             "reset": "none",
             "buffer_bytes": self.buffer_bytes,
             "limit": self._how.get("limit") or self._log.view.batch_limit,
-            "verify": False,  # all of it has just been summed up, or was not to be
+            "verify": False,  # ``verify_part`` has just checked all of it, or was not asked to
         }
         return LogReader(_Fixed(part.view), self.offset, **how)
 
     def _poll_tail(self, max_bytes: int | None) -> Polled | None:
-        """At the first look at the originals the ledger is let go, which keeps them until then."""
+        """The next records of the log itself. Releases the ledger, which has kept retention back until
+        now."""
         try:
             if self._held is not None:
                 self.offset = max(self.offset, self._tail_from)
@@ -274,7 +277,7 @@ class CompactedReader(RecordReader):
         return polled
 
     def close(self) -> None:
-        """Let go of the ledger; twice is once. A poll takes the one that is current then."""
+        """Release the ledger. May be called twice; a later ``poll`` opens the ledger that is current then."""
         self._closed = True
         self._let_go()
 

@@ -1,14 +1,14 @@
-"""The ledgers of one partition on the disk: which one counts, a new one in its place, old ones gone.
+"""The store of a partition's ledgers: commits a new one, opens the current one, deletes old ones.
 
 ::
 
-    commit    runs renamed into place ─► superseded, manifest ─► read back ─► cursor
-    collect   what the cursor does not name and nobody reads: manifest, then the runs of no other
-    forget    the cursor first, the rest at the next ``collect``
+    commit    rename the runs ─► write superseded offsets and manifest ─► verify ─► replace the cursor
+    collect   delete a manifest that is neither current nor held by a reader ─► runs that no manifest names
+    forget    delete the cursor; ``collect`` deletes the rest
 
-Each arrow is a sync. A crash leaves the cursor as it was or as it should be; whatever else is there then is
-nobody's, and goes at the next ``collect``. Whoever changes ledgers is the only one who does: it has the
-directory's lock, and one compaction at a time. Readers need neither.
+Each arrow is a sync. A crash leaves the old cursor or the new one; ``collect`` deletes all files that no
+cursor leads to. The caller of ``commit``, ``collect`` and ``forget`` has the directory's lock, and compacts
+the partition alone. Readers need no lock: they hold a shared claim (``flock``) on the manifest.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from siltstone.log.names import COMPACTED, segment_file
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import find_segment
 
-# The current ledger of a log, held for reading: nothing of it is deleted until it is let go.
+# A ledger that is open for reading: ``collect`` deletes none of its files until it is closed.
 #
-# What is opened is what the manifest says: a file that is missing, or has another size or, for indexes,
-# another checksum, is a ``LedgerError`` before anything is read. A segment's own bytes are summed up before
-# anything of it is read, by a thread while the segment before it is.
+# Opening it checks that all files of the manifest are there, with their sizes and, for indexes, checksums.
+# The checksum of a segment's log is verified before the segment is read, in a thread while the reader is
+# still at the segment before.
 
 NONE_SUPERSEDED: Int64 = np.empty(0, np.int64)
 INDEXES = ("index", "timeindex")
@@ -93,7 +93,7 @@ class HeldLedger:
         self._claim = claim
         self._sound: set[str] = set()
         self._ahead: dict[str, Future[int]] = {}
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread = ThreadPoolExecutor(1, "ledger")  # begins with the first call
         self._over = threading.Event()
         self.parts = tuple(
             part
@@ -101,37 +101,28 @@ class HeldLedger:
             for part in open_parts(folder, run, superseded.get(run.id, NONE_SUPERSEDED))
         )
 
-    def sum_up(self, part: Part) -> None:
-        """Is a part's log what was written? Read once for each. Raises LedgerError, OSError."""
+    def verify_part(self, part: Part) -> None:
+        """Verify the checksum of a part's log, once. Raises LedgerError, OSError."""
         reader = part.view.segments[0].reader
         if reader.path not in self._sound:
             ahead = self._ahead.pop(reader.path, None)
-            found = sum_of(reader) if ahead is None else ahead.result()
-            if found != part.entry.crc:
+            checksum = sum_of(reader) if ahead is None else ahead.result()
+            if checksum != part.entry.crc:
                 raise LedgerError(reader.path, "damaged: the checksum does not match")
             self._sound.add(reader.path)
 
-    def sum_ahead(self, part: Part) -> None:
-        """Begin to sum up a part that is to be read next."""
+    def verify_ahead(self, part: Part) -> None:
+        """Begin to compute the checksum of the part that is read next."""
         reader = part.view.segments[0].reader
         if reader.path not in self._sound and reader.path not in self._ahead:
-            self._thread = self._thread or ThreadPoolExecutor(1, "ledger")
             self._ahead[reader.path] = self._thread.submit(sum_of, reader, self._over)
 
     def close(self) -> None:
-        """Let go of the ledger; twice is once."""
-        if self._thread is not None:
-            self._over.set()
-            self._thread.shutdown(cancel_futures=True)
-            self._thread = None
+        """Release the ledger. May be called twice."""
+        self._over.set()
+        self._thread.shutdown(cancel_futures=True)
         self.parts = ()
         self._claim.release()
-
-    def __enter__(self) -> HeldLedger:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def run_name(run_id: int) -> str:
@@ -146,8 +137,8 @@ def open_parts(folder: Path, run: Run, superseded: Int64) -> Iterator[Part]:
     ends = [*bounds[1:], run.end_offset]
     for entry, start, end in zip(run.segments, bounds, ends, strict=False):
         check_files(directory, entry)
-        found = find_segment(directory, entry.base_offset)
-        live = LiveSegment(found, LogConfig(), created_ms=found.modified_ms)
+        segment = find_segment(directory, entry.base_offset)
+        live = LiveSegment(segment, LogConfig(), created_ms=segment.modified_ms)
         _ = live.reader
         view = LogView((live,), start, end, end, end, live.size)
         yield Part(view=view, superseded=superseded, entry=entry)
@@ -184,7 +175,7 @@ def _read(path: Path) -> bytes:
 
 
 def sum_of(reader: files.Reader, over: threading.Event | None = None) -> int:
-    """CRC32C of a whole file; of some of it once nobody wants to know any more."""
+    """CRC32C of a whole file, or of a part of it once ``over`` is set."""
     buffer = np.empty(_SUMMED_AT_ONCE, np.uint8)
     crc, position = 0, 0
     while (over is None or not over.is_set()) and (got := reader.read_into(buffer, position)):
@@ -193,7 +184,7 @@ def sum_of(reader: files.Reader, over: threading.Event | None = None) -> int:
     return crc
 
 
-# What a compaction offers as the next ledger, checked before anything of it is moved.
+# The checks of a new ledger before its files are renamed.
 
 KEYS = "keys"
 """The key index of a run."""
@@ -224,7 +215,7 @@ def _wrong_superseded(run: Run, offsets: Int64) -> str:
 
 
 def _refuse_others(directory: Path, run: Run) -> None:
-    """Are the staged files what the manifest says? Raises CheckFailedError, OSError."""
+    """Compare staged files with their manifest entry. Raises CheckFailedError, OSError."""
     try:
         for entry in run.segments:
             check_files(directory, entry)
@@ -256,7 +247,7 @@ class LedgerStore:
         self.folder = partition_directory / COMPACTED
         self._partition = partition_directory
 
-    # What there is
+    # Reading
 
     def cursor(self) -> Cursor | None:
         """Up to where the log is compacted; None: it never was. Raises LedgerError, OSError."""
@@ -280,7 +271,7 @@ class LedgerStore:
                         check_size(directory / KEYS, run.keys_size)
                 return ledger
             except LedgerError:
-                if self.cursor() == cursor:  # else a new one took its place while it was looked at
+                if self.cursor() == cursor:  # otherwise a commit replaced the cursor meanwhile: try again
                     raise
         return None
 
@@ -306,11 +297,11 @@ class LedgerStore:
         if ledger.superseded_crc is None:
             return {}
         path = self.folder / superseded_name(ledger.id)
-        found = decode_superseded(path, _read(path), ledger)
+        superseded = decode_superseded(path, _read(path), ledger)
         counts = {run.id: run.superseded for run in ledger.runs if run.superseded}
-        if {run: len(offsets) for run, offsets in found.items()} != counts:
+        if {run: len(offsets) for run, offsets in superseded.items()} != counts:
             raise LedgerError(str(path), "does not hide what the manifest says")
-        return found
+        return superseded
 
     def open(self) -> HeldLedger | None:
         """The current ledger, held for reading until it is closed; None: there is none.
@@ -325,7 +316,7 @@ class LedgerStore:
                 claim = files.Flock(self.folder / manifest_name(cursor.ledger_id))
             except (FileNotFoundError, BlockingIOError):
                 if self.cursor() == cursor:
-                    self.current()  # says what is missing
+                    self.current()  # raises with the file that is missing
                 continue
             with contextlib.ExitStack() as stack:
                 stack.callback(claim.release)
@@ -334,13 +325,16 @@ class LedgerStore:
                     held = HeldLedger(self.folder, ledger, self.superseded(ledger), claim)
                     stack.pop_all()
                     return held
-        raise LedgerError(str(self.folder / CURSOR), "a ledger was there each time and gone the next")
+        raise LedgerError(
+            str(self.folder / CURSOR),
+            "the ledger was replaced again and again while it was opened; try again",
+        )
 
     def held_horizon(self) -> int | None:
-        """The offset from which on originals are needed: by the next compaction, or by somebody who reads.
+        """The first offset of the log that the next compaction or a reader of a ledger still needs.
 
-        None when there is no ledger. Raises LedgerError, OSError: what is damaged may have to be made anew,
-        and all originals are needed for that.
+        None without a ledger. Raises LedgerError, OSError: to replace a damaged ledger, all records of the
+        log may be needed.
         """
         if not files.exists(self.folder):
             return None
@@ -361,7 +355,7 @@ class LedgerStore:
         return min(horizons, default=None)
 
     def _claim_alone(self, ledger_id: int) -> files.Flock | None:
-        """A claim on a ledger that nobody reads; None for one that is read, or is no longer there."""
+        """An exclusive claim on a ledger; None while a reader holds it, or when it is no longer there."""
         try:
             return files.Flock(self.folder / manifest_name(ledger_id), exclusive=True)
         except (BlockingIOError, FileNotFoundError):
@@ -373,10 +367,10 @@ class LedgerStore:
     def _named(self, pattern: re.Pattern[str]) -> list[re.Match[str]]:
         if not files.is_directory(self.folder):
             return []
-        found = (pattern.match(entry.name) for entry in files.entries(self.folder))
-        return [name for name in found if name is not None]
+        matches = (pattern.match(entry.name) for entry in files.entries(self.folder))
+        return [name for name in matches if name is not None]
 
-    # What changes it
+    # Changing
 
     def next_ids(self) -> tuple[int, int]:
         """(the next ledger's id, the first of the ids for its runs): no file has them yet."""
@@ -403,11 +397,11 @@ class LedgerStore:
         return path
 
     def commit(self, ledger: Ledger, superseded: Mapping[int, Int64], staged: Mapping[int, Path]) -> Ledger:
-        """Make a ledger the current one, durably; the ledger as it is from now on.
+        """Make a ledger the current one, durably; returns it with its ``superseded_crc``.
 
         ``superseded``: run id → offsets that are left out, int64, strictly ascending. ``staged``: the new
-        runs' ids → their directories, complete and durable. ``superseded_crc`` is filled in here.
-        Raises CheckFailedError when something does not hold, OSError: the cursor is as it was then.
+        runs' ids → their directories, complete and durable. Raises CheckFailedError when a check fails,
+        OSError; the cursor is unchanged then.
         """
         bases = {run.id: run.base_offset for run in ledger.runs}
         shown = {number: offsets for number, offsets in superseded.items() if len(offsets)}
@@ -431,8 +425,8 @@ class LedgerStore:
         cursor = self.cursor()
         if cursor is not None and (ledger.id <= cursor.ledger_id or ledger.horizon < cursor.horizon):
             raise CheckFailedError(
-                f"{self.folder}: ledger {ledger.id} up to {ledger.horizon} comes after ledger "
-                f"{cursor.ledger_id} up to {cursor.horizon}: somebody else has compacted; run again"
+                f"{self.folder}: ledger {ledger.id} up to {ledger.horizon} does not follow ledger "
+                f"{cursor.ledger_id} up to {cursor.horizon}: another compaction has committed; run again"
             )
 
     def _move_in(self, staged: Mapping[int, Path]) -> None:
@@ -442,9 +436,9 @@ class LedgerStore:
             files.sync_directory(folder)
 
     def _check_written(self, ledger: Ledger) -> None:
-        """The cursor moves only to what can be read back. Raises CheckFailedError."""
+        """Verify the new ledger from disk before the cursor moves to it. Raises CheckFailedError."""
         try:
-            written = self._load(ledger.id)  # with the checksum of the superseded offsets
+            written = self._load(ledger.id)  # its ``superseded_crc`` covers the other file
             self.superseded(written)
             for run in written.runs:
                 list(open_parts(self.folder, run, NONE_SUPERSEDED))
@@ -457,70 +451,67 @@ class LedgerStore:
             )
 
     def forget(self) -> None:
-        """The log has no ledger any more, durably; its files go at the next ``collect``. Raises OSError."""
+        """Remove the cursor, durably; ``collect`` deletes the ledger's files. Raises OSError."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             has_own_folder(self._partition, COMPACTED)
             files.unlink(self.folder / CURSOR)
             files.sync_directory(self.folder)
 
     def collect(self, keep: Collection[str] = ()) -> list[str]:
-        """Delete what neither the cursor names nor anybody reads; the names of what went.
+        """Delete all files that neither the current ledger nor a reader needs; returns their names.
 
-        ``keep``: folders of compactions that go on. When a ledger that has to stay does not say what its runs
-        are, they all stay. Raises LedgerError for a damaged cursor, DirectoryRefusedError, OSError.
+        ``keep``: staging folders of compactions in progress. Where a manifest that has to stay is damaged,
+        all runs stay. Raises LedgerError for a damaged cursor, DirectoryRefusedError, OSError.
         """
         if not has_own_folder(self._partition, COMPACTED):
             return []
         cursor = self.cursor()
-        gone = []
+        removed = []
         for number in self._ledgers():
             claim = None if cursor is not None and number == cursor.ledger_id else self._claim_alone(number)
             if claim is not None:
                 with claim:
-                    gone += self._remove(manifest_name(number))
+                    removed.append(self._remove(manifest_name(number)))
         left = self._ledgers()
-        for found in self._named(_LEDGER_FILE):
-            if found[2] == "hidden" and int(found[1]) not in left:
-                gone += self._remove(found[0])
-        gone += self._collect_runs(left)
-        for found in (*self._named(_STAGING), *self._named(_TEMPORARY)):
-            if found[0] not in keep:
-                gone += self._remove(found[0])
-        if gone:
+        ledger_files = self._named(_LEDGER_FILE)
+        lone = [name for name in ledger_files if name[2] == "hidden" and int(name[1]) not in left]
+        staging = (*self._named(_STAGING), *self._named(_TEMPORARY))
+        runs = self._unnamed_runs(left)
+        if runs:
+            # A deleted manifest must not come back after a crash without its runs.
             files.sync_directory(self.folder)
-        return gone
+        removed += [self._remove(name[0]) for name in (*lone, *runs, *staging) if name[0] not in keep]
+        if removed:
+            files.sync_directory(self.folder)
+        return removed
 
-    def _collect_runs(self, ledgers: list[int]) -> list[str]:
-        named: set[int] = set()
-        for number in ledgers:
-            try:
-                named.update(run.id for run in self._load(number).runs)
-            except LedgerError:
-                return []
-        going = [match[0] for match in self._named(_RUN) if int(match[1]) not in named]
-        if going:
-            files.sync_directory(self.folder)  # no manifest may come back to runs that are gone
-        return [removed for name in going for removed in self._remove(name)]
+    def _unnamed_runs(self, ledgers: list[int]) -> list[re.Match[str]]:
+        """The directories of runs that no ledger has; none where a manifest is damaged."""
+        try:
+            named = {run.id for number in ledgers for run in self._load(number).runs}
+        except LedgerError:
+            return []
+        return [name for name in self._named(_RUN) if int(name[1]) not in named]
 
-    def _remove(self, name: str) -> list[str]:
+    def _remove(self, name: str) -> str:
         path = self.folder / name
         if files.is_directory(path, follow=False):
             files.remove_tree(path)
         else:
             files.unlink(path)
-        return [name]
+        return name
 
 
-# What a log does with its ledgers as it is opened, cut off and cleaned. A damaged one never stops it.
+# What a log does with its ledger when it is opened, truncated or cleaned. A damaged ledger never stops it.
 #
-# A ledger that covers what the log has no more is forgotten: the same offsets are about to be given to other
-# records. It goes before the log is cut, so that a crash never leaves the two side by side; a log that a
-# crash has cut is looked at when it is opened, before anything is appended.
+# A ledger that covers offsets beyond the log's end is forgotten, since new records are about to get these
+# offsets. It is forgotten before the log is truncated, so that a crash never leaves both; a log that a crash
+# has shortened is compared with its ledger when it is opened, before the first append.
 
 
 def forget_behind(directory: Path, end_offset: int) -> Cursor | None:
-    """Forget a partition's ledger when the log ends, or is about to, below its horizon: the cursor that went,
-    or None. Raises OSError."""
+    """Forget a partition's ledger when the log ends, or is about to end, below its horizon. Returns the
+    removed cursor, or None. Raises OSError."""
     store = LedgerStore(directory)
     try:
         cursor = store.cursor()
@@ -531,8 +522,8 @@ def forget_behind(directory: Path, end_offset: int) -> Cursor | None:
         return None
     store.forget()
     _logger.warning(
-        "%s: the log is cut off at offset %d: ledger %d, which covers those below %d, is forgotten; "
-        "compact the log anew",
+        "%s: the log now ends at offset %d: ledger %d, which covers offsets below %d, is forgotten; "
+        "compact the log again",
         directory,
         end_offset,
         cursor.ledger_id,
@@ -542,10 +533,8 @@ def forget_behind(directory: Path, end_offset: int) -> Cursor | None:
 
 
 def settle(directory: Path, end_offset: int) -> None:
-    """At the opening of a log for writing: forget what it has no more, sweep what is left over.
-
-    Raises OSError.
-    """
+    """Recover a partition's ledgers when its log is opened for writing: forget one that covers offsets beyond
+    the log's end, delete leftover files. Raises OSError."""
     store = LedgerStore(directory)
     if not files.exists(store.folder):
         return
@@ -570,7 +559,8 @@ class Uncovered(NamedTuple):
 
 
 def uncovered(partition: Path) -> Uncovered:
-    """What a partition's ledger needs. One that is damaged keeps all tombstones. Raises OSError."""
+    """What cleaning in place must leave for a partition's ledger: all tombstones where it is damaged. Raises
+    OSError."""
     store = LedgerStore(partition)
     if not files.exists(store.folder):
         return Uncovered()

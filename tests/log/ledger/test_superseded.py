@@ -57,7 +57,7 @@ def test_it_is_what_a_list_says(offsets: set[int], seed: int, outside: int) -> N
 
 
 def test_what_is_hidden_has_to_be_there() -> None:
-    with pytest.raises(LedgerError, match=r"0\.log: an offset is superseded that is not in it"):
+    with pytest.raises(LedgerError, match=r"0\.log: damaged: a superseded offset has no record"):
         without(polled([1, 2, 4, 5]), np.array([2, 3]), "0.log")
 
 
