@@ -131,21 +131,22 @@ def _alter(place: Place, flags: ConfigsFlags) -> SettingsChange:
 
 
 def _describe_topics(place: Place, flags: ConfigsFlags, *, as_json: bool) -> None:
-    look = place.look()
-    names = look.names() if flags.entity_name is None else [flags.entity_name]
+    snapshot = place.snapshot()
+    names = snapshot.names() if flags.entity_name is None else [flags.entity_name]
     found = {
-        name: settings_of_topic(look.config_of(look.topic(name)), everything=flags.all_) for name in names
+        name: settings_of_topic(snapshot.config_of(snapshot.topic(name)), everything=flags.all_)
+        for name in names
     }
     if as_json:
         write_json({"entities": [_document("topics", name, settings) for name, settings in found.items()]})
         return
     for name, settings in found.items():
         _show(f"{'All' if flags.all_ else 'Dynamic'} configs for topic {name} are:", settings)
-    note(*look.notes_on([look.topic(name) for name in names]))
+    note(*snapshot.notes_on([snapshot.topic(name) for name in names]))
 
 
 def _describe_namespaces(place: Place, flags: ConfigsFlags, *, as_json: bool) -> None:
-    listed = place.look().registry.namespaces
+    listed = place.snapshot().registry.namespaces
     names = sorted(listed) if flags.entity_name is None else [flags.entity_name]
     found = {name: settings_of_namespace(listed.get(name, {})) for name in names}
     if as_json:
@@ -157,11 +158,11 @@ def _describe_namespaces(place: Place, flags: ConfigsFlags, *, as_json: bool) ->
 
 
 def _describe_broker(place: Place, flags: ConfigsFlags, *, as_json: bool) -> None:
-    look = place.look()
-    number = str(look.broker_id)
+    snapshot = place.snapshot()
+    number = str(snapshot.broker_id)
     if flags.entity_name not in (None, number):
         raise UsageError(f"--entity-name {flags.entity_name}: the directory is that of broker {number}")
-    config = look.settings.broker
+    config = snapshot.settings.broker
     if flags.entity_default:
         number, of_all = "default", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
         config = Config().replacing(of_all, config.given(of_all))

@@ -17,7 +17,7 @@ from siltstone.base.records.layout import TIMESTAMP_TYPE_BIT
 from siltstone.cli.output import NUMBER_OR_WORD, Json, TopicFlags, note, place_of
 from siltstone.cli.record_format import RecordFormat, delimiter, envelope
 from siltstone.commands.policies import reads_to_the_end
-from siltstone.commands.records import Arrived, Consuming, parse_range
+from siltstone.commands.records import ConsumedRecords, TopicConsumer, parse_range
 from siltstone.log.dump.rows import printable
 from siltstone.log.reading import Polled, records_of
 
@@ -116,7 +116,7 @@ def consume(*, flags: ConsumeFlags | None = None, json_: Json = False) -> int:
     topic = flags.the_topic()
     flags.refuse_contradictions()
     record_format = None if json_ or flags.json_envelope else flags.record_format()
-    consuming = Consuming(
+    consuming = TopicConsumer(
         place,
         topic,
         partitions=frozenset(flags.partition),
@@ -127,7 +127,7 @@ def consume(*, flags: ConsumeFlags | None = None, json_: Json = False) -> int:
     )
     write = _writer(record_format) if record_format else _json_writer(consuming.broker_id)
     note(*consuming.notes, *consuming.damage)
-    arriving = consuming.to_the_end() if flags.exit_at_end else consuming.on_and_on(_Pause())
+    arriving = consuming.read_to_end() if flags.exit_at_end else consuming.follow(_Pause())
     left = flags.count
     try:
         while left != 0 and (arrived := next(arriving, None)) is not None:
@@ -155,12 +155,12 @@ class _Pause:
         self._since = time.monotonic()
 
 
-Write = Callable[[Arrived, "int | None"], "int | None"]
+Write = Callable[[ConsumedRecords, "int | None"], "int | None"]
 """Writes records, up to a number of them; how many are left to be written."""
 
 
 def _writer(record_format: RecordFormat) -> Write:
-    def write(arrived: Arrived, left: int | None) -> int | None:
+    def write(arrived: ConsumedRecords, left: int | None) -> int | None:
         assert arrived.polled is not None
         rows = len(arrived.polled) if left is None else min(left, len(arrived.polled))
         some = records_of(arrived.polled, rows)
@@ -172,7 +172,7 @@ def _writer(record_format: RecordFormat) -> Write:
 
 
 def _json_writer(broker: int) -> Write:
-    def write(arrived: Arrived, left: int | None) -> int | None:
+    def write(arrived: ConsumedRecords, left: int | None) -> int | None:
         polled = arrived.polled
         assert polled is not None
         rows = len(polled) if left is None else min(left, len(polled))

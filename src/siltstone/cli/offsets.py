@@ -63,17 +63,17 @@ def get_offsets(
     """
     place = place_of(dir)
     when = parse_time(time)
-    look = place.look()
+    snapshot = place.snapshot()
     wheres = select_partitions(
-        look,
+        snapshot,
         topic=topic,
         partitions=partitions,
         topic_partitions=topic_partitions,
         exclude_internal=exclude_internal_topics,
     )
-    found = list_offsets(look, wheres, when)
+    found = list_offsets(snapshot, wheres, when)
     _show_offsets(found, when, as_json=json_)
-    note(*look.notes, *(f"{each.where}: {each.failure}" for each in found if each.failure))
+    note(*snapshot.notes, *(f"{each.where}: {each.failure}" for each in found if each.failure))
     return 1 if any(each.failure for each in found) else 0
 
 

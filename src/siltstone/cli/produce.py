@@ -16,7 +16,7 @@ from siltstone.base import files, interruption
 from siltstone.base.errors import UsageError
 from siltstone.cli.output import Json, TopicFlags, note, place_of, write_json
 from siltstone.cli.record_format import delimiter
-from siltstone.commands.records import Producing
+from siltstone.commands.records import TopicProducer
 from siltstone.runtime.embedded import NewRecord
 
 _CHUNK = 256 << 10
@@ -123,7 +123,7 @@ def produce(
     delimiter("x" if flags.key_delimiter is None else flags.key_delimiter, "-K")
     delimiter(flags.delimiter, "-D")
     pieces = _limited(_pieces(inputs, flags), flags.count)
-    with Producing(place, topic, partition=flags.partition, compression=flags.codec) as producing:
+    with TopicProducer(place, topic, partition=flags.partition, compression=flags.codec) as producing:
         try:
             for some in pieces:
                 producing.append([flags.record(raw, headers) for raw in some])
@@ -150,12 +150,12 @@ def _tee(some: Sequence[bytes], flags: ProduceFlags) -> None:
     sys.stdout.buffer.flush()
 
 
-def _say_appended(producing: Producing) -> None:
+def _say_appended(producing: TopicProducer) -> None:
     for _, each in sorted(producing.produced.items()):
         note(f"{each.where}: {each.records} records, offsets {each.first_offset} to {each.last_offset}")
 
 
-def _document(producing: Producing) -> dict[str, object]:
+def _document(producing: TopicProducer) -> dict[str, object]:
     found = [each for _, each in sorted(producing.produced.items())]
     partitions = [
         {

@@ -199,7 +199,7 @@ def _change(place: Place, action: str, flags: TopicsFlags) -> list[TopicChange]:
             place, flags.the_topic(), flags.partitions, if_exists=flags.if_exists, dry_run=flags.dry_run
         )
     config = texts_of(flags.config, "--config")
-    if place.look_before_making().has_brokers_metadata:
+    if place.snapshot_before_creation().has_brokers_metadata:
         note("a broker will not know of a topic that is made here: its topics are in its metadata log")
     return [
         create_topic(
@@ -214,8 +214,8 @@ def _change(place: Place, action: str, flags: TopicsFlags) -> list[TopicChange]:
 
 
 def _list(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
-    look = place.look()
-    found = found_topics(look.names(), flags.topic, if_exists=True)
+    snapshot = place.snapshot()
+    found = found_topics(snapshot.names(), flags.topic, if_exists=True)
     if as_json:
         write_json({"topics": found})
     else:
@@ -225,16 +225,16 @@ def _list(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
 
 
 def _describe(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
-    look = place.look()
-    names = found_topics(look.names(), flags.topic, if_exists=flags.if_exists)
-    described = [(topic, partitions_of(look, topic)) for topic in map(look.topic, names)]
-    own = {topic.name: look.own_texts(topic) for topic, _ in described}
+    snapshot = place.snapshot()
+    names = found_topics(snapshot.names(), flags.topic, if_exists=flags.if_exists)
+    described = [(topic, partitions_of(snapshot, topic)) for topic in map(snapshot.topic, names)]
+    own = {topic.name: snapshot.own_texts(topic) for topic, _ in described}
     if as_json:
         write_json({"topics": [_document(each, own[each.name], parts) for each, parts in described]})
     else:
         for topic, partitions in described:
             _show_topic(topic, own[topic.name], partitions)
-    note(*look.notes, *look.notes_on([topic for topic, _ in described]))
+    note(*snapshot.notes, *snapshot.notes_on([topic for topic, _ in described]))
     failures = [(topic.name, each) for topic, partitions in described for each in partitions if each.failure]
     note(*(f"{name}-{each.partition}: {each.failure}" for name, each in failures))
     return 1 if failures else 0

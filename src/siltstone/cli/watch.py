@@ -19,7 +19,7 @@ from siltstone.cli.output import first_of, write_json
 from siltstone.commands.clean import CleanRequest
 from siltstone.commands.explain_page import size_text
 from siltstone.commands.policies import LogOptions
-from siltstone.commands.watch import STATES, Seen, Watch, WatchedLog
+from siltstone.commands.watch import STATES, Watch, WatchedLog, WatchSnapshot
 from siltstone.compaction.report import Cleaning
 
 DEFAULT_INTERVAL = 2.0
@@ -59,9 +59,9 @@ def _refuse_cleaning(request: CleanRequest) -> None:
             )
 
 
-def _looks(watch: Watch, seconds: float) -> Iterator[Seen]:
+def _looks(watch: Watch, seconds: float) -> Iterator[WatchSnapshot]:
     while True:
-        yield watch.look()
+        yield watch.snapshot()
         pause(seconds)
 
 
@@ -70,7 +70,7 @@ def pause(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def _show_all(looks: Iterable[Seen], with_skipped: bool, *, json: bool) -> None:
+def _show_all(looks: Iterable[WatchSnapshot], with_skipped: bool, *, json: bool) -> None:
     console = Console()
     if json:
         for seen in looks:
@@ -86,7 +86,7 @@ def _show_all(looks: Iterable[Seen], with_skipped: bool, *, json: bool) -> None:
             console.file.flush()
 
 
-def render(seen: Seen, with_skipped: bool = False) -> RenderableType:
+def render(seen: WatchSnapshot, with_skipped: bool = False) -> RenderableType:
     """A table, the most urgent logs first, and lines of what else there is to say.
 
     ``with_skipped``: skipped logs have rows, too.
@@ -107,7 +107,7 @@ def render(seen: Seen, with_skipped: bool = False) -> RenderableType:
 
 
 def _urgency(log: WatchedLog) -> tuple[int, float, object]:
-    ratio = 0.0 if log.outlook is None else log.outlook.range.dirty_ratio
+    ratio = 0.0 if log.snapshot is None else log.snapshot.range.dirty_ratio
     return STATES.index(log.state), -ratio, log.where
 
 
@@ -121,9 +121,9 @@ def _cells(log: WatchedLog) -> list[Text]:
 
 def _numbers(log: WatchedLog) -> list[str]:
     checkpoint = "" if log.checkpoint is None else f"{log.checkpoint:,}"
-    if log.outlook is None:
+    if log.snapshot is None:
         return ["", "", "", checkpoint, "", ""]
-    found = log.outlook.range
+    found = log.snapshot.range
     least = "" if log.min_ratio is None else f" / {log.min_ratio.value}"
     return [
         size_text(found.clean_bytes),
@@ -152,7 +152,7 @@ def _cleaning(cleaning: Cleaning) -> str:
     )
 
 
-def _reasons(seen: Seen) -> list[str]:
+def _reasons(seen: WatchSnapshot) -> list[str]:
     """The same reason once."""
     found: dict[tuple[str, str], list[str]] = {}
     for each in seen.logs:
@@ -167,7 +167,7 @@ def _failure(log: WatchedLog) -> str:
     return "" if failed is None or failed.result.reason == log.reason else failed.result.reason
 
 
-def _total(seen: Seen) -> str:
+def _total(seen: WatchSnapshot) -> str:
     total = seen.total()
     states = ", ".join(f"{count} {state}" for state, count in total.states.items())
     late = f"; most overdue {total.overdue_ms / 1000:,.0f} s" if total.overdue_ms else ""

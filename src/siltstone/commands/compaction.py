@@ -15,7 +15,7 @@ from pathlib import Path
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.config import Config
 from siltstone.base.errors import DirectoryRefusedError, SiltstoneError
-from siltstone.commands.places import Look, Place, refuse_unclean
+from siltstone.commands.places import Place, Snapshot, refuse_unclean
 from siltstone.compaction.ledger.compactor import TwoPhaseCompactor
 from siltstone.compaction.ledger.engine import CompactionEngine, CompactionResult
 from siltstone.log.directory import open_directories, refuse_network_file_system
@@ -157,19 +157,19 @@ def compaction_of(place: Place, topic: str, *, to_the_end: bool | None = None) -
     ``to_the_end``: logs without an entry for the high watermark have no other replica; None where they are
     only asked for, and not to be compacted. Raises UnknownTopicError, UsageError, SiltstoneError, OSError.
     """
-    look = place.look()
+    look = place.snapshot()
     wheres = _asked(look, topic)
     found = [_partition(look, where, to_the_end=to_the_end) for where in wheres]
     return _topic(look, wheres[0].topic, found)
 
 
-def _asked(look: Look, text: str) -> list[TopicPartition]:
+def _asked(look: Snapshot, text: str) -> list[TopicPartition]:
     asked = find_topic(text, {name: look.topic(name).partitions for name in look.names()})
     numbers = look.topic(asked.topic).partitions if asked.partition is None else [asked.partition]
     return [TopicPartition(asked.topic, number) for number in numbers]
 
 
-def _topic(look: Look, name: str, partitions: list[PartitionCompaction]) -> TopicCompaction:
+def _topic(look: Snapshot, name: str, partitions: list[PartitionCompaction]) -> TopicCompaction:
     facts = look.topic(name)
     return TopicCompaction(
         topic=name,
@@ -179,7 +179,7 @@ def _topic(look: Look, name: str, partitions: list[PartitionCompaction]) -> Topi
     )
 
 
-def _partition(look: Look, where: TopicPartition, *, to_the_end: bool | None) -> PartitionCompaction:
+def _partition(look: Snapshot, where: TopicPartition, *, to_the_end: bool | None) -> PartitionCompaction:
     path = look.path_of(where)
     if path is None:
         failure = "is in none of these directories"
@@ -232,7 +232,7 @@ def compact_topic(
         return before
     clock = clock or SystemClock()
     with _locked(place):
-        look = place.look()
+        look = place.snapshot()
         wheres = _asked(look, topic)
         made = engine(sum(each.backlog or 0 for each in before.partitions))
         compactor = TwoPhaseCompactor(made, clock=clock)
@@ -255,7 +255,7 @@ def _locked(place: Place) -> Iterator[None]:
 
 
 def _compacted(
-    look: Look,
+    look: Snapshot,
     where: TopicPartition,
     compactor: TwoPhaseCompactor,
     config: Config,
