@@ -449,7 +449,7 @@ class _DirectoryWatch:
         if bound is None:
             return replace(blank, reason=NO_HIGH_WATERMARK)
         if alone and self._in_use:
-            bound = LONG_MAX  # its owner goes by what it has in memory; the entry lags behind
+            bound = LONG_MAX  # its owner uses the high watermark in memory; the checkpoint lags
         snapshot = self._watch.log_snapshot(state, checkpoints, self._now_ms, committed_below=bound)
         swapped = self._being_swapped(state, blank)
         if swapped is not None:

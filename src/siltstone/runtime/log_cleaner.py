@@ -741,8 +741,8 @@ class LogCleaner(LogService[Engine]):
         waiting = []
         for candidate in self._candidates(now_ms):
             next_check_ms = self._next_check_ms.get(candidate.where, 0)
-            has_clean_part = candidate.log.view.segments[0].base_offset < candidate.range.clean_end
-            if has_clean_part and next_check_ms is not None and next_check_ms <= now_ms:
+            has_clean_section = candidate.log.view.segments[0].base_offset < candidate.range.clean_end
+            if has_clean_section and next_check_ms is not None and next_check_ms <= now_ms:
                 waiting.append(candidate)
         due = []
         for claimed in self._claimed(waiting[:HORIZON_CHECKS_AT_ONCE]):

@@ -18,7 +18,7 @@ import contextlib
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -432,21 +432,21 @@ class LogManager:
             self.topics.add(where)
             return self.get(where)
 
-    def refuse_occupied_path(self, where: TopicPartition) -> None:
-        """Raises DirectoryRefusedError where a file or a link has the partition's name.
+    def refuse_occupied_paths(self, topic: str, numbers: Iterable[int]) -> None:
+        """Raises DirectoryRefusedError where a file or a link has the name of one of a topic's partitions.
 
         A file is no reason to go offline, and a link would lead out of the log directory.
         """
-        for served in self.serving():
-            path = served.partition_path(where)
-            if files.exists(path) and files.stat(path, follow=False).kind != files.DIRECTORY:
-                kind = files.stat(path, follow=False).kind
-                raise DirectoryRefusedError(f"{path}: a {kind} is in the way of {where}; remove it")
+        for where in (TopicPartition(topic, number) for number in numbers):
+            for path in (served.partition_path(where) for served in self.serving()):
+                kind = files.stat(path, follow=False).kind if files.exists(path) else files.DIRECTORY
+                if kind != files.DIRECTORY:
+                    raise DirectoryRefusedError(f"{path}: a {kind} is in the way of {where}; remove it")
 
     def create_partition(self, where: TopicPartition) -> PartitionLog:
         """Create the directory and the log of a partition that ``topics`` lists. Raises StorageError,
         DirectoryRefusedError."""
-        self.refuse_occupied_path(where)
+        self.refuse_occupied_paths(where.topic, [where.partition])
         with self.changing:
             serving = self.serving()
             if not serving:

@@ -101,7 +101,7 @@ def mark_uncleanable(directory: Path, where: TopicPartition, reason: str, now_ms
 
     For a cleaner that works on a directory that is not served; ``ServedDirectory`` has its own.
     """
-    listed = _read_or_begin_anew(directory)
+    listed = _read_or_start_empty(directory)
     since_ms = listed[where].since_ms if where in listed else now_ms
     uncleanable = Uncleanable(reason=reason, since_ms=since_ms)
     write_uncleanable(directory, {**listed, where: uncleanable})
@@ -110,14 +110,14 @@ def mark_uncleanable(directory: Path, where: TopicPartition, reason: str, now_ms
 
 def clear_uncleanable(directory: Path, where: TopicPartition) -> bool:
     """Let a partition be cleaned again; False when it was not listed. Raises OSError."""
-    listed = _read_or_begin_anew(directory)
+    listed = _read_or_start_empty(directory)
     if where not in listed:
         return False
     write_uncleanable(directory, {other: why for other, why in listed.items() if other != where})
     return True
 
 
-def _read_or_begin_anew(directory: Path) -> dict[TopicPartition, Uncleanable]:
+def _read_or_start_empty(directory: Path) -> dict[TopicPartition, Uncleanable]:
     """A damaged file counts as empty: the cleaner finds again what is uncleanable."""
     try:
         return read_uncleanable(directory)

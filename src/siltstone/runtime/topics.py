@@ -510,7 +510,7 @@ class Topics:
             refuse_new_topic(name, names, count, texts, self._topic_settings.broker)
             numbers = tuple(range(count))
             if validate_only:
-                self._refuse_occupied_paths(name, numbers)
+                self._manager.refuse_occupied_paths(name, numbers)
                 return TopicDescription(name=name, topic_id=None, partitions=numbers, config=texts)
             topic_id = new_id(self._random_bytes)
             self._add(name, TopicEntry(topic_id=topic_id, partitions=(), unmade=(), config=texts), numbers)
@@ -530,16 +530,12 @@ class Topics:
 
     def _add(self, name: str, entry: TopicEntry, more: Iterable[int]) -> None:
         more = tuple(more)
-        self._refuse_occupied_paths(name, more)
+        self._manager.refuse_occupied_paths(name, more)
         numbers = tuple(sorted((*entry.partitions, *more)))
         entry = replace(entry, partitions=numbers, unmade=(*entry.unmade, *more))
         # Durable first, listed as unmade: after a crash the next start creates what is missing.
         self._write(self._registry.with_topic(name, entry))
         self._make(name, entry)
-
-    def _refuse_occupied_paths(self, name: str, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            self._manager.refuse_occupied_path(TopicPartition(name, number))
 
     def _make(self, name: str, entry: TopicEntry) -> None:
         """Create a listed topic's unmade partitions, then list them as made: after a crash between the two
