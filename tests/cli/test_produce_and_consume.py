@@ -14,7 +14,7 @@ import pytest
 from siltstone.base.errors import UsageError
 from siltstone.base.records.hashing import partition_for_key
 from siltstone.commands.places import Place
-from siltstone.commands.records import Consuming, Range, parse_range
+from siltstone.commands.records import Range, TopicConsumer, parse_range
 from siltstone.runtime.embedded import NewRecord, append
 from siltstone.runtime.manager import LogManager
 from tests.cli.conftest import Command, tree
@@ -263,7 +263,7 @@ def test_following_sees_appends_rolls_and_new_partitions(logs: Path) -> None:
     place = Place(directories=(logs,))
     with LogManager.open([logs]) as manager:
         append(manager["orders", 0], [NewRecord(value=b"first")])
-        consuming = Consuming(place, "orders")
+        consuming = TopicConsumer(place, "orders")
         assert "in use" in consuming.notes[0]
         steps = iter(range(8))
 
@@ -280,7 +280,7 @@ def test_following_sees_appends_rolls_and_new_partitions(logs: Path) -> None:
 
         found = []
         with pytest.raises(RuntimeError, match="StopIteration"):
-            for arrived in consuming.on_and_on(wait):
+            for arrived in consuming.follow(wait):
                 if arrived.polled is not None:
                     columns = arrived.polled.columns
                     found += [(arrived.where.partition, columns.value(row)) for row in range(len(columns))]

@@ -21,7 +21,7 @@ from siltstone.commands import clean as app
 from siltstone.commands import watch as outlook
 from siltstone.commands import watch as watching
 from siltstone.commands.policies import LogOptions
-from siltstone.commands.watch import Seen, Watch
+from siltstone.commands.watch import Watch, WatchSnapshot
 from siltstone.compaction.inplace.facts import NO_HIGH_WATERMARK
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.log_cleaner import candidate
@@ -138,10 +138,10 @@ def test_the_range_is_the_one_that_the_cleaner_inside_goes_by(tmp_path: Path) ->
             clock.advance(step * MINUTE)
             served = manager.directory_of(USERS)
             mine = candidate(served, log, served.cleaner_checkpoint().get(USERS), clock.now_ms())
-            (seen,) = seeing.look().logs
-            assert mine is not None and seen.outlook is not None
-            assert seen.outlook.range == mine.range, step
-            assert seen.outlook.is_due == mine.is_eligible, step
+            (seen,) = seeing.snapshot().logs
+            assert mine is not None and seen.snapshot is not None
+            assert seen.snapshot.range == mine.range, step
+            assert seen.snapshot.is_due == mine.is_eligible, step
             if step % 2:
                 cleaner.clean_once()
 
@@ -156,13 +156,13 @@ def test_a_transaction_that_was_open_when_the_active_segment_began_bounds_the_ra
         writer.put("a", "open ")
         write(log, 60)
         log.flush()
-        (seen,) = seeing.look().logs
-        assert seen.outlook is not None and 0 < seen.outlook.range.end <= first
+        (seen,) = seeing.snapshot().logs
+        assert seen.snapshot is not None and 0 < seen.snapshot.range.end <= first
         writer.end(commit=True)
         log.flush()
-        (seen,) = seeing.look().logs
-        assert seen.outlook is not None
-        assert seen.outlook.range.end == log.view.segments[-1].base_offset
+        (seen,) = seeing.snapshot().logs
+        assert seen.snapshot is not None
+        assert seen.snapshot.range.end == log.view.segments[-1].base_offset
 
 
 def test_uncleanable_unreadable_and_what_came_of_it(watch: Callable[..., Done], tmp_path: Path) -> None:
@@ -208,11 +208,11 @@ def test_a_horizon_that_passes_between_two_looks_is_noticed(tmp_path: Path) -> N
         reasons = []
         for wait_ms in (0, DAY - 1, 1):
             clock.advance(wait_ms)
-            reasons.append(seeing.look().logs[0].reason)
+            reasons.append(seeing.snapshot().logs[0].reason)
         assert "passes in 86,400 s" in reasons[0] and "passes in 0 s" in reasons[1]
         assert "have passed" in reasons[2]
         cleaner.clean_once()
-        assert seeing.look().logs[0].state == "up_to_date"
+        assert seeing.snapshot().logs[0].state == "up_to_date"
 
 
 def test_headers_are_read_a_bounded_share_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +223,10 @@ def test_headers_are_read_a_bounded_share_a_look(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(outlook, "HORIZON_BYTES", 1)
         seeing = Watch([tmp_path], LogOptions(), ManualClock(NOW))
         known = [
-            sum(each.outlook is not None and each.outlook.horizons is not None for each in seeing.look().logs)
+            sum(
+                each.snapshot is not None and each.snapshot.horizons is not None
+                for each in seeing.snapshot().logs
+            )
             for _ in range(5)
         ]
         assert known == [1, 2, 3, 4, 4]
@@ -279,14 +282,14 @@ def test_a_segment_that_vanishes_between_two_steps_means_another_look(
             return found
 
         monkeypatch.setattr(outlook, "list_segments", swapped_meanwhile)
-        (seen,) = seeing.look().logs
+        (seen,) = seeing.snapshot().logs
         assert swaps == [1] and seen.state == "up_to_date" and seen.checkpoint is not None
 
         def never_there(directory: Path) -> Any:
             raise FileNotFoundError(2, "No such file or directory", str(directory))
 
         monkeypatch.setattr(outlook, "list_segments", never_there)
-        assert seeing.look().logs[0].state == "changing"
+        assert seeing.snapshot().logs[0].state == "changing"
 
 
 @pytest.mark.parametrize("in_use", [True, False])
@@ -314,7 +317,7 @@ def test_a_swap_that_is_over_a_moment_later_means_another_look(
         write(manager[USERS], 60)
         asked: list[str | None] = ["an interrupted swap is unfinished", None]
         monkeypatch.setattr(watching, "refusal", lambda state: asked.pop(0) if asked else None)
-        assert Watch([tmp_path], LogOptions(), ManualClock(NOW)).look().logs[0].state == "due"
+        assert Watch([tmp_path], LogOptions(), ManualClock(NOW)).snapshot().logs[0].state == "due"
         assert asked == []
 
 
@@ -404,10 +407,10 @@ def test_the_table_has_the_urgent_logs_first_and_a_total(watch: Callable[..., Do
 def test_on_a_terminal_the_table_is_drawn_in_place(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Console(force_terminal=True, width=150, file=io.StringIO(), record=True)
 
-    def looks() -> Iterator[Seen]:
+    def looks() -> Iterator[WatchSnapshot]:
         watched = Watch([stopped], LogOptions(), ManualClock(NOW))
-        yield watched.look()
-        yield Seen(at_ms=NOW, error="gone [for] now")
+        yield watched.snapshot()
+        yield WatchSnapshot(at_ms=NOW, error="gone [for] now")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "Console", lambda **given: screen)

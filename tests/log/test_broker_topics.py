@@ -165,7 +165,9 @@ def test_damaged_metadata_opens_nothing_for_a_change(broker: tuple[Path, Path]) 
     before = [listing(each) for each in broker]
     with pytest.raises(DirectoryRefusedError, match="cannot be read") as refused:
         opened(*broker)
-    assert str(broker[0] / METADATA) in str(refused.value) and "read the directory" in str(refused.value)
+    assert str(broker[0] / METADATA) in str(refused.value) and "open the directory read-only" in str(
+        refused.value
+    )
     for directory, known in zip(broker, before, strict=True):
         found = listing(directory)
         assert {name: found[name] for name in found if name != ".lock"} == known

@@ -192,7 +192,7 @@ def test_many_threads_never_have_one_log_at_once(seed: int) -> None:
         rng = random.Random(seed)
         for _ in range(300):
             if rng.random() < 0.5:
-                with states.kept_away(WHERE), shorten:
+                with states.aborted_and_paused(WHERE), shorten:
                     have_it()
             elif states.try_pause(WHERE):
                 with shorten:

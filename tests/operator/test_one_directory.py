@@ -283,7 +283,7 @@ def test_a_directory_that_is_named_twice_is_cleaned_once(directory: Path, tmp_pa
 def test_reading_commands_see_it_once(directory: Path, tmp_path: Path) -> None:
     (tmp_path / "again").symlink_to(directory)
     both = (directory, tmp_path / "again")
-    assert Place(directories=both).look().topic("topic").partitions == tuple(range(PARTITIONS))
+    assert Place(directories=both).snapshot().topic("topic").partitions == tuple(range(PARTITIONS))
     asked = review.ExplainRequest(
         directories=both, topics=["topic"], config=["cleanup.policy=compact"], no_spark=True
     )

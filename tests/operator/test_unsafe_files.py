@@ -210,7 +210,7 @@ def test_who_only_reads_passes_no_segment_over(spoiled: tuple[Several, Path]) ->
         assert plan(ReadOptions.of({"path": str(directory), "subscribe": "basic", **options}))
     place = Place(directories=(directory,))
     with pytest.raises(UnsafeFileError, match=path.name):
-        place.look().log(bad)
+        place.snapshot().log(bad)
     assert path.name in describe_log_dirs(place)["brokers"][0]["logDirs"][0]["error"]
 
 

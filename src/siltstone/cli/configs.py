@@ -20,7 +20,7 @@ from siltstone.cli.output import (
     write_lines,
 )
 from siltstone.commands import topics as commands
-from siltstone.commands.places import Look, Place
+from siltstone.commands.places import Place, Snapshot
 
 _TYPES = ("topics", "brokers", "namespaces")
 
@@ -111,7 +111,7 @@ def configs(*, flags: ConfigsFlags = ConfigsFlags(), json_: Json = False) -> int
     if flags.alter:
         _alter(place, flags, as_json=json_)
     else:
-        _describe(place.look(), flags, as_json=json_)
+        _describe(place.snapshot(), flags, as_json=json_)
     return 0
 
 
@@ -135,7 +135,7 @@ def _alter(place: Place, flags: ConfigsFlags, *, as_json: bool) -> None:
             write_lines(f"  {name}: {before or '(default)'} → {after or '(default)'}")
 
 
-def _describe(snapshot: Look, flags: ConfigsFlags, *, as_json: bool) -> None:
+def _describe(snapshot: Snapshot, flags: ConfigsFlags, *, as_json: bool) -> None:
     """Show the settings of the entities that the flags name."""
     notes: Sequence[str] = ()
     if flags.entity_type == "brokers":
@@ -166,7 +166,7 @@ def _describe(snapshot: Look, flags: ConfigsFlags, *, as_json: bool) -> None:
 
 
 def _describe_broker(
-    snapshot: Look, flags: ConfigsFlags
+    snapshot: Snapshot, flags: ConfigsFlags
 ) -> tuple[str, dict[str, list[commands.SettingFacts]]]:
     """The title for people, and the settings by the broker's number. Raises UsageError for another broker."""
     number = str(snapshot.broker_id)

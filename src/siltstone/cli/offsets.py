@@ -52,7 +52,7 @@ def get_offsets(*, flags: GetOffsetsFlags = GetOffsetsFlags(), json_: output.Jso
     """
     place = output.place_of(flags.dir)
     time = commands.parse_time(flags.time)
-    snapshot = place.look()
+    snapshot = place.snapshot()
     selected = commands.select_partitions(
         snapshot,
         topic=flags.topic,

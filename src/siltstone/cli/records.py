@@ -37,7 +37,7 @@ from siltstone.cli.output import (
     write_json,
 )
 from siltstone.commands.policies import reads_to_the_end
-from siltstone.commands.records import Arrived, Consuming, Producing, parse_range
+from siltstone.commands.records import ConsumedRecords, TopicConsumer, TopicProducer, parse_range
 from siltstone.log.dump import printable
 from siltstone.log.names import TopicPartition
 from siltstone.log.reading import Polled, Record, records_of
@@ -234,7 +234,7 @@ def consume(*, flags: ConsumeFlags = ConsumeFlags(), json_: Json = False) -> int
     topic = flags.the_topic()
     flags.refuse_contradictions()
     render = None if json_ or flags.json_envelope else flags.format_of_records()
-    consuming = Consuming(
+    consuming = TopicConsumer(
         place,
         topic,
         partitions=frozenset(flags.partition),
@@ -244,7 +244,7 @@ def consume(*, flags: ConsumeFlags = ConsumeFlags(), json_: Json = False) -> int
         read_compacted=flags.read_compacted,
     )
     note(*consuming.notes, *consuming.damage)
-    arriving = consuming.to_the_end() if flags.exit_at_end else consuming.on_and_on(_Pause())
+    arriving = consuming.read_to_end() if flags.exit_at_end else consuming.follow(_Pause())
     left = flags.count
     try:
         while left != 0 and (arrived := next(arriving, None)) is not None:
@@ -274,7 +274,7 @@ class _Pause:
         self._since = time.monotonic()
 
 
-def _write(arrived: Arrived, polled: Polled, count: int, render: Piece | None, broker: int) -> None:
+def _write(arrived: ConsumedRecords, polled: Polled, count: int, render: Piece | None, broker: int) -> None:
     """Write the first ``count`` records, in the format, or as envelopes where there is none."""
     records = records_of(polled, count)
     if render is not None:
@@ -389,7 +389,7 @@ def produce(
     delimiter("x" if flags.key_delimiter is None else flags.key_delimiter, "-K")
     delimiter(flags.delimiter, "-D")
     pieces = _limited(_pieces(inputs, flags), flags.count)
-    with Producing(place, topic, partition=flags.partition, compression=flags.codec) as producing:
+    with TopicProducer(place, topic, partition=flags.partition, compression=flags.codec) as producing:
         try:
             for raws in pieces:
                 producing.append([flags.record(raw, headers) for raw in raws])
@@ -416,13 +416,13 @@ def _tee(raws: Sequence[bytes], flags: ProduceFlags) -> None:
     sys.stdout.buffer.flush()
 
 
-def _say_appended(producing: Producing) -> None:
+def _say_appended(producing: TopicProducer) -> None:
     for _, produced in sorted(producing.produced.items()):
         offsets = f"{produced.first_offset} to {produced.last_offset}"
         note(f"{produced.where}: {produced.records} records, offsets {offsets}")
 
 
-def _document(producing: Producing) -> dict[str, object]:
+def _document(producing: TopicProducer) -> dict[str, object]:
     documents = [plain(produced) for _, produced in sorted(producing.produced.items())]
     partitions = [{**document.pop("where"), **document} for document in documents]
     return {"records": sum(document["records"] for document in documents), "partitions": partitions}

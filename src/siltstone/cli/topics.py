@@ -156,7 +156,7 @@ def topics(
     if action in _WORDS:
         return _compact(place, action, flags, as_json=json_)
     if action == "list":
-        names = commands.found_topics(place.look().names(), flags.topic, if_exists=True)
+        names = commands.found_topics(place.snapshot().names(), flags.topic, if_exists=True)
         if json_:
             output.write_json({"topics": names})
         else:
@@ -190,7 +190,7 @@ def _change(place: Place, action: str, flags: TopicsFlags) -> list[commands.Topi
             place, topic, flags.partitions, if_exists=flags.if_exists, dry_run=dry_run
         )
     config = commands.texts_of(flags.config, "--config")
-    if place.look_before_making().has_brokers_metadata:
+    if place.snapshot_before_creation().has_brokers_metadata:
         output.note("a broker will not know of a topic that is made here: its topics are in its metadata log")
     if_not_exists = flags.if_not_exists
     return [
@@ -201,7 +201,7 @@ def _change(place: Place, action: str, flags: TopicsFlags) -> list[commands.Topi
 
 
 def _describe(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
-    snapshot = place.look()
+    snapshot = place.snapshot()
     names = commands.found_topics(snapshot.names(), flags.topic, if_exists=flags.if_exists)
     described = [
         (topic, snapshot.own_texts(topic), commands.partitions_of(snapshot, topic))

@@ -18,7 +18,7 @@ from siltstone.cli.output import new_table, reason_lines, write_json
 from siltstone.commands.clean import CleanRequest
 from siltstone.commands.explain_page import size_text
 from siltstone.commands.policies import LogOptions
-from siltstone.commands.watch import STATES, Seen, Watch, WatchedLog
+from siltstone.commands.watch import STATES, Watch, WatchedLog, WatchSnapshot
 from siltstone.compaction.report import Cleaning
 
 DEFAULT_INTERVAL = 2.0
@@ -72,9 +72,9 @@ def _refuse_cleaning(request: CleanRequest) -> None:
             )
 
 
-def _looks(watch: Watch, seconds: float) -> Iterator[Seen]:
+def _looks(watch: Watch, seconds: float) -> Iterator[WatchSnapshot]:
     while True:
-        yield watch.look()
+        yield watch.snapshot()
         pause(seconds)
 
 
@@ -83,7 +83,7 @@ def pause(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def _show_all(looks: Iterable[Seen], with_skipped: bool, *, json: bool) -> None:
+def _show_all(looks: Iterable[WatchSnapshot], with_skipped: bool, *, json: bool) -> None:
     console = Console()
     if json:
         for seen in looks:
@@ -99,7 +99,7 @@ def _show_all(looks: Iterable[Seen], with_skipped: bool, *, json: bool) -> None:
             console.file.flush()
 
 
-def render(seen: Seen, with_skipped: bool = False) -> RenderableType:
+def render(seen: WatchSnapshot, with_skipped: bool = False) -> RenderableType:
     """A table, the most urgent logs first; below it reasons, notes and the total.
 
     ``with_skipped``: skipped logs have rows, too.
@@ -115,16 +115,16 @@ def render(seen: Seen, with_skipped: bool = False) -> RenderableType:
 
 
 def _urgency(log: WatchedLog) -> tuple[int, float, object]:
-    ratio = 0.0 if log.outlook is None else log.outlook.range.dirty_ratio
+    ratio = 0.0 if log.snapshot is None else log.snapshot.range.dirty_ratio
     return STATES.index(log.state), -ratio, log.where
 
 
 def _cells(log: WatchedLog) -> list[object]:
     policy = log.policy and f"{log.policy_text} ({log.policy.source})"
     head = [log.where, Text(log.state, _STYLE.get(log.state, "")), policy]
-    if log.outlook is None:
+    if log.snapshot is None:
         return [*head, None, None, None, log.checkpoint, None, None, _last(log)]
-    bounds = log.outlook.range
+    bounds = log.snapshot.range
     least = "" if log.min_ratio is None else f" / {log.min_ratio.value}"
     return [
         *head,
@@ -155,7 +155,7 @@ def _cleaning(cleaning: Cleaning) -> str:
     )
 
 
-def _reasons(seen: Seen) -> Iterator[tuple[tuple[str, str], object]]:
+def _reasons(seen: WatchSnapshot) -> Iterator[tuple[tuple[str, str], object]]:
     for log in seen.logs:
         if log.reason:
             yield (log.state, log.reason), log.where
@@ -163,7 +163,7 @@ def _reasons(seen: Seen) -> Iterator[tuple[tuple[str, str], object]]:
             yield ("last failure", log.last_failure.result.reason), log.where
 
 
-def _total(seen: Seen) -> str:
+def _total(seen: WatchSnapshot) -> str:
     total = seen.total()
     states = ", ".join(f"{count} {state}" for state, count in total.states.items())
     late = f"; most overdue {total.overdue_ms / 1000:,.0f} s" if total.overdue_ms else ""

@@ -1,7 +1,7 @@
 """The composition root: the only place that wires engine, clock, files and cleaner together.
 
 The command line, and later the broker, call these functions. Spark is imported only when an engine is
-really needed.
+needed.
 """
 
 from __future__ import annotations
@@ -67,41 +67,43 @@ from siltstone.runtime.served_directory import (
 )
 from siltstone.runtime.topics import TOPICS_FILE
 
-# What a cleaning of stopped directories leaves for the next one to know: who is uncleanable, what was done.
+# What ``clean --in-place`` keeps for later runs: the list of uncleanable logs, and the history of cleanings.
 #
-# The embedded cleaner keeps the same two files through its ``LogManager``; ``clean --watch`` shows them. Here
-# they are gone on with in directories that have files of Siltstone's; to a broker's nothing is added. A log
-# that is listed as uncleanable is tried all the same: whoever calls ``siltstone clean`` asks for it. It
-# leaves the list when it was cleaned, or when nothing is dirty any more. Nothing is decided by these files
-# here, so a disk that does not take them is warned of.
+# The log cleaner of an open ``LogManager`` writes the same two files; ``clean --watch`` shows them. Here they
+# are updated only in directories that already have files of Siltstone's; a broker's directories get none. A
+# log that is listed as uncleanable is cleaned all the same, since the operator asked for it. It is taken off
+# the list when it was cleaned, or has nothing dirty. No decision depends on these files here, so a failure to
+# write them is logged.
 
 _logger = logging.getLogger("siltstone.cleaner")
 
 
-def note_listed(states: Sequence[LogState], results: Sequence[LogResult]) -> None:
-    """Say of each result (one a state, in order) that its log is listed as uncleanable, and why."""
+def note_uncleanable(states: Sequence[LogState], results: Sequence[LogResult]) -> None:
+    """Add a note to the results of logs that are listed as uncleanable; one result a state, in order."""
     listed = {path: _listed(path) for path in {state.directory.path for state in states}}
     for state, result in zip(states, results, strict=True):
-        found = listed[state.directory.path].get(state.where)
-        if found is not None:
-            since = time_text(found.since_ms)
-            result.notes.append(f"listed as uncleanable since {since}: {found.reason}")
+        uncleanable = listed[state.directory.path].get(state.where)
+        if uncleanable is not None:
+            since = time_text(uncleanable.since_ms)
+            result.notes.append(f"listed as uncleanable since {since}: {uncleanable.reason}")
 
 
-def remember(
+def record_outcome(
     request: CleanRequest, states: Sequence[LogState], results: Sequence[LogResult], began_ms: int
 ) -> None:
-    """Keep what came of a cleaning in place that began at ``began_ms``; one result a state, in order, of an
-    interrupted one what was done of the first logs."""
+    """Write the results of a cleaning in place to the directories' files; one result a state, in order.
+
+    An interrupted run has results of its first logs only.
+    """
     if request.dry_run or not request.in_place:
         return
     history = History()
     marks = (TOPICS_FILE, CLEANINGS_FILE, UNCLEANABLE_FILE)
     directories = {state.directory.path for state in states}
-    ours = {path for path in directories if any(files.exists(path / name) for name in marks)}
+    own = {path for path in directories if any(files.exists(path / name) for name in marks)}
     for state, result in zip(states[: len(results)], results, strict=True):
         directory = state.directory.path
-        if directory not in ours:
+        if directory not in own:
             continue
         try:
             if result.status == UNCLEANABLE:
@@ -123,10 +125,8 @@ def _listed(directory: Path) -> Mapping[TopicPartition, Uncleanable]:
         return {}
 
 
-# ``--report``: who cleaned what, when, with which settings, and every file before and after by SHA-256.
-#
-# The report goes as far as it can: what cannot be read is named with the error, and costs neither the run nor
-# the rest of the report.
+# ``--report``: user, time, settings of a run, and every file before and after by SHA-256. A file that cannot
+# be read is listed with the error, and the report goes on.
 
 Fingerprint = str | dict[str, str]
 """A file's SHA-256 in hex, or ``{"error": why it could not be read}``."""
@@ -136,10 +136,10 @@ Fingerprints = dict[str, dict[str, Fingerprint]]
 
 def fingerprints(partitions: Sequence[Path]) -> Fingerprints:
     """SHA-256 of every file of some partition directories, or the error that kept it from being read."""
-    found: Fingerprints = {}
+    by_partition: Fingerprints = {}
     for partition in partitions:
         in_partition: dict[str, Fingerprint] = {}
-        found[str(partition)] = in_partition
+        by_partition[str(partition)] = in_partition
         try:
             names = [entry.name for entry in files.entries(partition) if entry.is_file]
         except FileNotFoundError:
@@ -152,12 +152,12 @@ def fingerprints(partitions: Sequence[Path]) -> Fingerprints:
                 in_partition[name] = files.sha256(partition / name)
             except OSError as error:
                 in_partition[name] = {"error": error.strerror or str(error)}
-    return found
+    return by_partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanRequest(CleaningOptions):
-    """What ``siltstone clean`` was asked to do.
+    """The options of ``siltstone clean``.
 
     Parameters
     ----------
@@ -188,10 +188,10 @@ class CleanRequest(CleaningOptions):
 
 @dataclass(slots=True, kw_only=True)
 class CleanReport:
-    """What came of it: a result a log, what was passed over, and the run's name. ``notes``: for people.
+    """The outcome of a run: a result a log, ignored files, the run's name. ``notes``: for people.
 
     ``engine``: what the logs were cleaned with; None where nothing was to be cleaned. ``report_error``: why
-    ``--report`` could not be written, though all the rest was done.
+    ``--report`` could not be written, though the cleaning was done.
     """
 
     run: str
@@ -207,7 +207,7 @@ EngineFactory = Callable[[CleanRequest, Progress | None], Engine]
 
 
 def spark_engine(request: CleanRequest, progress: Progress | None) -> Engine:
-    """A Spark engine on the master that was asked for. Raises EngineError."""
+    """A Spark engine on the requested master. Raises EngineError."""
     from siltstone.spark.clean import SparkEngine
 
     if progress is not None:
@@ -218,7 +218,8 @@ def spark_engine(request: CleanRequest, progress: Progress | None) -> Engine:
 
 
 def compaction_engine(master: str | None, folders: Sequence[Path]) -> CompactionEngine:
-    """What compacts logs in ``folders``: Spark on ``master``, else this process. Raises EngineError."""
+    """The engine that compacts logs in ``folders``: Spark on ``master``, else this process. Raises
+    EngineError."""
     if master is None:
         return InProcessCompactionEngine()
     from siltstone.spark.compact import SparkCompactionEngine
@@ -252,7 +253,7 @@ def clean(
     run = f"{datetime.fromtimestamp(started / 1000, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     with contextlib.ExitStack() as stack:
         opened = open_directories(request.directories, dry_run=request.dry_run)
-        directories = [stack.enter_context(each) for each in opened]
+        directories = [stack.enter_context(directory) for directory in opened]
         _refuse_directories(request, directories)
         policies = gather_policies(directories, request)
         states = log_states(directories, policies, request.topics)
@@ -270,12 +271,12 @@ def clean(
             if audited is not None and isinstance(error, (SiltstoneError, OSError)):
                 audited.write([], str(error))
             if isinstance(error, KeyboardInterrupt):
-                remember(request, states, cleaner.results, started)
+                record_outcome(request, states, cleaner.results, started)
             raise
-        note_listed(states, results)
-        passed_over = [each for directory in directories for each in directory.passed_over]
-        not_meant = _tell_left_out(left_out, results, passed_over)
-        remember(request, states, results, started)
+        note_uncleanable(states, results)
+        passed_over = [entry for directory in directories for entry in directory.passed_over]
+        not_meant = _report_left_out(left_out, results, passed_over)
+        record_outcome(request, states, results, started)
         report = CleanReport(run=run, results=[*results, *not_meant], passed_over=passed_over)
         report.notes = list(policies.notes)
         report.kept = kept if kept is not None and files.exists(kept) else None
@@ -316,11 +317,11 @@ def _destination(
     return InPlace(run, Originals(kept))
 
 
-def _tell_left_out(
+def _report_left_out(
     left_out: Mapping[Path, str], results: Sequence[LogResult], passed_over: list[PassedOver]
 ) -> list[LogResult]:
-    """What is not in the copy. A log is a failed result: those that were not meant are returned. The rest is
-    passed over."""
+    """Report what the cleaned copy lacks: a log that was not chosen is returned as a failed result, a chosen
+    one becomes failed; anything else is added to ``passed_over``."""
     known = {result.where: result for result in results}
     not_meant = []
     for path, reason in left_out.items():
@@ -351,9 +352,9 @@ def _refuse_contradictions(request: CleanRequest) -> None:
         raise UsageError("--keep-originals goes with --in-place: --out leaves the originals where they are")
     if request.report is not None:
         if files.exists(request.report):
-            raise UsageError(f"--report {request.report}: is there already; name a new file")
+            raise UsageError(f"--report {request.report}: already exists; name a new file")
         if not files.is_directory(request.report.absolute().parent):
-            raise UsageError(f"--report {request.report}: {request.report.parent} is no directory")
+            raise UsageError(f"--report {request.report}: {request.report.parent} is not a directory")
 
 
 def _refuse_out(request: CleanRequest, out: Path) -> None:
@@ -362,22 +363,22 @@ def _refuse_out(request: CleanRequest, out: Path) -> None:
             "--out takes one DIR; clean several log directories --in-place, or one after the other"
         )
     if files.exists(out):
-        raise UsageError(f"--out {out}: is there already; name a directory that is not")
+        raise UsageError(f"--out {out}: already exists; name a new directory")
     if not files.is_directory(out.parent):
-        raise UsageError(f"--out {out}: {out.parent} is no directory")
+        raise UsageError(f"--out {out}: {out.parent} is not a directory")
 
 
 def _refuse_directories(request: CleanRequest, directories: list[LogDirectory]) -> None:
-    """Those that this request may not clean, and outputs inside of them."""
+    """Refuse outputs inside the directories, and directories that this request may not clean."""
     outputs = {"--out": request.out, "--keep-originals": request.keep_originals, "--report": request.report}
     for flag, path in outputs.items():
-        above = [] if path is None else [each for each in path.resolve().parents if files.exists(each)]
-        places = {files.stat(each).place for each in above}
+        above = [] if path is None else [parent for parent in path.resolve().parents if files.exists(parent)]
+        places = {files.stat(parent).place for parent in above}
         for directory in directories:
             if directory.place in places:
                 raise UsageError(
-                    f"{flag} {path}: inside {directory.path}, where a broker would stumble over it; "
-                    "name another place"
+                    f"{flag} {path}: inside {directory.path}, where a broker would not start with it; "
+                    "name another path"
                 )
     for directory in directories:
         refuse_unclean(directory)
@@ -387,7 +388,7 @@ def _refuse_directories(request: CleanRequest, directories: list[LogDirectory]) 
 
 
 class _Audit:
-    """What ``--report`` says of a run. It is begun before the logs are touched."""
+    """The report of a run (``--report``); begun before the logs are changed."""
 
     def __init__(self, request: CleanRequest, run: str, started: int, states: Sequence[LogState]) -> None:
         self._request = request
@@ -400,9 +401,12 @@ class _Audit:
         self._before = fingerprints(self._places)
 
     def write(self, results: Sequence[LogResult], error: str | None = None) -> str | None:
-        """Write it, with the files as they are now; why it could not be written, or None. ``error``: why the
-        run as a whole broke off, in which case nothing is known of its results. Raises nothing that has to do
-        with the disk: the logs are cleaned by now, and their results are not to be lost."""
+        """Write the report with the files as they are now; the reason where it could not be written, else
+        None.
+
+        ``error``: why the run failed as a whole; there are no results then. No OSError is raised: the logs
+        are cleaned, and the caller must still get their results.
+        """
         path, out = self._request.report, self._request.out
         assert path is not None
         try:
@@ -411,7 +415,7 @@ class _Audit:
             user = str(os.getuid())
         after = self._places if out is None else [out.absolute() / place.name for place in self._places]
         options = {name: str(getattr(self._request, name)) for name in CleanRequest.__dataclass_fields__}
-        found = {
+        document = {
             "run": self._run,
             "version": __version__,
             "user": user,
@@ -424,7 +428,7 @@ class _Audit:
             "sha256_after": fingerprints(after),
         }
         try:
-            files.write_new(path, json.dumps(found, indent=1).encode())
+            files.write_new(path, json.dumps(document, indent=1).encode())
         except FileExistsError as failure:
             return f"--report {path}: {failure.strerror}"
         except OSError as failure:
@@ -435,9 +439,10 @@ class _Audit:
 
 
 def undo(folder: Path) -> dict[str, list[str]]:
-    """Put back what a run kept: {partition directory: restored files}. Raises SiltstoneError.
+    """Restore the files that a run kept: {partition directory: restored files}. Raises SiltstoneError.
 
-    All logs are checked before the first is changed; an UndoStoppedError says what was put back and what not.
+    All logs are checked before the first is changed; an UndoStoppedError names the restored files and the
+    others.
     """
     kept = read_run(folder)
     with contextlib.ExitStack() as stack:
@@ -445,7 +450,7 @@ def undo(folder: Path) -> dict[str, list[str]]:
         for directory in opened:
             refuse_unclean(stack.enter_context(directory))
             refuse_network_file_system(directory)
-        by_place = {each.place: each for each in opened}
+        by_place = {directory.place: directory for directory in opened}
         parents = {Path(log.path).parent for _, log in kept}
         directories = {path: by_place[files.stat(path.resolve()).place] for path in parents}
         return undo_logs(kept, directories, interruption.current().critical)
@@ -462,11 +467,11 @@ def recover(
     dry_run: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[DirectoryRecovery]:
-    """Bring log directories into order, as a broker's start and stop would: a result for each of them.
+    """Recover log directories, as a broker's start and stop would: a result for each of them.
 
-    What is wrong with one log or with one disk is in its result. Raises SiltstoneError for the rest.
+    An error of one log or one disk is in its result. Raises SiltstoneError for the rest.
     """
-    given = parse_assignments(config, "--config")
+    settings = parse_assignments(config, "--config")
     by_ms = resolve_now_ms(now_ms, SystemClock())
     directories, offline = [], list[DirectoryRecovery]()
 
@@ -475,7 +480,7 @@ def recover(
 
     with contextlib.ExitStack() as stack:
         opened = open_directories(paths, dry_run=dry_run, failed=failed)
-        for directory in [stack.enter_context(each) for each in opened]:
+        for directory in [stack.enter_context(directory) for directory in opened]:
             try:
                 refuse_network_file_system(directory)
                 directory.properties()
@@ -484,7 +489,7 @@ def recover(
                 failed(directory.path, error)
         refuse_strangers(directories)
         how = Recovery(
-            config_of=recovery_configs(directories, given, broker_config),
+            config_of=recovery_configs(directories, settings, broker_config),
             now_ms=by_ms,
             threads=threads,
             check=check,

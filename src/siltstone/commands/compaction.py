@@ -17,7 +17,7 @@ import msgspec
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.config import Config
 from siltstone.base.errors import DirectoryRefusedError, SiltstoneError
-from siltstone.commands.places import Look, Place, refuse_unclean
+from siltstone.commands.places import Place, Snapshot, refuse_unclean
 from siltstone.compaction.ledger.compactor import CompactionEngine, CompactionResult, TwoPhaseCompactor
 from siltstone.log.directory import open_directories, refuse_network_file_system, refuse_unsafe_files
 from siltstone.log.ledger.manifest import LEDGER_PROPERTY, SUBSCRIPTION, Ledger
@@ -133,45 +133,51 @@ def compaction_of(place: Place, topic: str, *, to_the_end: bool | None = None) -
     ``to_the_end``: logs without an entry for the high watermark have no other replica; None where no
     compaction is to follow. Raises UnknownTopicError, UsageError, SiltstoneError, OSError.
     """
-    look = place.look()
-    return _topic(look, _asked(look, topic), to_the_end=to_the_end)
+    snapshot = place.snapshot()
+    return _topic(snapshot, _asked(snapshot, topic), to_the_end=to_the_end)
 
 
-def _asked(look: Look, text: str) -> list[TopicPartition]:
-    here = (TopicPartition(name, number) for name in look.names() for number in look.topic(name).partitions)
+def _asked(snapshot: Snapshot, text: str) -> list[TopicPartition]:
+    here = (
+        TopicPartition(name, number)
+        for name in snapshot.names()
+        for number in snapshot.topic(name).partitions
+    )
     return asked_partitions(text, here)
 
 
 def _topic(
-    look: Look,
+    snapshot: Snapshot,
     wheres: Sequence[TopicPartition],
     *,
     to_the_end: bool | None,
     results: Mapping[TopicPartition, CompactionResult | None] = MappingProxyType({}),
 ) -> TopicCompaction:
-    facts = look.topic(wheres[0].topic)
+    facts = snapshot.topic(wheres[0].topic)
     return TopicCompaction(
         topic=facts.name,
-        threshold=compaction_threshold(facts.name, look.config_of(facts), look.registry.namespaces),
-        partitions=tuple(_partition(look, where, results.get(where), to_the_end) for where in wheres),
-        notes=(*look.notes, *look.notes_on([facts])),
+        threshold=compaction_threshold(facts.name, snapshot.config_of(facts), snapshot.registry.namespaces),
+        partitions=tuple(_partition(snapshot, where, results.get(where), to_the_end) for where in wheres),
+        notes=(*snapshot.notes, *snapshot.notes_on([facts])),
     )
 
 
 def _partition(
-    look: Look, where: TopicPartition, result: CompactionResult | None, to_the_end: bool | None
+    snapshot: Snapshot, where: TopicPartition, result: CompactionResult | None, to_the_end: bool | None
 ) -> PartitionCompaction:
     partition = PartitionCompaction(partition=where.partition, result=result)
-    path = look.path_of(where)
+    path = snapshot.path_of(where)
     if path is None:
         partition.failure = "is in none of these directories"
         return partition
-    partition.directory, partition.failure = str(path.parent), look.damage_of(where)
+    partition.directory, partition.failure = str(path.parent), snapshot.damage_of(where)
     try:
         partition.status = status_of(path)
         partition.compacted = ledger = LedgerStore(path).current()
         log = (
-            look.log(where) if to_the_end is None else look.committed_log(where, no_other_replica=to_the_end)
+            snapshot.log(where)
+            if to_the_end is None
+            else snapshot.committed_log(where, no_other_replica=to_the_end)
         )
         partition.backlog = backlog_bytes(log.view, None if ledger is None else ledger.horizon)
     except (SiltstoneError, OSError) as error:
@@ -204,14 +210,14 @@ def compact_topic(
         return before
     clock = clock or SystemClock()
     with _locked(place):
-        look = place.look()
-        wheres = _asked(look, topic)
+        snapshot = place.snapshot()
+        wheres = _asked(snapshot, topic)
         made = engine(sum(partition.backlog or 0 for partition in before.partitions))
         compactor = TwoPhaseCompactor(made, clock=clock)
-        config = look.config_of(look.topic(wheres[0].topic))
+        config = snapshot.config_of(snapshot.topic(wheres[0].topic))
         how = {"reset": reset, "to_the_end": to_the_end}
-        results = {where: _compacted(look, where, compactor, config, clock, **how) for where in wheres}
-        return _topic(look, wheres, to_the_end=to_the_end, results=results)
+        results = {where: _compacted(snapshot, where, compactor, config, clock, **how) for where in wheres}
+        return _topic(snapshot, wheres, to_the_end=to_the_end, results=results)
 
 
 @contextlib.contextmanager
@@ -225,7 +231,7 @@ def _locked(place: Place) -> Iterator[None]:
 
 
 def _compacted(
-    look: Look,
+    snapshot: Snapshot,
     where: TopicPartition,
     compactor: TwoPhaseCompactor,
     config: Config,
@@ -235,13 +241,13 @@ def _compacted(
     to_the_end: bool,
 ) -> CompactionResult | None:
     """Compact one partition; None when that failed, with the reason in its status."""
-    if look.path_of(where) is None:
+    if snapshot.path_of(where) is None:
         return None
-    log = look.log(where)
+    log = snapshot.log(where)
     attempt = Attempt(log, clock.now_ms())
     outcome: CompactionResult | str = "interrupted"
     try:
-        log = look.committed_log(where, no_other_replica=to_the_end)
+        log = snapshot.committed_log(where, no_other_replica=to_the_end)
         refuse_unsafe_files(log.directory)
         if log.not_shown:
             raise DirectoryRefusedError(

@@ -47,7 +47,7 @@ def size_text(size: float) -> str:
 
 def printable(text: object) -> str:
     """Text for a page or a plot: no control characters, nothing that changes the direction of writing."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in str(text))
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in str(text))
 
 
 def shares(sizes: Sequence[tuple[str, int]], title: str) -> str:
@@ -65,8 +65,8 @@ def shares(sizes: Sequence[tuple[str, int]], title: str) -> str:
 def over_time(moments: Sequence[Moment], title: str) -> str:
     """Bytes written up to a time, and before them those that could be done without by then."""
     series = {
-        "written": [each.written_bytes for each in moments],
-        "reclaimable": [each.reclaimable_bytes for each in moments],
+        "written": [moment.written_bytes for moment in moments],
+        "reclaimable": [moment.reclaimable_bytes for moment in moments],
     }
     most = max(map(max, series.values())) if len(moments) > 1 else 0
     if most <= 0:
@@ -80,8 +80,8 @@ def over_time(moments: Sequence[Moment], title: str) -> str:
         shapes.append(_text(size_text(most * step / _GRID), "end", x=_LEFT - 6, y=y + 4))
     for name, values in series.items():
         points = [
-            ((each.at_ms - first) / max(last - first, 1) * width + _LEFT, floor - value / most * height)
-            for each, value in zip(moments, values, strict=True)
+            ((moment.at_ms - first) / max(last - first, 1) * width + _LEFT, floor - value / most * height)
+            for moment, value in zip(moments, values, strict=True)
         ]
         corners = [(_LEFT, floor), *points, (_LEFT + width, floor)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)

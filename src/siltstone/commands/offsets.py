@@ -1,4 +1,5 @@
-"""Offsets by time, and moving log starts up (Kafka's ``GetOffsetShell``, ``DeleteRecordsCommand``)."""
+"""Offsets by time, deletion of records, sizes of log directories (Kafka's ``GetOffsetShell``,
+``DeleteRecordsCommand``, ``LogDirsCommand``)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from siltstone.base.errors import (
     UnknownTopicError,
     UsageError,
 )
-from siltstone.commands.places import INTERNAL_TOPICS, Look, Place
+from siltstone.commands.places import INTERNAL_TOPICS, Place, Snapshot
 from siltstone.commands.topics import matching
 from siltstone.log.fetch import EARLIEST, LATEST, MAX_TIMESTAMP
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
@@ -41,7 +42,7 @@ _MOST_PARTITION = (1 << 31) - 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOffset:
     """A partition's offset for a time, None where no record is that late; or its log start after records were
-    deleted. ``failure``: why the log cannot be read, or not all, or what it refused, with Kafka's name."""
+    deleted. ``failure``: why the log cannot be read, or only in part, or Kafka's error."""
 
     where: TopicPartition
     offset: int | None
@@ -71,63 +72,63 @@ def parse_time(text: str) -> int:
 
 def parse_partitions(text: str) -> list[range]:
     """``0,2-4,7-``: numbers, and ranges without their upper ends, as in Kafka. Raises UsageError."""
-    found = []
+    ranges = []
     for part in text.split(","):
         match = _PARTITIONS.fullmatch(part.strip())
         if match is None or not (match[1] or match[2]):
             raise UsageError(f"partitions {text!r}: give numbers and ranges such as 0,2-4,7-")
         first = int(match[1] or 0)
         if not match[2]:
-            found.append(range(first, first + 1))
+            ranges.append(range(first, first + 1))
         else:
-            found.append(range(first, int(match[3]) if match[3] else _MOST_PARTITION))
-    return found
+            ranges.append(range(first, int(match[3]) if match[3] else _MOST_PARTITION))
+    return ranges
 
 
 def select_partitions(
-    look: Look,
+    snapshot: Snapshot,
     *,
     topic: str | None = None,
     partitions: str | None = None,
     topic_partitions: str | None = None,
     exclude_internal: bool = False,
 ) -> list[TopicPartition]:
-    """The partitions that the flags mean, in order; at least one. Raises UsageError, UnknownTopicError."""
+    """The partitions that the flags select, in order; at least one. Raises UsageError, UnknownTopicError."""
     if topic_partitions is not None and (topic is not None or partitions is not None):
         raise UsageError("--topic-partitions goes without --topic and --partitions")
-    names = [name for name in look.names() if not (exclude_internal and name in INTERNAL_TOPICS)]
+    names = [name for name in snapshot.names() if not (exclude_internal and name in INTERNAL_TOPICS)]
     chosen: list[tuple[list[str], list[range] | None]] = []
-    for each in topic_partitions.split(",") if topic_partitions is not None else ():
-        name, _, numbers = each.strip().partition(":")
+    for part in topic_partitions.split(",") if topic_partitions is not None else ():
+        name, _, numbers = part.strip().partition(":")
         chosen.append((matching(names, name or None), parse_partitions(numbers) if numbers else None))
     if topic_partitions is None:
         chosen.append((matching(names, topic), parse_partitions(partitions) if partitions else None))
-    found = {
+    selected = {
         TopicPartition(name, number)
         for some, ranges in chosen
         for name in some
-        for number in look.topic(name).partitions
-        if ranges is None or any(number in each for each in ranges)
+        for number in snapshot.topic(name).partitions
+        if ranges is None or any(number in part for part in ranges)
     }
-    if not found:
+    if not selected:
         raise UnknownTopicError(
             "no partition here is what was asked for; siltstone topics --list shows topics"
         )
-    return sorted(found)
+    return sorted(selected)
 
 
-def list_offsets(look: Look, wheres: Iterable[TopicPartition], time: int) -> list[PartitionOffset]:
+def list_offsets(snapshot: Snapshot, wheres: Iterable[TopicPartition], time: int) -> list[PartitionOffset]:
     """The offset of each partition for a time; one that cannot be read says why."""
-    found = []
+    offsets = []
     for where in wheres:
         try:
-            place = look.log(where).offset_for_time(time)
+            place = snapshot.log(where).offset_for_time(time)
         except (SiltstoneError, OSError) as error:
-            found.append(PartitionOffset(where=where, offset=None, failure=str(error)))
+            offsets.append(PartitionOffset(where=where, offset=None, failure=str(error)))
         else:
             offset = None if place is None else place.offset
-            found.append(PartitionOffset(where=where, offset=offset, failure=look.damage_of(where)))
-    return found
+            offsets.append(PartitionOffset(where=where, offset=offset, failure=snapshot.damage_of(where)))
+    return offsets
 
 
 class _Offset(msgspec.Struct):
@@ -162,13 +163,13 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
 def delete_records(
     place: Place, offsets: dict[TopicPartition, int], *, dry_run: bool = False
 ) -> list[PartitionOffset]:
-    """Move log starts up, each to its offset (-1: the high watermark); what is refused is told of by each.
+    """Move log starts up, each to its offset (-1: the high watermark); each result has its failure.
 
     Whole segments below go at the next retention check. Raises SiltstoneError.
     """
     if dry_run:
-        look = place.look()
-        return _delete_all(offsets, lambda where, offset: _would_delete(look, where, offset))
+        snapshot = place.snapshot()
+        return _delete_all(offsets, lambda where, offset: _would_delete(snapshot, where, offset))
     with place.open() as manager:
         return _delete_all(offsets, manager.delete_records)
 
@@ -186,10 +187,10 @@ def _delete_all(
     return done
 
 
-def _would_delete(look: Look, where: TopicPartition, offset: int) -> int:
-    """What ``LogManager.delete_records`` refuses, and the log start that would come of it."""
-    log = look.log(where)
-    policies = look.config_of(look.topic(where.topic)).policies
+def _would_delete(snapshot: Snapshot, where: TopicPartition, offset: int) -> int:
+    """The log start that ``LogManager.delete_records`` would set. Raises the same errors."""
+    log = snapshot.log(where)
+    policies = snapshot.config_of(snapshot.topic(where.topic)).policies
     if "compact" in policies and "delete" not in policies:
         raise PolicyViolationError(
             f"{where}: records of a topic with cleanup.policy=compact cannot be deleted"
@@ -202,7 +203,7 @@ def _would_delete(look: Look, where: TopicPartition, offset: int) -> int:
     return max(target, log.log_start_offset)
 
 
-# What lies in each log directory, in the shape of Kafka's ``DescribeLogDirs`` (``LogDirsCommand``).
+# The partitions of each log directory, in the form of Kafka's ``DescribeLogDirs`` (``LogDirsCommand``).
 
 _STORAGE_ERROR = "org.apache.kafka.common.errors.KafkaStorageException"
 
@@ -213,11 +214,11 @@ def describe_log_dirs(place: Place, topics: Collection[str] = ()) -> dict[str, A
     A directory that cannot be read has its ``error``; sizes are bytes of the ``.log`` files. ``topics``
     empty: all of them.
     """
-    found, broker = [], 0
+    log_dirs, broker = [], 0
     for path in place.directories:
         entry: dict[str, Any] = {"logDir": str(path.absolute()), "error": None, "partitions": []}
         try:
-            look = Look([path], place.broker_config())
+            snapshot = Snapshot([path], place.broker_config())
             entry["partitions"] = [
                 {
                     "partition": str(where),
@@ -225,12 +226,12 @@ def describe_log_dirs(place: Place, topics: Collection[str] = ()) -> dict[str, A
                     "offsetLag": 0,
                     "isFuture": False,
                 }
-                for directory in look.directories
+                for directory in snapshot.directories
                 for where, partition in sorted(directory.partitions.items())
                 if where.topic != CLUSTER_METADATA and (not topics or where.topic in topics)
             ]
-            broker = broker or look.broker_id
+            broker = broker or snapshot.broker_id
         except (SiltstoneError, OSError) as error:
             entry["error"] = f"{_STORAGE_ERROR}: {error}"
-        found.append(entry)
-    return {"version": 1, "brokers": [{"broker": broker, "logDirs": found}]}
+        log_dirs.append(entry)
+    return {"version": 1, "brokers": [{"broker": broker, "logDirs": log_dirs}]}

@@ -1,7 +1,7 @@
-"""The log directories that a command works on: looked at, or opened for a change.
+"""The log directories that a command works on: a snapshot of them, or opened for changes.
 
-A ``Look`` takes no lock and changes nothing. Where the directory was not stopped cleanly (a crash, or
-somebody is writing to it right now) it shows what the next start would find, and ``notes`` says so.
+A ``Snapshot`` takes no lock and changes nothing. Where a directory was not stopped cleanly (a crash, or a
+process uses it now) it shows what the next start would find, and ``notes`` says so.
 """
 
 from __future__ import annotations
@@ -50,26 +50,27 @@ class Place:
         text = files.read_input(self.server_properties).decode("utf-8", "replace")
         return Config(static=parse_server_properties(text, str(self.server_properties)))
 
-    def look(self) -> Look:
-        """Look at the directories. Raises NotALogDirectoryError, CorruptFileError, OSError."""
-        return Look(self.directories, self.broker_config())
+    def snapshot(self) -> Snapshot:
+        """A snapshot of the directories. Raises NotALogDirectoryError, CorruptFileError, OSError."""
+        return Snapshot(self.directories, self.broker_config())
 
-    def look_before_making(self) -> Look:
-        """The same where some may not be there yet, as before a first topic is made."""
+    def snapshot_before_creation(self) -> Snapshot:
+        """A snapshot of those directories that are there, as before a first topic is created."""
         there = [
             path
             for path in self.directories
             if files.exists(path) and not (files.is_directory(path) and not files.entries(path))
         ]
-        return Look(there, self.broker_config())
+        return Snapshot(there, self.broker_config())
 
     def open(self) -> LogManager:
-        """Lock, recover and open the directories for a change. Raises as ``LogManager.open``."""
+        """Lock, recover and open the directories. Raises as ``LogManager.open``."""
         return LogManager.open(self.directories, config=self.broker_config())
 
 
 def refuse_unclean(directory: LogDirectory) -> None:
-    """For whoever changes a directory without bringing it into order. Raises DirectoryRefusedError."""
+    """Refuse a directory that needs recovery, for commands that do not recover. Raises
+    DirectoryRefusedError."""
     if directory.is_marked and not directory.was_stopped_cleanly:
         raise DirectoryRefusedError(
             f"{directory.path}: was not stopped cleanly (no .kafka_cleanshutdown); run siltstone recover "
@@ -77,11 +78,11 @@ def refuse_unclean(directory: LogDirectory) -> None:
         )
 
 
-class Look:
-    """Log directories as they lie there. ``directories`` are in the order given."""
+class Snapshot:
+    """Log directories as their files are now. ``directories``: in the order of ``paths``."""
 
-    def __init__(self, paths: Sequence[Path], broker: Config, before: Look | None = None) -> None:
-        """``before``: an earlier look, whose reading of the broker's metadata log still counts.
+    def __init__(self, paths: Sequence[Path], broker: Config, before: Snapshot | None = None) -> None:
+        """``before``: an earlier snapshot, whose metadata of the broker is used again.
 
         Raises NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError.
         """
@@ -91,7 +92,7 @@ class Look:
         self.broker = broker
         self.directories = open_directories(paths, lock=False)
         self.logs = ReadOnlyLogs(paths)
-        roots = {each.path for each in self.directories}
+        roots = {directory.path for directory in self.directories}
         self.registry: TopicRegistry = load_registry(roots)[0] if roots else NO_TOPICS
         self._here = {
             where: path
@@ -101,7 +102,7 @@ class Look:
         }
 
     def _is_deleted(self, where: TopicPartition, path: Path) -> bool:
-        """Does the next start take this partition away?"""
+        """Will the next start delete this partition?"""
         try:
             return self.registry.has_deleted(where, path)
         except CorruptFileError:
@@ -110,18 +111,18 @@ class Look:
     @property
     def notes(self) -> list[str]:
         """For people: which directories are in use or were not stopped cleanly, and what that means."""
-        found = []
+        notes = []
         for directory in self.directories:
             if directory.was_stopped_cleanly or not directory.is_marked:
                 continue
             if files.is_locked(directory.path / LOCK):
-                found.append(f"{directory.path}: in use by another process: shown as its files are now")
+                notes.append(f"{directory.path}: in use by another process: shown as its files are now")
             else:
-                found.append(
+                notes.append(
                     f"{directory.path}: was not stopped cleanly: shown as the next start would find it; "
-                    "siltstone recover puts it in order"
+                    "siltstone recover repairs it"
                 )
-        return found
+        return notes
 
     def _is_in_use(self, where: TopicPartition) -> bool:
         return files.is_locked(self._here[where].parent / LOCK)
@@ -134,7 +135,7 @@ class Look:
 
     @property
     def broker_id(self) -> int:
-        """The node that the directories belong to, 0 where nothing says."""
+        """The node that the directories belong to, 0 where no ``meta.properties`` says."""
         number = node_id_of(self.directories) or ""
         return int(number) if number.isdigit() else 0
 
@@ -163,7 +164,7 @@ class Look:
 
     @cached_property
     def _metadata(self) -> ClusterSettings | str | None:
-        """What the broker's metadata log says, or why it cannot be read; None where there is none."""
+        """The broker's metadata log, or why it cannot be read; None where there is none."""
         try:
             holder = metadata_directory(self.directories)
             if holder is None:
@@ -180,7 +181,7 @@ class Look:
         return TopicSettings(listed=self.registry.topics, cluster=cluster, broker=broker)
 
     def settings_of(self, topic: TopicDescription) -> TopicSettings:
-        """Those about this very topic: metadata that has another one of its name is left out."""
+        """The settings for this topic: without the metadata where that has another topic of its name."""
         if self.settings.brokers_id(topic.name) == topic.topic_id:
             return self.settings
         return replace_fields(self.settings, cluster=None)
@@ -192,14 +193,14 @@ class Look:
 
     def notes_on(self, topics: Sequence[TopicDescription]) -> list[str]:
         """For people: where the settings of a broker's topics come from, or why they are not shown."""
-        found, theirs = self._metadata, [topic for topic in topics if not topic.made_here]
-        if found is None or not theirs:
+        metadata, of_broker = self._metadata, [topic for topic in topics if not topic.made_here]
+        if metadata is None or not of_broker:
             return []
-        if isinstance(found, str):
-            return [f"settings that a broker gave its topics are in its metadata log, not shown: {found}"]
-        strange = [topic.name for topic in theirs if not self.settings_of(topic).knows(topic.name)]
+        if isinstance(metadata, str):
+            return [f"settings that a broker gave its topics are in its metadata log, not shown: {metadata}"]
+        strange = [topic.name for topic in of_broker if not self.settings_of(topic).knows(topic.name)]
         return [
-            f"settings of a broker's topics: its metadata log, up to offset {found.image.end_offset}",
+            f"settings of a broker's topics: its metadata log, up to offset {metadata.image.end_offset}",
             *(f"{name}: the metadata log has no such topic with its id: left over" for name in strange),
         ]
 
@@ -212,10 +213,10 @@ class Look:
         return self._here.get(where)
 
     def log(self, where: TopicPartition, *, to_the_end: bool = False) -> ReadOnlyLog:
-        """A partition's log, up to the high watermark that was written down last.
+        """A partition's log, up to the high watermark in the checkpoint.
 
-        A topic that was made here has no other replica: it is read to its end, and so is everything with
-        ``to_the_end``. Batches are read up to what ``max.decompressed.message.bytes`` allows here. Raises
+        A topic of Siltstone's has no other replica: it is read to its end, as all topics are with
+        ``to_the_end``. Batches may decompress to ``max.decompressed.message.bytes``. Raises
         UnknownTopicError, DirectoryRefusedError, CorruptFileError, OSError.
         """
         if where not in self._here:
@@ -234,36 +235,38 @@ class Look:
             ) from None
         view = log.view._replace(batch_limit=self._batch_limit(where.topic))
         if to_the_end or where.topic in self.registry.topics:
-            # Open transactions hold back what they did before.
+            # An open transaction still bounds the last stable offset.
             is_stable = view.last_stable_offset == view.high_watermark
             stable = view.log_end_offset if is_stable else view.last_stable_offset
             view = view._replace(high_watermark=view.log_end_offset, last_stable_offset=stable)
         return ReadOnlyLog(log.where, log.directory, view, log.not_shown, log.first_dirty_offset)
 
     def committed_log(self, where: TopicPartition, *, no_other_replica: bool = False) -> ReadOnlyLog:
-        """A partition's log as far as it is committed, for a change that goes by its records.
+        """A partition's log as far as it is committed, for a change that depends on its records.
 
-        To its end where the topic was made here. Else the high watermark that was written down bounds it,
-        whatever ``no_other_replica`` says, which is asked of logs without one. Raises DirectoryRefusedError
-        where nothing says what is committed, and as ``log``.
+        A topic of Siltstone's is committed to its end, any other up to the high watermark in the checkpoint;
+        ``no_other_replica`` holds for logs without an entry. Raises DirectoryRefusedError where the committed
+        end is not known, and as ``log``.
         """
-        checkpoints = [each.checkpoints() for each in self.directories if where in each.partitions]
-        if where.topic not in self.registry.topics and not any(
-            each.committed_below(where, no_other_replica=no_other_replica) is not None for each in checkpoints
-        ):
+        bounds = (
+            directory.checkpoints().committed_below(where, no_other_replica=no_other_replica)
+            for directory in self.directories
+            if where in directory.partitions
+        )
+        if where.topic not in self.registry.topics and next(bounds, None) is None:
             raise DirectoryRefusedError(f"{where}: {NO_HIGH_WATERMARK}")
         return self.log(where)
 
     def _batch_limit(self, topic: str) -> int:
-        """What a batch may decompress to; the setting is ours: a broker gives it to no topic of its own."""
+        """The size that a batch may decompress to; a setting of Siltstone's, which no broker's topic has."""
         settings = TopicSettings(listed=self.registry.topics, broker=self.broker)
         try:
             return settings.config_of(topic).integer(LIMIT_SETTING)
-        except UsageError:  # for who shows settings to say
+        except UsageError:  # reported where settings are shown
             return self.broker.integer(LIMIT_SETTING)
 
     def damage_of(self, where: TopicPartition) -> str | None:
-        """Why not all of a partition can be read; of one that somebody is writing to, nothing is said."""
+        """Why a partition can only be read in part; None for one that a process uses."""
         not_shown = self.logs[where].not_shown
         if not not_shown or self._is_in_use(where):
             return None

@@ -1,13 +1,13 @@
-"""Which settings each log of a cleaning has, from all the places that they can come from.
+"""The settings of each log of a cleaning, and the options that commands share.
 
-    --config, --config-file   given by hand for named topics; win over everything
+    --config, --config-file   for named topics, over all other sources
     --policy-from-metadata    the topics' own and the brokers' dynamic ones, out of ``__cluster_metadata-0``,
                               and over them those of topics made or altered with Siltstone
     --broker-config           the broker's ``server.properties``; for topics that the other places name
 
-A log that none of them names has no policy, and is left alone. With the metadata, a directory counts as a
-topic's partition only if it has the topic's id (``partition.metadata``): what is left of a deleted topic with
-the same name is skipped.
+A log that no source names has no policy and is skipped. With the metadata, a directory counts as a topic's
+partition only if it has the topic's id (``partition.metadata``): directories of a deleted topic with the same
+name are skipped.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ DEFAULT_MASTER = "local[*]"
 _logger = logging.getLogger("siltstone")
 NO_BROKER_CONFIG = (
     "no --broker-config: what the broker's server.properties says is not known, "
-    "Kafka's defaults stand in for it"
+    "Kafka's defaults are used instead"
 )
 
 
@@ -119,7 +119,7 @@ class CleaningOptions(RunOptions):
     drop_keyless: bool = False
 
     def choices(self, now_ms: int) -> Choices:
-        """What the planner goes by, as of ``now_ms``. Raises UsageError."""
+        """The planner's options, as of ``now_ms``. Raises UsageError."""
         return Choices(
             now_ms=now_ms,
             force=self.force,
@@ -138,10 +138,10 @@ def reads_to_the_end(high_watermark: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """What was found there. ``settings``: of topics; without the metadata only the broker's own, which are
-    known where ``broker_known``. ``given``, ``by_topic``: by hand."""
+    """The settings out of all sources. ``settings``: of topics; without the metadata only the broker's own,
+    which are known where ``broker_known``. ``config``, ``by_topic``: from the command line."""
 
-    given: Mapping[str, Setting]
+    config: Mapping[str, Setting]
     by_topic: Mapping[str, Mapping[str, Setting]]
     settings: TopicSettings
     notes: tuple[str, ...] = ()
@@ -149,7 +149,7 @@ class Policies:
 
     def state_of(self, where: TopicPartition, path: Path, directory: LogDirectory) -> LogState:
         """One log with its settings, or with the reason why they are not known. Raises UsageError for those
-        given by hand."""
+        from the command line."""
         topic, settings = where.topic, self.settings
         made_here = settings.is_made_here(topic)
         state = LogState(
@@ -161,16 +161,16 @@ class Policies:
         )
         by_hand = self.by_topic.get(topic, {})
         named = settings.cluster is not None or topic in settings.listed
-        if topic == CLUSTER_METADATA or not (named or by_hand or self.given):
+        if topic == CLUSTER_METADATA or not (named or by_hand or self.config):
             return state
-        # A partition.metadata that makes no sense is for the plan of the log to refuse.
+        # Planning refuses the log for a damaged partition.metadata.
         with contextlib.suppress(CorruptFileError):
-            refused = settings.why_a_stranger(topic, path)
+            refused = settings.topic_mismatch(topic, path)
             if refused is not None:
                 return replace(state, refused=refused)
         try:
             own = settings.config_of(topic)
-            config = refuse_contradictions(own.over(by_hand).over(self.given))
+            config = refuse_contradictions(own.over(by_hand).over(self.config))
         except UsageError as error:
             if not named:
                 raise
@@ -179,11 +179,11 @@ class Policies:
 
 
 def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) -> Policies:
-    """Read every place. Raises UsageError, DirectoryRefusedError, CorruptFileError, OSError."""
+    """Read all sources. Raises UsageError, DirectoryRefusedError, CorruptFileError, OSError."""
     single = all(directory.is_partial for directory in directories)
     if options.config and not options.topics and not single:
         raise UsageError("--config needs --topic: say which topics the settings are for")
-    given = parse_assignments(options.config, "--config")
+    config = parse_assignments(options.config, "--config")
     by_topic: dict[str, dict[str, Setting]] = {}
     if options.config_file is not None:
         by_topic = parse_config_file(_text(options.config_file), str(options.config_file))
@@ -202,18 +202,20 @@ def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) ->
             settings = replace(settings, cluster=cluster, broker=cluster.broker)
             notes = [f"settings of topics: {cluster.path} up to offset {cluster.image.end_offset}"]
             notes += [] if known else [NO_BROKER_CONFIG]
-    return Policies(given=given, by_topic=by_topic, settings=settings, notes=tuple(notes), broker_known=known)
+    return Policies(
+        config=config, by_topic=by_topic, settings=settings, notes=tuple(notes), broker_known=known
+    )
 
 
 def recovery_configs(
-    directories: Sequence[LogDirectory], given: Mapping[str, Setting], broker_config: Path | None = None
+    directories: Sequence[LogDirectory], config: Mapping[str, Setting], broker_config: Path | None = None
 ) -> Callable[[TopicPartition], LogConfig]:
-    """What each log is recovered with: ``given``, over the topic's own settings where the metadata has them,
-    over the broker's ``server.properties``.
+    """The settings for the recovery of each log: ``config``, over the topic's own settings where the metadata
+    has them, over the broker's ``server.properties``.
 
-    Metadata that cannot be read is warned of, and the rest holds then: no record is kept or cut by settings.
-    Raises UsageError and OSError for ``broker_config``, DirectoryRefusedError where it names another broker's
-    metadata.
+    Metadata that cannot be read is logged and left out: recovery keeps and cuts records whatever the
+    settings. Raises UsageError and OSError for ``broker_config``, DirectoryRefusedError where it names
+    another broker's metadata.
     """
     static = _static(broker_config)
     cluster: ClusterSettings | None = None
@@ -227,10 +229,10 @@ def recovery_configs(
     def config_of(where: TopicPartition) -> LogConfig:
         if cluster is not None and cluster.topic_id(where.topic) is not None:
             try:
-                return LogConfig.of(cluster.config_of(where.topic).over(given))
+                return LogConfig.of(cluster.config_of(where.topic).over(config))
             except UsageError as error:
                 _logger.warning("%s: its own settings are not used: %s", where, error)
-        return LogConfig.of(Config(given, static=static))
+        return LogConfig.of(Config(config, static=static))
 
     return config_of
 
@@ -238,7 +240,7 @@ def recovery_configs(
 def log_states(
     directories: Sequence[LogDirectory], policies: Policies, topics: Sequence[str]
 ) -> list[LogState]:
-    """The logs that are meant (``topics`` empty: all), each with its settings. Raises UsageError."""
+    """The selected logs (``topics`` empty: all), each with its settings. Raises UsageError."""
     states = [
         policies.state_of(where, path, directory)
         for directory in directories
@@ -263,13 +265,13 @@ def _text(path: Path) -> str:
 
 
 def _elsewhere(directories: Sequence[LogDirectory], broker_config: Path | None) -> LogDirectory:
-    """The directory that ``server.properties`` says the metadata log is in; it is only read.
+    """The directory of the metadata log by ``server.properties``; it is only read.
 
     Raises DirectoryRefusedError where there is none, or it is another broker's.
     """
-    found = _named_elsewhere(directories, broker_config)
-    if found is not None:
-        return found
+    directory = _named_elsewhere(directories, broker_config)
+    if directory is not None:
+        return directory
     places = ", ".join(sorted({str(directory.path) for directory in directories}))
     kraft = any(directory.properties().get("version") == "1" for directory in directories)
     raise DirectoryRefusedError(
@@ -290,7 +292,7 @@ def _named_elsewhere(directories: Sequence[LogDirectory], broker_config: Path | 
     path = Path((named or "").partition(",")[0].strip())
     if not named or not files.is_directory(path / str(METADATA_PARTITION)):
         return None
-    found = LogDirectory.open(path, lock=False)
-    found.partitions = {}  # only the identity of the broker counts
-    refuse_strangers([*directories, found])
-    return found
+    directory = LogDirectory.open(path, lock=False)
+    directory.partitions = {}  # only the identity of the broker counts
+    refuse_strangers([*directories, directory])
+    return directory

@@ -1,7 +1,7 @@
-"""Records into a topic: partitioned as Kafka's clients do, appended batch by batch (as ``kcat -P``).
+"""Appends records to a topic (as ``kcat -P``) and reads them (as ``kcat -C``).
 
-Records with a key go where its hash says; those without go to one partition after another, a batch each.
-What was appended before an error stays appended; everything is durable when ``Producing`` is closed.
+Records with a key go to the partition of its hash; records without one go to the partitions in turn, a batch
+each. Records that were appended before an error stay; all are durable when ``TopicProducer`` is closed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from siltstone.base.errors import DirectoryRefusedError, OffsetOutOfRangeError, 
 from siltstone.base.records.build import RECORD_ROOM
 from siltstone.base.records.hashing import partition_for_key
 from siltstone.base.records.layout import BATCH_OVERHEAD
-from siltstone.commands.places import Look, Place
+from siltstone.commands.places import Place, Snapshot
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, LogView
 from siltstone.log.ledger.reading import open_reader
 from siltstone.log.names import TopicPartition
@@ -31,8 +31,8 @@ _BATCH_BYTES = 256 << 10
 
 
 @dataclass(slots=True)
-class Produced:
-    """What went into one partition: offsets of the first and the last record, how many."""
+class ProducedRecords:
+    """Records appended to one partition: offsets of the first and the last, and their number."""
 
     where: TopicPartition
     first_offset: int
@@ -40,10 +40,10 @@ class Produced:
     records: int
 
 
-class Producing:
+class TopicProducer:
     """An open topic that records are appended to. Use it as a context.
 
-    ``produced``: what was appended so far, by partition.
+    ``produced``: the records appended so far, by partition.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class Producing:
         if compression is not None and compression not in CODEC_NAMES:
             raise UsageError(f"codec {compression!r}: give one of {', '.join(CODEC_NAMES)}")
         self._compression, self._clock = compression, clock or SystemClock()
-        look = place.look_before_making()  # before anything is locked or changed
-        if topic not in look.names():
+        snapshot = place.snapshot_before_creation()  # before anything is locked or changed
+        if topic not in snapshot.names():
             message = f"there is no topic {topic!r} here; make it with siltstone topics --create"
             raise UnknownTopicError(message)
-        if partition is not None and partition not in look.topic(topic).partitions:
+        if partition is not None and partition not in snapshot.topic(topic).partitions:
             raise UnknownTopicError(f"topic {topic!r} has no partition {partition}")
         self._manager = place.open()
         try:
@@ -75,7 +75,7 @@ class Producing:
         self._count = len(numbers)
         self._partition = partition
         self._turn = 0
-        self.produced: dict[int, Produced] = {}
+        self.produced: dict[int, ProducedRecords] = {}
 
     def append(self, records: Sequence[NewRecord]) -> None:
         """Append records, in their order within each partition. Raises LogError."""
@@ -95,16 +95,16 @@ class Producing:
         codec = "uncompressed" if codec == "none" else codec
         appended = log.append(batch_of(records, codec, self._clock.now_ms()))
         produced = self.produced.setdefault(
-            number, Produced(log.where, first_offset=appended.first_offset, last_offset=0, records=0)
+            number, ProducedRecords(log.where, first_offset=appended.first_offset, last_offset=0, records=0)
         )
         produced.last_offset = appended.last_offset
         produced.records += len(records)
 
     def close(self) -> None:
-        """Make everything durable and let go of the directories. Raises StorageError."""
+        """Make all records durable and close the directories. Raises StorageError."""
         self._manager.close()
 
-    def __enter__(self) -> Producing:
+    def __enter__(self) -> TopicProducer:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -112,7 +112,7 @@ class Producing:
 
 
 def _batches(records: Sequence[NewRecord], log: PartitionLog) -> Iterator[list[NewRecord]]:
-    """Runs of records that fit a batch of this log; a record that is larger is one by itself."""
+    """Split records into batches that this log allows; a larger record is a batch by itself."""
     most = min(_BATCH_BYTES, log.config.max_message_bytes, log.config.segment_bytes) - BATCH_OVERHEAD
     run: list[NewRecord] = []
     room = most
@@ -129,23 +129,21 @@ def _batches(records: Sequence[NewRecord], log: PartitionLog) -> Iterator[list[N
         yield run
 
 
-# Records out of a topic: from somewhere on to the end, or on and on (as ``kcat -C``).
-#
-# Nothing is locked and nothing is changed. Following looks at the directory again and again: a partition
-# whose files have not changed is not opened anew, partitions that are made meanwhile are read from their
-# start. What cannot be read for a moment beside a live broker (a swap of cleaned segments) is tried again.
+# Reading takes no lock and changes nothing. To follow a topic, the directory is listed again and again: only
+# partitions whose files have changed are opened again, and new partitions are read from their start. Errors
+# that a live broker causes for a moment (a swap of cleaned segments) are tried again.
 
 ISOLATIONS = (READ_COMMITTED, READ_UNCOMMITTED)
 _WORDS = dict.fromkeys(("start", "beginning", "earliest", "oldest"), EARLIEST)
 _WORDS |= dict.fromkeys(("end", "latest", "newest"), "end")
 _NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
 _TRIES = 20
-"""How often in a row a directory that cannot be read for the moment is tried again."""
+"""How many times in a row a directory that cannot be read is tried again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """Where to begin and where to end, as ``-o`` says it. ``last``: so many records before the end.
+    """The first and the last record to read, as given with ``-o``. ``last``: so many records before the end.
 
     ``until_ms``: up to the first record at or after that time.
     """
@@ -156,9 +154,21 @@ class Range:
     from_ms: int | None = None
     until_ms: int | None = None
 
+    def start_in(self, log: ReadOnlyLog, isolation: str) -> Start:
+        """Where a reader of the log starts."""
+        view = log.view
+        limit = view.last_stable_offset if isolation == READ_COMMITTED else view.high_watermark
+        if self.offset is not None:
+            return self.offset
+        if self.from_ms is not None:
+            return AtTime(self.from_ms)
+        if self.last is not None:
+            return max(limit - self.last, log.log_start_offset)
+        return limit if self.start == "end" else EARLIEST
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrived:
+class ConsumedRecords:
     """Records of one partition; ``polled`` None: its end at ``offset`` was reached."""
 
     where: TopicPartition
@@ -183,21 +193,22 @@ def parse_range(text: str) -> Range:
 
 
 class _Followed:
-    """One partition that is read: ``view`` is the newest look at it."""
+    """One partition that is read; ``view``: its newest view."""
 
     def __init__(self, log: ReadOnlyLog, wanted: Range, isolation: str, *, compacted: bool) -> None:
         self.where, self.directory = log.where, log.directory
         self.view: LogView = log.view
         self.seen = _fingerprint(log.directory)
+        end = None if wanted.until_ms is None else log.offset_for_time(wanted.until_ms)
         self.reader = open_reader(
             self,
-            _start(log, wanted, isolation),
+            wanted.start_in(log, isolation),
             read_compacted=compacted,
             isolation=isolation,
-            end=_end(log, wanted),
+            end=None if end is None else end.offset,
             reset=EARLIEST,
         )
-        self.told = False
+        self.end_reported = False
         start = self.reader.offset
         first = 0 if compacted else log.log_start_offset
         if not first <= start <= log.log_end_offset:
@@ -208,36 +219,15 @@ class _Followed:
 
 
 def _fingerprint(directory: Path) -> dict[str, int]:
-    """The sizes of a partition's logs: they change with whatever changes what can be read."""
+    """The sizes of a partition's ``.log`` files; every append, swap and deletion changes them."""
     names = files.list_files(directory)
     return {name: facts.size for name, facts in names.items() if ".log" in name}
 
 
-def _limit(view: LogView, isolation: str) -> int:
-    return view.last_stable_offset if isolation == READ_COMMITTED else view.high_watermark
-
-
-def _start(log: ReadOnlyLog, wanted: Range, isolation: str) -> Start:
-    if wanted.offset is not None:
-        return wanted.offset
-    if wanted.from_ms is not None:
-        return AtTime(wanted.from_ms)
-    if wanted.last is not None:
-        return max(_limit(log.view, isolation) - wanted.last, log.log_start_offset)
-    return _limit(log.view, isolation) if wanted.start == "end" else EARLIEST
-
-
-def _end(log: ReadOnlyLog, wanted: Range) -> int | None:
-    if wanted.until_ms is None:
-        return None
-    found = log.offset_for_time(wanted.until_ms)
-    return None if found is None else found.offset
-
-
-class Consuming:
+class TopicConsumer:
     """The partitions of a topic, read from ``wanted`` on. ``notes``: on the state of the directories.
 
-    ``damage``: partitions of which not all can be read, and why.
+    ``damage``: partitions that can only be read in part, and why.
     """
 
     def __init__(
@@ -260,73 +250,76 @@ class Consuming:
         self._place, self._topic, self._isolation = place, topic, isolation
         self._only, self._to_the_end = partitions, to_the_end
         self._compacted = read_compacted
-        look = place.look()
-        self.notes, self.broker_id = look.notes, look.broker_id
-        numbers = look.topic(topic).partitions
+        snapshot = place.snapshot()
+        self.notes, self.broker_id = snapshot.notes, snapshot.broker_id
+        numbers = snapshot.topic(topic).partitions
         missing = sorted(partitions - set(numbers))
         if missing:
             raise UnknownTopicError(f"topic {topic!r} has no partition {missing[0]}")
         self._followed = {
-            number: self._follow(look, number, wanted)
+            number: self._follow(snapshot, number, wanted)
             for number in numbers
             if not partitions or number in partitions
         }
-        self.damage = list(filter(None, (look.damage_of(each.where) for each in self._followed.values())))
+        damage = (snapshot.damage_of(followed.where) for followed in self._followed.values())
+        self.damage = list(filter(None, damage))
         self._failures = 0
 
-    def _follow(self, look: Look, number: int, wanted: Range) -> _Followed:
-        return _Followed(self._log(look, number), wanted, self._isolation, compacted=self._compacted)
+    def _follow(self, snapshot: Snapshot, number: int, wanted: Range) -> _Followed:
+        return _Followed(self._log(snapshot, number), wanted, self._isolation, compacted=self._compacted)
 
-    def _log(self, look: Look, number: int) -> ReadOnlyLog:
-        return look.log(TopicPartition(self._topic, number), to_the_end=self._to_the_end)
+    def _log(self, snapshot: Snapshot, number: int) -> ReadOnlyLog:
+        return snapshot.log(TopicPartition(self._topic, number), to_the_end=self._to_the_end)
 
-    def to_the_end(self) -> Iterator[Arrived]:
-        """Records up to the end as it is now, a read of each partition in turn; then the end of each.
+    def read_to_end(self) -> Iterator[ConsumedRecords]:
+        """Read the partitions in turn up to their present ends; then report the end of each.
 
         Raises CorruptRecordError, OSError.
         """
         waiting = dict(sorted(self._followed.items()))
         while waiting:
-            for number, each in list(waiting.items()):
-                polled = each.reader.poll()
+            for number, followed in list(waiting.items()):
+                polled = followed.reader.poll()
                 if polled is not None:
-                    each.told = False
-                    yield Arrived(where=each.where, offset=each.reader.offset, polled=polled)
+                    followed.end_reported = False
+                    yield ConsumedRecords(where=followed.where, offset=followed.reader.offset, polled=polled)
                     continue
                 del waiting[number]
-                if not each.told:
-                    each.told = True
-                    yield Arrived(where=each.where, offset=each.reader.offset)
+                if not followed.end_reported:
+                    followed.end_reported = True
+                    yield ConsumedRecords(where=followed.where, offset=followed.reader.offset)
 
-    def on_and_on(self, wait: Callable[[], None]) -> Iterator[Arrived]:
-        """The same without an end: ``wait`` is called before the files are looked at again."""
+    def follow(self, wait: Callable[[], None]) -> Iterator[ConsumedRecords]:
+        """Read without an end; ``wait`` is called before the files are checked for new records."""
         while True:
             try:
-                yield from self.to_the_end()
+                yield from self.read_to_end()
             except FileNotFoundError as error:
                 self._failed(error)
             wait()
             try:
-                self._look_again()
+                self._read_again()
                 self._failures = 0
             except (FileNotFoundError, DirectoryRefusedError) as error:
                 self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        """Again a look that cannot be taken: after some, it is no passing state."""
+        """Raise ``error`` once the directory could not be read ``_TRIES`` times in a row."""
         self._failures += 1
         if self._failures >= _TRIES:
             raise error
 
-    def _look_again(self) -> None:
+    def _read_again(self) -> None:
         changed = [
-            number for number, each in self._followed.items() if _fingerprint(each.directory) != each.seen
+            number
+            for number, followed in self._followed.items()
+            if _fingerprint(followed.directory) != followed.seen
         ]
-        look = self._place.look()
-        for number in look.topic(self._topic).partitions:
+        snapshot = self._place.snapshot()
+        for number in snapshot.topic(self._topic).partitions:
             if number in changed:
-                each = self._followed[number]
-                each.seen = _fingerprint(each.directory)
-                each.view = self._log(look, number).view
+                followed = self._followed[number]
+                followed.seen = _fingerprint(followed.directory)
+                followed.view = self._log(snapshot, number).view
             elif number not in self._followed and not self._only:
-                self._followed[number] = self._follow(look, number, Range())
+                self._followed[number] = self._follow(snapshot, number, Range())

@@ -1,4 +1,5 @@
-"""Topics: listed, described, made, given more partitions, deleted (Kafka's ``TopicCommand``)."""
+"""Lists, describes, creates, alters and deletes topics and settings (Kafka's ``TopicCommand``,
+``ConfigCommand``)."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from siltstone.base.config import (
 )
 from siltstone.base.config_table import ALL_KEYS, TOPIC_KEYS, Key, Value
 from siltstone.base.errors import InvalidConfigError, SiltstoneError, UnknownTopicError, UsageError
-from siltstone.commands.places import Look, Place
+from siltstone.commands.places import Place, Snapshot
 from siltstone.log.ledger.manifest import Ledger
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
@@ -35,7 +36,7 @@ from siltstone.runtime.topics import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """One partition. ``failure``: why it cannot be read, or not all of it; sizes in bytes.
+    """One partition; sizes in bytes. ``failure``: why it cannot be read, or only in part.
 
     ``compacted``: the ledger beside it, None without one.
     """
@@ -53,7 +54,7 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicChange:
-    """What was done to a topic, or would be: ``created``, ``exists``, ``altered``, ``deleted``."""
+    """A change of a topic, done or planned: ``created``, ``exists``, ``altered``, ``deleted``."""
 
     topic: str
     status: str
@@ -82,10 +83,10 @@ def matching(names: Iterable[str], pattern: str | None) -> list[str]:
 def found_topics(names: Iterable[str], pattern: str | None, *, if_exists: bool = False) -> list[str]:
     """``matching``, at least one unless ``if_exists``. Raises UnknownTopicError, UsageError."""
     names = list(names)
-    found = matching(names, pattern)
-    if not found and pattern is not None and not if_exists:
+    matched = matching(names, pattern)
+    if not matched and pattern is not None and not if_exists:
         raise UnknownTopicError(f"there is no topic {pattern!r} here; siltstone topics --list shows all")
-    return found
+    return matched
 
 
 def texts_of(assignments: Sequence[str], flag: str) -> dict[str, str]:
@@ -94,22 +95,22 @@ def texts_of(assignments: Sequence[str], flag: str) -> dict[str, str]:
     return {name: format_value(setting.value) for name, setting in parsed.items()}
 
 
-def partitions_of(look: Look, topic: TopicDescription) -> list[PartitionFacts]:
+def partitions_of(snapshot: Snapshot, topic: TopicDescription) -> list[PartitionFacts]:
     """The partitions of a topic; one that cannot be read says why, and the others are there."""
-    return [_partition(look, TopicPartition(topic.name, number)) for number in topic.partitions]
+    return [_partition(snapshot, TopicPartition(topic.name, number)) for number in topic.partitions]
 
 
-def _partition(look: Look, where: TopicPartition) -> PartitionFacts:
-    path = look.path_of(where)
+def _partition(snapshot: Snapshot, where: TopicPartition) -> PartitionFacts:
+    path = snapshot.path_of(where)
     if path is None:
         failure = "is in none of these directories"
         return PartitionFacts(partition=where.partition, directory=None, failure=failure)
     try:
-        log = look.log(where)
+        log = snapshot.log(where)
     except (SiltstoneError, OSError) as error:
         return PartitionFacts(partition=where.partition, directory=str(path.parent), failure=str(error))
     view = log.view
-    damage, compacted = look.damage_of(where), None
+    damage, compacted = snapshot.damage_of(where), None
     try:
         compacted = LedgerStore(path).current()
     except (SiltstoneError, OSError) as error:
@@ -136,13 +137,13 @@ def create_topic(
     if_not_exists: bool = False,
     dry_run: bool = False,
 ) -> TopicChange:
-    """Make a topic. Raises LogError with Kafka's code, SiltstoneError."""
+    """Create a topic. Raises LogError with Kafka's code, SiltstoneError."""
     if dry_run:
-        look = place.look_before_making()
-        if if_not_exists and name in look.names():
+        snapshot = place.snapshot_before_creation()
+        if if_not_exists and name in snapshot.names():
             return TopicChange(topic=name, status="exists")
-        count = look.broker.integer("num.partitions") if partitions is None else partitions
-        refuse_new_topic(name, look.names(), count, config, look.broker)
+        count = snapshot.broker.integer("num.partitions") if partitions is None else partitions
+        refuse_new_topic(name, snapshot.names(), count, config, snapshot.broker)
         return TopicChange(topic=name, status="created", partitions=count, config=config)
     with place.open() as manager:
         if if_not_exists and name in manager.topics.names():
@@ -160,11 +161,11 @@ def create_topic(
 def add_partitions(
     place: Place, pattern: str, count: int, *, if_exists: bool = False, dry_run: bool = False
 ) -> list[TopicChange]:
-    """Let topics have ``count`` partitions each. Raises LogError, SiltstoneError."""
-    look = place.look()
-    names = found_topics(look.names(), pattern, if_exists=if_exists)
+    """Raise the number of partitions of topics to ``count``. Raises LogError, SiltstoneError."""
+    snapshot = place.snapshot()
+    names = found_topics(snapshot.names(), pattern, if_exists=if_exists)
     for name in names:
-        refuse_fewer_partitions(name, len(look.topic(name).partitions), count)
+        refuse_fewer_partitions(name, len(snapshot.topic(name).partitions), count)
     if names and not dry_run:
         with place.open() as manager:
             for name in names:
@@ -175,9 +176,10 @@ def add_partitions(
 def delete_topics(
     place: Place, pattern: str, *, if_exists: bool = False, dry_run: bool = False
 ) -> list[TopicChange]:
-    """Delete topics, and free their room at once: nobody else reads them. Raises LogError, SiltstoneError."""
-    look = place.look()
-    names = found_topics(look.names(), pattern, if_exists=if_exists)
+    """Delete topics and remove their directories at once: the directories are locked. Raises LogError,
+    SiltstoneError."""
+    snapshot = place.snapshot()
+    names = found_topics(snapshot.names(), pattern, if_exists=if_exists)
     if names and not dry_run:
         with place.open() as manager:
             left = _deleted_directories(manager)
@@ -186,7 +188,7 @@ def delete_topics(
             for path in sorted(_deleted_directories(manager) - left):
                 files.remove_tree(path)
     return [
-        TopicChange(topic=name, status="deleted", partitions=len(look.topic(name).partitions))
+        TopicChange(topic=name, status="deleted", partitions=len(snapshot.topic(name).partitions))
         for name in names
     ]
 
@@ -200,9 +202,8 @@ def _deleted_directories(manager: LogManager) -> set[str]:
     }
 
 
-# Settings of topics and of brokers: described with their sources, changed (Kafka's ``ConfigCommand``).
-#
-# A broker's settings are those of its ``server.properties``; changing them at run time takes a broker.
+# Settings of topics, brokers and namespaces. A broker's settings are those of its ``server.properties``; only
+# a running broker changes them.
 
 NAMESPACE_SOURCE = "NAMESPACE_POLICY"
 _BROKER_SOURCES = (
@@ -232,19 +233,19 @@ class SettingsChange:
 
 
 def settings_of_topic(config: Config, *, everything: bool) -> list[SettingFacts]:
-    """A topic's own settings, or all that hold for it, by name."""
+    """A topic's own settings, or all settings in force for it, by name."""
     facts = (_facts(config, key, of_topic=True) for key in TOPIC_KEYS)
     own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-    return [each for each in facts if everything or each.source == own]
+    return [setting for setting in facts if everything or setting.source == own]
 
 
 def settings_of_broker(config: Config, *, everything: bool) -> list[SettingFacts]:
-    """What a broker was told, or all of its settings, by name."""
+    """The settings that were set for a broker, or all of its settings, by name."""
     keys = [key for key in ALL_KEYS if key.broker_names]
     facts = [_facts(config, key, of_topic=False) for key in keys]
     default = ConfigSource.DEFAULT_CONFIG.value
-    shown = [each for each in facts if everything or each.source != default]
-    return sorted(shown, key=lambda each: each.name)
+    shown = [setting for setting in facts if everything or setting.source != default]
+    return sorted(shown, key=lambda setting: setting.name)
 
 
 def _facts(config: Config, key: Key, *, of_topic: bool) -> SettingFacts:
@@ -256,7 +257,7 @@ def _facts(config: Config, key: Key, *, of_topic: bool) -> SettingFacts:
 
 
 def _synonyms(config: Config, key: Key, *, of_topic: bool) -> Iterable[tuple[str, str, str]]:
-    """Everywhere the setting is given, strongest first, and the default under its broker's name.
+    """All sources that set the key, strongest first, and the default under its broker's name.
 
     A topic's setting for which a broker has several names has no default under the best of them, as in Kafka.
     """
@@ -283,8 +284,8 @@ def _in_unit(key: Key, name: str, value: Value) -> str:
 
 def read_additions(path: Path) -> list[str]:
     """A properties file as ``key=value`` assignments. Raises OSError, UsageError."""
-    found = javaproperties.loads(files.read_input(path).decode("utf-8", "replace"))
-    return [f"{name}={value}" for name, value in found.items()]
+    properties = javaproperties.loads(files.read_input(path).decode("utf-8", "replace"))
+    return [f"{name}={value}" for name, value in properties.items()]
 
 
 def alter_settings(
@@ -292,8 +293,8 @@ def alter_settings(
 ) -> SettingsChange:
     """Set and remove settings of a topic. Raises UsageError, UnknownTopicError, InvalidConfigError."""
     set_to = texts_of(additions, "--add-config")
-    look = place.look()
-    before = look.settings_of(look.topic(name)).own_texts(name)
+    snapshot = place.snapshot()
+    before = snapshot.settings_of(snapshot.topic(name)).own_texts(name)
     set_keys = {find_topic_key(key).name for key in before}
     missing = [key for key in removals if find_topic_key(key).name not in set_keys]
     if missing:
@@ -301,7 +302,7 @@ def alter_settings(
             f"topic {name}: {', '.join(missing)} is not set for it, so it cannot be removed; "
             "siltstone configs --describe shows what is"
         )
-    after = altered_settings(name, before, set_to, removals, look.broker)
+    after = altered_settings(name, before, set_to, removals, snapshot.broker)
     if not dry_run:
         with place.open() as manager:
             after = dict(manager.topics.alter(name, set_to, remove=removals).config)
@@ -314,7 +315,7 @@ def alter_namespace(
     """Set and remove policies of a Pulsar namespace. Raises UsageError, InvalidConfigError."""
     set_to = texts_of(additions, "--add-config")
     namespace = parse_namespace(name)
-    before = place.look().registry.namespaces.get(name, {})
+    before = place.snapshot().registry.namespaces.get(name, {})
     after: Mapping[str, str] = altered_policies(before, set_to, removals, namespace)
     if not dry_run:
         with place.open() as manager:

@@ -1,9 +1,9 @@
-"""Looking at logs that somebody cleans, or that wait for it (``siltstone clean --watch``).
+"""Snapshots of logs that are cleaned, or that wait for it (``siltstone clean --watch``).
 
-Nothing is locked and nothing is changed, so the directories may be a broker's that runs, those of a program
-with the cleaner inside, or stopped ones. Files that change between two steps are looked at again. A log's
-settings are those that its owner knows: Siltstone's list of topics, else the broker's metadata log, and what
-is given by hand over them.
+Watching takes no lock and changes nothing, so the directories may be those of a running broker, of a program
+with the log cleaner, or stopped ones. Files that change between two steps are read again. A log's settings
+are those of Siltstone's list of topics, else of the broker's metadata log, and those of the command line over
+them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.base.records.codecs import LIMIT_SETTING
-from siltstone.commands.places import Look
+from siltstone.commands.places import Snapshot
 from siltstone.commands.policies import LogOptions, gather_policies, reads_to_the_end
 from siltstone.compaction.inplace import plan
 from siltstone.compaction.inplace.facts import (
@@ -47,24 +47,23 @@ from siltstone.runtime.manager import Sample
 from siltstone.runtime.served_directory import Uncleanable, read_uncleanable
 from siltstone.runtime.topics import TopicDescription
 
-# What a cleaner would find in a log now, asked again and again while somebody else writes and cleans it.
+# The cleanable range of a log, computed again and again while other processes append and clean.
 #
-# The rules are ``plan``'s, the facts ``facts``'. What takes long is asked once and kept: where the
-# transactions that were open when the active segment was begun have ended, and the delete horizons of the
-# clean part. Nothing is locked or changed, so segments may go between two steps: FileNotFoundError,
-# SourceChangedError and a torn tail (CorruptRecordError) then only mean that the log has to be looked at
-# again.
+# The rules are those of ``plan``, the facts those of ``facts``. Two costly facts are kept: that the
+# transactions which were open when the active segment was created have ended, and the delete horizons of the
+# clean section. Segments may disappear between two steps, since nothing is locked: FileNotFoundError,
+# SourceChangedError and a torn tail (CorruptRecordError) only mean that the log is read again.
 
 HORIZON_BYTES = 4 << 30
-"""Clean parts whose headers are read in one round; the others have their turn in the next ones."""
+"""Bytes of clean sections whose headers are read in one round; others are read in the next rounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
-    """A log's size in bytes, its segments, what of it may be cleaned now, and is that enough?
+class LogSnapshot:
+    """A log's size in bytes, its number of segments, and the range that may be cleaned now.
 
-    ``horizons``: those of the clean part, None where they were not looked for yet. ``is_due``: something may
-    be cleaned, and it is dirty enough or has waited for too long.
+    ``horizons``: the delete horizons of the clean section, None where they were not read yet. ``is_due``: the
+    dirty ratio is high enough, or the oldest dirty record is older than the maximum lag.
     """
 
     size: int
@@ -74,23 +73,23 @@ class Outlook:
     horizons: Horizons | None
 
 
-# What ``siltstone clean --watch`` sees: one log, and all of them at one moment; and both as JSON.
+# The snapshot of one log and of all logs, also as JSON.
 
 STATES = "uncleanable unreadable cleaning due tombstones dirty changing up_to_date skipped".split()
 UNCLEANABLE, UNREADABLE, CLEANING, DUE, TOMBSTONES, DIRTY, CHANGING, UP_TO_DATE, SKIPPED = STATES
-"""What a log may be, the most urgent first.
+"""The states of a log, the most urgent first.
 
-uncleanable: the cleaner gave it up, with the reason; unreadable: it cannot be looked into; cleaning: a
-cleaner has files of its own in it; due: dirty enough, waiting for too long, or with tombstones that may go;
-tombstones: nothing new, but tombstones that go once their horizon has passed; dirty: not enough yet;
-changing: its files changed faster than they were looked at; up_to_date: nothing to clean; skipped: not
-compacted, or its settings are not known.
+uncleanable: the cleaner skips it, with the reason; unreadable: it cannot be read; cleaning: a cleaner has
+staged files in it; due: dirty enough, over the maximum lag, or with tombstones that may be removed;
+tombstones: nothing dirty, but tombstones whose delete horizon has not passed; dirty: not enough yet;
+changing: its files changed faster than they were read; up_to_date: nothing to clean; skipped: not compacted,
+or its settings are not known.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedLog:
-    """One log at one moment. ``outlook`` None: it was not looked into, ``reason`` says why.
+    """One log at one moment. ``snapshot`` None: it was not read, for the ``reason``.
 
     ``policy`` and ``min_ratio`` are settings with their sources, None where none are known;
     ``last_cleaning``: the last that succeeded; ``last_failure``: one that came after it.
@@ -103,7 +102,7 @@ class WatchedLog:
     policy: Setting | None = None
     min_ratio: Setting | None = None
     checkpoint: int | None = None
-    outlook: Outlook | None = None
+    snapshot: LogSnapshot | None = None
     uncleanable: Uncleanable | None = None
     last_cleaning: Cleaning | None = None
     last_failure: Cleaning | None = None
@@ -116,8 +115,8 @@ class WatchedLog:
 
     def to_json(self) -> dict[str, object]:
         """One object; offsets, bytes and times are null where nothing is known."""
-        found = self.outlook
-        horizons = None if found is None else found.horizons
+        snapshot = self.snapshot
+        horizons = None if snapshot is None else snapshot.horizons
         return {
             "topic": self.where.topic,
             "partition": self.where.partition,
@@ -127,15 +126,15 @@ class WatchedLog:
             "cleanup_policy": self.policy_text or None,
             "cleanup_policy_source": None if self.policy is None else self.policy.source,
             "min_cleanable_dirty_ratio": None if self.min_ratio is None else self.min_ratio.value,
-            "bytes": None if found is None else found.size,
-            "segments": None if found is None else found.segments,
-            "clean_bytes": None if found is None else found.range.clean_bytes,
-            "dirty_bytes": None if found is None else found.range.cleanable_bytes,
-            "dirty_ratio": None if found is None else round(found.range.dirty_ratio, 6),
+            "bytes": None if snapshot is None else snapshot.size,
+            "segments": None if snapshot is None else snapshot.segments,
+            "clean_bytes": None if snapshot is None else snapshot.range.clean_bytes,
+            "dirty_bytes": None if snapshot is None else snapshot.range.cleanable_bytes,
+            "dirty_ratio": None if snapshot is None else round(snapshot.range.dirty_ratio, 6),
             "cleaner_checkpoint": self.checkpoint,
-            "first_dirty_offset": None if found is None else found.range.first_dirty,
-            "first_uncleanable_offset": None if found is None else found.range.end,
-            "overdue_ms": None if found is None else found.range.delay_ms,
+            "first_dirty_offset": None if snapshot is None else snapshot.range.first_dirty,
+            "first_uncleanable_offset": None if snapshot is None else snapshot.range.end,
+            "overdue_ms": None if snapshot is None else snapshot.range.delay_ms,
             "delete_horizon_ms": None if horizons is None else horizons.newest_ms,
             "uncleanable_since_ms": None if self.uncleanable is None else self.uncleanable.since_ms,
             "last_cleaning": _cleaning(self.last_cleaning),
@@ -146,13 +145,13 @@ class WatchedLog:
 def _cleaning(cleaning: Cleaning | None) -> dict[str, object] | None:
     if cleaning is None:
         return None
-    found = cleaning.to_json()
-    return {name: value for name, value in found.items() if name not in ("topic", "partition")}
+    document = cleaning.to_json()
+    return {name: value for name, value in document.items() if name not in ("topic", "partition")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Total:
-    """All logs that were looked into together; ``states`` counts every log."""
+    """Sums over all logs that were read; ``states`` counts every log."""
 
     logs: int
     bytes: int
@@ -168,10 +167,10 @@ class Total:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """One look: ``at_ms``, the logs by name, directories with whether a process uses them, notes.
+class WatchSnapshot:
+    """All logs at ``at_ms``, by name; ``directories``: does a process use them; ``notes``: for people.
 
-    ``error``: why nothing could be seen this time.
+    ``error``: why the directories could not be read this time.
     """
 
     at_ms: int
@@ -181,15 +180,15 @@ class Seen:
     error: str | None = None
 
     def total(self) -> Total:
-        """All logs together."""
-        found = [each.outlook for each in self.logs if each.outlook is not None]
-        counts = Counter(each.state for each in self.logs)
+        """Sums over all logs."""
+        snapshots = [log.snapshot for log in self.logs if log.snapshot is not None]
+        counts = Counter(log.state for log in self.logs)
         return Total(
             logs=len(self.logs),
-            bytes=sum(each.size for each in found),
-            clean_bytes=sum(each.range.clean_bytes for each in found),
-            dirty_bytes=sum(each.range.cleanable_bytes for each in found),
-            overdue_ms=max((each.range.delay_ms for each in found), default=0),
+            bytes=sum(snapshot.size for snapshot in snapshots),
+            clean_bytes=sum(snapshot.range.clean_bytes for snapshot in snapshots),
+            dirty_bytes=sum(snapshot.range.cleanable_bytes for snapshot in snapshots),
+            overdue_ms=max((snapshot.range.delay_ms for snapshot in snapshots), default=0),
             states={state: counts[state] for state in STATES if counts[state]},
         )
 
@@ -199,7 +198,7 @@ class Seen:
         return {
             "at_ms": self.at_ms,
             "directories": [{"path": path, "in_use": used} for path, used in self.directories.items()],
-            "logs": [each.to_json() for each in self.logs],
+            "logs": [log.to_json() for log in self.logs],
             "total": {**asdict(total), "dirty_ratio": round(total.dirty_ratio, 6)},
             "notes": list(self.notes),
             "error": self.error,
@@ -207,9 +206,9 @@ class Seen:
 
 
 LOOKS = 3
-"""How often a log is looked at whose files change meanwhile."""
+"""How many times a log is read whose files change meanwhile."""
 METADATA_MS = 30_000
-"""A broker's metadata log is read anew after that."""
+"""A broker's metadata log is read again after so long."""
 NO_SETTINGS = (
     "its settings are not known: it is no topic of Siltstone's, and no metadata log here tells; "
     "give --config or --config-file"
@@ -217,102 +216,109 @@ NO_SETTINGS = (
 
 
 class Watch:
-    """Looks at ``paths`` again and again; what takes long is kept from one look to the next."""
+    """Takes snapshots of ``paths``; costly facts are kept from one snapshot to the next."""
 
     def __init__(self, paths: Sequence[Path], options: LogOptions, clock: Clock) -> None:
-        """``options``: which logs, and what is given by hand.
+        """``options``: which logs, with which settings.
 
-        Raises UsageError for that, NotALogDirectoryError, CorruptFileError, OSError.
+        Raises UsageError for these, NotALogDirectoryError, CorruptFileError, OSError.
         """
         self._paths = tuple(paths)
         self._topics = tuple(options.topics)
         self._clock = clock
         self.to_the_end = reads_to_the_end(options.high_watermark)
-        self._given = gather_policies(open_directories(paths, lock=False), options)
+        self._policies = gather_policies(open_directories(paths, lock=False), options)
         self._settled: dict[Path, tuple[int, int]] = {}
         self._known: dict[Path, tuple[tuple[Segment, ...], int, Horizons]] = {}
         self._room = HORIZON_BYTES
-        self._metadata: tuple[int, Look] | None = None
+        self._metadata: tuple[int, Snapshot] | None = None
         self._has_seen = False
 
-    def look(self) -> Seen:
-        """All logs now. The first look raises UsageError for a topic that is not there, SiltstoneError,
-        OSError; what is in the way of a later one is its ``error``, and the next may see again."""
+    def snapshot(self) -> WatchSnapshot:
+        """All logs now. The first snapshot raises UsageError for a missing topic, SiltstoneError, OSError; a
+        later one has the ``error`` instead."""
         try:
-            found = self._look()
+            snapshot = self._snapshot()
         except (SiltstoneError, OSError) as error:
             if not self._has_seen:
                 raise
-            return Seen(at_ms=self._clock.now_ms(), error=str(error))
+            return WatchSnapshot(at_ms=self._clock.now_ms(), error=str(error))
         self._has_seen = True
-        return found
+        return snapshot
 
-    def _look(self) -> Seen:
+    def _snapshot(self) -> WatchSnapshot:
         now_ms = self._clock.now_ms()
-        look = self._open(now_ms)
-        refuse_strangers(look.directories)
-        meant = self._meant(look)
+        snapshot = self._open(now_ms)
+        refuse_strangers(snapshot.directories)
+        paths = self._chosen_logs(snapshot)
         self._room = HORIZON_BYTES
         for kept in (self._settled, self._known):
-            for path in kept.keys() - set(meant.values()):
+            for path in kept.keys() - set(paths.values()):
                 del kept[path]
-        topics = {name: look.topic(name) for name in sorted({where.topic for where in meant})}
+        topics = {name: snapshot.topic(name) for name in sorted({where.topic for where in paths})}
         logs, notes = list[WatchedLog](), list[str]()
-        for directory in look.directories:
-            seeing = _Seeing(self, look, directory, now_ms)
+        for directory in snapshot.directories:
+            watching = _DirectoryWatch(self, snapshot, directory, now_ms)
             logs += [
-                seeing.log(where, topics[where.topic]) for where in directory.partitions if where in meant
+                watching.log(where, topics[where.topic]) for where in directory.partitions if where in paths
             ]
-            notes += seeing.notes
-        return Seen(
+            notes += watching.notes
+        return WatchSnapshot(
             at_ms=now_ms,
-            logs=tuple(sorted(logs, key=lambda each: each.where)),
-            directories={str(each.path): files.is_locked(each.path / LOCK) for each in look.directories},
-            notes=(*notes, *look.notes, *look.notes_on(list(topics.values()))),
+            logs=tuple(sorted(logs, key=lambda log: log.where)),
+            directories={
+                str(directory.path): files.is_locked(directory.path / LOCK)
+                for directory in snapshot.directories
+            },
+            notes=(*notes, *snapshot.notes, *snapshot.notes_on(list(topics.values()))),
         )
 
-    def _meant(self, look: Look) -> dict[TopicPartition, Path]:
-        """The logs that are asked for, and where they are."""
-        found = {where: look.path_of(where) for each in look.directories for where in each.partitions}
-        meant = {
+    def _chosen_logs(self, snapshot: Snapshot) -> dict[TopicPartition, Path]:
+        """The selected logs and their directories."""
+        paths = {
+            where: snapshot.path_of(where)
+            for directory in snapshot.directories
+            for where in directory.partitions
+        }
+        chosen = {
             where: path
-            for where, path in found.items()
+            for where, path in paths.items()
             if path is not None and (not self._topics or where.topic in self._topics)
         }
-        missing = sorted(set(self._topics) - {where.topic for where in meant})
+        missing = sorted(set(self._topics) - {where.topic for where in chosen})
         if missing and not self._has_seen:
             places = ", ".join(map(str, self._paths))
             raise UsageError(f"--topic {missing[0]}: no partition of it in {places}")
-        return meant
+        return chosen
 
-    def _open(self, now_ms: int) -> Look:
+    def _open(self, now_ms: int) -> Snapshot:
         before = self._metadata
         known = before[1] if before is not None and now_ms - before[0] < METADATA_MS else None
-        look = Look(self._paths, self._given.settings.broker, known)
-        if known is None and look.has_brokers_metadata:
-            self._metadata = (now_ms, look)
-        return look
+        snapshot = Snapshot(self._paths, self._policies.settings.broker, known)
+        if known is None and snapshot.has_brokers_metadata:
+            self._metadata = (now_ms, snapshot)
+        return snapshot
 
-    def settled(self, look: Look, topic: TopicDescription, state: LogState) -> LogState:
-        """A log with the settings that hold for it, or with the reason why they are not known."""
-        by_hand = {**self._given.by_topic.get(topic.name, {}), **self._given.given}
+    def settled(self, snapshot: Snapshot, topic: TopicDescription, state: LogState) -> LogState:
+        """A log with its settings, or with the reason why they are not known."""
+        by_hand = {**self._policies.by_topic.get(topic.name, {}), **self._policies.config}
         try:
-            if look.settings_of(topic).knows(topic.name):
-                config = look.config_of(topic).over(by_hand)
+            if snapshot.settings_of(topic).knows(topic.name):
+                config = snapshot.config_of(topic).over(by_hand)
             elif by_hand:
-                config = look.settings.broker.over(by_hand)
+                config = snapshot.settings.broker.over(by_hand)
             else:
-                return replace(state, refused=(look.notes_on([topic]) or [NO_SETTINGS])[-1])
+                return replace(state, refused=(snapshot.notes_on([topic]) or [NO_SETTINGS])[-1])
             return replace(state, config=refuse_contradictions(config))
         except UsageError as error:
             return replace(state, refused=str(error))
 
-    def outlook(
+    def log_snapshot(
         self, state: LogState, checkpoints: Checkpoints, now_ms: int, *, committed_below: int
-    ) -> Outlook | None:
+    ) -> LogSnapshot | None:
         """One log that has settings, None where it has no segments.
 
-        ``committed_below``: an offset, see ``Checkpoints``. Raises SiltstoneError, OSError; see above.
+        ``committed_below``: an offset, see ``Checkpoints``. Raises SiltstoneError, OSError.
         """
         assert state.config is not None
         segments = list_segments(state.path)
@@ -320,25 +326,27 @@ class Watch:
             return None
         producers = self._producers(state, segments, checkpoints)
         facts = log_facts(state, checkpoints, segments, producers, committed_below)
-        found = plan.cleanable_range(facts, lag_limits(state.config), now_ms)
-        is_due = plan.is_eligible(found, state.config.number("min.cleanable.dirty.ratio"))
-        clean = tuple(each for each in segments if each.base_offset < found.clean_end)
+        cleanable = plan.cleanable_range(facts, lag_limits(state.config), now_ms)
+        is_due = plan.is_eligible(cleanable, state.config.number("min.cleanable.dirty.ratio"))
+        clean = tuple(segment for segment in segments if segment.base_offset < cleanable.clean_end)
         limit = state.config.integer(LIMIT_SETTING)
-        return Outlook(
-            size=sum(each.size for each in segments),
+        return LogSnapshot(
+            size=sum(segment.size for segment in segments),
             segments=len(segments),
-            range=found,
+            range=cleanable,
             is_due=is_due,
-            horizons=None if is_due else self._horizons(state.path, clean, found.clean_end, now_ms, limit),
+            horizons=None
+            if is_due
+            else self._horizons(state.path, clean, cleanable.clean_end, now_ms, limit),
         )
 
     def _producers(
         self, state: LogState, segments: list[Segment], checkpoints: Checkpoints
     ) -> ProducerStates:
-        """The log's end and open transactions, as far as these bound what may be cleaned.
+        """The open transactions that bound the cleanable range, and the log's end.
 
-        Only transactions that were open when the active segment was begun do; once these have ended, the
-        active segment need not be read, and its base stands for the log's end.
+        Only transactions that were open when the active segment was created bound it; once these have ended,
+        the active segment is not read, and its base offset serves as the log's end.
         """
         active, path = segments[-1], state.path
         base, identity = active.base_offset, (active.base_offset, active.inode)
@@ -349,16 +357,16 @@ class Watch:
             if load_producers(path, segments, base).first_open_transaction() is None:
                 self._settled[path] = identity
                 return at_base
-        found = load_producers(path, segments)
-        first = found.first_open_transaction()
+        producers = load_producers(path, segments)
+        first = producers.first_open_transaction()
         if first is None or first >= base:
             self._settled[path] = identity
-        return found
+        return producers
 
     def _horizons(
         self, path: Path, segments: tuple[Segment, ...], end: int, now_ms: int, batch_limit: int
     ) -> Horizons | None:
-        """The horizons of some segments, looked for again once these have changed or the newest passed."""
+        """The delete horizons of segments, read again once these have changed or the newest has passed."""
         if path in self._known:
             before, looked_ms, horizons = self._known[path]
             newest_ms = horizons.newest_ms
@@ -372,12 +380,12 @@ class Watch:
         return horizons
 
 
-class _Seeing:
-    """One look at the logs of one directory."""
+class _DirectoryWatch:
+    """Reads the logs of one directory for one snapshot."""
 
-    def __init__(self, watch: Watch, look: Look, directory: LogDirectory, now_ms: int) -> None:
+    def __init__(self, watch: Watch, snapshot: Snapshot, directory: LogDirectory, now_ms: int) -> None:
         self._watch = watch
-        self._look = look
+        self._snapshot = snapshot
         self._directory = directory
         self._now_ms = now_ms
         self._in_use = files.is_locked(directory.path / LOCK)
@@ -399,10 +407,10 @@ class _Seeing:
                 self._failures[where] = cleaning
 
     def log(self, where: TopicPartition, topic: TopicDescription) -> WatchedLog:
-        """One log; what is wrong with it is in its state and reason."""
+        """One log; an error is in its state and reason."""
         path = self._directory.partitions[where]
         bare = LogState(where=where, path=path, directory=self._directory, config=None)
-        state = self._watch.settled(self._look, topic, bare)
+        state = self._watch.settled(self._snapshot, topic, bare)
         blank = WatchedLog(
             where=where,
             directory=path,
@@ -416,7 +424,7 @@ class _Seeing:
         failure: Exception | None = None
         for _ in range(LOOKS):
             try:
-                return self._look_into(state, blank)
+                return self._inspect(state, blank)
             except (FileNotFoundError, SourceChangedError, CorruptRecordError) as error:
                 failure = error
                 self._checkpoints = self._directory.checkpoints()
@@ -426,48 +434,49 @@ class _Seeing:
         changing = self._in_use or not isinstance(failure, CorruptRecordError)
         return replace(blank, state=CHANGING if changing else UNREADABLE, reason=str(failure))
 
-    def _look_into(self, state: LogState, blank: WatchedLog) -> WatchedLog:
+    def _inspect(self, state: LogState, blank: WatchedLog) -> WatchedLog:
         reason = refusal(state)
         if reason is not None:
             swapped = self._being_swapped(state, blank)
+            # A swap that ended between the two checks may have caused the refusal.
             if swapped is None and self._in_use and reason != refusal(state):
                 raise SourceChangedError(f"{state.path}: its segments were being swapped")
             return swapped or replace(blank, reason=reason)
         checkpoints = self._checkpoints
-        alone = state.where.topic in self._look.registry.topics
+        alone = state.where.topic in self._snapshot.registry.topics
         bound = checkpoints.committed_below(state.where, no_other_replica=alone or self._watch.to_the_end)
         if bound is None:
             return replace(blank, reason=NO_HIGH_WATERMARK)
         if alone and self._in_use:
-            bound = LONG_MAX  # its owner goes by what it has in memory; the entry lags behind
-        found = self._watch.outlook(state, checkpoints, self._now_ms, committed_below=bound)
+            bound = LONG_MAX  # its owner uses the high watermark in memory; the checkpoint lags
+        snapshot = self._watch.log_snapshot(state, checkpoints, self._now_ms, committed_below=bound)
         swapped = self._being_swapped(state, blank)
         if swapped is not None:
             return swapped
-        blank = replace(blank, checkpoint=checkpoints.cleaner.get(state.where), outlook=found)
-        verdict, reason = self._verdict(state.path, blank, found)
+        blank = replace(blank, checkpoint=checkpoints.cleaner.get(state.where), snapshot=snapshot)
+        verdict, reason = self._verdict(state.path, blank, snapshot)
         return replace(blank, state=verdict, reason=reason)
 
     def _being_swapped(self, state: LogState, blank: WatchedLog) -> WatchedLog | None:
-        """The log in the middle of a swap: what its files are then is nothing to go by."""
+        """The log in state cleaning while its segments are swapped: its files are not consistent then."""
         left = interrupted(state.path) if self._in_use else []
         reason = f"segments are being swapped ({left[0]})" if left else ""
         return replace(blank, state=CLEANING, reason=reason) if left else None
 
-    def _verdict(self, path: Path, log: WatchedLog, found: Outlook | None) -> tuple[str, str]:
-        """Its state, and the reason where there is one to tell."""
+    def _verdict(self, path: Path, log: WatchedLog, snapshot: LogSnapshot | None) -> tuple[str, str]:
+        """The state and its reason, empty where there is none."""
         if log.uncleanable is not None:
             return UNCLEANABLE, log.uncleanable.reason
         if self._in_use and files.is_directory(path / STAGING) and files.entries(path / STAGING):
             run = files.entries(path / STAGING)[-1].name
             return CLEANING, f"run {run} is at it, or was killed"
-        if found is None:
+        if snapshot is None:
             return UP_TO_DATE, "the directory holds no segments"
-        is_dirty = found.range.cleanable_bytes > 0
-        if found.is_due:
-            late = f"overdue by {found.range.delay_ms / 1000:,.0f} s" if found.range.overdue else ""
+        is_dirty = snapshot.range.cleanable_bytes > 0
+        if snapshot.is_due:
+            late = f"overdue by {snapshot.range.delay_ms / 1000:,.0f} s" if snapshot.range.overdue else ""
             return DUE, late
-        horizons = found.horizons
+        horizons = snapshot.horizons
         if horizons is not None and horizons.is_due:
             passed = "the delete horizons of all its tombstones have passed"
             return DUE if is_dirty else TOMBSTONES, passed
@@ -480,14 +489,14 @@ class _Seeing:
 
 
 def prometheus_text(samples: Iterable[Sample]) -> bytes:
-    """``samples`` in Prometheus' text format: HELP and TYPE once a name, then its samples in the order
-    given. Needs ``siltstone[server]``."""
+    """``samples`` in Prometheus' text format: HELP and TYPE once a name, then its samples in order.
+    Needs ``siltstone[server]``."""
     from prometheus_client import CollectorRegistry, Metric, generate_latest
 
     families: dict[str, Metric] = {}
-    for each in samples:
-        family = families.setdefault(each.name, Metric(each.name, each.help, each.type))
-        family.add_sample(each.name, dict(each.labels), each.value)
+    for sample in samples:
+        family = families.setdefault(sample.name, Metric(sample.name, sample.help, sample.type))
+        family.add_sample(sample.name, dict(sample.labels), sample.value)
 
     class Families(CollectorRegistry):
         def collect(self) -> Iterable[Metric]:

@@ -1,17 +1,18 @@
-"""Who may touch a log's closed segments: the cleaner, or who makes the log shorter (``LogCleanerManager``).
+"""The cleaning state of each log: who may change its closed segments (Kafka's ``LogCleanerManager``).
 
 ::
 
-              begin                       abort                     the cleaner has let go
+              begin                       abort                     the claim has ended
     None ─────────────► InProgress ────────────────► Aborted(n) ──────────────────────────► Paused(n)
      ▲ ◄──────────────────── done                                                              │
      └──────────────────────────── resume, n times ◄───── pause: Paused(n) → Paused(n + 1) ◄───┘
 
-No entry is None. Every change is under one lock, and whoever waits is told of it. A cleaner holds a
-``Claim``. It works on files of its own most of the time: whoever aborts then has the log at once, and the
-claim is *lost*, so that nothing of that work is used. Only while the cleaner changes the log itself
-(``Claim.changing``: a swap, a checkpoint) does an abort wait, in Aborted. A lost claim still keeps other
-cleaners away until ``done``. Compactions beside the originals have states of their own, by the same rules.
+A log without an entry is in state None. All changes are made under one lock, and waiting threads are notified
+of them. A cleaner holds a ``Claim``. Most of the time it works on files of its own: an abort then takes
+effect at once, and the claim is *lost*, so that the result of the work is not used. Only while the cleaner
+changes the log itself (``Claim.changing``: a swap, a checkpoint) does an abort wait, in state Aborted. A lost
+claim still keeps other cleaners from the log until ``done``. Side-by-side compactions have states of their
+own, by the same rules.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _logger = logging.getLogger("siltstone.cleaner")
 
 
 class Phase(enum.Enum):
-    """What is going on with a log, by Kafka's names."""
+    """The phase that a log is in (Kafka's ``LogCleaningState``)."""
 
     NONE = "None"
     IN_PROGRESS = "LogCleaningInProgress"
@@ -39,7 +40,7 @@ class Phase(enum.Enum):
 
 
 class State(NamedTuple):
-    """A phase; ``pauses``: how often it is paused, or will be once the cleaner has let go."""
+    """A phase; ``pauses``: how often the log is paused, or will be once the cleaner has released it."""
 
     phase: Phase
     pauses: int = 0
@@ -50,12 +51,12 @@ IN_PROGRESS = State(Phase.IN_PROGRESS)
 
 
 def paused(pauses: int) -> State:
-    """Paused that often; None for 0."""
+    """Paused so many times; None for 0."""
     return State(Phase.PAUSED, pauses) if pauses else NONE
 
 
 class Claim:
-    """A log in the hands of one cleaner, from ``CleaningStates.begin`` to ``done``."""
+    """One cleaner's right to clean a log, from ``CleaningStates.begin`` to ``done``."""
 
     def __init__(self, states: CleaningStates, where: TopicPartition) -> None:
         self.where = where
@@ -64,7 +65,7 @@ class Claim:
         self._states = states
 
     def check(self) -> None:
-        """Raises CleaningAbortedError when the log was asked back."""
+        """Raises CleaningAbortedError when the cleaning was aborted."""
         states = self._states
         with states._changed:
             if self.is_lost or states._states.get(self.where) != IN_PROGRESS:
@@ -72,7 +73,10 @@ class Claim:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
-        """The log itself is changed within; whoever wants it waits. Raises CleaningAbortedError before."""
+        """Within the block the log is changed, and an abort waits for its end.
+
+        Raises CleaningAbortedError before the block when the cleaning was aborted.
+        """
         with self._states._changed:
             self.check()
             self.is_changing = True
@@ -84,12 +88,14 @@ class Claim:
                 self._let_go()
 
     def done(self) -> None:
-        """The cleaner is through with the log; twice is once."""
+        """End the claim. May be called twice."""
         states = self._states
         with states._changed:
             if states._claims.get(self.where) is not self:
                 return
             del states._claims[self.where]
+            # An abort that came during the last change moves on first; the claim is lost then, and the state
+            # stays.
             self._let_go()
             if not self.is_lost:
                 self.is_lost = True
@@ -97,7 +103,7 @@ class Claim:
             states._changed.notify_all()
 
     def _let_go(self) -> None:
-        """Whoever has waited for the log has it now; under the lock."""
+        """Hand the log to those that wait in ``abort_and_pause``; called under the lock."""
         state = self._states._states.get(self.where, NONE)
         if not self.is_lost and state.phase is Phase.ABORTED:
             self.is_lost = True
@@ -105,9 +111,9 @@ class Claim:
 
 
 class CleaningStates:
-    """The states of all logs of a ``LogManager``; ``work`` is what is done to them, in messages.
+    """The states of all logs of a ``LogManager``; ``work`` names what is done to them in messages.
 
-    ``_changed``: the lock under which states change, and where whoever waits is told of it.
+    ``_changed``: the lock under which states change; waiting threads are notified of every change.
     """
 
     def __init__(self, work: str = "cleaning") -> None:
@@ -118,7 +124,7 @@ class CleaningStates:
         self._without_compact: set[TopicPartition] = set()
 
     def state(self, where: TopicPartition) -> State:
-        """What is going on with a log."""
+        """The state of a log."""
         with self._changed:
             return self._states.get(where, NONE)
 
@@ -129,10 +135,10 @@ class CleaningStates:
             self._states[where] = state
         self._changed.notify_all()
 
-    # The cleaner
+    # For the cleaner
 
     def begin(self, where: TopicPartition) -> Claim | None:
-        """Claim a log for cleaning; None while it is anything but None, or an earlier cleaner is at it."""
+        """Claim a log for cleaning; None unless its state is None and no earlier claim is open."""
         with self._changed:
             if where in self._states or where in self._claims:
                 return None
@@ -140,26 +146,28 @@ class CleaningStates:
             self._set(where, IN_PROGRESS)
             return claim
 
-    # Those who keep it away
+    # For those that keep the cleaner from a log
 
     def abort(self, where: TopicPartition) -> None:
-        """Take the log away from a cleaner that has it, without waiting and without a pause."""
+        """Abort the cleaning of a log, without waiting and without a pause."""
         with self._changed:
             self._abort(where, pauses=0)
 
     def abort_all(self) -> None:
-        """The same for every log that is claimed."""
+        """Abort the cleaning of every log that is claimed."""
         with self._changed:
             for where in self._claims:
                 self._abort(where, pauses=0)
 
     def abort_and_pause(self, where: TopicPartition) -> None:
-        """No cleaner has the log when this returns, nor will one before ``resume``.
+        """Abort the cleaning of a log and pause it: no cleaner has it from the return of this call to
+        ``resume``.
 
-        Not to be called by who changes the log under a claim: it would wait for itself.
+        A thread that is inside ``Claim.changing`` must not call this: it would wait for itself.
         """
         with self._changed:
             self._abort(where, pauses=1)
+            # Aborted lasts until the cleaner leaves ``Claim.changing``.
             while self._states.get(where, NONE).phase is Phase.ABORTED:
                 self._changed.wait()
 
@@ -170,8 +178,10 @@ class CleaningStates:
             also = " and paused" if pauses else ""
             _logger.info("The %s for partition %s is aborted%s", self._work, where, also)
             if claim.is_changing:
+                # The swap under way is finished first; ``Claim._let_go`` moves the state on to Paused.
                 self._set(where, State(Phase.ABORTED, pauses))
             else:
+                # The cleaner only reads the log's files: it finds its claim lost before the next change.
                 claim.is_lost = True
                 self._set(where, paused(pauses))
         elif state.phase is Phase.ABORTED:
@@ -181,7 +191,7 @@ class CleaningStates:
             _logger.debug("Cleaning for partition %s is paused %d times", where, state.pauses + pauses)
 
     def try_pause(self, where: TopicPartition) -> bool:
-        """Pause the log unless a cleaner has it, as retention does: False then, and nothing has changed."""
+        """Pause the log, for retention; False where a cleaner has it, and nothing changes."""
         with self._changed:
             state = self._states.get(where, NONE)
             if state.phase in (Phase.IN_PROGRESS, Phase.ABORTED):
@@ -190,7 +200,7 @@ class CleaningStates:
             return True
 
     def resume(self, where: TopicPartition) -> None:
-        """Take one pause back."""
+        """Take back one pause."""
         with self._changed:
             state = self._states.get(where, NONE)
             assert state.pauses > 0, f"{where} cannot be resumed: it is in state {state.phase.value}"
@@ -201,8 +211,8 @@ class CleaningStates:
             _logger.debug("A pause of partition %s is over; there are %d more", where, state.pauses - 1)
 
     @contextlib.contextmanager
-    def kept_away(self, where: TopicPartition) -> Iterator[None]:
-        """Abort and pause, and resume in the end."""
+    def aborted_and_paused(self, where: TopicPartition) -> Iterator[None]:
+        """``abort_and_pause`` for the duration of the block."""
         self.abort_and_pause(where)
         try:
             yield
@@ -210,7 +220,7 @@ class CleaningStates:
             self.resume(where)
 
     def set_compacts(self, where: TopicPartition, compacts: bool) -> None:
-        """A log whose policy lacks ``compact`` is paused once for as long as it does."""
+        """Pause a log once while its policy lacks ``compact``."""
         with self._changed:
             if compacts and where in self._without_compact:
                 self._without_compact.discard(where)
@@ -221,5 +231,5 @@ class CleaningStates:
                 self.abort_and_pause(where)
 
     def forget(self, where: TopicPartition) -> None:
-        """The partition is gone: another one of its name has a policy of its own."""
+        """The partition was deleted: a new one of its name has its own policy."""
         self.set_compacts(where, True)

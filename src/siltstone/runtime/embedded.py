@@ -1,8 +1,8 @@
-"""Logs in a program of one's own, record by record: what ``import siltstone as st`` offers for it.
+"""The logs that a program opens with ``import siltstone as st``, record by record.
 
 ::
 
-    with st.Log("/data/events-0") as log:                     # one partition, made if it is not there
+    with st.Log("/data/events-0") as log:                     # one partition, created where it is missing
         log.append(key=b"k", value=b"v", sync=True)
 
     with st.open("/data/logs", mode="a") as logs:             # all of a log directory
@@ -73,8 +73,8 @@ def open(
 ) -> ReadOnlyLogs | LogManager:
     """Open a log directory, or several of one broker.
 
-    mode "r": read-only, without a lock; "a": made if it is not there, recovered, locked, kept up by a thread
-    of its own. ``config``: the broker's settings, for "a". Raises SiltstoneError, OSError.
+    mode "r": read-only, without a lock; "a": created where it is missing, locked, recovered, maintained by a
+    thread. ``config``: the broker's settings, for "a". Raises SiltstoneError, OSError.
     """
     paths = [path] if isinstance(path, (str, Path)) else list(path)
     if mode == "r":
@@ -89,8 +89,8 @@ def open(
 class Log:
     """One partition directory, open for appending and reading, by itself.
 
-    Its parent is the log directory, which is locked and gets the checkpoints; other partitions there are left
-    alone. ``config``: settings as texts by Kafka's names for a topic. ``log`` is the ``PartitionLog``.
+    Its parent is the log directory, which is locked and gets the checkpoints; other partitions in it are not
+    changed. ``config``: settings as texts by Kafka's names for a topic. ``log`` is the ``PartitionLog``.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Log:
         clock: Clock | None = None,
         upkeep: bool = True,
     ) -> None:
-        """Open it, made if it is not there; ``upkeep``: a thread sees to retention and flushes by time.
+        """Open it, created where it is missing; ``upkeep``: a thread applies retention and flushes by time.
 
         Raises UsageError for a bad setting, NotALogDirectoryError, DirectoryRefusedError,
         DirectoryLockedError, StorageError, OSError.
@@ -145,7 +145,7 @@ class Log:
         return append(self.log, records, now_ms=self._clock.now_ms(), sync=sync)
 
     def flush(self) -> None:
-        """Make everything that was appended durable. Raises StorageError."""
+        """Make all appended records durable. Raises StorageError."""
         self.log.flush()
 
     # Reading
@@ -187,7 +187,7 @@ class Log:
     def __iter__(self) -> Iterator[ReadRecord]:
         return self.records()
 
-    # What makes it shorter, and its end
+    # Deleting records, close
 
     def delete_records(self, before: int) -> int:
         """Move the log start up to ``before`` (-1: the end), durably; the new start. Raises LogError."""

@@ -1,9 +1,9 @@
-"""What the two services that work on open logs share: the log cleaner, and compactions beside the originals.
+"""The base of the services that work on open logs: the log cleaner, and side-by-side compactions.
 
-A ``LogService`` is an attendant of a ``LogManager``: it claims logs, works on them in threads of its own, and
-lets go of them when it is closed. Its engine is started when it is first needed and kept, since a Spark
-session takes seconds to start and goes with its Java process. Whoever works makes an ``EngineUse`` of it;
-when a call raises EngineError the engine is taken for lost: it is closed, and the next use starts another.
+A ``LogService`` of a ``LogManager`` claims logs, works on them in its own threads, and releases them when it
+is closed. It starts its engine at the first use and keeps it, since a Spark session takes seconds to start.
+Each run uses the engine through an ``EngineUse``: when a call fails for another reason than a log, the engine
+counts as lost, it is closed, and the next use starts another one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _logger = logging.getLogger("siltstone.cleaner")
 
 
 class KeptEngine(Generic[Started]):
-    """``start`` makes an engine, or raises EngineError; ``stop`` lets go of what one holds."""
+    """Keeps one engine: ``start`` makes it, or raises EngineError; ``stop`` closes it."""
 
     def __init__(self, start: Callable[[], Started], stop: Callable[[Started], object] | None = None) -> None:
         self._start = start
@@ -43,7 +43,7 @@ class KeptEngine(Generic[Started]):
             return self._engine
 
     def lose(self, engine: Started) -> None:
-        """It is of no use any more: the next use starts another one."""
+        """Close a broken engine; the next use starts another one."""
         with self._lock:
             if self._engine is not engine:
                 return
@@ -57,7 +57,7 @@ class KeptEngine(Generic[Started]):
             _logger.warning("the cleaner's engine could not be closed: %s", error)
 
     def close(self) -> None:
-        """Let go of the engine; jobs that are under way fail."""
+        """Close the engine; jobs that run on it fail."""
         with self._lock:
             self._closed = True
             engine, self._engine = self._engine, None
@@ -66,10 +66,11 @@ class KeptEngine(Generic[Started]):
 
 
 class EngineUse(Generic[Started]):
-    """The kept engine as one run sees it: has all that an engine has, and every call is watched.
+    """A proxy of the kept engine for one run: it has the engine's attributes, and checks every call.
 
-    ``engine``: itself, by the engine's type. ``lost``: why it was lost in this run, None while it was not.
-    ``started``: whether it was there, so that what it was given may be why it was lost.
+    ``engine``: the proxy itself, typed as the engine. ``lost``: why the engine was lost in this run, None
+    while it works. ``started``: whether it had started, so that the run's input may be the reason of the
+    loss.
     """
 
     def __init__(self, kept: KeptEngine[Started]) -> None:
@@ -80,7 +81,8 @@ class EngineUse(Generic[Started]):
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[Started]:
-        """Whatever an engine raises that is not about a log is its own end; Java's sockets raise OSErrors."""
+        """Treat every error that is not about a log as the engine's loss; Java's sockets raise OSErrors,
+        too."""
         engine = None
         try:
             engine = self._kept.get()
@@ -121,9 +123,9 @@ class EngineUse(Generic[Started]):
 
 
 class LogService(abc.ABC, Generic[Started]):
-    """Works on the logs of ``manager`` with the engine that ``engine`` makes and ``stop_engine`` closes.
+    """Works on the logs of ``manager``; ``engine`` starts the engine, ``stop_engine`` closes it.
 
-    ``states`` say who has a log, and that it is asked back.
+    ``states``: the states under which the service claims logs.
     """
 
     def __init__(
@@ -139,21 +141,21 @@ class LogService(abc.ABC, Generic[Started]):
         self._changed = threading.Condition()
         self._started = False
         self._closed = False
-        manager.attendants.append(self)
+        manager.services.append(self)
 
     def settings_changed(self) -> None:
-        """Settings are read anew for every run."""
+        """The broker's settings have changed; they are read again for every run."""
 
     @abc.abstractmethod
     def samples(self) -> list[Sample]:
-        """What it is measured by."""
+        """The service's gauges."""
 
     @abc.abstractmethod
     def _end_work(self) -> None:
-        """Wait until no thread works any more."""
+        """Wait until all threads of the service have ended."""
 
     def close(self, *, abort: bool = True) -> None:
-        """Let go of all logs and of the engine; twice is once. Without ``abort``, finish what was begun."""
+        """Abort all work and close the engine; without ``abort``, finish what runs. May be called twice."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -162,8 +164,8 @@ class LogService(abc.ABC, Generic[Started]):
             self._engine.close()
         self._end_work()
         self._engine.close()
-        if self in self._manager.attendants:
-            self._manager.attendants.remove(self)
+        if self in self._manager.services:
+            self._manager.services.remove(self)
 
     def __enter__(self) -> Self:
         return self

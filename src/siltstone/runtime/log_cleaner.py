@@ -1,5 +1,4 @@
-"""The cleaner that runs while its logs are written and read (Kafka's ``LogCleaner`` and its
-``CleanerThread``).
+"""The log cleaner that runs beside appends and reads (Kafka's ``LogCleaner`` and its ``CleanerThread``).
 
 ::
 
@@ -10,11 +9,11 @@
         …
         print(cleaner.cleanings, cleaner.metrics(), logs.uncleanable)
 
-Each of ``log.cleaner.threads`` workers, again and again: choose (``next_batch``), claim
-(``CleaningStates``), clean (``CleaningRun``), rest (``WINDOW_SECONDS``); with nothing to do it sleeps
-``log.cleaner.backoff.ms``. Logs that are not dirty enough are looked at for tombstones that may go
-(``find_horizons``): after a cleaning once ``delete.retention.ms`` has passed, after a start once. Settings
-are read anew for every run.
+Each of ``log.cleaner.threads`` threads repeats: choose logs (``next_batch``), claim them
+(``CleaningStates``), clean them (``IntoOpenLogs``), rest for the I/O limit. When nothing was cleaned it
+sleeps ``log.cleaner.backoff.ms``. Where no log is dirty enough, logs are checked for tombstones whose delete
+horizon has passed (``find_horizons``): ``delete.retention.ms`` after a cleaning, and once after a start.
+Settings are read again for every run.
 """
 
 from __future__ import annotations
@@ -70,28 +69,27 @@ from siltstone.runtime.manager import LogManager, Sample
 from siltstone.runtime.served_directory import ServedDirectory
 from siltstone.runtime.upkeep import Upkeep
 
-# One run of the embedded cleaner over some claimed logs, and what is made of each result.
+# A run cleans some claimed logs. What follows from each result:
 #
 # ::
 #
 #     cleaned                             statistics, checkpoint and retention are done
-#     the log was wanted back             left as it is; its turn comes again
+#     the claim was aborted               the log is left as it is; it is chosen again later
 #     the engine was lost                 left as it is; tried again alone, after all others, on a new engine
 #     damage, or what no retry changes    uncleanable, with the reason; the others go on
 #     anything else                       tried again, and uncleanable after ``MOST_FAILURES`` in a row
 
-# What planning wants to know of logs that are open: from memory where it is asked of all logs at every
-# round, from the disk only for those that are to be cleaned (Kafka's
-# ``LogCleanerManager.grabFilthiestCompactedLog``).
+# Facts about open logs for the planner. Every round asks all logs, so these facts come from memory; only the
+# logs that are to be cleaned are read from the disk (``LogCleanerManager.grabFilthiestCompactedLog``).
 #
-# Of an open log nothing may be cleaned that is not flushed: a crash must not take from a source what a
-# cleaned segment above it has superseded. So the recovery point bounds the range as well as the high
-# watermark and the last stable offset do.
+# Nothing above the recovery point of an open log is cleaned: a crash could take an unflushed record that has
+# superseded records in the segments below. So the recovery point bounds the range as the high watermark and
+# the last stable offset do.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """An open log that the cleaner may have a look at, and what of it may be cleaned now."""
+    """An open log that may be chosen, and the range of it that may be cleaned now."""
 
     served: ServedDirectory
     log: PartitionLog
@@ -104,13 +102,13 @@ class Candidate:
 
     @property
     def is_eligible(self) -> bool:
-        """Is it so dirty, or has it waited so long, that it is to be cleaned?"""
+        """Is the dirty ratio high enough, or the oldest dirty record older than the maximum lag?"""
         return plan.is_eligible(self.range, self.log.config.min_cleanable_dirty_ratio)
 
     @property
     def size(self) -> int:
         """Bytes that a cleaning reads."""
-        return sum(each.size for each in self.log.view.segments if each.base_offset < self.range.end)
+        return sum(segment.size for segment in self.log.view.segments if segment.base_offset < self.range.end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +121,7 @@ class Claimed(Candidate):
 def candidate(
     served: ServedDirectory, log: PartitionLog, checkpoint: int | None, now_ms: int
 ) -> Candidate | None:
-    """The log as a candidate, None where its settings keep the cleaner away. Raises OSError."""
+    """The log as a candidate, None where its settings exclude it from cleaning. Raises OSError."""
     config, view = log.config, log.view
     if not config.compacts or config.remote_storage_enable:
         return None
@@ -145,7 +143,7 @@ def candidate(
 
 
 def _segment_facts(segment: LiveSegment, size: int, config: LogConfig, *, is_dirty: bool) -> plan.PlanSegment:
-    """Timestamps only of what is dirty: they may have to be read from the files."""
+    """Timestamps are looked up for dirty segments only: they may have to be read from the files."""
     has_max_lag = is_dirty and config.max_compaction_lag_ms != LONG_MAX
     first = segment.first_timestamp() if has_max_lag else -1
     return plan.PlanSegment(
@@ -158,11 +156,11 @@ def _segment_facts(segment: LiveSegment, size: int, config: LogConfig, *, is_dir
 
 
 def log_state(served: ServedDirectory, log: PartitionLog, config: Config, checkpoint: int | None) -> LogState:
-    """A claimed log for the planner. Raises OSError."""
+    """The state of a claimed log, from memory and from its files, for the planner. Raises OSError."""
     view, producers = log.view_and_producers()
     durable = min(view.last_stable_offset, view.high_watermark, log.recovery_point)
     opened = OpenLog(
-        segments=tuple(find_segment(log.directory, each.base_offset) for each in view.segments),
+        segments=tuple(find_segment(log.directory, segment.base_offset) for segment in view.segments),
         producers=producers,
         checkpoints=Checkpoints(
             cleaner={} if checkpoint is None else {log.where: checkpoint},
@@ -176,17 +174,17 @@ def log_state(served: ServedDirectory, log: PartitionLog, config: Config, checkp
     )
 
 
-# Into logs that are open: each group is swapped under the log's claim, readers and appends going on.
+# The destination of a cleaning of open logs: each group is swapped in under the log's claim, while appends
+# and reads go on.
 #
-# What is staged belongs to the cleaner alone. Only here does it touch the log: in ``Claim.changing``, for
-# which whoever aborts the cleaning waits, and which raises CleaningAbortedError once somebody has.
+# Staged files belong to the cleaner alone. The log itself is changed only within ``Claim.changing``: whoever
+# aborts the cleaning waits for its end, and it raises CleaningAbortedError when the claim was aborted before.
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class IntoOpenLogs(InPlace):
-    """``logs``: those of the run, by partition, each with its claim. Appends wait for no more than one
-    group's swap."""
+    """``logs``: the claimed logs of the run by partition. Appends wait for the swap of one group at most."""
 
     def __init__(self, run: str, logs: Mapping[TopicPartition, Claimed], upkeep: Upkeep) -> None:
         super().__init__(run)
@@ -209,30 +207,32 @@ class IntoOpenLogs(InPlace):
             raise
 
     def tidy(self, state: LogState) -> list[str]:
-        """Drop what an earlier run staged; nothing else is unfinished in a log that is open."""
+        """Remove files that an earlier run staged; recovery has finished everything else at the start."""
         return [DROPPED] if drop_staged(state.path) else []
 
     def check(self, planned: Planned) -> None:
-        """Raises CleaningAbortedError where the log is wanted back."""
+        """Raises CleaningAbortedError where the claim was aborted."""
         self._logs[planned.state.where].claim.check()
 
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
-        """Write the checkpoint anew."""
+        """Replace a checkpoint that is outside the log."""
         with self._changing(state) as claimed:
             self._write_checkpoint(claimed, offset)
 
     def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
         """Swap groups in; their sources' files are unlinked after ``file.delete.delay.ms``."""
-        found = swap_of(planned, groups)
+        swap = swap_of(planned, groups)
         directory = planned.state.path
         with self._changing(planned.state) as claimed:
             try:
                 for group in groups:
                     check_sizes(group)
-                adopt(directory, found.staged)
-                retired = claimed.log.replace(list(found.staged), found.old, found.known)
+                adopt(directory, swap.staged)
+                retired = claimed.log.replace(list(swap.staged), swap.old, swap.known)
             except (SiltstoneError, OSError):
-                for base_offset in found.staged:
+                # A swap that is refused has changed nothing. After a disk error the log is offline, and the
+                # next start completes or undoes the swap.
+                for base_offset in swap.staged:
                     with contextlib.suppress(OSError):
                         drop_cleaned(directory, base_offset)
                 raise
@@ -240,10 +240,13 @@ class IntoOpenLogs(InPlace):
         self._upkeep.unlink_later(claimed.served, retired, delay_ms)
 
     def finish(self, planned: Planned) -> None:
-        """Move the cleaner checkpoint; then old segments of ``compact,delete``, and those below the log
-        start, have their turn, which retention has left to us."""
+        """Move the cleaner checkpoint, then apply retention: the periodic task skips logs that are
+        claimed."""
         with self._changing(planned.state) as claimed:
+            # Last of all: after a crash before this the cleaned range is cleaned again, which changes
+            # nothing.
             self._write_checkpoint(claimed, cleaned_up_to(planned))
+        # Removes the staging folder; one that cannot be removed is left for the next run.
         with contextlib.suppress(SiltstoneError, OSError):
             self.give_up(planned)
         claimed = self._logs[planned.state.where]
@@ -258,8 +261,8 @@ class IntoOpenLogs(InPlace):
 CLEANER, MANAGER = "kafka_log_logcleaner_", "kafka_log_logcleanermanager_"
 
 
-def told(result: LogResult) -> str:
-    """A cleaning in one line, in Kafka's words."""
+def summary_line(result: LogResult) -> str:
+    """A log line about a cleaning, in the words of Kafka's ``Cleaner``."""
     megabytes, discarded = result.bytes_before / (1 << 20), result.removed.counts
     seconds = max(result.seconds, 1e-3)
     went = ", ".join(f"{discarded[name]} {name}" for name in CLEANING_REASONS if discarded[name])
@@ -276,101 +279,15 @@ MOST_FAILURES = 3
 _FINAL = (report.UNCLEANABLE, report.SKIPPED)
 
 
-@dataclass(slots=True, kw_only=True)
-class CleaningRun:
-    """Cleans ``batch`` with ``engine``. ``failures``: how often logs have failed in a row, kept up here."""
-
-    manager: LogManager
-    batch: Mapping[TopicPartition, Claimed]
-    engine: EngineUse[Engine]
-    limits: RunLimits
-    failures: dict[TopicPartition, int]
-    began_ms: int
-
-    def clean(self) -> list[LogResult]:
-        """A result for each log that is still the cleaner's. Nothing about a log is raised."""
-        started = datetime.fromtimestamp(self.began_ms / 1000, UTC)
-        run = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
-        destination = IntoOpenLogs(run, self.batch, self.manager.upkeep)
-        results = list[LogResult]()
-        states = self._states(results)
-        for each in self.batch.values():
-            _tell_beginning(each)
-        try:
-            config, tasks = self.manager.config, 1
-            if share_of_io(config.number(IO_LIMIT), 1) != UNLIMITED:  # else the engine need not be started
-                tasks = self.engine.engine.workers * max(config.integer("log.cleaner.threads"), 1)
-            choices = Choices(now_ms=self.began_ms, drop_keyless=True, tasks_at_once=tasks)
-            cleaner = Cleaner(lambda: self.engine.engine, destination, self.limits)
-            results += cleaner.run(states, choices)
-        except EngineError as error:
-            _logger.warning("the cleaner has no engine: %s", error)
-        self.manager.upkeep.take_failed_offline()
-        for result in results:
-            self._take_in(result)
-        return results
-
-    def _states(self, results: list[LogResult]) -> list[LogState]:
-        checkpoints: dict[int, dict[TopicPartition, int]] = {}
-        states = []
-        for where, each in self.batch.items():
-            served, log = each.served, each.log
-            try:
-                if id(served) not in checkpoints:
-                    checkpoints[id(served)] = served.cleaner_checkpoint()
-                config = self.manager.topics.settings(where.topic)
-                states.append(log_state(served, log, config, checkpoints[id(served)].get(where)))
-            except (SiltstoneError, OSError) as error:
-                failure = failure_of(error)
-                blank = LogResult(topic=where.topic, partition=where.partition, directory=str(log.directory))
-                results.append(blank.stop(failure.status, failure.reason))
-        return states
-
-    def _take_in(self, result: LogResult) -> None:
-        where = result.where
-        claim = self.batch[where].claim
-        if result.status == CLEANED:
-            self.failures.pop(where, None)
-            _logger.info("%s", told(result))
-        elif claim.is_lost:
-            _logger.info("Cleaning of log %s was aborted", where)
-        elif result.status in (report.NOTHING_TO_DO, report.NOT_ELIGIBLE):
-            pass
-        elif self.engine.lost is not None:
-            _logger.warning("log %s was not cleaned: %s", where, result.reason)
-            if self.engine.started:
-                self.failures[where] = self.failures.get(where, 0) + 1
-        elif result.status in _FINAL:
-            self._give_up(result)
-        else:
-            _logger.warning("log %s was not cleaned: %s", where, result.reason)
-            self.failures[where] = self.failures.get(where, 0) + 1
-            if self.failures[where] >= MOST_FAILURES:
-                self._give_up(result)
-
-    def _give_up(self, result: LogResult) -> None:
-        self.failures.pop(result.where, None)
-        _logger.error(
-            "Unexpected exception thrown when cleaning log %s. Marking its partition (%s) as uncleanable: %s",
-            result.directory,
-            result.where,
-            result.reason,
-        )
-        try:
-            self.manager.mark_uncleanable(result.where, result.reason, self.began_ms)
-        except SiltstoneError as error:
-            _logger.warning("%s", error)
-
-
-def _tell_beginning(candidate: Candidate) -> None:
-    """What is about to be cleaned, in Kafka's words."""
+def _log_beginning(candidate: Candidate) -> None:
+    """Log what is about to be cleaned, in the words of Kafka's ``Cleaner``."""
     where, dirty = candidate.where, candidate.range
     _logger.info("Beginning cleaning of log %s", where)
     if not candidate.is_eligible:
         _logger.info("Cleaning log %s (cleaning prior to %d, for its tombstones)", where, dirty.end)
         return
     segments = candidate.log.view.segments
-    following = [each.base_offset for each in segments[1:]]
+    following = [segment.base_offset for segment in segments[1:]]
     count = sum(dirty.first_dirty < end <= dirty.end for end in following)
     _logger.info(
         "Building offset map for log %s for %d segments in offset range [%d, %d); dirty ratio %.3f, %d bytes",
@@ -384,11 +301,10 @@ def _tell_beginning(candidate: Candidate) -> None:
     _logger.info("Cleaning log %s (cleaning prior to %d)", where, dirty.end)
 
 
-# Which logs are cleaned next, and which of them together (``LogCleanerManager.grabFilthiestCompactedLog``).
+# The choice of the next logs (``LogCleanerManager.grabFilthiestCompactedLog``): the dirtiest first.
 #
-# The filthiest first. Small ones go together, since a job costs about the same for one and for a hundred; a
-# large one goes alone. Logs whose cleaning has failed come last and go alone, so that they hold up nobody.
-# All pure.
+# Small logs are cleaned together, since a job costs about the same for one and for a hundred; a large log is
+# cleaned alone. Logs whose cleaning has failed come last and alone, so that they delay no other log.
 
 LOGS_AT_ONCE = 1000
 
@@ -401,43 +317,41 @@ def next_batch(
     small_bytes: int,
     run_bytes: float,
 ) -> list[Candidate]:
-    """Those that one of ``workers`` cleans in one run: a large one (over ``small_bytes``), or small ones up
-    to ``run_bytes`` and to the worker's share; none where none is eligible."""
-    turn = sorted(
-        (each for each in candidates if each.is_eligible),
-        key=lambda each: (failures.get(each.where, 0), -each.range.dirty_ratio, each.where),
+    """The logs that one of ``workers`` cleans in one run: a large one (over ``small_bytes``), or small ones
+    up to ``run_bytes`` and to the worker's share; empty where none is eligible."""
+    logs = sorted(
+        (log for log in candidates if log.is_eligible),
+        key=lambda log: (failures.get(log.where, 0), -log.range.dirty_ratio, log.where),
     )
-    if not turn:
+    if not logs:
         return []
-    first = turn[0]
+    first = logs[0]
     if first.size > small_bytes or failures.get(first.where):
         return [first]
-    small = [each for each in turn if each.size <= small_bytes and not failures.get(each.where)]
+    # The other workers choose at the same time: an equal share of the small logs each keeps all of them busy.
+    small = [log for log in logs if log.size <= small_bytes and not failures.get(log.where)]
     share = min(max(-(-len(small) // workers), 1), LOGS_AT_ONCE)
     batch, used = [first], first.size
-    for each in small[1:share]:
-        used += each.size
+    for log in small[1:share]:
+        used += log.size
         if used > run_bytes:
             break
-        batch.append(each)
+        batch.append(log)
     return batch
 
 
-# ``log.cleaner.io.max.bytes.per.second``: how long the cleaner waits before it goes on (Kafka's
-# ``Throttler``).
+# ``log.cleaner.io.max.bytes.per.second`` (Kafka's ``Throttler``).
 #
-# Kafka's cleaner waits between buffers, and so does each task of a run here, for its share of the limit
-# (``compaction.work``). What is done beside the tasks, as the check before a swap, is made up for
-# after the run: the cleaner rests until the average is within the limit. A run is kept to what may be done in
-# ``WINDOW_SECONDS`` or to one log, whichever is more.
+# Kafka's cleaner sleeps between buffers, and so does each task of a run here, for its share of the limit
+# (``compaction.work``). I/O beside the tasks, such as the verification before a swap, counts after
+# the run: the thread sleeps until the average is within the limit. A run takes no more bytes than the limit
+# allows in ``WINDOW_SECONDS``, or one log where that is larger.
 
 WINDOW_SECONDS = 10.0
 
 
-# The embedded cleaner's gauges, with Kafka's names: what each of them means here, and how it is labelled.
-#
-# ``Statistics`` works out the numbers. A help that says "Unlike Kafka's" tells where a dashboard made
-# for Kafka shows something else.
+# The gauges, with Kafka's names. A help that begins with "Unlike Kafka's" says where a dashboard made for
+# Kafka shows another number.
 
 UNCLEANABLE_COUNT = f"{MANAGER}uncleanable_partitions_count"
 UNCLEANABLE_BYTES = f"{MANAGER}uncleanable_bytes"
@@ -459,23 +373,22 @@ _HELP = {
         "By how many seconds the oldest dirty record is over max.compaction.lag.ms, the most of all logs."
     ),
     f"{CLEANER}deadthreadcount": "Cleaner threads that should run and do not.",
-    f"{MANAGER}max_dirty_percent": "The dirty ratio of the filthiest log at the last look, in percent.",
+    f"{MANAGER}max_dirty_percent": "The dirty ratio of the dirtiest log in the last round, in percent.",
     f"{MANAGER}time_since_last_run_ms": (
-        "Unlike Kafka's, which counts from the last look at the logs: ms since the last cleaning began, be "
+        "Unlike Kafka's, which counts from the last check of the logs: ms since the last cleaning began, be "
         "it before a restart; 0 where nothing was ever cleaned."
     ),
     UNCLEANABLE_COUNT: (
-        "Partitions of the log directory that the cleaner leaves alone. Unlike Kafka's, kept over restarts."
+        "Partitions of the log directory that the cleaner skips. Unlike Kafka's, kept over restarts."
     ),
     UNCLEANABLE_BYTES: (
-        "Unlike Kafka's, which counts only what would be cleaned: bytes of the logs that the cleaner leaves "
-        "alone."
+        "Unlike Kafka's, which counts only what would be cleaned: bytes of the logs that the cleaner skips."
     ),
 }
 
 
 RESULTS_KEPT = 1000
-LOOKS_AT_ONCE = 64
+HORIZON_CHECKS_AT_ONCE = 64
 """Idle logs whose headers are read in one round."""
 PASSES = 3
 """A cleaning reads its sources twice and writes them once, at the most."""
@@ -483,7 +396,7 @@ _logger = logging.getLogger("siltstone.cleaner")
 
 
 class LogCleaner(LogService[Engine]):
-    """Cleans the logs of ``manager`` with the engine that ``engine`` makes and ``stop_engine`` closes.
+    """Cleans the logs of ``manager``; ``engine`` starts the engine, ``stop_engine`` closes it.
 
     Nothing happens before ``start``; without it ``clean_once`` does one round in the caller's thread.
     """
@@ -501,9 +414,9 @@ class LogCleaner(LogService[Engine]):
         self._choosing = threading.Lock()
         self._threads: dict[int, threading.Thread] = {}
         self._failures: dict[TopicPartition, int] = {}
-        self._next_look_ms: dict[TopicPartition, int | None] = {}
+        self._next_check_ms: dict[TopicPartition, int | None] = {}
         self._history = History()
-        # What the metrics are made of; under a lock of its own.
+        # ``_counting`` guards what the gauges are computed from.
         self._counting = threading.Lock()
         self._cleanings: collections.deque[Cleaning] = collections.deque(maxlen=RESULTS_KEPT)
         self._last_run: list[Cleaning] = []
@@ -513,10 +426,10 @@ class LogCleaner(LogService[Engine]):
         for began_ms, cleanings in itertools.groupby(earlier, key=lambda cleaning: cleaning.began_ms):
             self._count(began_ms, list(cleanings))
 
-    # Its life
+    # Start, settings, close
 
     def start(self) -> bool:
-        """Begin, in threads; False where ``log.cleaner.enable`` is false."""
+        """Start the threads; False where ``log.cleaner.enable`` is false."""
         if not self._manager.config.flag("log.cleaner.enable"):
             _logger.info("The log cleaner is not started: log.cleaner.enable=false")
             return False
@@ -541,12 +454,13 @@ class LogCleaner(LogService[Engine]):
         return 0 if self._closed else self._manager.config.integer("log.cleaner.threads")
 
     def settings_changed(self) -> None:
-        """More or fewer workers, and no one sleeps for longer than it is to now."""
+        """Start or end threads by ``log.cleaner.threads``, and wake those that sleep."""
         if self._started:
             self._begin_threads()
 
     def close(self, *, abort: bool = True) -> None:
-        """Let go of all logs and of the engine; twice is once. Without ``abort``, finish what was begun."""
+        """Abort all cleanings and close the engine; without ``abort``, finish those that run. May be called
+        twice."""
         if self._started and not self._closed:
             _logger.info("Shutting down the log cleaner")
         super().close(abort=abort)
@@ -556,20 +470,21 @@ class LogCleaner(LogService[Engine]):
             thread.join()
 
     def _work(self, number: int) -> None:
-        """A worker's life. What is no Exception ends it, as an error of Kafka's threads does."""
+        """Clean until the cleaner is closed. What is no Exception ends the thread, as in Kafka's
+        ``CleanerThread``."""
         try:
             while number < self._wanted_threads:
                 is_busy = False
                 try:
                     is_busy = any(result.status == CLEANED for result in self.clean_once())
                 except Exception:
-                    _logger.exception("the log cleaner failed; it goes on")
+                    _logger.exception("a round of the log cleaner failed; the next one follows")
                 if not is_busy:
                     self._sleep(self._manager.config.integer("log.cleaner.backoff.ms") / 1000, number)
         except BaseException:
             name = threading.current_thread().name
             _logger.critical(
-                "[%s]: Error due to what follows; this log cleaner thread is dead", name, exc_info=True
+                "[%s]: Error due to the exception below; this thread has ended", name, exc_info=True
             )
 
     def _sleep(self, seconds: float, number: int = 0) -> None:
@@ -577,7 +492,7 @@ class LogCleaner(LogService[Engine]):
             if number < self._wanted_threads:
                 self._changed.wait(min(seconds, threading.TIMEOUT_MAX))
 
-    # What it did
+    # Results and gauges
 
     @property
     def cleanings(self) -> list[Cleaning]:
@@ -597,7 +512,7 @@ class LogCleaner(LogService[Engine]):
         rules give them; those of uncleanable logs for each directory in service.
 
         ``LogManager.samples`` has them too. The buffer's utilization is that of a map as large as Kafka's:
-        ours does not fill up, so it may be over 100. Where nothing was ever cleaned there is a
+        Siltstone's does not fill up, so it may be over 100. Where nothing was ever cleaned there is a
         ``time_since_last_run_ms`` of 0.
         """
         config, now_ms = self._manager.config, self._manager.clock.now_ms()
@@ -622,27 +537,27 @@ class LogCleaner(LogService[Engine]):
             f"{MANAGER}max_dirty_percent": 100 * dirtiest,
             f"{MANAGER}time_since_last_run_ms": 0 if last_ms is None else now_ms - last_ms,
         }
-        found = [Sample(name=name, value=value, help=_HELP[name]) for name, value in values.items()]
+        samples = [Sample(name=name, value=value, help=_HELP[name]) for name, value in values.items()]
         for served in self._manager.serving():
             size = sum(served.logs[where].size for where in served.uncleanable if where in served.logs)
             by_directory = {UNCLEANABLE_COUNT: len(served.uncleanable), UNCLEANABLE_BYTES: size}
-            found += [
+            samples += [
                 Sample(name=name, value=value, help=_HELP[name], labels={"logDirectory": str(served.path)})
                 for name, value in by_directory.items()
             ]
-        return found
+        return samples
 
     def _earlier_cleanings(self) -> list[Cleaning]:
-        """What the directories' histories hold of the partitions that are here."""
-        found = list[Cleaning]()
+        """Cleanings of open logs out of the directories' histories."""
+        earlier = list[Cleaning]()
         for served in self._manager.serving():
             try:
                 listed = read_cleanings(served.path)
             except OSError as error:
                 _logger.warning("%s", error)
                 continue
-            found += [each for each in listed if each.result.where in served.logs]
-        return found
+            earlier += [cleaning for cleaning in listed if cleaning.result.where in served.logs]
+        return earlier
 
     def _count(self, began_ms: int, cleanings: Sequence[Cleaning]) -> None:
         with self._counting:
@@ -651,8 +566,8 @@ class LogCleaner(LogService[Engine]):
             self._last_run, self._last_run_ms = cleaned or self._last_run, began_ms
 
     def _keep(self, cleanings: Iterable[Cleaning], *, engine_lost: bool) -> None:
-        """Write down what came of a run; what has found nothing to do is no cleaning, nor is what only the
-        engine kept from being one."""
+        """Add a run's results to the histories, except where nothing was to be done or the engine was
+        lost."""
         passing = (report.NOTHING_TO_DO, report.NOT_ELIGIBLE)
         kept = [
             cleaning
@@ -660,69 +575,147 @@ class LogCleaner(LogService[Engine]):
             if cleaning.result.status == CLEANED or not (engine_lost or cleaning.result.status in passing)
         ]
         for served in self._manager.serving():
-            self._history.keep(served.path, [each for each in kept if each.result.where in served.logs])
+            in_directory = [cleaning for cleaning in kept if cleaning.result.where in served.logs]
+            self._history.keep(served.path, in_directory)
 
     # One round
 
     def clean_once(self) -> list[LogResult]:
-        """Choose, clean, rest; the results. Empty when nothing was to be done."""
+        """Choose, clean, rest; the results, empty when nothing was to be done."""
         batch = self._claim_dirty() or self._claim_overdue_tombstones()
         if not batch:
             return []
-        began, size = time.monotonic(), PASSES * sum(each.size for each in batch)
-        engine = EngineUse(self._engine)
+        began, size = time.monotonic(), PASSES * sum(claimed.size for claimed in batch)
+        engine, began_ms = EngineUse(self._engine), self._manager.clock.now_ms()
         try:
-            run = CleaningRun(
-                manager=self._manager,
-                batch={each.where: each for each in batch},
-                engine=engine,
-                limits=self._limits,
-                failures=self._failures,
-                began_ms=self._manager.clock.now_ms(),
-            )
-            results = run.clean()
+            results = self._clean({claimed.where: claimed for claimed in batch}, engine, began_ms)
         finally:
-            for each in batch:
-                each.claim.done()
-        cleanings = [Cleaning(began_ms=run.began_ms, result=result) for result in results]
-        self._count(run.began_ms, cleanings)
+            for claimed in batch:
+                claimed.claim.done()
+        cleanings = [Cleaning(began_ms=began_ms, result=result) for result in results]
+        self._count(began_ms, cleanings)
         self._keep(cleanings, engine_lost=engine.lost is not None)
-        # What a cleaning stamps may go after ``delete.retention.ms``.
+        # Tombstones that this cleaning gave a delete horizon expire after ``delete.retention.ms``.
         backoff_ms = self._manager.config.integer("log.cleaner.backoff.ms")
         cleaned = {result.where for result in results if result.status == CLEANED}
-        for each in batch:
-            if each.where in cleaned:
-                wait_ms = max(each.log.config.delete_retention_ms, backoff_ms)
-                self._next_look_ms[each.where] = run.began_ms + wait_ms
+        for claimed in batch:
+            if claimed.where in cleaned:
+                wait_ms = max(claimed.log.config.delete_retention_ms, backoff_ms)
+                self._next_check_ms[claimed.where] = began_ms + wait_ms
         limit = self._manager.config.number("log.cleaner.io.max.bytes.per.second")
         self._sleep(max(size / limit - (time.monotonic() - began), 0.0))
         return results
 
+    def _clean(
+        self, batch: Mapping[TopicPartition, Claimed], engine: EngineUse[Engine], began_ms: int
+    ) -> list[LogResult]:
+        """Clean claimed logs: a result for each; an error that concerns one log is in its result."""
+        started = datetime.fromtimestamp(began_ms / 1000, UTC)
+        run = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+        destination = IntoOpenLogs(run, batch, self._manager.upkeep)
+        results = list[LogResult]()
+        states = self._log_states(batch, results)
+        for claimed in batch.values():
+            _log_beginning(claimed)
+        try:
+            config, tasks = self._manager.config, 1
+            if share_of_io(config.number(IO_LIMIT), 1) != UNLIMITED:  # else the engine need not be started
+                tasks = engine.engine.workers * max(config.integer("log.cleaner.threads"), 1)
+            choices = Choices(now_ms=began_ms, drop_keyless=True, tasks_at_once=tasks)
+            cleaner = Cleaner(lambda: engine.engine, destination, self._limits)
+            results += cleaner.run(states, choices)
+        except EngineError as error:
+            _logger.warning("the cleaner has no engine: %s", error)
+        self._manager.upkeep.take_failed_offline()
+        for result in results:
+            self._apply_result(result, batch[result.where].claim, engine, began_ms)
+        return results
+
+    def _log_states(
+        self, batch: Mapping[TopicPartition, Claimed], results: list[LogResult]
+    ) -> list[LogState]:
+        """The logs for the planner; those that cannot be read are added to ``results``."""
+        checkpoints: dict[int, dict[TopicPartition, int]] = {}
+        states = []
+        for where, claimed in batch.items():
+            served, log = claimed.served, claimed.log
+            try:
+                # Read after the claim: another worker may have moved the checkpoint before.
+                if id(served) not in checkpoints:
+                    checkpoints[id(served)] = served.cleaner_checkpoint()
+                config = self._manager.topics.settings(where.topic)
+                states.append(log_state(served, log, config, checkpoints[id(served)].get(where)))
+            except (SiltstoneError, OSError) as error:
+                failure = failure_of(error)
+                blank = LogResult(topic=where.topic, partition=where.partition, directory=str(log.directory))
+                results.append(blank.stop(failure.status, failure.reason))
+        return states
+
+    def _apply_result(
+        self, result: LogResult, claim: Claim, engine: EngineUse[Engine], began_ms: int
+    ) -> None:
+        where = result.where
+        if result.status == CLEANED:
+            self._failures.pop(where, None)
+            _logger.info("%s", summary_line(result))
+        elif claim.is_lost:
+            _logger.info("Cleaning of log %s was aborted", where)
+        elif result.status in (report.NOTHING_TO_DO, report.NOT_ELIGIBLE):
+            pass
+        elif engine.lost is not None:
+            # An engine that had started may have been lost by this log: it is tried again alone, after the
+            # others.
+            _logger.warning("log %s was not cleaned: %s", where, result.reason)
+            if engine.started:
+                self._failures[where] = self._failures.get(where, 0) + 1
+        elif result.status in _FINAL:
+            self._mark_uncleanable(result, began_ms)
+        else:
+            _logger.warning("log %s was not cleaned: %s", where, result.reason)
+            self._failures[where] = self._failures.get(where, 0) + 1
+            if self._failures[where] >= MOST_FAILURES:
+                self._mark_uncleanable(result, began_ms)
+
+    def _mark_uncleanable(self, result: LogResult, now_ms: int) -> None:
+        self._failures.pop(result.where, None)
+        _logger.error(
+            "Unexpected exception thrown when cleaning log %s. Marking its partition (%s) as uncleanable: %s",
+            result.directory,
+            result.where,
+            result.reason,
+        )
+        try:
+            self._manager.mark_uncleanable(result.where, result.reason, now_ms)
+        except SiltstoneError as error:
+            _logger.warning("%s", error)
+
     def _candidates(self, now_ms: int) -> list[Candidate]:
-        manager, found = self._manager, []
+        manager, candidates = self._manager, []
         uncleanable = manager.uncleanable
         for served in manager.serving():
             checkpoints = None
             for where, log in list(served.logs.items()):
-                apart = where in uncleanable or where.topic == CLUSTER_METADATA or log.offline is not None
-                if apart or manager.cleaning.state(where) != NONE:
+                excluded = where in uncleanable or where.topic == CLUSTER_METADATA or log.offline is not None
+                if excluded or manager.cleaning.state(where) != NONE:
                     continue
-                with contextlib.suppress(FileNotFoundError):  # its segments are others now: the next round
+                # FileNotFoundError: a segment was just removed; the next round sees the new list.
+                with contextlib.suppress(FileNotFoundError):
                     checkpoints = served.cleaner_checkpoint() if checkpoints is None else checkpoints
-                    each = candidate(served, log, checkpoints.get(where), now_ms)
-                    if each is not None:
-                        found.append(each)
-        return found
+                    open_log = candidate(served, log, checkpoints.get(where), now_ms)
+                    if open_log is not None:
+                        candidates.append(open_log)
+        return candidates
 
     def _claim_dirty(self) -> list[Claimed]:
-        """The filthiest log, or several small ones."""
+        """Claim the dirtiest log, or several small ones."""
         config, limits = self._manager.config, self._limits
         bytes_per_second = config.number("log.cleaner.io.max.bytes.per.second") / PASSES
+        # One worker chooses at a time, so that two do not claim halves of the same batch.
         with self._choosing:
             candidates = self._candidates(self._manager.clock.now_ms())
             with self._counting:
-                self._dirtiest = max((each.range.dirty_ratio for each in candidates), default=0.0)
-                self._delay_ms = max((each.range.delay_ms for each in candidates), default=0)
+                self._dirtiest = max((candidate.range.dirty_ratio for candidate in candidates), default=0.0)
+                self._delay_ms = max((candidate.range.delay_ms for candidate in candidates), default=0)
             batch = next_batch(
                 candidates,
                 self._failures,
@@ -733,50 +726,55 @@ class LogCleaner(LogService[Engine]):
             return self._claimed(batch)
 
     def _claimed(self, batch: Iterable[Candidate]) -> list[Claimed]:
-        """Those that could be claimed, none once the cleaner is closed."""
+        """Claim candidates; those that another thread has or that are paused are left out."""
         claimed = []
-        for each in batch:
-            claim = self._manager.cleaning.begin(each.where)
+        for candidate in batch:
+            claim = self._manager.cleaning.begin(candidate.where)
             if claim is not None and self._closed:
-                claim.done()  # ``close`` may have aborted all claims before this one
+                claim.done()  # ``close`` aborts the claims that exist, and may have done so before this one
             elif claim is not None:
-                claimed.append(Claimed(served=each.served, log=each.log, range=each.range, claim=claim))
+                claimed.append(
+                    Claimed(served=candidate.served, log=candidate.log, range=candidate.range, claim=claim)
+                )
         return claimed
 
     # Idle logs
 
     def _claim_overdue_tombstones(self) -> list[Claimed]:
-        """Idle logs whose delete horizons have all passed."""
+        """Claim logs below the dirty ratio whose tombstones' delete horizons have all passed."""
         now_ms = self._manager.clock.now_ms()
         waiting = []
-        for each in self._candidates(now_ms):
-            next_look_ms = self._next_look_ms.get(each.where, 0)
-            has_clean_part = each.log.view.segments[0].base_offset < each.range.clean_end
-            if has_clean_part and next_look_ms is not None and next_look_ms <= now_ms:
-                waiting.append(each)
+        for candidate in self._candidates(now_ms):
+            next_check_ms = self._next_check_ms.get(candidate.where, 0)
+            has_clean_section = candidate.log.view.segments[0].base_offset < candidate.range.clean_end
+            if has_clean_section and next_check_ms is not None and next_check_ms <= now_ms:
+                waiting.append(candidate)
         due = []
-        for claimed in self._claimed(waiting[:LOOKS_AT_ONCE]):
+        for claimed in self._claimed(waiting[:HORIZON_CHECKS_AT_ONCE]):
             if self._is_due(claimed, now_ms):
                 due.append(claimed)
             else:
                 claimed.claim.done()
         return due
 
-    def _is_due(self, each: Candidate, now_ms: int) -> bool:
+    def _is_due(self, claimed: Candidate, now_ms: int) -> bool:
         try:
-            clean_end, config = each.range.clean_end, each.log.config
-            below = [part.base_offset for part in each.log.view.segments[:-1] if part.base_offset < clean_end]
-            found = find_horizons(
-                [find_segment(each.log.directory, base_offset) for base_offset in below],
+            clean_end, config = claimed.range.clean_end, claimed.log.config
+            below = [
+                part.base_offset for part in claimed.log.view.segments[:-1] if part.base_offset < clean_end
+            ]
+            horizons = find_horizons(
+                [find_segment(claimed.log.directory, base_offset) for base_offset in below],
                 clean_end,
                 now_ms,
-                uncovered(each.log.directory).tombstones_from,
+                uncovered(claimed.log.directory).tombstones_from,
                 config.max_decompressed_message_bytes,
             )
         except (SiltstoneError, OSError) as error:
             _logger.warning("%s", error)
-            self._next_look_ms[each.where] = None
+            self._next_check_ms[claimed.where] = None
             return False
-        due_later = found.newest_ms is not None and found.newest_ms > now_ms
-        self._next_look_ms[each.where] = found.newest_ms if due_later else None
-        return found.is_due
+        # None: nothing to expire before the next cleaning gives tombstones a horizon.
+        due_later = horizons.newest_ms is not None and horizons.newest_ms > now_ms
+        self._next_check_ms[claimed.where] = horizons.newest_ms if due_later else None
+        return horizons.is_due

@@ -1,4 +1,4 @@
-"""All logs of a process: several directories, their partitions, and what these need as time passes.
+"""Opens the log directories of a process and serves their logs (Kafka's ``LogManager``).
 
 ::
 
@@ -6,9 +6,10 @@
         logs.topics.create("orders", partitions=3, config={"retention.ms": "3600000"})
         logs["orders", 0].append(batch)
 
-Kafka's ``LogManager``. A directory whose disk fails goes offline with its logs, and the others serve; a log
-that makes no sense is refused, and the others are served. Nothing happens by itself until ``start``: ``tick``
-does what is due. ``close`` leaves the directories as a broker leaves them after a controlled shutdown.
+A directory whose disk fails goes offline with its logs, and the other directories keep serving. A log that
+cannot be recovered is refused with the reason, and the others are served. No maintenance runs before
+``start``: ``tick`` runs the tasks that are due. ``close`` leaves the directories as a broker leaves them
+after a controlled shutdown.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import contextlib
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
@@ -79,73 +80,75 @@ def _sample(name: str, value: int, **labels: str) -> Sample:
     return Sample(name=f"kafka_log_{name}", value=value, help=_HELP[name], labels=labels)
 
 
-# Taking several log directories into service: each claimed, all of one broker, each with its identity.
+# Claiming the log directories: each is locked, all must belong to one broker, each gets its identity.
 
 
 def claim_all(
     paths: Sequence[Path], config: Config, random_bytes: RandomBytes, only: TopicPartition | None
 ) -> tuple[list[ServedDirectory], dict[Path, str]]:
-    """Claim the directories; those that the disk refuses come back with the reason.
+    """Lock the directories; those whose disk fails are returned with the reason.
 
-    One that is new gets a ``meta.properties``, unless it is there for ``only`` one partition. Raises
+    A new one gets a ``meta.properties``, unless ``only`` one partition of it is opened. Raises
     SiltstoneError when one is locked or another broker's, and StorageError when none is left.
     """
     if only is not None and only.topic == CLUSTER_METADATA:
         raise DirectoryRefusedError(f"{only}: the log of a broker's metadata is never opened for a change")
-    served: list[ServedDirectory] = []
+    claimed: list[ServedDirectory] = []
     offline: dict[Path, str] = {}
     try:
         for path in paths:
             try:
                 place = files.stat(path).place if files.is_directory(path) else None
-                for each in served:
-                    if each.directory.place == place:
+                for served in claimed:
+                    if served.directory.place == place:
                         raise DirectoryRefusedError(
-                            f"{path} and {each.path} are one log directory; name it once"
+                            f"{path} and {served.path} are one log directory; name it once"
                         )
-                served.append(ServedDirectory.claim(path, only=only))
+                claimed.append(ServedDirectory.claim(path, only=only))
             except OSError as error:
                 offline[path] = f"{error.strerror or error}"
                 _logger.error("%s: offline: %s", path, offline[path])
-        refuse_strangers([each.directory for each in served])
+        refuse_strangers([served.directory for served in claimed])
         if only is None:
-            _settle_identity(served, config.integer("node.id"), random_bytes)
+            _settle_identity(claimed, config.integer("node.id"), random_bytes)
     except BaseException:
-        for each in served:
-            each.directory.close()
+        for served in claimed:
+            served.directory.close()
         raise
-    serving = [each for each in served if each.offline is None]
-    offline.update({each.path: each.offline for each in served if each.offline is not None})
+    serving = [served for served in claimed if served.offline is None]
+    offline.update({served.path: served.offline for served in claimed if served.offline is not None})
     if not serving:
         reasons = "; ".join(f"{path}: {why}" for path, why in offline.items())
         raise StorageError(f"no log directory can be used: {reasons}")
     return serving, offline
 
 
-def _settle_identity(served: Sequence[ServedDirectory], node_id: int, random_bytes: RandomBytes) -> None:
+def _settle_identity(claimed: Sequence[ServedDirectory], node_id: int, random_bytes: RandomBytes) -> None:
     """Write ``meta.properties`` where there is none, in the form of a KRaft broker's (version 1).
 
     Cluster and node are those of the directories that have one, else new. ``node_id`` -1: not said. The log
     of the broker's metadata is not served. Raises DirectoryRefusedError where a directory is another node's.
     """
     cluster, node, missing = None, None, []
-    for each in served:
-        partitions = each.directory.partitions
-        each.directory.partitions = {w: path for w, path in partitions.items() if w.topic != CLUSTER_METADATA}
-        properties = each.directory.properties()
+    for served in claimed:
+        partitions = served.directory.partitions
+        served.directory.partitions = {
+            where: path for where, path in partitions.items() if where.topic != CLUSTER_METADATA
+        }
+        properties = served.directory.properties()
         if not properties:
-            missing.append(each)
+            missing.append(served)
         cluster = cluster or properties.get("cluster.id")
         node = node or properties.get("node.id") or properties.get("broker.id")
     if node is not None and node_id >= 0 and node != str(node_id):
         raise DirectoryRefusedError(f"the directories are those of node {node}, not of node.id={node_id}")
     cluster = cluster or new_id(random_bytes)
     lines = f"#\nversion=1\ncluster.id={cluster}\nnode.id={node or max(node_id, 0)}\ndirectory.id="
-    for each in missing:
+    for served in missing:
         try:
-            files.replace(each.path / META_PROPERTIES, f"{lines}{new_id(random_bytes)}\n".encode())
+            files.replace(served.path / META_PROPERTIES, f"{lines}{new_id(random_bytes)}\n".encode())
         except OSError as error:
-            each.go_offline(f"{error.strerror or error}")
+            served.go_offline(f"{error.strerror or error}")
 
 
 _BACKGROUND_THREADS = 2
@@ -153,30 +156,41 @@ _CHUNKS_PER_THREAD = 8
 _logger = logging.getLogger("siltstone")
 
 
+class ManagerOptions(TypedDict, total=False):
+    """``config``: the broker's settings; ``background``: runs tasks that can wait, by default in a small pool
+    of threads; ``only``: open only this one partition."""
+
+    config: Config | None
+    clock: Clock | None
+    background: Background | None
+    random_bytes: RandomBytes
+    only: TopicPartition | None
+
+
 class LogManager:
     """Logs of some directories, open for appending. Use ``open``; close it, or use it as a context.
 
-    ``topics``: make, change and delete topics. ``directories``: those in service; ``offline``: directories
-    that are not, and why. ``config``: the broker's settings. ``changing``: held by whoever makes or deletes
-    partitions. ``cleaning``: which logs a cleaner has, and from which it is kept away; ``compacting``: the
-    same of compactions beside the originals. ``attendants``: told of other settings, and closed before the
-    logs are.
+    ``topics``: creates, changes and deletes topics. ``directories``: those in service; ``offline``:
+    directories that are not, and why. ``config``: the broker's settings. ``changing``: the lock under which
+    partitions are created and deleted. ``cleaning``, ``compacting``: the states of each log's cleaning and
+    side-by-side compaction. ``services``: the log cleaner and the compactions, which are closed before the
+    logs.
     """
 
     def __init__(
         self,
-        directories: Sequence[ServedDirectory],
-        offline: Mapping[Path, str],
+        directories: Sequence[Path | str],
         *,
-        config: Config,
-        clock: Clock,
-        background: Background | None,
-        random_bytes: RandomBytes,
-        only: TopicPartition | None,
+        config: Config | None = None,
+        clock: Clock | None = None,
+        background: Background | None = None,
+        random_bytes: RandomBytes = secrets.token_bytes,
+        only: TopicPartition | None = None,
     ) -> None:
-        self.directories = tuple(directories)
-        self._unopened = dict(offline)
-        self.config, self.clock, self.only = config, clock, only
+        """See ``open``."""
+        self.config, self.clock, self.only = config or Config(), clock or SystemClock(), only
+        claimed, self._unopened = claim_all(list(map(Path, directories)), self.config, random_bytes, only)
+        self.directories = tuple(claimed)
         self._random_bytes = random_bytes
         self.cleaning = CleaningStates()
         self.compacting = CleaningStates("compaction")
@@ -190,65 +204,45 @@ class LogManager:
         self.scheduler = Scheduler()
         self.topics = Topics(self, random_bytes)
         self.upkeep = Upkeep(self)
-        self.attendants: list[LogService[Any]] = []
+        self.services: list[LogService[Any]] = []
+        try:
+            self._load()
+        except BaseException:
+            self._abandon()
+            raise
 
     @classmethod
-    def open(
-        cls,
-        directories: Sequence[Path | str],
-        *,
-        config: Config | None = None,
-        clock: Clock | None = None,
-        background: Background | None = None,
-        random_bytes: RandomBytes = secrets.token_bytes,
-        only: TopicPartition | None = None,
-    ) -> LogManager:
-        """Claim the directories (made where they are not there), recover and open their logs.
+    def open(cls, directories: Sequence[Path | str], **options: Unpack[ManagerOptions]) -> LogManager:
+        """Lock the directories (created where they are missing), recover and open their logs.
 
-        ``config`` is the broker's; ``background`` runs what can wait (a small pool of threads, unless
-        given); ``only``: nothing but this one partition. Raises DirectoryLockedError, DirectoryRefusedError,
-        NotALogDirectoryError, CorruptFileError, and StorageError when no directory can be used.
+        Raises DirectoryLockedError, DirectoryRefusedError, NotALogDirectoryError, CorruptFileError, and
+        StorageError when no directory can be used.
         """
-        config = config or Config()
-        served, offline = claim_all([Path(each) for each in directories], config, random_bytes, only)
-        manager = cls(
-            served,
-            offline,
-            config=config,
-            clock=clock or SystemClock(),
-            background=background,
-            random_bytes=random_bytes,
-            only=only,
-        )
-        try:
-            manager._load()
-        except BaseException:
-            manager._abandon()
-            raise
-        return manager
+        return cls(directories, **options)
 
     def _load(self) -> None:
         self.topics.load()
 
         def load(served: ServedDirectory) -> None:
             try:
-                served.take_marker()
-                self.topics.sort_out(served)
+                # Before anything else changes: from here on a crash has to be recovered.
+                served.remove_clean_shutdown_marker()
+                self.topics.exclude_partitions(served)
                 self._open_logs(served)
-                served.drop_strange_entries()
+                served.drop_entries_of_other_partitions()
             except StorageError:
-                pass
+                pass  # the directory is offline by now
             except OSError as error:
                 served.go_offline(f"{error.strerror or error}")
 
         with ThreadPoolExecutor(max(len(self.directories), 1)) as pool:
             list(pool.map(load, self.directories))
-        self.topics.finish()
+        self.topics.complete_start()
         for where in self:
-            self._settings_hold(self[where])
+            self._apply_settings(self[where])
 
     def _abandon(self) -> None:
-        """Let go of everything as if the process had been killed: no marker, no checkpoint."""
+        """Release everything as if the process had been killed: no marker, no checkpoint."""
         for served in self.directories:
             served.go_offline("the start failed")
         self._end_threads()
@@ -267,9 +261,9 @@ class LogManager:
     # (Kafka would stop); an error of the disk itself takes the whole directory offline.
 
     def _open_logs(self, served: ServedDirectory) -> None:
-        """Open all partitions of a directory, many side by side, into its ``logs`` and ``refused``.
+        """Open all partitions of a directory in several threads, into its ``logs`` and ``refused``.
 
-        The directory's own state of cleanliness holds for all of them. Raises OSError.
+        A clean-shutdown marker holds for all logs of the directory. Raises OSError.
         """
 
         def open_some(some: Sequence[tuple[TopicPartition, Path]]) -> None:
@@ -327,15 +321,15 @@ class LogManager:
             self.compacting.abort(where)
 
     @contextlib.contextmanager
-    def alone_with(self, where: TopicPartition) -> Iterator[None]:
-        """Within, neither a cleaner nor a compaction has the log; what they have begun is of no use."""
-        with self.cleaning.kept_away(where), self.compacting.kept_away(where):
+    def cleaning_paused(self, where: TopicPartition) -> Iterator[None]:
+        """Abort and pause the cleaning and the compaction of a log for the duration of the block."""
+        with self.cleaning.aborted_and_paused(where), self.compacting.aborted_and_paused(where):
             yield
 
     @property
     def offline(self) -> dict[Path, str]:
         """Directories that are out of service, and why."""
-        failed = {each.path: each.offline for each in self.directories if each.offline is not None}
+        failed = {served.path: served.offline for served in self.directories if served.offline is not None}
         return {**self._unopened, **failed}
 
     @property
@@ -343,9 +337,9 @@ class LogManager:
         """Partitions that could not be opened, and why."""
         return {
             where: why
-            for each in self.directories
-            if each.offline is None
-            for where, why in each.refused.items()
+            for served in self.directories
+            if served.offline is None
+            for where, why in served.refused.items()
         }
 
     def __iter__(self) -> Iterator[TopicPartition]:
@@ -394,39 +388,39 @@ class LogManager:
             if where in served.refused:
                 raise StorageError(f"{where}: not served: {served.refused[where]}")
         if self.topics.has(where):
-            gone = ", ".join(f"{path} ({why})" for path, why in self.offline.items())
+            offline = ", ".join(f"{path} ({why})" for path, why in self.offline.items())
             raise StorageError(
-                f"{where}: is in none of the directories in service; offline: {gone or 'none'}; "
+                f"{where}: is in none of the directories in service; offline: {offline or 'none'}; "
                 "name the directory that it is in, or delete the topic"
             )
         raise UnknownTopicError(f"{where}: there is no such partition here; create it first")
 
-    # What the cleaner leaves alone
+    # Uncleanable partitions
 
     @property
     def uncleanable(self) -> dict[TopicPartition, Uncleanable]:
-        """Partitions that the cleaner leaves alone, why, and since when; kept on disk."""
+        """Partitions that the cleaner skips, why, and since when; the lists are on disk."""
         return {where: why for served in self.serving() for where, why in served.uncleanable.items()}
 
     def mark_uncleanable(self, where: TopicPartition, reason: str, now_ms: int) -> None:
-        """The cleaner is to leave a partition alone. Raises UnknownTopicError, StorageError."""
+        """Make the cleaner skip a partition. Raises UnknownTopicError, StorageError."""
         served = self.directory_of(where)
-        with served.failing():
+        with served.offline_on_error():
             served.mark_uncleanable(where, reason, now_ms)
 
     def retry_cleaning(self, where: TopicPartition) -> bool:
-        """Let the cleaner try a partition again; False when it did not leave it alone.
+        """Let the cleaner try a partition again; False when it was not listed as uncleanable.
 
         Raises UnknownTopicError, StorageError.
         """
         served = self.directory_of(where)
-        with served.failing():
+        with served.offline_on_error():
             return served.clear_uncleanable(where)
 
     # Making and deleting partitions
 
     def get_or_create(self, where: TopicPartition) -> PartitionLog:
-        """The log of a partition, made in the directory that has the fewest when it is not there.
+        """The log of a partition, created in the directory with the fewest partitions where there is none.
 
         Raises InvalidTopicError, StorageError.
         """
@@ -438,60 +432,64 @@ class LogManager:
             self.topics.add(where)
             return self.get(where)
 
-    def refuse_in_the_way(self, where: TopicPartition) -> None:
-        """Raises DirectoryRefusedError where something has a partition's name and is no directory.
+    def refuse_occupied_paths(self, topic: str, numbers: Iterable[int]) -> None:
+        """Raises DirectoryRefusedError where a file or a link has the name of one of a topic's partitions.
 
         A file is no reason to go offline, and a link would lead out of the log directory.
         """
-        for served in self.serving():
-            path = served.partition_path(where)
-            if files.exists(path) and files.stat(path, follow=False).kind != files.DIRECTORY:
-                kind = files.stat(path, follow=False).kind
-                raise DirectoryRefusedError(f"{path}: a {kind} is in the way of {where}; take it away")
+        for where in (TopicPartition(topic, number) for number in numbers):
+            for path in (served.partition_path(where) for served in self.serving()):
+                kind = files.stat(path, follow=False).kind if files.exists(path) else files.DIRECTORY
+                if kind != files.DIRECTORY:
+                    raise DirectoryRefusedError(f"{path}: a {kind} is in the way of {where}; remove it")
 
-    def make(self, where: TopicPartition) -> PartitionLog:
-        """Make the directory and the log of a partition that ``topics`` lists. Raises StorageError,
+    def create_partition(self, where: TopicPartition) -> PartitionLog:
+        """Create the directory and the log of a partition that ``topics`` lists. Raises StorageError,
         DirectoryRefusedError."""
-        self.refuse_in_the_way(where)
+        self.refuse_occupied_paths(where.topic, [where.partition])
         with self.changing:
             serving = self.serving()
             if not serving:
                 raise StorageError("no log directory is in service")
-            served = min(serving, key=lambda each: len(each.directory.partitions))
+            served = min(serving, key=lambda served: len(served.directory.partitions))
             path = served.partition_path(where)
-            with served.failing():
+            with served.offline_on_error():
                 files.make_directory(path)
                 topic_id = self.topics.id_of(where.topic)
                 if topic_id and not files.exists(path / names.PARTITION_METADATA):
                     files.replace(path / names.PARTITION_METADATA, partition_metadata(topic_id))
+                # The directory is durable before the log: an acknowledged record must not lose its partition.
                 files.sync_directory(served.path)
                 log = self._open_log(where, path, clean=True)
             served.directory.partitions[where] = path
             served.logs[where] = log
-            self._settings_hold(log)
+            self._apply_settings(log)
             return log
 
-    def _settings_hold(self, log: PartitionLog) -> None:
-        """A log goes by its settings now."""
+    def _apply_settings(self, log: PartitionLog) -> None:
+        """Hand a log's settings to the cleaning states and to the upkeep."""
         self.cleaning.set_compacts(log.where, log.config.compacts)
         self.upkeep.settings_changed(log.config)
 
-    def take_away(self, served: ServedDirectory, where: TopicPartition, delay_ms: int) -> None:
-        """Rename a partition's directory, which is removed after ``delay_ms``. Raises StorageError."""
+    def delete_partition(self, served: ServedDirectory, where: TopicPartition, delay_ms: int) -> None:
+        """Rename a partition's directory to ``-delete``; it is removed after ``delay_ms``. Raises
+        StorageError."""
         log = served.logs.get(where)
-        with self.alone_with(where):
+        with self.cleaning_paused(where):
             if log is not None:
                 with contextlib.suppress(StorageError):
                     log.close()
+            # A unique name: a partition of the same name may be created, and deleted again, before the
+            # removal.
             target = served.path / deleted_directory(where, self._random_bytes)
-            with served.failing():
+            with served.offline_on_error():
                 files.rename(served.partition_path(where), target)
                 files.sync_directory(served.path)
                 served.forget(where)
         self.cleaning.forget(where)
         self.upkeep.remove_later(served, target, delay_ms)
 
-    # What changes logs and checkpoints together
+    # Operations that change logs and checkpoints together
 
     def delete_records(self, where: TopicPartition, before: int) -> int:
         """Move a log's start up to ``before`` (-1: the high watermark); the new start, which is durable.
@@ -505,85 +503,86 @@ class LogManager:
                 "set compact,delete"
             )
         start = log.delete_records(before)
-        with served.failing():
+        with served.offline_on_error():
             served.write_log_starts()
         return start
 
     def truncate_to(self, where: TopicPartition, offset: int) -> bool:
-        """Drop everything at and above ``offset``; False when there was nothing. Raises StorageError."""
+        """Remove all records from ``offset`` on; False where there was none. Raises StorageError."""
         served, log = self.directory_of(where), self.get(where)
-        with self.alone_with(where):
+        with self.cleaning_paused(where):
             if not log.truncate_to(offset):
                 return False
-            with served.failing():
+            with served.offline_on_error():
                 self._after_truncation(served, log)
             return True
 
     def truncate_fully_and_start_at(self, where: TopicPartition, offset: int) -> None:
-        """Drop everything and go on at ``offset``. Raises StorageError."""
+        """Remove all records; the next append gets ``offset``. Raises StorageError."""
         served, log = self.directory_of(where), self.get(where)
-        with self.alone_with(where):
+        with self.cleaning_paused(where):
             log.truncate_fully_and_start_at(offset)
-            with served.failing():
+            with served.offline_on_error():
                 self._after_truncation(served, log)
                 served.clear_uncleanable(where)
 
     def _after_truncation(self, served: ServedDirectory, log: PartitionLog) -> None:
+        # Offsets above the new end will belong to other records: a checkpoint must not call them cleaned.
         served.bound_cleaner_checkpoint(log.where, log.view.segments[-1].base_offset)
         served.write_checkpoints()
 
     def settings_changed(self, topic: str | None = None) -> None:
-        """Hand the logs of one topic, or all logs, the settings that hold for them now."""
+        """Apply the settings that hold now to the logs of one topic, or to all logs."""
         for served in self.serving():
             for where, log in list(served.logs.items()):
                 if topic is None or where.topic == topic:
                     log.update_config(self.topics.log_config(where.topic))
-                    self._settings_hold(log)
+                    self._apply_settings(log)
 
     def update_config(self, config: Config) -> None:
-        """Other settings of the broker, from now on."""
+        """Replace the broker's settings at run time."""
         self.config = config
         self.topics.forget_settings()
         self.settings_changed()
-        for attendant in self.attendants:
-            attendant.settings_changed()
+        for service in self.services:
+            service.settings_changed()
 
     # As time passes
 
     def tick(self, now_ms: int | None = None) -> list[str]:
-        """Do what is due at ``now_ms``, the clock's time unless given; the names of what was done."""
+        """Run the tasks that are due at ``now_ms`` (default: the clock's time); their names."""
         self.upkeep.take_failed_offline()
         ran = self.scheduler.tick(self.clock.now_ms() if now_ms is None else now_ms)
         self.upkeep.take_failed_offline()
         return ran
 
     def start(self) -> None:
-        """Let a thread call ``tick`` as time passes, until ``close``."""
+        """Start the thread that calls ``tick`` until ``close``."""
         if self._ticker is None:
             self._ticker = Ticker(self.tick, self.scheduler, self.clock)
 
     def samples(self) -> list[Sample]:
-        """The numbers of directories and of the logs of those in service, with the names that exporters give
-        Kafka's MBeans; those of attendants, such as the cleaner, behind them.
+        """The gauges of the directories and of their logs, named as exporters name Kafka's MBeans, then those
+        of the services, such as the cleaner.
 
         Takes no lock of a log: each log's numbers are of one view. A log that is offline has none.
         """
         offline = self.offline
         directories = {**dict.fromkeys(offline, 1), **{served.path: 0 for served in self.serving()}}
-        found = [_sample("logmanager_offlinelogdirectorycount", len(offline))]
+        samples = [_sample("logmanager_offlinelogdirectorycount", len(offline))]
         for path, is_offline in sorted(directories.items()):
-            found.append(_sample("logmanager_logdirectoryoffline", is_offline, logDirectory=str(path)))
+            samples.append(_sample("logmanager_logdirectoryoffline", is_offline, logDirectory=str(path)))
         for log in (log for served in self.serving() for _, log in sorted(served.logs.items())):
             view, labels = log.view, {"topic": log.where.topic, "partition": str(log.where.partition)}
             if log.offline is None:
                 sizes = [view.size_of(number) for number in range(len(view.segments))]
-                found += [
+                samples += [
                     _sample("log_size", sum(sizes), **labels),
                     _sample("log_numlogsegments", len(sizes), **labels),
                     _sample("log_logstartoffset", view.log_start_offset, **labels),
                     _sample("log_logendoffset", view.log_end_offset, **labels),
                 ]
-        return found + [sample for attendant in self.attendants for sample in attendant.samples()]
+        return samples + [sample for service in self.services for sample in service.samples()]
 
     def flush(self) -> None:
         """Make everything that was appended durable. Raises StorageError."""
@@ -592,15 +591,16 @@ class LogManager:
                 log.flush()
 
     def close(self) -> None:
-        """Close all logs in order, write checkpoints and markers, let go of the locks; twice is once.
+        """Close all logs in order, write checkpoints and markers, release the locks. May be called twice.
 
         Raises StorageError when a directory could not be left clean; the others are.
         """
         if self._closed:
             return
         self._closed = True
-        for attendant in reversed(self.attendants.copy()):
-            attendant.close()
+        # The services first: they hold claims on the logs and use their directories.
+        for service in reversed(self.services.copy()):
+            service.close()
         self._end_threads()
         failure: StorageError | None = None
         for served in self.serving():

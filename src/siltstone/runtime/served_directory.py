@@ -2,12 +2,12 @@
 
 ::
 
-    claim ─► lock ─► the marker goes, durably ─► recover and open the logs ─► …
-    close ─► logs flushed and closed ─► checkpoints ─► marker ─► lock let go
+    claim ─► lock ─► the marker is removed, durably ─► recover and open the logs ─► …
+    close ─► logs flushed and closed ─► checkpoints ─► marker ─► unlock
 
-The marker says that nothing has to be looked at: it goes before anything else is touched, and comes back
-only when all logs were closed in order. A checkpoint is written only when it says something new, and each
-entry only once what it points to is durable. A directory whose disk fails goes offline with all its logs.
+The marker says that no log needs recovery. It is removed before anything else is changed, and written only
+when all logs were closed in order. A checkpoint is written only when an entry has changed, and an entry only
+once the data that it points to is durable. A directory whose disk fails goes offline with all its logs.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from siltstone.log.directory import LogDirectory, PassedOver
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
 
-# Partitions that the cleaner leaves alone, and why: kept in a file of ours, ``siltstone-uncleanable.json``.
+# Uncleanable partitions and the reasons, in a file of Siltstone's own: ``siltstone-uncleanable.json``.
 #
-# Kafka's ``LogCleanerManager`` marks a partition as uncleanable in memory: the reason is in its log, and the
-# next start tries again. Here it is kept until somebody says "try again", the partition is deleted or it is
-# emptied. The file lies in the root of the log directory that holds the partitions, where a broker passes
-# files over (a strange *folder* would stop it)::
+# Kafka's ``LogCleanerManager`` marks a partition as uncleanable in memory, and the next start tries again.
+# Here the mark is kept until an operator retries the cleaning, or the partition is deleted or emptied. The
+# file is in the root of the log directory that holds the partitions, where a broker ignores files (an unknown
+# *folder* would stop it)::
 #
 #     {"version": 1, "partitions": [{"topic": "users", "partition": 0, "since_ms": 1800000000000,
 #                                    "reason": "/data/users-0/00000000000000000000.log: byte 61: …"}]}
 #
-# Nothing but the cleaner goes by it: such a log is appended to, read and retained as any other.
+# Only the cleaner reads it: appends, reads and retention treat such a log as any other.
 
 UNCLEANABLE_FILE = "siltstone-uncleanable.json"
 
@@ -65,14 +65,15 @@ class _Listing(msgspec.Struct, frozen=True, tag_field="version", tag=1):
 
 
 def read_uncleanable(directory: Path) -> dict[TopicPartition, Uncleanable]:
-    """What a log directory's file says; empty without one. Raises CorruptFileError, OSError."""
+    """The uncleanable partitions of a log directory; empty without a file. Raises CorruptFileError,
+    OSError."""
     path = directory / UNCLEANABLE_FILE
     try:
         listing = msgspec.convert(json.loads(files.read_bytes(path)), _Listing)
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError) as error:
-        raise CorruptFileError(str(path), 0, f"no list of uncleanable partitions ({error})") from None
+        raise CorruptFileError(str(path), 0, f"not a list of uncleanable partitions ({error})") from None
     return {
         TopicPartition(row.topic, row.partition): Uncleanable(reason=row.reason, since_ms=row.since_ms)
         for row in listing.partitions
@@ -80,14 +81,15 @@ def read_uncleanable(directory: Path) -> dict[TopicPartition, Uncleanable]:
 
 
 def write_uncleanable(directory: Path, uncleanable: Mapping[TopicPartition, Uncleanable]) -> None:
-    """Replace the file, durably; without any partition there is none. Raises OSError."""
+    """Replace the file, durably, or remove it where no partition is uncleanable. Raises OSError."""
     path = directory / UNCLEANABLE_FILE
     if uncleanable:
         rows = [
             _Row(where.topic, where.partition, why.since_ms, why.reason)
             for where, why in sorted(uncleanable.items())
         ]
-        text = json.dumps(msgspec.to_builtins(_Listing(rows)), indent=1)  # a reason may name any path
+        # By ``json``, since the path in a reason may hold bytes that are no UTF-8, as surrogates.
+        text = json.dumps(msgspec.to_builtins(_Listing(rows)), indent=1)
         files.replace(path, f"{text}\n".encode())
     elif files.exists(path):
         files.unlink(path)
@@ -95,11 +97,11 @@ def write_uncleanable(directory: Path, uncleanable: Mapping[TopicPartition, Uncl
 
 
 def mark_uncleanable(directory: Path, where: TopicPartition, reason: str, now_ms: int) -> Uncleanable:
-    """Add a partition, or give it another reason; the first one's time stays. Raises OSError.
+    """Add a partition, or replace its reason and keep its time. Raises OSError.
 
     For a cleaner that works on a directory that is not served; ``ServedDirectory`` has its own.
     """
-    listed = _read_or_begin_anew(directory)
+    listed = _read_or_start_empty(directory)
     since_ms = listed[where].since_ms if where in listed else now_ms
     uncleanable = Uncleanable(reason=reason, since_ms=since_ms)
     write_uncleanable(directory, {**listed, where: uncleanable})
@@ -108,19 +110,19 @@ def mark_uncleanable(directory: Path, where: TopicPartition, reason: str, now_ms
 
 def clear_uncleanable(directory: Path, where: TopicPartition) -> bool:
     """Let a partition be cleaned again; False when it was not listed. Raises OSError."""
-    found = _read_or_begin_anew(directory)
-    if where not in found:
+    listed = _read_or_start_empty(directory)
+    if where not in listed:
         return False
-    write_uncleanable(directory, {each: why for each, why in found.items() if each != where})
+    write_uncleanable(directory, {other: why for other, why in listed.items() if other != where})
     return True
 
 
-def _read_or_begin_anew(directory: Path) -> dict[TopicPartition, Uncleanable]:
-    """A file that makes no sense is as good as none: whatever is uncleanable is found to be so again."""
+def _read_or_start_empty(directory: Path) -> dict[TopicPartition, Uncleanable]:
+    """A damaged file counts as empty: the cleaner finds again what is uncleanable."""
     try:
         return read_uncleanable(directory)
     except CorruptFileError as error:
-        _logger.warning("%s; it is made anew", error)
+        _logger.warning("%s; the file counts as empty and will be replaced", error)
         return {}
 
 
@@ -132,7 +134,7 @@ class ServedDirectory:
 
     ``logs`` by partition; ``refused``: partitions that could not be opened, and why; ``offline``: why the
     directory is out of service, None while it serves; ``was_clean``: was it stopped cleanly before?
-    ``uncleanable``: partitions that the cleaner leaves alone, and why, replaced as a whole. ``when_offline``
+    ``uncleanable``: partitions that the cleaner skips, and why, replaced as a whole. ``when_offline``
     is called once the directory is out of service, before its logs are closed.
     """
 
@@ -153,7 +155,7 @@ class ServedDirectory:
 
     @classmethod
     def claim(cls, path: Path, *, only: TopicPartition | None = None) -> ServedDirectory:
-        """Claim a directory; nothing in it is touched yet. Raises SiltstoneError, OSError."""
+        """Lock a directory; nothing else in it is changed yet. Raises SiltstoneError, OSError."""
         directory = LogDirectory.claim(path, only=only)
         try:
             return cls(directory)
@@ -161,19 +163,21 @@ class ServedDirectory:
             directory.close()
             raise
 
-    def take_marker(self) -> None:
-        """Take the clean-shutdown marker away, durably: from here on a crash is a crash. Raises OSError."""
+    def remove_clean_shutdown_marker(self) -> None:
+        """Remove the clean-shutdown marker, durably: after a crash the next start recovers. Raises
+        OSError."""
         if files.exists(self.path / names.CLEAN_SHUTDOWN):
             files.unlink(self.path / names.CLEAN_SHUTDOWN)
             files.sync_directory(self.path)
 
     def _read_checkpoints(self) -> None:
-        """Entries of partitions that nobody opens here stay as they are; a bad file is as good as none."""
+        """Read the checkpoints; a damaged one counts as empty. Entries of partitions that are not opened
+        stay."""
         for name in (names.RECOVERY_CHECKPOINT, names.LOG_START_CHECKPOINT, names.REPLICATION_CHECKPOINT):
             try:
                 self._written[name] = read_checkpoint(self.path / name)
             except CorruptFileError as error:
-                _logger.warning("%s; it is made anew", error)
+                _logger.warning("%s; the file counts as empty and will be replaced", error)
                 self._written[name] = {}
                 self.was_clean = False
             others = self._written[name] if self.directory.is_partial else {}
@@ -183,49 +187,49 @@ class ServedDirectory:
             listed, mine = read_uncleanable(self.path), self.directory.partitions
             self.uncleanable = {where: why for where, why in listed.items() if where in mine}
 
-    # What there is
+    # Partitions
 
     def partition_path(self, where: TopicPartition) -> Path:
-        """Where a partition's directory is, or would be."""
+        """The directory of a partition, be it there or not."""
         return self.path / str(where)
 
     def recovery_point(self, where: TopicPartition) -> int:
-        """What was checkpointed last, 0 without an entry."""
+        """The recovery point in the checkpoint, 0 without an entry."""
         return self._written[names.RECOVERY_CHECKPOINT].get(where, 0)
 
     def log_start(self, where: TopicPartition) -> int:
-        """What was checkpointed last, 0 without an entry."""
+        """The log start in the checkpoint, 0 without an entry."""
         return self._written[names.LOG_START_CHECKPOINT].get(where, 0)
 
     def pass_over(self, where: TopicPartition, reason: str) -> None:
-        """A partition is none of ours: it is neither opened nor touched."""
+        """Exclude a partition that belongs to another topic: it is neither opened nor changed."""
         path = self.directory.partitions.pop(where)
         self.directory.passed_over.append(PassedOver(path=str(path), reason=reason))
         self._passed_over.add(where)
 
     @property
     def all_partitions(self) -> set[TopicPartition]:
-        """Every partition that has a directory here, be it served or not."""
+        """All partitions that have a directory here, excluded ones too."""
         return {*self.directory.partitions, *self._passed_over}
 
     # Checkpoints
 
     def write_recovery_points(self) -> None:
-        """Write down below what everything is durable, and the high watermarks. Raises OSError."""
+        """Write the recovery points and the high watermarks. Raises OSError."""
         self._write(names.RECOVERY_CHECKPOINT, lambda log: log.recovery_point)
         self._write(names.REPLICATION_CHECKPOINT, lambda log: log.high_watermark)
 
     def write_log_starts(self) -> None:
-        """Write down where logs start that do not start with their first segment. Raises OSError."""
+        """Write the log starts that are inside a segment. Raises OSError."""
         self._write(names.LOG_START_CHECKPOINT, _start_within_a_segment)
 
     def write_checkpoints(self) -> None:
-        """Write all that have changed. Raises OSError."""
+        """Write all checkpoints that have changed. Raises OSError."""
         self.write_recovery_points()
         self.write_log_starts()
 
     def _write(self, name: str, entry_of: Callable[[PartitionLog], int | None]) -> None:
-        """Partitions that are there and not open keep their entries: they may be mended, or opened yet."""
+        """Partitions that are not open keep their entries: they may be repaired, or opened later."""
         with self._lock:
             before, logs = self._written[name], self.logs.copy()
             closed = self.all_partitions - logs.keys()
@@ -234,19 +238,19 @@ class ServedDirectory:
                 entry = entry_of(log)
                 if entry is not None:
                     offsets[where] = entry
-            if offsets != before:
+            if offsets != before:  # a replacement costs a sync of the file and of the directory
                 write_checkpoint(self.path / name, offsets)
                 self._written[name] = offsets
 
     def bound_cleaner_checkpoint(self, where: TopicPartition, most: int | None) -> None:
-        """The cleaner's entry is at most ``most``; None takes it away. Raises CorruptFileError, OSError."""
+        """Lower the cleaner checkpoint to ``most``; None removes it. Raises CorruptFileError, OSError."""
         with self._lock:
             entry = self.directory.checkpoints().cleaner.get(where)
             if entry is not None and (most is None or entry > most):
                 self.directory.write_cleaner_checkpoint(where, most)
 
     def cleaner_checkpoint(self) -> dict[TopicPartition, int]:
-        """Up to where logs are cleaned; a file that makes no sense is as good as none. Raises OSError."""
+        """The cleaner checkpoint by partition; a damaged file counts as empty. Raises OSError."""
         with self._lock:
             return self._read_cleaner_checkpoint()
 
@@ -254,36 +258,36 @@ class ServedDirectory:
         try:
             return read_checkpoint(self.path / names.CLEANER_CHECKPOINT)
         except CorruptFileError as error:
-            _logger.warning("%s; it is made anew", error)
+            _logger.warning("%s; the file counts as empty and will be replaced", error)
             return {}
 
     def write_cleaner_checkpoint(self, where: TopicPartition, offset: int) -> None:
-        """A log is cleaned up to ``offset``, durably. Raises OSError."""
+        """Write the cleaner checkpoint of a log, durably. Raises OSError."""
         with self._lock:
             offsets = {**self._read_cleaner_checkpoint(), where: offset}
             write_checkpoint(self.path / names.CLEANER_CHECKPOINT, offsets)
 
-    # What the cleaner leaves alone
+    # Uncleanable partitions
 
     def mark_uncleanable(self, where: TopicPartition, reason: str, now_ms: int) -> None:
-        """The cleaner is to leave a partition alone, durably. Raises OSError."""
+        """Make the cleaner skip a partition, durably. Raises OSError."""
         with self._lock:
             listed = mark_uncleanable(self.path, where, reason, now_ms)
             self.uncleanable = {**self.uncleanable, where: listed}
 
     def clear_uncleanable(self, where: TopicPartition) -> bool:
-        """It may be cleaned again, durably; False when it was not listed. Raises OSError."""
+        """Let a partition be cleaned again, durably; False when it was not listed. Raises OSError."""
         with self._lock:
             if where not in self.uncleanable:
                 return False
             clear_uncleanable(self.path, where)
-            self.uncleanable = {each: why for each, why in self.uncleanable.items() if each != where}
+            self.uncleanable = {other: why for other, why in self.uncleanable.items() if other != where}
             return True
 
-    def drop_strange_entries(self) -> None:
-        """Take entries of partitions that are not here out of all checkpoints.
+    def drop_entries_of_other_partitions(self) -> None:
+        """Remove entries of partitions that are not here from all checkpoints.
 
-        A partition that is made anew must not begin where an earlier one of its name ended. Raises OSError.
+        A new partition must not start with the offsets of a deleted one of its name. Raises OSError.
         """
         self.write_checkpoints()
         if self.directory.is_partial:
@@ -299,7 +303,7 @@ class ServedDirectory:
             write_checkpoint(self.path / names.CLEANER_CHECKPOINT, kept)
 
     def forget(self, where: TopicPartition) -> None:
-        """A partition is not here any more: its entries go. Raises OSError."""
+        """Remove a deleted partition and its entries. Raises OSError."""
         self.logs.pop(where, None)
         self.refused.pop(where, None)
         self.directory.partitions.pop(where, None)
@@ -308,11 +312,11 @@ class ServedDirectory:
             self.bound_cleaner_checkpoint(where, None)
         self.clear_uncleanable(where)
 
-    # Its end
+    # Errors and close
 
     @contextlib.contextmanager
-    def failing(self) -> Iterator[None]:
-        """An error of the disk within takes the directory offline, and becomes a StorageError."""
+    def offline_on_error(self) -> Iterator[None]:
+        """An OSError in the block takes the directory offline and becomes a StorageError."""
         try:
             yield
         except OSError as error:
@@ -321,9 +325,10 @@ class ServedDirectory:
             raise StorageError(f"{self.path}: offline: {reason}") from error
 
     def go_offline(self, reason: str) -> None:
-        """Take the directory and all its logs out of service; the others go on."""
+        """Take the directory and all its logs out of service; other directories keep serving."""
         if self.offline is not None:
             return
+        # Set first: an error while the logs are closed finds the directory offline already.
         self.offline = reason
         _logger.error("%s: offline: %s; its %d logs are not served", self.path, reason, len(self.logs))
         self.when_offline(self)
@@ -334,7 +339,7 @@ class ServedDirectory:
             self.directory.close()
 
     def close(self) -> None:
-        """Close the logs, write the checkpoints and, when all of it went well, the marker.
+        """Close the logs, write the checkpoints and, if all of that succeeded, the clean-shutdown marker.
 
         Raises StorageError.
         """
@@ -350,6 +355,7 @@ class ServedDirectory:
                 failure = failure or StorageError(f"{log.directory}: {log.offline}")
         try:
             self.write_checkpoints()
+            # Behind the checkpoints: the marker promises that they hold.
             if failure is None and self._is_whole:
                 files.replace(self.path / names.CLEAN_SHUTDOWN, names.MARKER_OF_NO_BROKER)
         except OSError as error:
@@ -362,7 +368,7 @@ class ServedDirectory:
 
     @property
     def _is_whole(self) -> bool:
-        """Are all partitions of the directory in order, those too that were not opened here?"""
+        """Are all partitions of the directory in order, including those that were not opened here?"""
         if self.refused:
             return False
         if self.was_clean or not (self._passed_over or self.directory.is_partial):

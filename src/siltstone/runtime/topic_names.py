@@ -1,4 +1,4 @@
-"""Names and ids of topics, and names of what is left of them (Kafka's ``Topic``, ``Uuid`` and ``LocalLog``).
+"""Names and ids of topics, names of deleted directories (Kafka's ``Topic``, ``Uuid``, ``LocalLog``).
 
 ::
 
@@ -20,7 +20,7 @@ from siltstone.base.errors import InvalidConfigError, InvalidTopicError, Unknown
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 
 RandomBytes = Callable[[int], bytes]
-"""So many random bytes; ``secrets.token_bytes`` outside of tests."""
+"""Returns so many random bytes; ``secrets.token_bytes`` outside of tests."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 _LONGEST = 249
@@ -41,13 +41,14 @@ def refuse_bad_name(name: str) -> None:
     elif not _LEGAL.fullmatch(name):
         why = "a topic's name has only letters, digits, '.', '_' and '-'"
     elif name == CLUSTER_METADATA:
-        why = "that is the log of a cluster's metadata"
+        why = "the name is reserved for the cluster's metadata log"
     if why:
         raise InvalidTopicError(f"{name[:_LONGEST]!r}: {why}")
 
 
 def refuse_collision(name: str, others: Iterable[str]) -> None:
-    """Raises InvalidTopicError where another name differs only in '.' and '_', which metrics take for one."""
+    """Raises InvalidTopicError where another name differs only in '.' and '_': their metrics would
+    collide."""
     plain = name.replace(".", "_")
     for other in others:
         if other != name and other.replace(".", "_") == plain:
@@ -79,22 +80,23 @@ def is_deleted_directory(name: str) -> bool:
     return _DELETED.match(name) is not None
 
 
-# Pulsar's names of topics and namespaces, and what they mean here (``TopicName``, ``NamespaceName``).
+# Pulsar's names of topics and namespaces, and the topics here that they name (``TopicName``,
+# ``NamespaceName``).
 #
 # ::
 #
 #     persistent://tenant/namespace/name                the topic tenant.namespace.name
 #     persistent://public/default/name                  the topic name
 #     persistent://tenant/namespace/name-partition-3    its partition 3
-#     persistent://tenant-namespace/name                as the first; which hyphen is meant, the topics say
+#     persistent://tenant-namespace/name                as the first, split at the hyphen that fits a topic
 #     name                                              the topic of that name here
 #
 # A topic is in the namespace that its first two words name, one without two dots in ``public/default``. So
 # tenants and namespaces have no dots here, and ``persistent://public/default/com.acme.users`` is the same
-# topic as ``persistent://com/acme/users``. All pure.
+# topic as ``persistent://com/acme/users``.
 
 NAMESPACE_KEYS = ("compactionThreshold",)
-"""What a namespace can say for its topics."""
+"""The policies that a namespace can set for its topics."""
 _SCHEME = "persistent://"
 _WORD = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _PARTITION = re.compile(r"(.+)-partition-(0|[1-9]\d{0,9})\Z", re.ASCII | re.DOTALL)
@@ -116,7 +118,7 @@ DEFAULT_NAMESPACE = Namespace(tenant="public", name="default")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedTopic:
-    """A topic by its name here; ``partition``: only this one, None: all of them."""
+    """A topic by its name here; ``partition``: only this one, None: all partitions."""
 
     topic: str
     partition: int | None = None
@@ -154,22 +156,22 @@ def find_topic(text: str, partitions: Mapping[str, Collection[int]]) -> AskedTop
     names = list(dict.fromkeys(_possible_names(text)))
     exact = [AskedTopic(topic=name) for name in names if name in partitions]
     matches = filter(None, map(_PARTITION.match, names))
-    found = exact or [
+    topics = exact or [
         AskedTopic(topic=match[1], partition=int(match[2]))
         for match in matches
         if int(match[2]) in partitions.get(match[1], ())
     ]
-    if len(found) > 1:
-        fitting = ", ".join(persistent_name(each.topic) for each in found)
+    if len(topics) > 1:
+        fitting = ", ".join(persistent_name(topic.topic) for topic in topics)
         raise UsageError(f"{text}: several topics fit: {fitting}; give one of these names")
-    if not found:
+    if not topics:
         said = "" if names == [text] else f" ({names[0]})"
         raise UnknownTopicError(f"there is no topic {text!r}{said} here; siltstone topics --list shows all")
-    return found[0]
+    return topics[0]
 
 
 def _possible_names(text: str) -> Iterator[str]:
-    """The names here that ``text`` can mean, the likeliest first. Raises UsageError."""
+    """The topic names that ``text`` can stand for, the likeliest first. Raises UsageError."""
     scheme, separator, rest = text.partition("://")
     if not separator:
         yield text
@@ -186,7 +188,7 @@ def _possible_names(text: str) -> Iterator[str]:
 
 
 def _split_at_hyphens(both: str, name: str) -> Iterator[str]:
-    """``tenant-namespace`` at each of its hyphens, the last one first; then as it stands."""
+    """``tenant-namespace`` at each of its hyphens, the last one first; then unsplit."""
     for hyphen in (number for number in range(len(both) - 1, 0, -1) if both[number] == "-"):
         words = both[:hyphen], both[hyphen + 1 :]
         if all(_WORD.fullmatch(word) for word in words):
@@ -201,16 +203,16 @@ def _name_here(namespace: Namespace, name: str) -> str:
 def altered_policies(
     before: Mapping[str, str], set_to: Mapping[str, str], remove: Iterable[str], namespace: Namespace
 ) -> dict[str, str]:
-    """A namespace's policies with some set and others taken away. Raises InvalidConfigError."""
+    """A namespace's policies after some were set and others removed. Raises InvalidConfigError."""
     try:
-        gone = {find_topic_key(key).name for key in remove}
+        removed = {find_topic_key(key).name for key in remove}
         parse_topic_config(set_to, f"namespace {namespace}")
     except UsageError as error:
         raise InvalidConfigError(f"namespace {namespace}: {error}") from None
-    strange = sorted(key for key in (*set_to, *gone) if key not in NAMESPACE_KEYS)
+    strange = sorted(key for key in (*set_to, *removed) if key not in NAMESPACE_KEYS)
     if strange:
         raise InvalidConfigError(
             f"namespace {namespace}: {', '.join(strange)} cannot be set for a namespace; "
             f"{', '.join(NAMESPACE_KEYS)} can"
         )
-    return {**{key: text for key, text in before.items() if key not in gone}, **set_to}
+    return {**{key: text for key, text in before.items() if key not in removed}, **set_to}

@@ -1,7 +1,7 @@
-"""Topics: made, changed, deleted, listed; their settings, at run time too.
+"""Creates, changes, deletes and lists topics, with their settings.
 
-Every change is first written to ``siltstone-topics.json`` (``TopicRegistry``) and then carried out on
-the partitions: what a crash interrupts, the next start finishes. Errors are Kafka's, by their codes: 3
+Every change is first written to ``siltstone-topics.json`` (``TopicRegistry``) and then carried out on the
+partitions: the next start completes a change that a crash interrupted. Errors are Kafka's, by their codes: 3
 unknown, 17 bad name or collision, 36 exists, 37 bad number of partitions, 40 bad settings.
 """
 
@@ -57,10 +57,10 @@ from siltstone.runtime.topic_names import (
 if TYPE_CHECKING:
     from siltstone.runtime.manager import LogManager
 
-# The topics that were made here and their settings, kept in a file of ours: ``siltstone-topics.json``.
+# The registry of topics that were created or altered with Siltstone: the file ``siltstone-topics.json``.
 #
-# Kafka keeps this in its metadata log; a log directory that Siltstone serves alone has none. The file lies in
-# the root of every log directory, where a broker passes files over (a strange *folder* would stop it)::
+# Kafka keeps this in its metadata log; a log directory that Siltstone serves alone has none. The file is in
+# the root of every log directory, where a broker ignores files (an unknown *folder* would stop it)::
 #
 #     {"version": 1, "generation": 7,
 #      "topics": {"users": {"id": "kLhQkZ_dTQCU8PsWACbD0Q", "partitions": [0, 1], "unmade": [1],
@@ -68,12 +68,12 @@ if TYPE_CHECKING:
 #      "deleted": {"old": ["DNBQGazITYep2N_VW9ngBQ"]},
 #      "namespaces": {"public/default": {"compactionThreshold": "100000000"}}}   left out where there are none
 #
-# The copy with the highest generation counts: a directory that was offline for a while has an older one. A
-# change is made in all copies before it is acknowledged, and before its partition directories are touched: a
-# start makes the partitions that are listed as unmade, and takes away those of topics (by id) that are listed
-# as deleted. A partition that was made once and is in none of the directories is not made again: its
-# directory may be one that was not named this time. The settings of a topic that is on disk and not in the
-# file are its broker's (see ``TopicSettings``).
+# The copy with the highest generation counts: a directory that was offline has an older one. A change is
+# written to all copies before it is acknowledged and before partition directories are changed, so a start can
+# complete it: it creates partitions that are listed as unmade, and removes those of topics (by id) that are
+# listed as deleted. A partition that was made once and is in none of the directories is not made again: its
+# directory may be one that was not named this time. A topic that is on disk and not in the file has the
+# settings of its broker (see ``TopicSettings``).
 
 TOPICS_FILE = "siltstone-topics.json"
 
@@ -81,7 +81,7 @@ TOPICS_FILE = "siltstone-topics.json"
 class TopicEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One topic: its id ("" where Kafka gave it none), its partitions' numbers, its settings as texts.
 
-    ``unmade``: those of the partitions whose directories a crash may have kept from being made.
+    ``unmade``: the partitions whose directories may not exist yet because of a crash.
     """
 
     topic_id: str = msgspec.field(name="id")
@@ -91,7 +91,7 @@ class TopicEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
-    """What the file holds. Changes make a new one with the next generation.
+    """The content of the file. A change makes a new registry with the next generation.
 
     ``deleted``: by name, the ids of deleted topics of which directories may be left. ``namespaces``: the
     policies of Pulsar's namespaces, by ``tenant/namespace``, as texts.
@@ -103,25 +103,25 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
     namespaces: Mapping[str, Mapping[str, str]] = {}
 
     def with_topic(self, name: str, entry: TopicEntry) -> TopicRegistry:
-        """A topic is there, or is another one now."""
+        """Add a topic, or replace its entry."""
         return replace(self, generation=self.generation + 1, topics={**self.topics, name: entry})
 
     def without_topic(self, name: str, topic_id: str) -> TopicRegistry:
-        """A topic is deleted; its directories may be there still."""
+        """Remove a topic; its id stays listed as deleted until its directories are removed."""
         kept = {other: entry for other, entry in self.topics.items() if other != name}
         deleted = {**self.deleted, name: self.deleted.get(name, frozenset()) | {topic_id}}
         return replace(self, generation=self.generation + 1, topics=kept, deleted=deleted)
 
     def with_namespace(self, name: str, policies: Mapping[str, str]) -> TopicRegistry:
-        """A namespace has these policies now; one without any is not listed."""
+        """Replace a namespace's policies; a namespace without any is not listed."""
         listed = {**self.namespaces, name: dict(policies)}
         listed = {other: texts for other, texts in listed.items() if texts}
         return replace(self, generation=self.generation + 1, namespaces=listed)
 
     def entry(self, name: str, partitions: Mapping[TopicPartition, Path]) -> TopicEntry:
-        """A topic as it is listed, with what else of it is among ``partitions``, which are on disk.
+        """A topic's entry with its partitions on disk (``partitions``: directories by partition) added.
 
-        Of a topic that is not listed the settings are left out. Raises UnknownTopicError.
+        The entry of a topic that is not listed has no settings. Raises UnknownTopicError.
         """
         paths = {where.partition: partitions[where] for where in sorted(partitions) if where.topic == name}
         listed = self.topics.get(name)
@@ -138,7 +138,7 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         return ids is not None and (read_topic_id(directory) or "") in ids
 
     def encode(self) -> bytes:
-        """The file's content. By ``json``, since a text may hold bytes that are no UTF-8 as surrogates."""
+        """The file as bytes. By ``json``, since a text may hold bytes that are no UTF-8, as surrogates."""
         document = msgspec.to_builtins(self, order="deterministic")
         if not self.namespaces:
             del document["namespaces"]
@@ -158,7 +158,7 @@ NO_TOPICS = TopicRegistry(generation=0, topics={}, deleted={})
 def load_registry(directories: Iterable[Path]) -> tuple[TopicRegistry, list[Path]]:
     """The newest copy in these directories, and the directories whose copy is missing or older.
 
-    A copy that makes no sense counts as missing. Raises CorruptFileError when none does, OSError.
+    A damaged copy counts as missing. Raises CorruptFileError when all are damaged, OSError.
     """
     copies: dict[Path, TopicRegistry] = {}
     missing: list[Path] = []
@@ -185,19 +185,19 @@ def write_registry(directory: Path, registry: TopicRegistry) -> None:
     files.replace(directory / TOPICS_FILE, registry.encode())
 
 
-# The settings of topics, for whoever needs them: an open ``LogManager``, a look at stopped directories, and
-# what a cleaning of them goes by.
+# The settings of topics: for an open ``LogManager``, for a snapshot of stopped directories, for a cleaning.
 #
-# A topic that is listed in ``siltstone-topics.json`` (made here, or altered here) goes by that; any other by
-# its broker's ``__cluster_metadata-0``, which is only read.
+# A topic that is listed in ``siltstone-topics.json`` has the settings listed there; any other those of the
+# broker's ``__cluster_metadata-0``, which is only read.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """Where topics' ids and settings are found, the list of Siltstone's before the broker's metadata.
+    """Ids and settings of topics, out of Siltstone's registry (``listed``), else out of the broker's
+    metadata.
 
-    ``cluster``: None where there is no metadata. ``broker``: the broker's settings that are in force, those
-    set at run time too.
+    ``cluster``: the metadata, None without one. ``broker``: the broker's settings in force, with those that
+    were set at run time.
     """
 
     listed: Mapping[str, TopicEntry] = field(default_factory=dict)
@@ -213,11 +213,12 @@ class TopicSettings:
         return name in self.listed or self.brokers_id(name) is not None
 
     def is_made_here(self, name: str) -> bool:
-        """Is it listed, and not a broker's topic whose settings were altered here?"""
+        """Was the topic created with Siltstone, rather than listed because its settings were altered?"""
         return name in self.listed and (self.listed[name].topic_id or None) != self.brokers_id(name)
 
     def own_texts(self, name: str) -> Mapping[str, str]:
-        """A topic's own settings as texts, those that are known here. Raises UsageError for a bad one."""
+        """A topic's own settings as texts, as far as Siltstone knows the keys. Raises UsageError for a bad
+        one."""
         if name in self.listed:
             return self.listed[name].config
         if self.cluster is None:
@@ -231,10 +232,10 @@ class TopicSettings:
             return self.broker.over(parse_topic_config(self.listed[name].config, TOPICS_FILE))
         return self.broker if self.cluster is None else self.cluster.config_of(name, self.broker)
 
-    def why_a_stranger(self, name: str, directory: Path) -> str | None:
-        """Why a directory is no partition of the topic that has its name, None where it is one.
+    def topic_mismatch(self, name: str, directory: Path) -> str | None:
+        """Why a directory is no partition of the topic that has its name; None where it is.
 
-        Raises CorruptFileError for a ``partition.metadata`` that makes no sense.
+        Raises CorruptFileError for a damaged ``partition.metadata``.
         """
         if name not in self.listed:
             return None if self.cluster is None else self.cluster.why_a_stranger(name, directory)
@@ -245,12 +246,12 @@ class TopicSettings:
 
 
 def read_brokers_topics(directories: Sequence[LogDirectory]) -> ClusterSettings | None:
-    """What the broker's metadata says of topics, read before its directories are opened for a change; None
-    where it is in none of them.
+    """The broker's metadata log, read before its directories are opened for changes; None where they have
+    none.
 
-    Metadata that cannot be read means that nothing is opened: by Kafka's defaults, a topic that compacts
-    would lose all that is older than a week. Raises DirectoryRefusedError where it is damaged, or is there
-    twice.
+    Where it cannot be read, nothing is opened: with Kafka's default settings, retention would delete all
+    records of a compacted topic that are older than a week. Raises DirectoryRefusedError where it is damaged,
+    or is there twice.
     """
     try:
         holder = metadata_directory(directories)
@@ -261,8 +262,8 @@ def read_brokers_topics(directories: Sequence[LogDirectory]) -> ClusterSettings 
         places = ", ".join(str(directory.path) for directory in directories)
         raise DirectoryRefusedError(
             f"{places}: not opened for a change: the settings of its broker's topics cannot be read "
-            f"({error}), so nothing says what must not be deleted; let the broker put its metadata log "
-            "in order, or only read the directory"
+            f"({error}), so it is not known which records must be kept; let the broker repair its metadata "
+            "log, or open the directory read-only"
         ) from None
     _logger.info("settings of topics: %s up to offset %d", cluster.path, cluster.image.end_offset)
     return cluster
@@ -287,7 +288,7 @@ class TopicDescription:
     made_here: bool = True
 
 
-# What a change of topics refuses, whether it is carried out or only tried (``--dry-run``).
+# The checks before a change of topics, also for ``--dry-run``.
 
 
 def refuse_new_topic(
@@ -306,18 +307,18 @@ def refuse_new_topic(
 def refuse_fewer_partitions(name: str, have: int, count: int) -> None:
     """Raises InvalidPartitionsError unless ``count`` is more than a topic has."""
     if count <= have:
-        raise InvalidPartitionsError(f"topic {name!r} has {have} partitions; {count} would not be more")
+        raise InvalidPartitionsError(f"topic {name!r} has {have} partitions; give more, not {count}")
 
 
 def altered_settings(
     name: str, before: Mapping[str, str], set_to: Mapping[str, str], remove: Iterable[str], broker: Config
 ) -> dict[str, str]:
-    """A topic's settings with some set and others taken away. Raises InvalidConfigError."""
+    """A topic's settings after some were set and others removed. Raises InvalidConfigError."""
     try:
-        gone = {find_topic_key(key).name for key in (*remove, *set_to)}
+        changed = {find_topic_key(key).name for key in (*remove, *set_to)}
     except UsageError as error:
         raise InvalidConfigError(f"topic {name}: {error}") from None
-    kept = {key: text for key, text in before.items() if find_topic_key(key).name not in gone}
+    kept = {key: text for key, text in before.items() if find_topic_key(key).name not in changed}
     after = {**kept, **set_to}
     _refuse_bad_settings(name, after, broker)
     return after
@@ -344,19 +345,21 @@ class Topics:
         self._log_configs: dict[str, LogConfig] = {}
         self._ids_given: dict[str, str] = {}
 
-    # Starting
+    # Start
 
     def load(self) -> None:
         """Read the registry, and the broker's metadata. Raises CorruptFileError, DirectoryRefusedError."""
         by_path = {served.path: served for served in self._manager.serving()}
         directories = [served.directory for served in by_path.values()]
         self._cluster = read_brokers_topics(directories)
-        self._has_owner = self._cluster is not None or any(each.properties() for each in directories)
+        has_properties = any(directory.properties() for directory in directories)
+        self._has_owner = self._cluster is not None or has_properties
         self._registry, behind = load_registry(by_path)
         self._behind = [by_path[path] for path in behind]
 
-    def sort_out(self, served: ServedDirectory) -> None:
-        """Before a directory's logs are opened: deleted topics' partitions go, strangers are passed over.
+    def exclude_partitions(self, served: ServedDirectory) -> None:
+        """Delete partitions of deleted topics and exclude those of other topics, before a directory's logs
+        are opened.
 
         Raises StorageError.
         """
@@ -365,16 +368,16 @@ class Topics:
             try:
                 if self._registry.has_deleted(where, path):
                     delay_ms = self.log_config("").file_delete_delay_ms
-                    self._manager.take_away(served, where, delay_ms)
+                    self._manager.delete_partition(served, where, delay_ms)
                     continue
-                reason = self._topic_settings.why_a_stranger(where.topic, path)
+                reason = self._topic_settings.topic_mismatch(where.topic, path)
             except CorruptFileError as error:
                 reason = str(error)
             if reason is not None:
                 served.pass_over(where, reason)
 
-    def finish(self) -> None:
-        """After the start: make partitions that are listed and missing, bring older copies up to date."""
+    def complete_start(self) -> None:
+        """Create partitions that are listed and missing, and update older copies of the registry."""
         manager = self._manager
         if manager.only is not None:
             return
@@ -383,10 +386,11 @@ class Topics:
                 with manager.upkeep.guarded(served):
                     write_registry(served.path, self._registry)
         for served in manager.serving():
-            for each in served.directory.passed_over:
-                path = served.path / each.path.rpartition("/")[2]
+            for passed_over in served.directory.passed_over:
+                path = served.path / passed_over.path.rpartition("/")[2]
                 if is_deleted_directory(path.name):
                     manager.upkeep.remove_later(served, path, self.log_config("").file_delete_delay_ms)
+        # An unmade partition may be in a directory that is offline.
         if manager.offline:
             return
         for name, entry in self._registry.topics.items():
@@ -400,22 +404,22 @@ class Topics:
 
     @property
     def _topic_settings(self) -> TopicSettings:
-        """The broker's are those of the program, over what was set at run time."""
+        """The program's settings of the broker, over those that were set at the broker at run time."""
         broker = self._manager.config
         if self._cluster is not None:
             broker = self._cluster.broker_in_force(broker)
         return TopicSettings(listed=self._registry.topics, cluster=self._cluster, broker=broker)
 
     def settings(self, name: str) -> Config:
-        """What holds for a topic: its own settings over the broker's. Raises UsageError for a bad one."""
+        """A topic's settings over the broker's. Raises UsageError for a bad one."""
         return self._topic_settings.config_of(name)
 
     def log_config(self, name: str) -> LogConfig:
-        """The same, as a log reads it; by an age that no setting gives, no log of a broker loses records.
+        """A topic's settings as its log uses them; retention by time only where a setting is known.
 
-        Kafka's default of 7 days counts only beside settings out of the broker's ``server.properties``, which
-        may have another; so may a topic whose settings are in a directory that was not named. Raises
-        UsageError.
+        The ``server.properties`` of a broker, or metadata in a directory that was not named, may have another
+        ``retention.ms`` than Kafka's default of 7 days. Where neither is known, the default would delete
+        records that the broker keeps, so the log's retention is unlimited. Raises UsageError.
         """
         settings = self._topic_settings
         name = name if settings.knows(name) else ""
@@ -430,10 +434,10 @@ class Topics:
         return self._log_configs[name]
 
     def forget_settings(self) -> None:
-        """The broker's settings are others now."""
+        """The broker's settings have changed: compute the topics' again."""
         self._log_configs = {}
 
-    # What there is
+    # Listing
 
     def names(self) -> list[str]:
         """All topics, in order of name."""
@@ -447,7 +451,7 @@ class Topics:
         }
 
     def has(self, where: TopicPartition) -> bool:
-        """Is this partition listed, be it served or not?"""
+        """Does the registry list this partition?"""
         entry = self._registry.topics.get(where.topic)
         return entry is not None and where.partition in entry.partitions
 
@@ -455,7 +459,9 @@ class Topics:
         """One topic. Raises UnknownTopicError."""
         entry = self._entry(name)
         serving = self._manager.serving()
-        served = {where.partition for each in serving for where in list(each.logs) if where.topic == name}
+        served = {
+            where.partition for directory in serving for where in list(directory.logs) if where.topic == name
+        }
         return TopicDescription(
             name=name,
             topic_id=entry.topic_id or None,
@@ -466,12 +472,12 @@ class Topics:
         )
 
     def _entry(self, name: str) -> TopicEntry:
-        """The registry's entry with what else is on disk, for a topic of a broker all of it."""
+        """A topic's entry, with partitions on disk and, for a topic of a broker, the broker's settings."""
         entry = self._registry.entry(name, self._on_disk())
         return replace(entry, config=self._topic_settings.own_texts(name))
 
     def id_of(self, name: str) -> str | None:
-        """The id for a topic's new partition."""
+        """The topic id for a new partition of a topic."""
         if self._manager.only is not None and name not in self._registry.topics:
             return self._ids_given.setdefault(name, new_id(self._random_bytes))
         with contextlib.suppress(UnknownTopicError):
@@ -488,10 +494,10 @@ class Topics:
         *,
         validate_only: bool = False,
     ) -> TopicDescription:
-        """A new topic; ``num.partitions`` partitions unless told, ``config`` as texts by Kafka's names.
+        """Create a topic; ``partitions``: default ``num.partitions``; ``config``: texts by Kafka's names.
 
         Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, InvalidConfigError, StorageError,
-        DirectoryRefusedError where something that is no directory has a partition's name.
+        DirectoryRefusedError where a file or a link has a partition's name.
         """
         with self._manager.changing:
             names, texts = self.names(), dict(config or {})
@@ -504,14 +510,14 @@ class Topics:
             refuse_new_topic(name, names, count, texts, self._topic_settings.broker)
             numbers = tuple(range(count))
             if validate_only:
-                self._refuse_in_the_way(name, numbers)
+                self._manager.refuse_occupied_paths(name, numbers)
                 return TopicDescription(name=name, topic_id=None, partitions=numbers, config=texts)
             topic_id = new_id(self._random_bytes)
             self._add(name, TopicEntry(topic_id=topic_id, partitions=(), unmade=(), config=texts), numbers)
             return self.describe(name)
 
     def add_partitions(self, name: str, count: int) -> TopicDescription:
-        """Let a topic have ``count`` partitions, which is more than it has.
+        """Raise a topic's number of partitions to ``count``.
 
         Raises UnknownTopicError, InvalidPartitionsError, StorageError.
         """
@@ -524,30 +530,28 @@ class Topics:
 
     def _add(self, name: str, entry: TopicEntry, more: Iterable[int]) -> None:
         more = tuple(more)
-        self._refuse_in_the_way(name, more)
+        self._manager.refuse_occupied_paths(name, more)
         numbers = tuple(sorted((*entry.partitions, *more)))
         entry = replace(entry, partitions=numbers, unmade=(*entry.unmade, *more))
+        # Durable first, listed as unmade: after a crash the next start creates what is missing.
         self._write(self._registry.with_topic(name, entry))
         self._make(name, entry)
 
-    def _refuse_in_the_way(self, name: str, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            self._manager.refuse_in_the_way(TopicPartition(name, number))
-
     def _make(self, name: str, entry: TopicEntry) -> None:
-        """Make what is unmade of a listed topic, and say so only then: a crash before makes it once more."""
+        """Create a listed topic's unmade partitions, then list them as made: after a crash between the two
+        the next start checks them again."""
         here = {where for served in self._manager.serving() for where in served.all_partitions}
         for where in (TopicPartition(name, number) for number in entry.unmade):
             if where not in here:
-                self._manager.make(where)
+                self._manager.create_partition(where)
         self._write(self._registry.with_topic(name, replace(entry, unmade=())))
 
     def add(self, where: TopicPartition) -> None:
-        """A new partition, of a topic that may be new too. Raises as ``create`` does."""
+        """Create one partition, and its topic where that is new. Raises as ``create`` does."""
         if self._manager.only is not None:
             if where != self._manager.only:
                 raise UnknownTopicError(f"{where}: only {self._manager.only} is open here")
-            self._manager.make(where)
+            self._manager.create_partition(where)
             return
         names = self.names()
         if where.topic in names:
@@ -565,7 +569,8 @@ class Topics:
     def alter(
         self, name: str, set_to: Mapping[str, str] | None = None, *, remove: Iterable[str] = ()
     ) -> TopicDescription:
-        """Set some of a topic's settings and take others away; they hold at once, sizes at the next roll.
+        """Set some of a topic's settings and remove others; they hold at once, segment sizes at the next
+        roll.
 
         Raises UnknownTopicError, InvalidConfigError, StorageError; DirectoryRefusedError where
         the topic's other settings are in metadata that is not in these directories.
@@ -584,19 +589,23 @@ class Topics:
             return self.describe(name)
 
     def delete(self, name: str) -> None:
-        """A topic goes: its directories are renamed now and removed after ``file.delete.delay.ms``.
+        """Delete a topic: its directories are renamed now and removed after ``file.delete.delay.ms``.
 
-        Partitions in a directory that is offline go when that is back. Raises UnknownTopicError,
-        StorageError.
+        Partitions in a directory that is offline are deleted at the next start that has it. Raises
+        UnknownTopicError, StorageError.
         """
         with self._manager.changing:
             entry, delay_ms = self._entry(name), self.log_config(name).file_delete_delay_ms
+            # Durable first: after a crash the next start deletes what is left.
             self._write(self._registry.without_topic(name, entry.topic_id))
             for served in self._manager.serving():
-                for where in [each for each in (*served.logs, *served.refused) if each.topic == name]:
+                partitions = [*served.logs, *served.refused]
+                for where in (where for where in partitions if where.topic == name):
                     with contextlib.suppress(StorageError):
-                        self._manager.take_away(served, where, delay_ms)
+                        self._manager.delete_partition(served, where, delay_ms)
             self._log_configs.pop(name, None)
+            # In memory only; the file lists the ids until its next change, which does no harm: ids are
+            # unique.
             if not self._manager.offline:
                 self._registry = replace(self._registry, deleted={})
 
@@ -610,7 +619,7 @@ class Topics:
     def alter_namespace(
         self, name: str, set_to: Mapping[str, str] | None = None, *, remove: Iterable[str] = ()
     ) -> Mapping[str, str]:
-        """Set some of a namespace's policies and take others away; they hold at once, and durably.
+        """Set some of a namespace's policies and remove others, durably; they hold at once.
 
         Raises UsageError for a bad name, InvalidConfigError, StorageError.
         """
@@ -622,7 +631,8 @@ class Topics:
             return policies
 
     def _write(self, registry: TopicRegistry) -> None:
-        """Make a change durable in every directory that serves. Raises StorageError when none does."""
+        """Write the registry to every directory in service, durably. Raises StorageError when there is
+        none."""
         if self._manager.only is not None:
             raise DirectoryRefusedError("a single partition is open: open its log directory to change topics")
         for served in self._manager.serving():

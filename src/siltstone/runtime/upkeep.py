@@ -1,8 +1,8 @@
-"""What logs need from time to time: retention, flushes, checkpoints, and taking away what was deleted.
+"""Periodic maintenance of open logs: retention, flushes, checkpoints, removal of deleted files.
 
-Kafka's ``LogManager.startup`` schedules the same tasks with the same periods, beginning
-``log.initial.task.delay.ms`` after the start. Each goes over all logs; what the disk refuses takes the log's
-directory offline, and the others go on.
+The tasks and their periods are those that Kafka's ``LogManager.startup`` schedules; they begin
+``log.initial.task.delay.ms`` after the start. Each task covers all logs. A disk error takes the log's
+directory offline, and the task goes on with the other directories.
 """
 
 from __future__ import annotations
@@ -27,15 +27,13 @@ from siltstone.runtime.served_directory import ServedDirectory
 if TYPE_CHECKING:
     from siltstone.runtime.manager import LogManager
 
-# What is to be done later, and when: pure scheduling, and a thin thread that makes it go on by itself.
-#
-# ``Scheduler.tick(now_ms)`` carries out what is due and says what it was; nothing happens between ticks. A
-# task that was due several times runs once. ``Ticker`` calls ``tick`` from a thread as time passes (Kafka's
+# ``Scheduler.tick(now_ms)`` runs the tasks that are due and returns their names; nothing runs between ticks.
+# A task that was due several times runs once. ``Ticker`` calls ``tick`` from a thread (Kafka's
 # ``KafkaScheduler``); tests call it themselves.
 
 Action = Callable[[], object]
 Period = Callable[[], int]
-"""The period in ms as of now; asked anew whenever the task has run."""
+"""The period in ms as of now; read again after every run of the task."""
 
 _LONGEST_WAIT_SECONDS = 60.0
 
@@ -58,7 +56,7 @@ class Scheduler:
         self._push(when_ms, name, action, None)
 
     def hasten(self, name: str, when_ms: int) -> None:
-        """Let the periodic task ``name`` run no later than at ``when_ms``."""
+        """Run the periodic task ``name`` at ``when_ms`` at the latest."""
         with self._lock:
             self._waiting = [
                 (min(task[0], when_ms), *task[1:]) if task[1] == name else task for task in self._waiting
@@ -77,9 +75,9 @@ class Scheduler:
             return min((task[0] for task in self._waiting), default=None)
 
     def tick(self, now_ms: int) -> list[str]:
-        """Carry out what is due, in order of time; the names of what was run.
+        """Run the tasks that are due, in order of time; their names.
 
-        A task that raises keeps nobody else from its turn: the first error is raised at the end.
+        When a task raises, the others still run; the first error is raised at the end.
         """
         ran = []
         errors: list[Exception] = []
@@ -90,6 +88,7 @@ class Scheduler:
             for when_ms, name, action, period in due:
                 ran.append(name)
                 if period is not None:
+                    # Scheduled before it runs, at a multiple of the period: missed runs are not made up for.
                     missed = max(now_ms - when_ms, 0) // max(period(), 1)
                     self._push(when_ms + (missed + 1) * max(period(), 1), name, action, period)
                 try:
@@ -102,7 +101,7 @@ class Scheduler:
 
 
 class Ticker:
-    """A daemon thread that ticks as the clock goes; ``stop`` waits for the tick that is under way."""
+    """A daemon thread that calls ``tick`` when a task is due; ``stop`` waits for the tick that runs."""
 
     def __init__(self, tick: Callable[[], object], scheduler: Scheduler, clock: Clock) -> None:
         self._tick = tick
@@ -118,14 +117,14 @@ class Ticker:
             try:
                 self._tick()
             except Exception:
-                _logger.exception("a periodic task failed; the others go on")
+                _logger.exception("a periodic task failed; the other tasks still run")
             due = self._scheduler.next_ms
             wait = _LONGEST_WAIT_SECONDS if due is None else max(due - self._clock.now_ms(), 0) / 1000
             if not self._stopped:
                 self._scheduler.changed.wait(min(wait, _LONGEST_WAIT_SECONDS))
 
     def stop(self) -> None:
-        """No further tick begins."""
+        """End the thread after the tick that runs."""
         self._stopped = True
         self._scheduler.changed.set()
         self._thread.join()
@@ -138,7 +137,7 @@ _logger = logging.getLogger("siltstone")
 
 
 class Upkeep:
-    """The periodic tasks over some directories, on a scheduler."""
+    """The periodic tasks over the directories of a manager."""
 
     def __init__(self, manager: LogManager) -> None:
         self._cleaning, self._directories = manager.cleaning, manager.directories
@@ -159,15 +158,15 @@ class Upkeep:
         self._scheduler.every(FLUSH, self._flush_period, self.flush_due, first_ms=due)
 
     def settings_changed(self, config: LogConfig) -> None:
-        """A log has come, or goes by these settings now: it may have to be flushed earlier."""
+        """A log was opened, or has these settings now: it may have to be flushed earlier."""
         if 0 < config.flush_ms < LONG_MAX:
             self._scheduler.hasten(FLUSH, self._clock.now_ms() + config.flush_ms)
 
     def _flush_period(self) -> int:
         """The scheduler's interval, or the shortest ``flush.ms`` of a log where that is shorter.
 
-        Kafka keeps to the interval, which is endless unless set: a topic's ``flush.ms`` then only counts
-        when something is appended, and the last records of a log wait for ever.
+        Kafka uses the interval, which is endless by default: a topic's ``flush.ms`` then only counts when
+        records are appended, and the last records of a log are never flushed.
         """
         periods = (log.config.flush_ms for _, log in self._all_logs() if log.config.flush_ms > 0)
         return min(self._flush_interval_ms, min(periods, default=LONG_MAX))
@@ -180,7 +179,7 @@ class Upkeep:
 
     @contextlib.contextmanager
     def guarded(self, served: ServedDirectory) -> Iterator[None]:
-        """The disk's errors within take the directory offline; a full disk is only told of."""
+        """Errors of the disk in the block take the directory offline; a full disk is only logged."""
         try:
             yield
         except StorageError as error:
@@ -192,7 +191,7 @@ class Upkeep:
             served.go_offline(f"{error.strerror or error}")
 
     def take_failed_offline(self) -> None:
-        """A log whose disk failed takes its directory with it."""
+        """Take directories offline that have a log whose disk failed."""
         for served, log in self._all_logs():
             if log.offline is not None:
                 served.go_offline(log.offline)
@@ -200,28 +199,29 @@ class Upkeep:
     # The tasks
 
     def delete_old_segments(self) -> dict[str, tuple[Decision, ...]]:
-        """Carry retention out on every log; what went, by partition.
+        """Apply retention to every log; the decisions by partition.
 
-        A log that is being cleaned has its turn from the cleaner, once that is through with it.
+        Logs that are being cleaned are skipped: the cleaner applies retention after the cleaning.
         """
-        gone = {}
+        deleted = {}
         for served, log in self._all_logs():
+            # Paused: a cleaning that starts meanwhile would plan with segments that retention deletes.
             if not self._cleaning.try_pause(log.where):
                 continue
             try:
                 with self.guarded(served):
                     decisions = self.delete_old_segments_of(served, log)
                     if decisions:
-                        gone[str(log.where)] = decisions
+                        deleted[str(log.where)] = decisions
             finally:
                 self._cleaning.resume(log.where)
-        return gone
+        return deleted
 
     def delete_old_segments_of(self, served: ServedDirectory, log: PartitionLog) -> tuple[Decision, ...]:
-        """Carry retention out on one log that no cleaner has, or on the caller's own claim.
+        """Apply retention to one log that is paused, or under the caller's claim.
 
-        Raises StorageError, InvalidConfigError for an unknown policy, LedgerError: originals may be all that
-        is left of what a damaged ledger covered.
+        Raises StorageError, InvalidConfigError for an unknown policy, LedgerError for a damaged ledger: its
+        records may be left in the originals only.
         """
         decisions: tuple[Decision, ...] = ()
         held_from = LedgerStore(log.directory).held_horizon() if log.config.deletes else None
@@ -243,7 +243,7 @@ class Upkeep:
         return decisions
 
     def unlink_later(self, served: ServedDirectory, paths: Sequence[Path], delay_ms: int) -> None:
-        """Unlink ``.deleted`` files after a while: somebody who reads may still want to open them."""
+        """Unlink ``.deleted`` files after ``delay_ms``: a reader may still open them until then."""
 
         def unlink() -> None:
             with self.guarded(served):
@@ -255,7 +255,7 @@ class Upkeep:
             self._scheduler.at(self._clock.now_ms() + delay_ms, UNLINK, unlink)
 
     def remove_later(self, served: ServedDirectory, directory: Path, delay_ms: int) -> None:
-        """Remove a deleted partition's directory after a while."""
+        """Remove a deleted partition's directory after ``delay_ms``."""
 
         def remove() -> None:
             with self.guarded(served):
@@ -265,7 +265,7 @@ class Upkeep:
         self._scheduler.at(self._clock.now_ms() + delay_ms, REMOVE, remove)
 
     def flush_due(self) -> None:
-        """Flush the logs that have waited for their ``flush.ms``."""
+        """Flush the logs whose ``flush.ms`` has passed."""
         now_ms = self._clock.now_ms()
         for served, log in self._all_logs():
             waited = now_ms - log.flushed_ms
@@ -274,11 +274,11 @@ class Upkeep:
                     log.flush()
 
     def write_recovery_points(self) -> None:
-        """Write down below what the logs are durable, and their high watermarks."""
+        """Write the recovery points and the high watermarks of all logs."""
         self._in_each_directory(lambda served: served.write_recovery_points())
 
     def write_log_starts(self) -> None:
-        """Write down where the logs start."""
+        """Write the log starts of all logs."""
         self._in_each_directory(lambda served: served.write_log_starts())
 
     def _in_each_directory(self, write: Callable[[ServedDirectory], None]) -> None:
@@ -288,6 +288,6 @@ class Upkeep:
                     write(served)
 
     def expire_producers(self) -> None:
-        """Forget producers that were silent for too long."""
+        """Expire producers that were silent for ``producer.id.expiration.ms``."""
         for _, log in self._all_logs():
             log.expire_producers()

@@ -75,8 +75,8 @@ def test_uncleanable_is_counted_for_each_directory_and_offline_ones_apart(tmp_pa
     paths = [tmp_path / "one", tmp_path / "two"]
     with LogManager.open(paths, clock=ManualClock(NOW)) as manager, serving(tmp_path / "other") as (_, other):
         manager.topics.create("users", 2, {"segment.bytes": "1000", "cleanup.policy": "compact"})
-        manager.attendants.append(other)
-        other._manager.attendants.remove(other)
+        manager.services.append(other)
+        other._manager.services.remove(other)
         other._manager = manager
         for number in range(2):
             write(manager["users", number], 20)
