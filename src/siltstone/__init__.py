@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from siltstone.runtime.embedded import Log, NewRecord, append, open
     from siltstone.runtime.manager import LogManager
     from siltstone.spark.embedded import start_cleaner, start_compaction
-    from siltstone.spark.source import read
+    from siltstone.spark.read import read
 
 __all__ = [
     "Log",
@@ -35,7 +35,7 @@ _FACE = {
     "NewRecord": "siltstone.runtime.embedded",
     "append": "siltstone.runtime.embedded",
     "open": "siltstone.runtime.embedded",
-    "read": "siltstone.spark.source",
+    "read": "siltstone.spark.read",
     "register_policy": "siltstone.log.retention",
     "start_cleaner": "siltstone.spark.embedded",
     "start_compaction": "siltstone.spark.embedded",
