@@ -1,4 +1,4 @@
-"""``to_batches`` and ``to_arrow``: a partition's records with the columns of Spark's Kafka source.
+"""Records as Arrow arrays, with the columns of Spark's Kafka source; ``to_batches``, ``to_arrow``: of a log.
 
 ::
 
@@ -9,7 +9,7 @@
     offset         int64
 
 Types are those that Spark's own map to (``TimestampType`` is microseconds in UTC), every column may be null.
-The log is read as it was at the call, whatever is deleted or swapped meanwhile.
+``to_batches`` reads the log as it was at the call, whatever is deleted or swapped meanwhile.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ _LARGEST_MS = ((1 << 63) - 1) // 1000
 
 
 class TopicLog(Protocol):
-    """A log that knows whose it is, such as ``PartitionLog``; for a compacted view it has a ``directory``."""
+    """A log of a topic's partition, such as ``PartitionLog``; for a compacted view it has a ``directory``."""
 
     @property
     def where(self) -> TopicPartition:
@@ -195,8 +195,8 @@ class TopicLog(Protocol):
 
 
 class RecordSource(NamedTuple):
-    """Where records come from: a partition, and for the column ``batch`` the file, and the byte of it from
-    which the batches' positions count."""
+    """Where records come from: a partition, and for the column ``batch`` the file and the byte of it at which
+    the batches' positions begin."""
 
     where: TopicPartition
     path: str = ""

@@ -201,8 +201,8 @@ def _runs(window: Window, wanted: Flags, retained: Int64) -> Iterator[Int64]:
 def _chosen(
     window: Window, rows: Int64, retained: Int64, scratch: Scratch, path: str, options: ReadOptions
 ) -> RecordColumns:
-    """The retained offsets among a run's records. Raises CheckFailedError for one that is passed and not
-    there."""
+    """The retained offsets among a run's records. Raises CheckFailedError for one that has no
+    record."""
     batches, origin, limit = window.batches, window.origin, options.max_decompressed_message_bytes
     if batches["magic"][rows[0]] != 2:
         columns = decode_records(window.data, batches[rows], scratch, limit=limit, path=path, origin=origin)

@@ -1,9 +1,9 @@
-"""Planning: what is to be read, cut into pieces that tasks read on their own.
+"""Plans a read: which offsets of which logs, cut into pieces that tasks read on their own.
 
 A ``FileSplit`` is a run of offsets of one partition in one segment's file, with a mark that identifies the
 file; a ``Split`` is what one task reads: a piece of a large log, or many small ones. Both are plain and
-picklable. A piece is read from its files if they are still those, and by its offsets anew if not: a broker
-may have rolled, cleaned or deleted meanwhile.
+picklable. A task reads a piece from its file if that is still the same; else it finds the piece's offsets in
+the log as it is then, since a broker may have rolled, cleaned or deleted meanwhile.
 
 Large segments are cut at batches that the offset index knows, into pieces of about the same size.
 """

@@ -1,4 +1,4 @@
-"""A table, whatever it is of: its schema, its splits, and what is in a split.
+"""Plans and reads any table: its schema, its splits, and the rows of a split.
 
 ::
 

@@ -79,7 +79,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
 class WriteOptions:
     """``path``: a log directory or one partition's. ``topic`` None: a column says it.
 
-    ``partitions``: make the topic with so many where it is not there. ``compression`` None: as the topic
+    ``partitions``: make a missing topic with so many. ``compression`` None: as the topic
     says. ``batch_bytes``: of a batch's records before compression. ``write_id`` None: of this job alone.
     """
 
@@ -388,7 +388,7 @@ def _encode_headers(first: Int64, count: Int64, keys: Spans, values: Spans, enco
 
 
 WRITTEN = ("key", "value", "headers", "topic", "partition", "timestamp")
-"""The columns that are written; ``value`` has to be there."""
+"""The columns that are written; ``value`` is required."""
 PASSED_OVER = ("offset", "timestampType")
 """Columns of what was read that the log gives anew."""
 _FIRST_ROOM = 16 << 10
@@ -543,7 +543,7 @@ class Filling:
 
 
 def topics_of(batch: pa.RecordBatch, known: Mapping[str, int]) -> Int32:
-    """Each row's topic by its number in ``known``. Raises UsageError for one that is not there."""
+    """Each row's topic by its number in ``known``. Raises UsageError for an unknown one."""
     topics = batch.column("topic").dictionary_encode()
     names = topics.dictionary.to_pylist()
     strange = next((name for name in names if name not in known), None)
