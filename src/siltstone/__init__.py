@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from siltstone.runtime.manager import LogManager as LogManager
     from siltstone.spark.embedded import start_cleaner as start_cleaner
     from siltstone.spark.embedded import start_compaction as start_compaction
-    from siltstone.spark.source import read as read
+    from siltstone.spark.read import read as read
 
 __version__ = "0.1.0"
 
@@ -28,7 +28,7 @@ _EXPORTS = {
     "NewRecord": "siltstone.runtime.embedded",
     "append": "siltstone.runtime.embedded",
     "open": "siltstone.runtime.embedded",
-    "read": "siltstone.spark.source",
+    "read": "siltstone.spark.read",
     "register_policy": "siltstone.log.retention",
     "start_cleaner": "siltstone.spark.embedded",
     "start_compaction": "siltstone.spark.embedded",

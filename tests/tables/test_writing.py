@@ -303,7 +303,7 @@ def test_staged_files_that_are_not_what_was_written_are_refused(logs: Path, endi
         path.write_bytes(path.read_bytes()[:-1])
     else:
         path.write_bytes(path.read_bytes()[:-1] + b"\xff")
-    with pytest.raises(Exception, match=r"is not (there|what)|has \d+ bytes|checksum"):
+    with pytest.raises(Exception, match=r"is (missing|not what)|has \d+ bytes|checksum"):
         commit_plan(plan, found, clock=CLOCK)
     assert values(logs, "one") == []
     assert load_writes(logs) == []
@@ -375,6 +375,8 @@ def test_rows_that_fit_no_record_are_refused_by_the_task(logs: Path) -> None:
             stage_task(plan, [batch], task=0, clock=CLOCK)
 
     refused(numbered(0, 1, partition=3), UsageError, "no partition 3", topic="users")
+    beyond = pa.RecordBatch.from_pydict({"value": [b""], "partition": [1 << 32]})
+    refused(beyond, UsageError, "no partition 4294967296", topic="users")
     refused(rows({"value": b"x" * 2_000_000}), MessageTooLargeError, "max.message.bytes", topic="one")
     refused(rows({"topic": "none", "value": b""}), UsageError, "no topic 'none'")
     refused(rows({"topic": None, "value": b""}), UsageError, "without a topic")

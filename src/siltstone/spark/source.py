@@ -1,5 +1,4 @@
-"""Siltstone as a data source of Spark, ``format("siltstone")``, and ``siltstone.read``: Spark's names for
-``siltstone.tables``.
+"""Siltstone as a data source of Spark, ``format("siltstone")``: Spark's names for ``siltstone.tables``.
 
 Spark finds ``SiltstoneSource`` by the top-level module ``pyspark_siltstone``. It plans a query in a process
 beside the driver, ships the reader or writer, and calls ``read`` and ``write`` in the tasks.
@@ -9,9 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
-import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame, SparkSession, datasource
+from pyspark.sql import datasource
 from pyspark.sql.datasource import Filter, InputPartition, WriterCommitMessage
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import (
@@ -42,41 +38,6 @@ from siltstone.tables.table import plan, read_split, schema_of
 from siltstone.tables.writing import WriteOptions, WritePlan, abort_plan, commit_plan, plan_write, stage_task
 
 _METADATA = "siltstone"
-
-
-def read(
-    spark: SparkSession,
-    path: str | os.PathLike[str],
-    topic: str | None = None,
-    *,
-    as_of: int | str | datetime | None = None,
-    **options: Any,
-) -> DataFrame:
-    """The table of a log directory, or of one partition's: ``st.read(spark, "/backup/kafka", "users")``.
-
-    ``topic``: one, or several separated by commas; all by default. ``as_of``: an offset (int), or a time
-    (ISO text or datetime, UTC where it has no zone). The other options are the data source's by their own
-    names or as Python writes them (``min_partitions``), with Python's values: ``True``, ``["key", "value"]``,
-    ``{"users": {"0": 5}}``. Wrong ones are Spark's AnalysisException with Siltstone's words in it.
-    """
-    texts = {_camel(name): _text(value) for name, value in options.items() if value is not None}
-    if topic is not None:
-        texts["subscribe"] = topic
-    if as_of is not None:
-        texts["asOfOffset" if isinstance(as_of, int) else "asOfTimestamp"] = _text(as_of)
-    return spark.read.format("siltstone").options(**texts).load(os.fspath(path))
-
-
-def _camel(name: str) -> str:
-    return re.sub(r"_([a-z])", lambda letter: letter[1].upper(), name)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool | Mapping):
-        return json.dumps(value)
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 class SiltstoneSource(datasource.DataSource):

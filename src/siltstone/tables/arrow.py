@@ -1,4 +1,4 @@
-"""``to_batches`` and ``to_arrow``: a partition's records with the columns of Spark's Kafka source.
+"""Records as Arrow arrays, with the columns of Spark's Kafka source; ``to_batches``, ``to_arrow``: of a log.
 
 ::
 
@@ -9,7 +9,7 @@
     offset         int64
 
 Types are those that Spark's own map to (``TimestampType`` is microseconds in UTC), every column may be null.
-The log is read as it was at the call, whatever is deleted or swapped meanwhile.
+``to_batches`` reads the log as it was at the call, whatever is deleted or swapped meanwhile.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ HEADERS = pa.list_(pa.field("element", HEADER))
 
 @kernel
 def gather(data: Bytes, start: Int32, size: Int32, offsets: Int32, out: Bytes) -> None:
-    """Copy each span to its place ``offsets[row]`` in ``out``; nulls (size -1) take no room."""
+    """Copy each span to ``offsets[row]`` in ``out``; a null (size -1) has no bytes."""
     for row in range(len(start)):
         copy_bytes(data, start[row], size[row], out, offsets[row])
 
 
 @kernel
 def _running_sums(size: Int32, offsets: Int32) -> tuple[int, int]:
-    """Fill ``offsets`` with running sums, a 0 in front; (the sum of all, how many are null)."""
+    """Fill ``offsets`` with running sums, a 0 in front; returns (the sum of all, how many are null)."""
     total = nulls = 0
     offsets[0] = 0
     for row in range(len(size)):
@@ -93,7 +93,8 @@ def header_spans(
     value_start: Int32,
     value_size: Int32,
 ) -> None:
-    """The spans of all headers of all records, one after another; the decoder has checked them."""
+    """Fill in the spans of all headers of all records, one after another."""
+    # The decoder has checked that all of them are inside of their records: no bound is checked here.
     header = 0
     for row in range(len(headers_start)):
         position = int(headers_start[row])
@@ -104,7 +105,7 @@ def header_spans(
             size, position = read_varint(data, position + size, len(data))
             value_start[header] = position
             value_size[header] = size
-            position += max(size, 0)
+            position += max(size, 0)  # -1: a null value, without bytes
             header += 1
 
 
@@ -151,19 +152,17 @@ def _text_array(data: Bytes, start: Int32, size: Int32) -> pa.Array:
 
 # The last record of each key over a whole log, its tail and its active segment included.
 #
-# The keys are compared as the cleaner compares them, by 96 bits of a keyed hash. What it costs: the log is
-# read twice; 16 bytes of memory for a record with a key at worst (for a key where all keys fit
-# ``COLLECTED_BYTES`` twice), and 56 for each of these while they are merged.
+# The keys are compared as the cleaner compares them, by 96 bits of a keyed hash. The log is read twice. At
+# worst a record with a key takes 16 bytes of memory (a key does, where all keys fit ``COLLECTED_BYTES``
+# twice), and 56 while the entries are merged.
 
 COLLECTED_BYTES = 256 << 20
 """Entries that are collected before they are de-duplicated."""
 
 
 def latest_offsets(reader: LogReader, collected_bytes: int = COLLECTED_BYTES) -> Int64:
-    """Ascending offsets of the last record of each key that ``reader`` gives; tombstones are records too.
-
-    Records without a key are no key's last.
-    """
+    """Ascending offsets of the last record of each key that ``reader`` reads; tombstones count, records
+    without a key do not."""
     collector = KeyCollector(
         hash_key=(secrets.randbits(64), secrets.randbits(64)),
         first_dirty=0,
@@ -182,7 +181,7 @@ _LARGEST_MS = ((1 << 63) - 1) // 1000
 
 
 class TopicLog(Protocol):
-    """A log that knows whose it is, such as ``PartitionLog``; for a compacted view it has a ``directory``."""
+    """A log of a topic's partition, such as ``PartitionLog``; for a compacted view it has a ``directory``."""
 
     @property
     def where(self) -> TopicPartition:
@@ -196,8 +195,8 @@ class TopicLog(Protocol):
 
 
 class RecordSource(NamedTuple):
-    """Where records come from: a partition, and for the column ``batch`` the file, and the byte of it from
-    which the batches' positions count."""
+    """Where records come from: a partition, and for the column ``batch`` the file and the byte of it at which
+    the batches' positions begin."""
 
     where: TopicPartition
     path: str = ""

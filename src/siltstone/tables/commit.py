@@ -68,12 +68,11 @@ class StagedFile(msgspec.Struct, frozen=True, kw_only=True):
     stem: str = ""
     topics: tuple[str, ...] = ()
     size: int = 0
-    batches: int = 0
     records: int = 0
     directory_crc: int = 0
 
     def directory(self) -> Directory:
-        """The rows of its batches. Raises CorruptFileError, DirectoryRefusedError when it is not there."""
+        """The rows of its batches. Raises CorruptFileError, DirectoryRefusedError where they are missing."""
         if not self.stem:
             return np.empty(0, STAGED)
         path = f"{self.stem}.directory"
@@ -81,10 +80,10 @@ class StagedFile(msgspec.Struct, frozen=True, kw_only=True):
             raw, size = files.read_bytes(path), files.stat(f"{self.stem}.batches").size
         except FileNotFoundError as error:
             raise DirectoryRefusedError(
-                f"{error.filename}: what a task wrote is not there: driver and tasks have to share the file "
+                f"{error.filename}: what a task wrote is missing: driver and tasks have to share the file "
                 "system, and the file must stay until it is committed"
             ) from None
-        if crc32c(raw) != self.directory_crc or len(raw) != self.batches * STAGED.itemsize:
+        if crc32c(raw) != self.directory_crc:
             raise CorruptFileError(path, 0, "is not what the task wrote")
         if size != self.size:
             raise CorruptFileError(
@@ -127,7 +126,6 @@ class StagedWriter:
             stem=str(self._stem),
             topics=topics,
             size=self._writer.size,
-            batches=len(directory),
             records=int(directory["count"].sum()),
             directory_crc=crc32c(raw),
         )
@@ -263,7 +261,7 @@ def store_write(root: Path, writes: list[Write], write: Write) -> list[Write]:
 
 
 def forget_write(root: Path, writes: list[Write], write: Write) -> list[Write]:
-    """Take an entry away, durably: nothing of it is in the logs. Raises OSError."""
+    """Remove the entry of a write of which no batch is in a log, durably; the list then. Raises OSError."""
     return _store(root, [other for other in writes if other.write_id != write.write_id])
 
 
@@ -273,10 +271,10 @@ def _store(root: Path, writes: list[Write]) -> list[Write]:
 
 
 ABANDONED_MS = 7 * 86_400_000
-"""Staged files of a job that was never committed go after this time."""
+"""Staged files of a job that was never committed are removed after this time."""
 _COMPARED = (slice(23, 35), slice(43, None))
-"""What an append does not change: all but offset, epoch, checksum, and attributes and largest time, which
-log-append time sets."""
+"""The bytes of a batch that an append does not change: all but offset, epoch and checksum, and attributes and
+largest time, which log-append time sets."""
 _logger = logging.getLogger("siltstone")
 
 
@@ -293,16 +291,18 @@ def commit_write(manager: LogManager, root: Path, staged: Iterable[StagedFile], 
     if known is None:
         known = _write(manager, root, writes, _with_ranges(manager, ordered, write))
     else:
-        _logger.info("write %s, epoch %d: is there already: nothing appended", write.write_id, write.epoch)
+        _logger.info(
+            "write %s, epoch %d was committed before: nothing is appended", write.write_id, write.epoch
+        )
     discard_staged(ordered)
     _remove_abandoned(manager, write.at_ms)
     return known
 
 
 def finish_interrupted(manager: LogManager, root: Path) -> list[Write]:
-    """Finish the writes that a crash interrupted; the list of writes as it is now.
+    """Finish the writes that a crash interrupted; returns the list of writes as it is now.
 
-    Raises DirectoryRefusedError where the logs were changed since in a way that hides what was written.
+    Raises DirectoryRefusedError where a log was cleaned or cut since: which batches it had is not known then.
     """
     writes = load_writes(root)
     for write in [write for write in writes if not write.done]:
@@ -316,7 +316,7 @@ def finish_interrupted(manager: LogManager, root: Path) -> list[Write]:
 
 
 def _with_ranges(manager: LogManager, staged: list[StagedFile], write: Write) -> Write:
-    """The entry to begin with; every log and every staged file is there."""
+    """The entry to begin with: where each log ends, and will end. Raises for a missing log or staged file."""
     counts: dict[TopicPartition, int] = {}
     for file in staged:
         for topic, partition, _, _, count in file.directory().tolist():
@@ -328,6 +328,7 @@ def _with_ranges(manager: LogManager, staged: list[StagedFile], write: Write) ->
 
 
 def _write(manager: LogManager, root: Path, writes: list[Write], write: Write) -> Write:
+    """Store the entry, append, store it as done. A write without records is remembered only by a name."""
     if not write.staged and not write.is_named:
         return replace(write, done=True)
     if write.staged:
@@ -351,7 +352,7 @@ def _append(manager: LogManager, write: Write, *, resuming: bool = False) -> Non
     for staged in write.staged:
         for where, batch, count in staged_batches(staged):
             log = manager.get(where)
-            if where in behind and _is_there(log, behind[where], batch):
+            if where in behind and _is_at(log, behind[where], batch):
                 behind[where] += count
                 continue
             behind.pop(where, None)
@@ -360,7 +361,7 @@ def _append(manager: LogManager, write: Write, *, resuming: bool = False) -> Non
         manager.get(where).flush()
 
 
-def _is_there(log: PartitionLog, offset: int, batch: Bytes) -> bool:
+def _is_at(log: PartitionLog, offset: int, batch: Bytes) -> bool:
     """Is this batch the one at ``offset``?"""
     if offset >= log.log_end_offset:
         return False

@@ -1,13 +1,13 @@
-"""The files beside the records as tables: option ``table``, one row a batch, an index entry, a producer…
+"""Files of a log directory as tables: a row for each batch, index entry, producer… (option ``table``).
 
 ::
 
     batches            every batch of the logs, control batches and aborted ones too
     offsetIndex        timeIndex        transactionIndex        the indexes' entries
-    producerSnapshots  leaderEpochs     checkpoints             what else a log directory knows
+    producerSnapshots  leaderEpochs     checkpoints             the other files of a log directory
 
-Rows are those of ``siltstone dump``, with topic, partition and file in front. What is wrong with a file is an
-error, or with ``badBatches=quarantine`` a row with nothing but the reason in ``badBatch``.
+Rows are those of ``siltstone dump``, with topic, partition and file in front. Damage in a file is an error,
+or with ``badBatches=quarantine`` a row with only the reason in ``badBatch``.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""A stream over growing logs: which offsets come next, and the splits between two of them.
+"""Follows growing logs for a stream: which offsets come next, and the splits between two of them.
 
 ::
 
-    latest(start) ─► end ─► written down by Spark ─► splits(start, end) ─► read ─► start = end
+    latest(start) ─► end ─► Spark writes it to its checkpoint ─► splits(start, end) ─► read ─► start = end
 
-What is between two offsets is always the same records, whatever rolls, is cleaned or swapped meanwhile, so a
-batch that is read again after a crash is the same batch (``KafkaMicroBatchStream``). A partition that turns
-up is read from its beginning. What was deleted before it was read, a log that ends before where the stream
-is, and a partition that is gone are loss of data: ``failOnDataLoss``. Gaps that cleaning left are none.
+Between two offsets are always the same records, whatever is rolled or swapped meanwhile, so a micro-batch
+that is read again after a crash is the same (``KafkaMicroBatchStream``). A new partition is read from its
+beginning. Loss of data (``failOnDataLoss``) is: records deleted before they were read, a log that ends below
+the stream's offset, a partition that was deleted. Gaps that cleaning left are none.
 
-A log is looked at again only when its files or its directory's checkpoints have changed.
+A log is opened again only when its files or its directory's checkpoints have changed.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Follower:
         return ends
 
     def _waits(self, total: int) -> bool:
-        """``minOffsetsPerTrigger``: fewer offsets are there, and ``maxTriggerDelay`` is not over."""
+        """``minOffsetsPerTrigger``: fewer offsets are new, and ``maxTriggerDelay`` is not over."""
         triggers = self._options.triggers
         if triggers.min_offsets_per_trigger is None or self._last_ms is None:
             return False
@@ -161,7 +161,7 @@ class Follower:
     def _refuse_gone(self, offsets: Offsets, ends: Offsets) -> None:
         for where, offset in offsets.items():
             if where not in ends and self._target is None:
-                self._lost(f"{where}: is not there any more, the stream was at offset {offset}; ")
+                self._lost(f"{where}: was deleted, the stream was at offset {offset}; ")
             elif ends.get(where, offset) < offset:
                 self._lost(f"{where}: ends at offset {ends[where]}, the stream was at {offset} already; ")
 

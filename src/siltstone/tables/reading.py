@@ -1,12 +1,12 @@
-"""A split → Arrow batches: the records of its pieces, in order, without a Python object a record.
+"""Reads a split into Arrow batches: the records of its pieces, in order, without a Python object a record.
 
 ::
 
     file ─ windows ─► batches ─ wanted ones ─► columns ─ wanted rows ─► Arrow, up to ``BATCH_ROWS`` rows
 
-``decoded`` gives the columns themselves. Windows are read into one buffer again and again, so columns hold
-until the next ones are asked for; Arrow's buffers are their own. What a query does not need is not decoded:
-of ``offset`` and ``timestamp`` the front of each record, of a view of the last records these alone.
+``decoded`` gives the columns themselves. All windows use one buffer, so columns hold until the next ones are
+asked for; Arrow's buffers are copies. A query decodes what it needs: for ``offset`` and ``timestamp`` the
+front of each record, for ``view=latest`` the retained records alone. The second half reads damaged files.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ def read_records(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]
 
 
 def decoded(piece: FileSplit, options: ReadOptions, decoder: Decoder[Columns]) -> Iterator[Chunk[Columns]]:
-    """The records of a piece that count, by one of the functions of ``base.records.decode``; never none at
-    once.
+    """The records in a piece's offsets, of no aborted transaction, by one of the functions of
+    ``base.records.decode``; at least one a chunk.
 
     They hold until the next ones are asked for. ``retained`` and ``hidden`` are not applied.
     """
@@ -201,8 +201,8 @@ def _runs(window: Window, wanted: Flags, retained: Int64) -> Iterator[Int64]:
 def _chosen(
     window: Window, rows: Int64, retained: Int64, scratch: Scratch, path: str, options: ReadOptions
 ) -> RecordColumns:
-    """The retained offsets among a run's records. Raises CheckFailedError for one that is passed and not
-    there."""
+    """The retained offsets among a run's records. Raises CheckFailedError for one that has no
+    record."""
     batches, origin, limit = window.batches, window.origin, options.max_decompressed_message_bytes
     if batches["magic"][rows[0]] != 2:
         columns = decode_records(window.data, batches[rows], scratch, limit=limit, path=path, origin=origin)
@@ -308,11 +308,11 @@ def _replanned(piece: FileSplit, options: ReadOptions) -> Iterator[FileSplit]:
 # ::
 #
 #     badBatch    text: why a batch cannot be read; null for records. Its row has topic, partition, the offset
-#                 at which the batch begins, and what its header says, as far as that can be told
+#                 at which the batch begins, and the fields of its header, as far as they are known
 #
-# A batch whose checksum does not hold, or whose records make no sense, is one such row. Where not even its
-# length makes sense, the row covers all bytes up to the next position at which a whole batch with its
-# checksum and a higher offset begins. Reading goes on behind it. A bad batch is a row of the piece in whose
+# A batch whose checksum does not match, or whose records cannot be decoded, is one such row. Where not even
+# its length is possible, the row covers all bytes up to the next position at which a whole batch with its
+# checksum and a higher offset begins. Reading continues there. A bad batch is a row of the piece in whose
 # offsets it begins.
 
 OUT_OF_ORDER = "its offsets are not above those before it and below those behind it"
@@ -323,7 +323,7 @@ _LARGEST_BATCH = 1 << 30
 def read_quarantine(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The split's records, and a row for each bad batch, as Arrow batches of ``record_schema``.
 
-    Raises as ``reading.read_records``, but no CorruptRecordError.
+    Raises as ``read_records``, but no CorruptRecordError.
     """
     wanted = record_schema(options)
     for whole in split.pieces:
@@ -346,8 +346,8 @@ def read_quarantine(split: Split, options: ReadOptions) -> Iterator[pa.RecordBat
 
 
 def _wanted_rows(piece: FileSplit, columns: RecordColumns, batches: Directory) -> Int64:
-    """Records of the piece that are no control records and, by the indexes alone, of no aborted transaction:
-    a damaged batch may have been a marker."""
+    """The rows of the piece's records, without control records and those of aborted transactions. These are
+    known by the indexes alone, since a damaged batch may have been a marker."""
     wanted = with_records(piece, batches)
     if piece.aborted:
         first, last = int(batches["base_offset"][0]), int(batches["last_offset"][-1])
@@ -358,10 +358,10 @@ def _wanted_rows(piece: FileSplit, columns: RecordColumns, batches: Directory) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadBatch:
-    """Bytes of a file that cannot be read as a batch, and why.
+    """Bytes ``[position, position + size)`` of a file that cannot be read as a batch, and why.
 
-    ``offset``: where the batch begins, as far as that can be told. ``header``: one row, its position in the
-    file; none where not even a header is there. ``position``, ``size``: which bytes.
+    ``offset``: at which the batch begins, as far as that is known. ``header``: one row, its position in the
+    file; none where there is not even a header.
     """
 
     source: RecordSource
@@ -402,6 +402,8 @@ def _sound_and_bad(piece: FileSplit, reader: files.Reader, limit: int) -> _Parts
     ``limit``: what one batch may decompress to, in bytes. Columns hold until the next ones are asked for.
     """
     source, end = RecordSource(piece.where, reader.path), piece.end_position
+    # ``offset``: above all that was read. ``doubtful``: the position of the last batch if its checksum is
+    # bad.
     position, offset, doubtful = piece.position, piece.start, -1
     while position < end:
         try:
@@ -415,8 +417,8 @@ def _sound_and_bad(piece: FileSplit, reader: files.Reader, limit: int) -> _Parts
                     yield part
             return
         except CorruptRecordError as error:
-            # Behind a bad checksum it may be the length that is bad: the search begins inside of that batch,
-            # which was reported already.
+            # No header at ``error.position``. Behind a bad checksum the bad batch's length may be what is
+            # wrong: then the search begins inside of that batch, which has its row already.
             start = error.position if doubtful < 0 else doubtful
             position = next_batch(reader, start + 1, end, offset)
             if doubtful < 0:
@@ -447,11 +449,13 @@ def _judged(source: RecordSource, window: Window, offset: int, limit: int) -> _P
 
 
 def _out_of_order(batches: Directory, valid: Flags, offset: int) -> Flags:
-    """Batches with an offset that cannot be: no checksum covers it. bool, one a batch."""
+    """Batches with an impossible base offset, which no checksum covers. bool, one a batch."""
     base, last = batches["base_offset"], batches["last_offset"]
     wrong = np.zeros(len(batches), np.bool_)
     if int(base[0]) >= offset and (base[1:] > last[:-1]).all():
         return wrong
+    # One flipped bit makes one batch wrong: the one that is below its predecessor, or the one that reaches
+    # its successor, if that one fits the batches before.
     rows = np.flatnonzero(valid).tolist()
     for row, following in itertools.zip_longest(rows, rows[1:]):
         reaches = following is not None and offset <= base[following] <= last[row]
@@ -461,7 +465,7 @@ def _out_of_order(batches: Directory, valid: Flags, offset: int) -> Flags:
 
 
 def _decoded_or_bad(source: RecordSource, window: Window, start: int, end: int, limit: int) -> _Parts:
-    """Sound batches ``[start, end)`` decoded; where one cannot be, those before it and behind it are."""
+    """Batches ``[start, end)`` with sound headers, decoded; one that cannot be decoded is bad by itself."""
     scratch, stop = Scratch(), end
     while start < end:
         batches = window.batches[start:stop]
@@ -470,7 +474,7 @@ def _decoded_or_bad(source: RecordSource, window: Window, start: int, end: int, 
                 window.data, batches, scratch, limit=limit, path=source.path, origin=window.origin
             )
         except CorruptRecordError as error:
-            # Decode those before it first; it is the first one then.
+            # Decode those before it first. Then it is the first one, and bad.
             row = np.searchsorted(batches["position"] + window.origin, error.position, side="right") - 1
             stop = start + max(int(row), 0)
             if stop == start:

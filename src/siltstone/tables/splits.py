@@ -1,9 +1,9 @@
-"""Planning: what is to be read, cut into pieces that tasks read on their own.
+"""Plans a read: which offsets of which logs, cut into pieces that tasks read on their own.
 
 A ``FileSplit`` is a run of offsets of one partition in one segment's file, with a mark that identifies the
 file; a ``Split`` is what one task reads: a piece of a large log, or many small ones. Both are plain and
-picklable. A piece is read from its files if they are still those, and by its offsets anew if not: a broker
-may have rolled, cleaned or deleted meanwhile.
+picklable. A task reads a piece from its file if that is still the same; else it finds the piece's offsets in
+the log as it is then, since a broker may have rolled, cleaned or deleted meanwhile.
 
 Large segments are cut at batches that the offset index knows, into pieces of about the same size.
 """
@@ -223,9 +223,9 @@ OPEN_COST = 4 << 20
 class FileSplit:
     """Offsets ``[start, end)`` of a partition, in bytes ``[position, end_position)`` of one segment's file.
 
-    ``mark``: what the file is known by on every machine. ``size``: the bytes that count for this piece, where
-    two share a batch. ``aborted``: the transactions whose records do not count. ``retained``: None, or which
-    records stay; ``hidden``: None, or which do not (``pack_offsets``).
+    ``mark`` identifies the file on every machine. ``size``: the piece's share of these bytes, where two
+    pieces read one batch. ``aborted``: transactions whose records are not read. ``retained``: None, or the
+    offsets to read; ``hidden``: None, or the offsets not to read (``pack_offsets``).
     """
 
     where: TopicPartition
@@ -278,13 +278,21 @@ def split_ranges(ranges: Iterable[ViewRange], options: ReadOptions) -> list[Spli
     most = options.splitting.max_records_per_partition
     if most is not None:
         cut = [part for piece in cut for part in _by_records(piece, most)]
-    splits = _packed(cut, target, most)
+    groups = _packed(cut, target, most)
     wanted = options.splitting.min_partitions or 1
-    return splits if len(splits) >= wanted else _divided(cut, wanted)
+    if len(groups) < wanted:
+        groups = [[piece] for piece in _divided(cut, wanted)]
+    return [Split(pieces=tuple(map(_with_own_aborted, group))) for group in groups]
+
+
+def _with_own_aborted(piece: FileSplit) -> FileSplit:
+    own = aborted_among(piece.aborted, piece.start, piece.end)
+    return piece if len(own) == len(piece.aborted) else replace(piece, aborted=own)
 
 
 def _target(pieces: list[FileSplit], options: ReadOptions) -> int:
-    """Bytes of a split: Spark's rule for files, with the cores of this machine where nothing is asked for."""
+    """Bytes of a split: Spark's rule for files (``maxSplitBytes``), by the cores of this machine by
+    default."""
     total = sum(piece.size for piece in pieces)
     splitting = options.splitting
     if splitting.min_partitions is not None:
@@ -304,6 +312,7 @@ def _by_segment(source: ViewRange, isolation: str) -> Iterator[tuple[LiveSegment
         if start >= end or not size:
             continue
         first = segment.place_of(start, size)
+        # A message set's offset is its last one: its first may be below ``end``.
         if first is None or (first.base_offset >= end and first.base_offset != first.last_offset):
             continue
         end_position = size if end == behind else _end_position(segment, end, size)
@@ -320,7 +329,7 @@ def _by_segment(source: ViewRange, isolation: str) -> Iterator[tuple[LiveSegment
             position=first.position,
             end_position=end_position,
             size=end_position - first.position,
-            aborted=aborted_among(aborted, start, end),
+            aborted=aborted,
             hidden=None if source.hidden is None else pack_offsets(between(source.hidden, start, end)),
         )
         yield segment, piece
@@ -336,7 +345,7 @@ def _end_position(segment: LiveSegment, end: int, size: int) -> int:
     place = segment.place_of(end, size)
     if place is None:
         return size
-    # A message set's offset is its last one: its first may be below.
+    # A message set may begin below, as above.
     is_above = place.base_offset >= end and place.base_offset != place.last_offset
     return place.position if is_above else place.position + place.size
 
@@ -394,20 +403,8 @@ def _batch_ends(segment: LiveSegment, piece: FileSplit, wanted: Int64) -> Iterat
 
 def _cut_at(piece: FileSplit, offset: int, position: int, end_position: int) -> tuple[FileSplit, FileSplit]:
     """Two pieces: offsets below and from ``offset`` on; the bytes may overlap in a batch."""
-    head = replace(
-        piece,
-        end=offset,
-        end_position=end_position,
-        size=end_position - piece.position,
-        aborted=aborted_among(piece.aborted, piece.start, offset),
-    )
-    tail = replace(
-        piece,
-        start=offset,
-        position=position,
-        size=piece.end_position - position,
-        aborted=aborted_among(piece.aborted, offset, piece.end),
-    )
+    head = replace(piece, end=offset, end_position=end_position, size=end_position - piece.position)
+    tail = replace(piece, start=offset, position=position, size=piece.end_position - position)
     return head, tail
 
 
@@ -428,8 +425,8 @@ def _by_records(piece: FileSplit, most: int) -> Iterator[FileSplit]:
     yield piece
 
 
-def _packed(pieces: Iterable[FileSplit], target: int, most: int | None) -> list[Split]:
-    """Pieces next to each other in one split as long as it stays within ``target``."""
+def _packed(pieces: Iterable[FileSplit], target: int, most: int | None) -> list[list[FileSplit]]:
+    """Neighbouring pieces together, a group for a split, as long as it stays within ``target``."""
     splits: list[list[FileSplit]] = []
     size = records = 0
     for piece in pieces:
@@ -440,12 +437,12 @@ def _packed(pieces: Iterable[FileSplit], target: int, most: int | None) -> list[
             splits.append([piece])
             size = records = 0
         size, records = size + piece.size + OPEN_COST, records + span
-    return [Split(pieces=tuple(pieces)) for pieces in splits]
+    return splits
 
 
-def _divided(cut: list[FileSplit], wanted: int) -> list[Split]:
-    """A split for every piece. The pieces with the most offsets are halved until there are as many as wanted,
-    or have one offset."""
+def _divided(cut: list[FileSplit], wanted: int) -> list[FileSplit]:
+    """The pieces, those with the most offsets halved until there are as many as wanted, or each has one
+    offset."""
     pieces = list(cut)
     while pieces and len(pieces) < wanted:
         number = max(range(len(pieces)), key=lambda at: pieces[at].end - pieces[at].start)
@@ -453,12 +450,10 @@ def _divided(cut: list[FileSplit], wanted: int) -> list[Split]:
         if piece.end - piece.start < 2:
             break
         pieces[number : number + 1] = _by_records(piece, -(-(piece.end - piece.start) // 2))
-    return [Split(pieces=(piece,)) for piece in pieces]
+    return pieces
 
 
-# What a query's filters leave of a table, as far as it helps to read less.
-#
-# Only an upper bound of what is needed: Spark filters the rows again.
+# What a query's filters leave of a table: an upper bound, to read less. Spark filters the rows again.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A table, whatever it is of: its schema, its splits, and what is in a split.
+"""Plans and reads any table: its schema, its splits, and the rows of a split.
 
 ::
 
@@ -49,6 +49,7 @@ from siltstone.tables.reading import decoded, read_quarantine, read_records, rec
 from siltstone.tables.splits import (
     EVERYTHING,
     FileSplit,
+    Logs,
     OffsetRange,
     Predicate,
     Split,
@@ -74,11 +75,11 @@ def schema_of(options: ReadOptions) -> pa.Schema:
 
 
 def plan(options: ReadOptions, predicate: Predicate = EVERYTHING) -> list[Split]:
-    """Open the directories, find what is to be read, and cut it into splits; none where there is nothing.
+    """Open the directories, find the offsets to read, and cut them into splits; none for an empty table.
 
-    ``predicate`` speaks of records and only leaves out what cannot hold; of another table nothing is left
-    out. For ``view=latest`` the log is read here once. Raises what opening raises, UsageError,
-    OffsetOutOfRangeError, LedgerError.
+    ``predicate`` only leaves out records that it excludes; it does not apply to the other tables. For
+    ``view=latest`` the log is read here once. Raises what opening raises, UsageError, OffsetOutOfRangeError,
+    LedgerError.
     """
     if options.table in file_tables.FILE_TABLES:
         return file_tables.plan_files(options)
@@ -87,11 +88,11 @@ def plan(options: ReadOptions, predicate: Predicate = EVERYTHING) -> list[Split]
     if options.quarantine:
         return _plan_quarantine(options)
     with contextlib.ExitStack() as held:
-        logs = open_logs(options)
+        logs: Logs = open_logs(options)
         if options.view == COMPACTED:
             # Ledgers are held while it is planned; a task finds out when its files were deleted since.
-            closing = [contextlib.closing(CompactedLog(log)) for log in logs.values()]
-            logs = {log.where: log for log in map(held.enter_context, closing)}
+            views = [held.enter_context(contextlib.closing(CompactedLog(log))) for log in logs.values()]
+            logs = {view.where: view for view in views}
         ranges = find_ranges(logs, options)
         chosen = predicate.chosen(logs)
         sources = [
@@ -123,10 +124,10 @@ def read_split(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
 
 
 def _plan_quarantine(options: ReadOptions) -> list[Split]:
-    """A split for every segment: its whole file, since a damaged log seems to end at the damage.
+    """A split for every segment: its whole file, since recovery ends a log at its first damage.
 
-    What is above the last stable offset or the high watermark is left out, where that is not the log's end.
-    A log that is too damaged to be opened is read whole, if no offsets are asked for: its aborted
+    Records at and above the last stable offset or the high watermark are left out, where that is below the
+    log's end. A log that is too damaged to be opened is read whole, if no offsets are asked for; its aborted
     transactions are not known then. Raises as ``plan``.
     """
     directories, logs = open_directories(options), {}
@@ -143,6 +144,7 @@ def _plan_quarantine(options: ReadOptions) -> list[Split]:
         aborted: tuple[AbortedTransaction, ...] = ()
         if where in logs:
             log, limits = logs[where], ranges[where]
+            # The log's end may only be where the damage begins: what is behind it is read, too.
             if options.offsets.ending is None and readable_end(log, options.isolation) == log.log_end_offset:
                 limits = OffsetRange(limits.start, LONG_MAX)
             if options.isolation == READ_COMMITTED:

@@ -58,7 +58,7 @@ from siltstone.tables.options import IGNORED, Option, number, one_of, parse_opti
 
 DEFAULT_BATCH_BYTES = 256 << 10
 _MOST_PENDING = 64 << 20
-"""Encoded bytes that wait in a task for their batches to be full; beyond it all are made."""
+"""Encoded bytes that a task keeps for batches that are not full yet; beyond it, all batches are made."""
 _INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state", CLUSTER_METADATA)
 _SPARKS = frozenset(("checkpointlocation", "queryname", "outputmode"))
 """Options of ``writeStream`` that Spark passes on."""
@@ -78,7 +78,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
 class WriteOptions:
     """``path``: a log directory or one partition's. ``topic`` None: a column says it.
 
-    ``partitions``: make the topic with so many where it is not there. ``compression`` None: as the topic
+    ``partitions``: make a missing topic with so many. ``compression`` None: as the topic
     says. ``batch_bytes``: of a batch's records before compression. ``write_id`` None: of this job alone.
     """
 
@@ -102,7 +102,7 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicShape:
-    """What a task must know of a topic: ``most_bytes`` of a batch's records, ``largest_batch`` as a whole."""
+    """A topic's settings for tasks: ``most_bytes`` of a batch's records, ``largest_batch`` as a whole."""
 
     name: str
     partitions: tuple[int, ...]
@@ -114,11 +114,11 @@ class TopicShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
-    """What tasks and the commit work by: plain and picklable.
+    """The plan of a write for its tasks and its commit: plain and picklable.
 
-    ``root``: the log directory, ``only``: the one partition that was named. ``run``: the folder that is
-    staged in. ``topics`` by name; ``topic``: all records' own, None: a column says. ``is_repeated``: what is
-    written with this id is there already, so the tasks have nothing to do.
+    ``root``: the log directory, ``only``: the one partition, where the path is a partition's. ``run``: the
+    folder of the staged files. ``topic``: of all records, None: by a column. ``is_repeated``: a write with
+    this id was committed before, so the tasks have nothing to do.
     """
 
     root: str
@@ -134,18 +134,19 @@ class WritePlan:
 def plan_write(
     options: WriteOptions, columns: Iterable[str], *, streaming: bool = False, clock: Clock | None = None
 ) -> WritePlan:
-    """Look at the directory and decide how it is written to; a topic is made when that was asked for.
+    """Open the directory without its lock and decide how it is written to; the option ``partitions`` makes a
+    missing topic.
 
-    ``streaming``: the commits tell id and epoch. Raises UsageError, UnknownTopicError, DirectoryLockedError,
-    SiltstoneError, OSError.
+    ``streaming``: each commit has its own id and epoch. Raises UsageError, UnknownTopicError,
+    DirectoryLockedError, SiltstoneError, OSError.
     """
     path, columns = true_path(Path(options.path)), list(columns)
     clock = clock or SystemClock()
     if options.partitions is not None and options.topic is not None:
-        _refuse_columns(columns, topic_given=True)
+        _refuse_columns(columns, has_topic=True)
         _make_topic(path, options.topic, options.partitions, clock)
     directory = LogDirectory.open(path, lock=False)
-    _refuse_columns(columns, topic_given=options.topic is not None or directory.is_partial)
+    _refuse_columns(columns, has_topic=options.topic is not None or directory.is_partial)
     if files.is_locked(directory.path / LOCK):
         raise DirectoryLockedError(
             f"{directory.path}: a live process holds {LOCK}; stop the broker (or wait for the other run) "
@@ -169,7 +170,7 @@ def plan_write(
     return replace(plan, is_repeated=done is not None and done.done)
 
 
-def _refuse_columns(names: Sequence[str], *, topic_given: bool) -> None:
+def _refuse_columns(names: Sequence[str], *, has_topic: bool) -> None:
     """Raises UsageError unless these columns can be written as records."""
     strange = [name for name in names if name not in (*WRITTEN, *PASSED_OVER)]
     if strange:
@@ -179,7 +180,7 @@ def _refuse_columns(names: Sequence[str], *, topic_given: bool) -> None:
         )
     if "value" not in names:
         raise UsageError("there is no column value: give one, null for tombstones")
-    if not topic_given and "topic" not in names:
+    if not has_topic and "topic" not in names:
         raise UsageError("no topic: give the option topic, or a column of that name")
 
 
@@ -386,7 +387,7 @@ def _encode_headers(first: Int64, count: Int64, keys: Spans, values: Spans, enco
 
 
 WRITTEN = ("key", "value", "headers", "topic", "partition", "timestamp")
-"""The columns that are written; ``value`` has to be there."""
+"""The columns that are written; ``value`` is required."""
 PASSED_OVER = ("offset", "timestampType")
 """Columns of what was read that the log gives anew."""
 _FIRST_ROOM = 16 << 10
@@ -480,10 +481,11 @@ def by_value(values: Int32) -> Iterator[tuple[int, Int64]]:
 
 
 class Filling:
-    """One partition's batches: ``add`` rows, ``flush`` at the end; ``put(batch, records)`` takes each.
+    """Builds one partition's batches: ``add`` rows, ``flush`` at the end; each goes to ``put(batch,
+    records)``.
 
     ``most_bytes``: of encoded records before compression; a record that is larger is a batch by itself.
-    ``pending``: bytes that wait.
+    ``pending``: encoded bytes of the batch that is not full yet.
     """
 
     def __init__(self, codec: int, most_bytes: int, put: Callable[[Bytes, int], None]) -> None:
@@ -495,6 +497,7 @@ class Filling:
 
     def add(self, rows: Rows, picked: Int64) -> None:
         """Encode the picked rows, in their order."""
+        # Upper bounds: ``RECORD_ROOM`` holds the varints of a record at their longest.
         room = RECORD_ROOM + sum(
             np.maximum(part.size[picked], 0).astype(np.int64)
             for part in (rows.keys, rows.values, rows.headers)
@@ -505,7 +508,7 @@ class Filling:
             before = int(ends[done - 1]) if done else 0
             fit = int(np.searchsorted(ends, before + self._most - self.pending, side="right"))
             if fit <= done and self._count == 0:
-                fit = done + 1
+                fit = done + 1  # larger than a batch may be: alone in its batch
             if fit > done:
                 self._encode(rows, picked[done:fit], int(ends[fit - 1]) - before)
             if fit < len(picked):
@@ -529,7 +532,7 @@ class Filling:
         self._count += len(picked)
 
     def flush(self) -> None:
-        """Make a batch of what waits."""
+        """Make a batch of the pending records."""
         if not self._count:
             return
         shape, records, count = BatchShape(codec=self._codec), self._out[: self.pending], self._count
@@ -539,7 +542,7 @@ class Filling:
 
 
 def topics_of(batch: pa.RecordBatch, known: Mapping[str, int]) -> Int32:
-    """Each row's topic by its number in ``known``. Raises UsageError for one that is not there."""
+    """Each row's topic by its number in ``known``. Raises UsageError for an unknown one."""
     topics = batch.column("topic").dictionary_encode()
     names = topics.dictionary.to_pylist()
     strange = next((name for name in names if name not in known), None)

@@ -1,0 +1,50 @@
+"""``siltstone.read``: a log as a DataFrame, with Python's values as options.
+
+It imports nothing of a Spark that runs here: the session may be a Connect client's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+
+def read(
+    spark: SparkSession,
+    path: str | os.PathLike[str],
+    topic: str | None = None,
+    *,
+    as_of: int | str | datetime | None = None,
+    **options: Any,
+) -> DataFrame:
+    """The table of a log directory, or of one partition's: ``st.read(spark, "/backup/kafka", "users")``.
+
+    ``topic``: one, or several separated by commas; all by default. ``as_of``: an offset (int), or a time
+    (ISO text or datetime, UTC where it has no zone). The other options are the data source's by their own
+    names or as Python writes them (``min_partitions``), with Python's values: ``True``, ``["key", "value"]``,
+    ``{"users": {"0": 5}}``. Wrong ones are Spark's AnalysisException with Siltstone's words in it.
+    """
+    texts = {_camel(name): _text(value) for name, value in options.items() if value is not None}
+    if topic is not None:
+        texts["subscribe"] = topic
+    if as_of is not None:
+        texts["asOfOffset" if isinstance(as_of, int) else "asOfTimestamp"] = _text(as_of)
+    return spark.read.format("siltstone").options(**texts).load(os.fspath(path))
+
+
+def _camel(name: str) -> str:
+    return re.sub(r"_([a-z])", lambda letter: letter[1].upper(), name)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool | Mapping):
+        return json.dumps(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
