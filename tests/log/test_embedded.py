@@ -50,7 +50,7 @@ def test_importing_is_light() -> None:
     assert done.stdout.strip() == "set()"
     with pytest.raises(AttributeError, match="no attribute 'Lob'"):
         _ = st.Lob  # type: ignore[attr-defined]
-    assert set(st.__all__) == set(st._FACE)
+    assert set(st.__all__) == set(st._EXPORTS)
 
 
 # One partition
