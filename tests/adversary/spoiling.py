@@ -20,8 +20,7 @@ from siltstone.base import files
 from siltstone.base.errors import CorruptFileError
 from siltstone.compaction import work
 from siltstone.compaction.inplace import facts
-from siltstone.log import replacement
-from siltstone.log.directory import partition_files
+from siltstone.log import directory, replacement
 from siltstone.log.names import STAGING
 
 YEARS_MS = 10 * 365 * 86_400_000
@@ -105,7 +104,7 @@ def links_are_followed_when_trees_are_removed() -> None:
         return os.path.lexists(partition / name)
 
     files.remove_tree = spoiled
-    partition_files._FOLDERS = ()
+    directory._FOLDERS = ()
     for module in list(_modules().values()):
         if hasattr(module, "has_own_folder"):
             module.has_own_folder = is_there
