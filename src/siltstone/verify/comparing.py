@@ -42,6 +42,7 @@ from siltstone.verify.transactions import (
     MarkerOutcome,
     SpanTransactions,
     check_marker,
+    control_and_data,
 )
 
 # The two sides of a span are read piece by piece: whole batches with their records.
@@ -290,6 +291,7 @@ class Comparison:
     ) -> None:
         self._pair, self._before, self._findings = pair, before, findings
         self._index, self._aborted, self._rewritten = index, index.aborted(before.batches), rewritten
+        self._control, self._data = control_and_data(before.batches)
         count = len(before.batches)
         self._retained = np.zeros(len(before.columns), np.bool_)
         self._outcome = np.zeros(count, np.int8)
@@ -400,10 +402,8 @@ class Comparison:
         counts = self._findings.counts
         self._check_emptied()
         self._follow_markers(transactions)
-        control = (((batches["attributes"] & layout.CONTROL_BIT) != 0) & (batches["magic"] == 2))[
-            columns.batch
-        ]
-        aborted, discarded = self._aborted[columns.batch], ~self._retained
+        control, aborted = self._control[columns.batch], self._aborted[columns.batch]
+        discarded = ~self._retained
         counts.update(before=len(columns), after=int(self._retained.sum()))
         if not self._rewritten:
             offsets = batches["base_offset"][self._outcome == DISCARDED]
@@ -465,8 +465,7 @@ class Comparison:
             where = np.searchsorted(ids, batches["producer_id"]).clip(max=len(ids) - 1)
             alive = (batches["producer_id"] >= 0) & (ids[where] == batches["producer_id"])
             # A producer without data has its epoch from a marker.
-            control = (batches["attributes"] & layout.CONTROL_BIT) != 0
-            fence = (offsets[where] < 0) & control & (epochs[where] == batches["producer_epoch"])
+            fence = (offsets[where] < 0) & self._control & (epochs[where] == batches["producer_epoch"])
             needed = alive & ((offsets[where] == batches["last_offset"]) | fence)
         discarded = self._outcome == DISCARDED
         for kind, bad in (
@@ -487,16 +486,13 @@ class Comparison:
         Raises CorruptFileError where BEFORE's transaction indexes say otherwise than a marker.
         """
         batches = self._before.batches
-        attributes = batches["attributes"]
-        modern = batches["magic"] == 2
-        control = modern & ((attributes & layout.CONTROL_BIT) != 0)
-        data = np.flatnonzero(modern & ((attributes & layout.TRANSACTIONAL_BIT) != 0) & ~control)
+        data = np.flatnonzero(self._data)
         producers = batches["producer_id"][data]
         order = np.argsort(producers, kind="stable")
         data, producers = data[order], producers[order]
         last: dict[int, int] = {}
         first_record = np.searchsorted(self._before.columns.batch, np.arange(len(batches)))
-        for row in np.flatnonzero(control & (batches["count"] > 0)).tolist():
+        for row in np.flatnonzero(self._control & (batches["count"] > 0)).tolist():
             key = self._before.columns.key(int(first_record[row])) or b""
             kind = int.from_bytes(key[2:4], "big") if len(key) >= 4 else -1
             if kind not in (0, 1):

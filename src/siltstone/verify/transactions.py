@@ -68,6 +68,13 @@ class SpanTransactions:
         return had_data
 
 
+def control_and_data(batches: Directory) -> tuple[Flags, Flags]:
+    """Which batches are control batches, and which are data of a transaction: bool, one a batch each."""
+    modern, attributes = batches["magic"] == 2, batches["attributes"]
+    control = modern & ((attributes & CONTROL_BIT) != 0)
+    return control, modern & ~control & ((attributes & TRANSACTIONAL_BIT) != 0)
+
+
 class AbortedIndex:
     """The aborted transactions of a log, out of its ``.txnindex`` files, by producer."""
 
@@ -82,8 +89,7 @@ class AbortedIndex:
     def aborted(self, batches: Directory) -> Flags:
         """Which batches are data of an aborted transaction: bool, one a batch."""
         aborted = np.zeros(len(batches), np.bool_)
-        bits = batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)
-        data = (batches["magic"] == 2) & (bits == TRANSACTIONAL_BIT)
+        _, data = control_and_data(batches)
         for producer in np.unique(batches["producer_id"][data]).tolist() if self._by_producer else ():
             first, last = self._by_producer.get(producer, _NO_RANGES)
             rows = np.flatnonzero(data & (batches["producer_id"] == producer))
