@@ -225,8 +225,8 @@ def in_progress(where: TopicPartition) -> CompactionInProgressError:
     return CompactionInProgressError(f"{where}: Compaction already in progress")
 
 
-# A compaction of an open log goes on while the log is appended to, read, cleaned and shortened by retention.
-# It fails when the log is truncated or deleted.
+# A compaction of an open log continues while the log is appended to, read, cleaned and shortened by
+# retention. It fails when the log is truncated or deleted.
 
 
 @dataclass(slots=True, kw_only=True)
@@ -290,7 +290,7 @@ def _position(view: LogView, offset: int) -> int:
 
 # The threshold of a topic: its own setting, else the broker's, else its namespace's policy, else the default.
 #
-# In Pulsar a namespace's policy goes before the broker's setting; for that, leave the broker's unset.
+# In Pulsar a namespace's policy overrides the broker's setting; for that, leave the broker's unset.
 
 KEY = "compactionThreshold"
 TOPIC, BROKER, NAMESPACE, DEFAULT = "topic", "broker", "namespace", "default"

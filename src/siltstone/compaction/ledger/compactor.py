@@ -194,18 +194,20 @@ def removed_of(work: CompactionWork, done: Compacted) -> Discarded:
     )
 
 
-def _refuse_differences(work: CompactionWork, done: Compacted, held: Iterable[tuple[Any, Any, str]]) -> None:
+def _check_counts(work: CompactionWork, done: Compacted, counts: Iterable[tuple[Any, Any, str]]) -> None:
     """Raises CompactionFailedError with the first failure that a piece reported, CheckFailedError where two
     counts, given as (one, other, of what), differ."""
     if (failure := done.first_failure()) is not None:
         raise CompactionFailedError(f"{work.name}: {failure.reason}")
     indexed = (sum(len(part.counts) for part in done.keys), PARTITIONS, "partitions of the key index")
-    for one, other, what in (*held, indexed):
+    for one, other, what in (*counts, indexed):
         if one != other:
-            raise CheckFailedError(f"{work.name}: {what} do not add up: {one}, {other}; nothing has changed")
+            raise CheckFailedError(
+                f"{work.name}: {what} do not add up: {one} and {other}; the ledger is unchanged, run again"
+            )
 
 
-def refuse_doubts(work: CompactionWork, done: Compacted) -> None:
+def check_tail(work: CompactionWork, done: Compacted) -> None:
     """Check a tail: read = written + removed, entries sent = entries arrived, retained = written.
 
     Raises CheckFailedError; CompactionFailedError for a failure that was reported; CorruptFileError for an
@@ -215,29 +217,35 @@ def refuse_doubts(work: CompactionWork, done: Compacted) -> None:
     kept = sum(done.retained.values())
     keyless = extracted.keyless if work.retain_null_key else 0
     entries = kept - keyless + (done.deleted if work.by_time else 0)
-    held = (
-        (extracted.records, extracted.keyed + extracted.keyless + extracted.aborted, "records by kind"),
-        (done.arrived, extracted.entries, "keys on their way"),
-        (extracted.records, kept + removed.total(), "records that stay and go"),
-        (done.written, done.retained, "records written"),
+    counts = (
+        (
+            extracted.records,
+            extracted.keyed + extracted.keyless + extracted.aborted,
+            "records by kind",
+        ),
+        (done.arrived, extracted.entries, "key entries sent and merged"),
+        (extracted.records, kept + removed.total(), "records retained and discarded"),
+        (done.written, done.retained, "records retained and written"),
         (sum(part.entries for part in done.keys), entries, "keys of the new run"),
     )
-    _refuse_differences(work, done, held)
+    _check_counts(work, done, counts)
     carried_by_group(extracted.summaries, [work.first], work.name)
     if removed.superseded < done.late:
-        raise CheckFailedError(f"{work.name}: more late keys than superseded records; nothing has changed")
+        raise CheckFailedError(
+            f"{work.name}: more late keys than superseded records; the ledger is unchanged, run again"
+        )
 
 
-def refuse_doubtful_merge(work: CompactionWork, done: Compacted, live: int) -> None:
+def check_merge(work: CompactionWork, done: Compacted, live: int) -> None:
     """Check a merge of runs: all ``live`` records were written, and one entry for each where there are
     neither keyless records nor entries of deleted keys. Raises CheckFailedError, CompactionFailedError."""
     entries = sum(part.entries for part in done.keys)
     one_key_each = not work.by_time and not work.retain_null_key
-    held = (
+    counts = (
         (sum(done.written.values()), live, "records of the merged runs"),
         (entries, live if one_key_each else entries, "keys of the merged runs"),
     )
-    _refuse_differences(work, done, held)
+    _check_counts(work, done, counts)
 
 
 # The next ledger, until it is committed: the runs of the current one, a new run, and merged ones.
@@ -335,7 +343,7 @@ class LedgerDraft:
             key_indexes={run.id: str(self._keys_of(run)) for run in old},
         )
         done = engine.merge_runs(work)
-        refuse_doubtful_merge(work, done, sum(run.records - run.superseded for run in old))
+        check_merge(work, done, sum(run.records - run.superseded for run in old))
         return self._stage(base, end, done)
 
     def _sources(self, run: Run) -> Iterable[Source]:
@@ -416,7 +424,7 @@ class TwoPhaseCompactor:
         began = time.perf_counter()
         store = LedgerStore(log.directory)
         ledger = store.current()
-        _refuse_other_ways(log, ledger, order, retain_null_key)
+        _refuse_other_options(log, ledger, order, retain_null_key)
         view = log.view
         horizon = max(view.log_start_offset, 0) if ledger is None else ledger.horizon
         if horizon > view.log_end_offset:
@@ -455,7 +463,7 @@ class TwoPhaseCompactor:
         work = hold_tail(log, draft.work, horizon, self._engine.workers)
         whole = work.size <= self._one_task_bytes and bucket_count(work) == 1
         done = self._engine.compact(work, whole)
-        refuse_doubts(work, done)
+        check_tail(work, done)
         draft.extend(work, done)
         draft.merge_runs(self._engine)
         with committing():
@@ -482,7 +490,9 @@ def _result(ledger: Ledger | None, horizon: int, **figures: Any) -> CompactionRe
     return CompactionResult(horizon=horizon, **figures)
 
 
-def _refuse_other_ways(log: CompactableLog, ledger: Ledger | None, order: str, retain_null_key: bool) -> None:
+def _refuse_other_options(
+    log: CompactableLog, ledger: Ledger | None, order: str, retain_null_key: bool
+) -> None:
     """All compactions of a ledger use the same order, and treat keyless records alike. Raises UsageError."""
     if order not in ORDERS:
         raise UsageError(f"order {order!r}: give one of {', '.join(ORDERS)}")

@@ -81,8 +81,8 @@ class HeldLedger:
     """A ledger under a shared claim on its manifest: ``ledger``; ``parts``: the segments of all runs,
     in order. Together they reach over all that has records.
 
-    Its logs are open, so that reading goes on even when the partition is deleted; an index is opened by who
-    looks something up in it.
+    Its logs are open, so that they can be read even when the partition is deleted. An index is opened at its
+    first lookup.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ _TRIES = 100
 
 
 class LedgerStore:
-    """The ledgers of a partition directory; ``folder`` is where they lie, and need not be there."""
+    """The ledgers of a partition directory, in ``folder``, which the first compaction creates."""
 
     def __init__(self, partition_directory: Path) -> None:
         self.folder = partition_directory / COMPACTED
@@ -250,7 +250,7 @@ class LedgerStore:
     # Reading
 
     def cursor(self) -> Cursor | None:
-        """Up to where the log is compacted; None: it never was. Raises LedgerError, OSError."""
+        """The cursor, None where the log was never compacted. Raises LedgerError, OSError."""
         path = self.folder / CURSOR
         try:
             data = files.read_bytes(path)
@@ -300,11 +300,12 @@ class LedgerStore:
         superseded = decode_superseded(path, _read(path), ledger)
         counts = {run.id: run.superseded for run in ledger.runs if run.superseded}
         if {run: len(offsets) for run, offsets in superseded.items()} != counts:
-            raise LedgerError(str(path), "does not hide what the manifest says")
+            raise LedgerError(str(path), "has other superseded offsets than the manifest counts")
         return superseded
 
     def open(self) -> HeldLedger | None:
-        """The current ledger, held for reading until it is closed; None: there is none.
+        """Open the current ledger for reading; None without one. ``collect`` keeps its files until it is
+        closed.
 
         Raises LedgerError, OSError.
         """
