@@ -249,6 +249,7 @@ class LogDirectory:
             offsets.pop(where, None)
             if offset is not None:
                 offsets[where] = offset
+        # Not from the cache while the file may be either one: a failed write is read again.
         self._cached.pop(names.CLEANER_CHECKPOINT, None)
         path = self.path / names.CLEANER_CHECKPOINT
         write_checkpoint(path, offsets)

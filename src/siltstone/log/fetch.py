@@ -184,6 +184,7 @@ def _read(
         segment, end = view.segments[number], _readable_end(view, number, limit)
         first = None
         if known is not None and known.segment is segment:
+            # The last read ended at this segment's end: continue in the next segment.
             if known.position == end:
                 continue
             first = _first_at(known, end)
@@ -193,6 +194,7 @@ def _read(
                 continue
             first = place.position, place.base_offset, place.size
         position, base_offset, size = first
+        # One segment a fetch, as in Kafka: a slice is of one file.
         wanted = max(max_bytes, size) if whole_first else max_bytes
         part = FileSlice(segment.reader, position, min(wanted, end - position))
         return Fetched(
@@ -237,6 +239,8 @@ def _aborted(
     below ``upper`` was stable.
     """
     segment = view.segments[number]
+    # The index knows an offset behind the slice without reading its batches; it may be too high, so that an
+    # aborted transaction is named whose records were not read. Readers match by producer and offset.
     behind = segment.offset_behind(part.position + part.size)
     if behind is None and number + 1 < len(view.segments):
         behind = view.segments[number + 1].base_offset

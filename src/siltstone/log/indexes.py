@@ -327,6 +327,7 @@ def _check_offsets(
     starts, ends = _picked(batches["position"], rows), _picked(batches["last_offset"], rows)
     later = np.searchsorted(batches["last_offset"], offsets)
     following = np.append(positions[1:], LONG_MAX)
+    # An entry may be for a whole append: its offset then ends a later batch before the next entry.
     ends_later = (
         (_picked(batches["last_offset"], later) == offsets)
         & (later >= rows)

@@ -380,6 +380,7 @@ class ProducerStates:
         At least the log start. Transactions whose marker is below the high watermark, which never goes back,
         are forgotten.
         """
+        # A marker at or above the high watermark may still be truncated: its transaction would be open again.
         if self._ended:
             self._ended = {first: end for first, end in self._ended.items() if end >= high_watermark}
         unstable = self.first_unstable_offset

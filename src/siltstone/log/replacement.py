@@ -80,6 +80,7 @@ def swap_in(
             if tuple(verified.get(base_offset, ())) != files.stat(path).identity:
                 _check(path)
     except CorruptRecordError:
+        # No original was renamed yet: without the new segments the log is what it was.
         for base_offset in new:
             _remove(directory, base_offset, SWAP)
         files.sync_directory(directory)
@@ -223,6 +224,7 @@ def _unlink_rest(directory: Path) -> None:
 
 
 def _promote(directory: Path, new: Sequence[int]) -> None:
+    # Ascending: a start replaces what lies between the ``.swap`` that are left, so never a promoted segment.
     for base_offset in sorted(new):
         _change_suffix(directory, base_offset, SWAP, "")
         files.sync_directory(directory)

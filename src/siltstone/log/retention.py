@@ -114,6 +114,7 @@ def decide(
         decisions += _oldest_of(find_policy(config.retention_policy), rest, now_ms, config)
     count = 0
     for number, segment in enumerate(segments[: len(decisions)]):
+        # Only replicated records are deleted (``UnifiedLog.deletableSegments``).
         if segment.end_offset > high_watermark:
             break
         if segment.is_active and (keeps_active or not segment.size):

@@ -408,6 +408,7 @@ class LiveSegment:
 
     def sync(self) -> None:
         """Make the written bytes durable. Raises OSError. Needs no lock: appends may continue."""
+        # Writes that happen from here on may miss the fsync, so they do not count as synced.
         writes, appender = self._writes, self._appender
         if appender is not None:
             appender.sync()
@@ -427,6 +428,7 @@ class LiveSegment:
         place = self.place_of(offset, self.size)
         if place is None:
             return self
+        # The result opens the index files anew, so no entry may be in memory only.
         self.save_indexes()
         self.close_for_append()
         rest = Segment(
@@ -444,6 +446,7 @@ class LiveSegment:
 
     def truncate_files(self, offset: int) -> None:
         """Truncate the files of a ``truncated`` segment, durably. Raises OSError."""
+        # Offset entries go by position, time entries by offset.
         self.offset_index.truncate(below=self.size, column=1)
         self.time_index.truncate(below=offset - self.base_offset, column=1)
         if self.transaction_index_size:

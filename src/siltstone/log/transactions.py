@@ -265,6 +265,7 @@ def _follow(
         elif listed:
             if last_aborted[entry] != base_offset[i]:
                 return i, _ENDS_ELSEWHERE
+            # Without data in this pass the marker is empty, and its entry is not written again.
             marked[entry] = True
             empty[row] = not observed[entry]
             ended[entry] = observed[entry]
@@ -336,6 +337,7 @@ class TransactionScan:
         selected = batches[rows]
         kinds = np.empty(len(rows), np.int8)
         control = rows[(selected["attributes"] & CONTROL_BIT) != 0]
+        # Only control batches are decoded: a marker's type is in its record's key.
         columns = decode_record_keys(window, batches[control], path=path, origin=origin)
         first = np.searchsorted(columns.batch, np.searchsorted(control, rows))
         _kinds(rows, batches, columns.data, first, columns.key_start, columns.key_size, kinds)
@@ -358,6 +360,7 @@ class TransactionScan:
         """Rows of the producers' table, with new producers added, and the bounds of their entries."""
         table = np.union1d(self._ids, producer_ids)
         if len(table) != len(self._ids):
+            # The table is sorted by producer id, so new producers move the rows of the others.
             grown = np.zeros((len(self._producers), len(table)), np.bool_)
             grown[:, np.searchsorted(table, self._ids)] = self._producers
             self._ids, self._producers = table, _Producers(*grown)
@@ -419,6 +422,7 @@ def carried_by_group(summaries: Sequence[Int64], bases: Sequence[int], name: str
     if not summaries:
         return {}
     rows = np.concatenate(summaries)
+    # Splits by their first offset; the rows of a split stay in order.
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     values, where = np.unique(rows[:, 2], return_inverse=True)
     opened, observed = np.zeros((2, len(values)), np.bool_)
@@ -431,6 +435,7 @@ def carried_by_group(summaries: Sequence[Int64], bases: Sequence[int], name: str
             _add_split(rows[part, 1], where[part], values, opened, observed, name)
         taken = behind
         if group < len(bases):
+            # Markers below the group's base were read before it and are not needed in it.
             markers = values[observed & (values >= bases[group])]
             by_group[group] = Carried(
                 unended=tuple(values[opened].tolist()), observed=tuple(markers.tolist())
@@ -479,6 +484,7 @@ def _strike_ended(waiting: dict[int, int | None], reader: files.Reader, headers:
     for row in np.flatnonzero(markers).tolist():
         producer, origin = headers["producer_id"].item(row), headers["position"].item(row)
         data, one = read_batch(reader, headers[row : row + 1])
+        # The first marker of a producer ends its transaction; later ones are of others.
         marker = marker_of(data, one, 0, reader.path, origin)
         if marker is None or producer not in waiting:
             continue

@@ -132,6 +132,7 @@ def recompress(data: Bytes, batches: Directory, config: LogConfig) -> tuple[Byte
 def _rebuild(data: Bytes, batch: Directory, codec: int, config: LogConfig) -> Bytes:
     """One batch made anew under ``codec``, at the topic's level for it."""
     old, own_times = batch[0], batch.copy()
+    # Decoded without the bit for log-append time, records have their own timestamps.
     own_times["attributes"] &= ~TIMESTAMP_TYPE_BIT
     columns = decode_records(data, own_times, limit=config.max_decompressed_message_bytes)
     shape = BatchShape(
@@ -362,6 +363,7 @@ def _no_batches(data: Bytes, end: int, outcome: ScanEnd) -> LogError:
         return InvalidRecordError(_at(end, _REFUSAL[Fault.MAGIC]))
     if outcome in (ScanEnd.BAD_SIZE, ScanEnd.BAD_MAGIC):
         return CorruptMessageError(_at(end, SCAN_REASON[outcome]))
+    # Kafka checks the checksum and the codec before the record count.
     if outcome == ScanEnd.BAD_COUNT:
         size = _stored(data, end + SIZE_POSITION) + LOG_OVERHEAD
         if crc32c(data.data[end + CHECKED_FROM : end + size]) != _stored(data, end + CRC_POSITION):
