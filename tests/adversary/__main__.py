@@ -50,6 +50,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--keep", default="adversary-failures", help="where directories of failed cases go")
     parser.add_argument("--no-slow", action="store_true", help="no case starts Spark or another process")
+    parser.add_argument("--only", default="", help="cases that have one of these attacks or commands")
     parser.add_argument(
         "--without", default="", help="attacks and commands to leave out, with commas between"
     )
@@ -63,13 +64,14 @@ def _run(asked: argparse.Namespace, store: Path, kept: Path) -> Found:
     names = bases.names()
     golden = [name for name in names if name.startswith(("golden/", "txn/")) and name.endswith("/0")]
     single = flips(asked.seed, bases, golden)
-    left_out = set(asked.without.split(","))
+    left_out, only = set(asked.without.split(",")), set(filter(None, asked.only.split(",")))
     drawn = (
         case
         for case in random_cases(asked.seed, names, slow=not asked.no_slow)
         if not left_out & {*case.attacks, *case.commands}
+        and (not only or only & {*case.attacks, *case.commands})
     )
-    cases = every_one(drawn, single, 1)
+    cases = drawn if only else every_one(drawn, single, 1)
     found = run_room(cases, store, seconds=asked.seconds, workers=asked.workers, keep=kept, tell=say)
     done = sum(count for (kind, _), count in found.table.items() if kind.startswith("every bit"))
     say(found.text())

@@ -25,6 +25,7 @@ from typing import Any
 
 import pytest
 
+import siltstone
 from siltstone.base import files
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import Config, parse_assignments
@@ -157,8 +158,8 @@ def _run_quickly(arguments: list[str]) -> int:
 
 
 def call_apart(arguments: Sequence[str], **environment: str) -> Answer:
-    """Run it as a process of its own."""
-    source = str(Path(files.__file__).parents[2])
+    """Run ``python -m siltstone`` in a process of its own, with the source tree that these tests import."""
+    source = str(Path(siltstone.__file__).parents[1])
     variables = {**os.environ, "PYTHONPATH": source, **environment}
     done = subprocess.run(
         [sys.executable, "-m", "siltstone", *arguments],
@@ -168,6 +169,7 @@ def call_apart(arguments: Sequence[str], **environment: str) -> Answer:
         check=False,
     )
     errors = done.stderr.decode("utf-8", "replace")
+    assert "No module named" not in errors, errors
     error = errors if "Traceback (most recent call last)" in errors else None
     return Answer(
         status=done.returncode, output=done.stdout.decode("utf-8", "replace"), stderr=errors, error=error

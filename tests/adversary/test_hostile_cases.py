@@ -14,7 +14,7 @@ import pytest
 
 from tests.adversary.attacks import ATTACKS
 from tests.adversary.bases import Bases
-from tests.adversary.commands import COMMANDS
+from tests.adversary.commands import COMMANDS, call_apart
 from tests.adversary.drawing import flips, random_cases
 from tests.adversary.judging import Case
 from tests.adversary.room import run_room
@@ -69,3 +69,10 @@ def test_every_attack_and_every_quick_command_is_among_the_cases(store: Path) ->
 def test_a_case_is_the_same_when_it_is_read_from_its_text(store: Path) -> None:
     for case in itertools.islice(ci_cases(store), 50):
         assert Case.of(str(case)) == case
+
+
+def test_a_process_of_its_own_runs_the_command() -> None:
+    """Else ``clean_apart`` and ``clean_on_spark`` would find every log refused, and unharmed."""
+    answer = call_apart(["clean", "--help"])
+    assert answer.status == 0, answer.stderr
+    assert "--in-place" in answer.output
