@@ -47,53 +47,53 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def predicate_of(filters: Sequence[datasource.Filter]) -> Predicate:
-    """What all filters together leave; those that say nothing about where a row lies are passed over."""
+    """The predicate of all filters; filters that do not restrict splits are ignored."""
     return functools.reduce(Predicate.__and__, map(_left_by, filters), EVERYTHING)
 
 
-def _left_by(each: datasource.Filter) -> Predicate:
-    attribute: tuple[str, ...] = getattr(each, "attribute", ())
+def _left_by(condition: datasource.Filter) -> Predicate:
+    attribute: tuple[str, ...] = getattr(condition, "attribute", ())
     name = attribute[0].lower() if len(attribute) == 1 else ""
-    values = _values(each)
+    values = _values(condition)
     if name == "topic":
         return Predicate(topics=values)
     if name == "partition":
         return Predicate(partitions=values)
     if name == "timestamp":
-        return _from(each)
-    return _between(each, values) if name == "offset" else EVERYTHING
+        return _from(condition)
+    return _between(condition, values) if name == "offset" else EVERYTHING
 
 
-def _values(each: datasource.Filter) -> frozenset[Any] | None:
-    """The values that a column can have then, None where that is no list."""
-    if isinstance(each, datasource.EqualTo | datasource.EqualNullSafe):
-        return frozenset([each.value])
-    return frozenset(each.value) if isinstance(each, datasource.In) else None
+def _values(condition: datasource.Filter) -> frozenset[Any] | None:
+    """The values that the condition allows, None if it allows no list of values."""
+    if isinstance(condition, datasource.EqualTo | datasource.EqualNullSafe):
+        return frozenset([condition.value])
+    return frozenset(condition.value) if isinstance(condition, datasource.In) else None
 
 
-def _between(each: datasource.Filter, values: frozenset[Any] | None) -> Predicate:
+def _between(condition: datasource.Filter, values: frozenset[Any] | None) -> Predicate:
     if values is not None:
         numbers = [value for value in values if isinstance(value, int)]
         return Predicate(low=min(numbers), high=max(numbers) + 1) if numbers else EVERYTHING
-    value = getattr(each, "value", None)
+    value = getattr(condition, "value", None)
     if isinstance(value, int):
-        if isinstance(each, datasource.GreaterThan | datasource.GreaterThanOrEqual):
-            return Predicate(low=value + isinstance(each, datasource.GreaterThan))
-        if isinstance(each, datasource.LessThan | datasource.LessThanOrEqual):
-            return Predicate(high=value + isinstance(each, datasource.LessThanOrEqual))
+        if isinstance(condition, datasource.GreaterThan | datasource.GreaterThanOrEqual):
+            return Predicate(low=value + isinstance(condition, datasource.GreaterThan))
+        if isinstance(condition, datasource.LessThan | datasource.LessThanOrEqual):
+            return Predicate(high=value + isinstance(condition, datasource.LessThanOrEqual))
     return EVERYTHING
 
 
-def _from(each: datasource.Filter) -> Predicate:
-    """Only times from which on: a log may hold early records anywhere."""
+def _from(condition: datasource.Filter) -> Predicate:
+    """A lower bound of times. An upper bound is ignored: a log may hold early records anywhere."""
     if isinstance(
-        each,
+        condition,
         datasource.GreaterThan
         | datasource.GreaterThanOrEqual
         | datasource.EqualTo
         | datasource.EqualNullSafe,
     ):
-        value = each.value
+        value = condition.value
         if isinstance(value, datetime) and value.tzinfo is not None:
             return Predicate(from_ms=(value - _EPOCH) // timedelta(milliseconds=1))
     return EVERYTHING
@@ -153,7 +153,7 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
 
     @cached_property
     def _follower(self) -> Follower:
-        """Made where it is needed: not in the tasks."""
+        """Made on the driver, when it is first used."""
         return Follower(self._options)
 
     def initialOffset(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[datasource.InputPartition]:
         """One a split."""
         return [
-            datasource.InputPartition(each) for each in self._follower.splits(of_data(start), of_data(end))
+            datasource.InputPartition(split) for split in self._follower.splits(of_data(start), of_data(end))
         ]
 
     def read(self, partition: datasource.InputPartition) -> Iterator[pa.RecordBatch]:
@@ -218,8 +218,8 @@ def _stage(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
 
 
 def _staged_of(messages: Sequence[datasource.WriterCommitMessage | None]) -> list[StagedFile]:
-    """What the tasks that ended have told."""
-    return [each.staged for each in messages if isinstance(each, StagedMessage)]
+    """The staged files of the tasks that have ended."""
+    return [message.staged for message in messages if isinstance(message, StagedMessage)]
 
 
 class BatchWriter(datasource.DataSourceArrowWriter):
@@ -238,7 +238,7 @@ class BatchWriter(datasource.DataSourceArrowWriter):
         commit_plan(self._plan, _staged_of(messages))
 
     def abort(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
-        """On the driver: nothing of it stays."""
+        """On the driver: remove all that was staged."""
         abort_plan(self._plan, _staged_of(messages))
 
 
@@ -256,17 +256,17 @@ class StreamWriter(datasource.DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:
         """On the driver: append all that was staged of this batch, once."""
-        staged_messages = [each for each in messages if isinstance(each, StagedMessage)]
-        query_id = next((each.query_id for each in staged_messages if each.query_id), None)
+        staged_messages = [message for message in messages if isinstance(message, StagedMessage)]
+        query_id = next((message.query_id for message in staged_messages if message.query_id), None)
         staged = _staged_of(messages)
-        if any(each.records for each in staged):
+        if any(message.records for message in staged):
             write_id = self._options.write_id or query_id
             if write_id is None:
                 raise UsageError("the stream has no id: give the option writeId")
             commit_plan(self._plan, staged, write_id=write_id, epoch=batchId)
 
     def abort(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver: what the tasks of this batch have told of goes."""
+        """On the driver: remove what the tasks of this batch have staged."""
         with contextlib.suppress(OSError):
             discard_staged(_staged_of(messages))
 
@@ -315,7 +315,7 @@ class SiltstoneSource(datasource.DataSource):
         return _keeping(from_arrow_schema(table_schema(options)), self.options)
 
     def reader(self, schema: StructType) -> datasource.DataSourceReader:
-        """For a batch query. Raises UsageError where somebody gave another schema."""
+        """For a batch query. Raises UsageError for another schema than the table's."""
         options = ReadOptions.of(_kept(schema, self.options))
         own = from_arrow_schema(table_schema(options))
         if _columns(schema) != _columns(own):
