@@ -9,7 +9,7 @@ import pytest
 from siltstone.base import files
 from siltstone.compaction import staging
 from siltstone.compaction.engine import InProcessEngine, small_batches, small_work
-from siltstone.compaction.staging import OneBehind
+from siltstone.compaction.staging import WriteBehind
 from siltstone.log.names import segment_file
 
 
@@ -25,7 +25,7 @@ def test_each_call_ends_before_the_next_begins() -> None:
         said.append(number)
         return number
 
-    with OneBehind() as behind:
+    with WriteBehind() as behind:
         before = threading.active_count()
         assert behind.wait() == 0
         assert [behind.give(lambda number=number: say(number)) for number in range(1, 9)] == [0, *range(1, 8)]
@@ -37,7 +37,7 @@ def test_each_call_ends_before_the_next_begins() -> None:
 
 
 def test_what_a_call_raised_is_raised_once_where_the_next_is_given() -> None:
-    with OneBehind() as behind:
+    with WriteBehind() as behind:
         behind.give(fail)
         with pytest.raises(ValueError, match="disk is full"):
             behind.give(lambda: 5)
@@ -55,7 +55,7 @@ def test_an_error_in_the_block_waits_for_the_call_and_wins() -> None:
         done.set()
         return fail()
 
-    with pytest.raises(KeyError), OneBehind() as behind:
+    with pytest.raises(KeyError), WriteBehind() as behind:
         behind.give(late)
         raise KeyError
     assert done.is_set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -254,14 +255,17 @@ def test_a_dry_run_changes_nothing_and_says_the_same(tmp_path: Path, checkpoint:
 
 
 @pytest.mark.parametrize("checkpoint", [None, 4])
-def test_kept_originals_bring_deleted_segments_back(tmp_path: Path, checkpoint: int | None) -> None:
-    partition = write(tmp_path / "log", checkpoint=checkpoint)
+@pytest.mark.parametrize("name", ["log", os.fsdecode(b"\xff, which is not UTF-8")])
+def test_kept_originals_bring_deleted_segments_back(
+    tmp_path: Path, checkpoint: int | None, name: str
+) -> None:
+    partition = write(tmp_path / name, checkpoint=checkpoint)
     before = logs.tree(partition)
     keep = tmp_path / "keep" / "run"
     keep.mkdir(parents=True)
-    clean(tmp_path / "log", destination=InPlace("run", Originals(keep)))
+    clean(tmp_path / name, destination=InPlace("run", Originals(keep)))
     assert bases(partition) == [3, 4]
-    with LogDirectory.open(tmp_path / "log") as directory:
+    with LogDirectory.open(tmp_path / name) as directory:
         ((place, log),) = read_run(keep)
         assert len(check_log(place, log).carry_out(directory)) == (3 if checkpoint is None else 2)
     assert logs.tree(partition) == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,12 @@ def test_a_line_is_one_json_object_with_the_numbers_that_people_want(tmp_path: P
     assert wanted.items() <= row.items()
     assert (row["bytes_before"], row["bytes_after"], row["recopy_percent"]) == (1000, 250, 25.0)
     assert row["removed"]["superseded"] == 5 and not {"settings", "directory"} & row.keys()
+
+
+def test_a_path_that_is_not_utf_8_is_read_back(tmp_path: Path) -> None:
+    reason = os.fsdecode(b"/logs/\xff/users-0: no space")
+    append_cleanings(tmp_path, [cleaning(1, FAILED, reason)])
+    assert [each.result.reason for each in read_cleanings(tmp_path)] == [reason]
 
 
 def test_a_torn_last_line_costs_itself_only(tmp_path: Path) -> None:

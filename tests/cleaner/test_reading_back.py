@@ -15,7 +15,7 @@ from siltstone.base import files
 from siltstone.compaction import staging
 from siltstone.compaction.engine import InProcessEngine, small_work
 from siltstone.compaction.rewrite import in_order
-from siltstone.compaction.staging import ReadBack, Rewritten
+from siltstone.compaction.staging import Rewritten, StagedVerifier
 from siltstone.log.names import segment_file
 from tests.cleaner import logs
 
@@ -53,14 +53,14 @@ def bytes_of(report: Rewritten) -> bytes:
 @pytest.mark.parametrize("step", [1, 300, 1000])
 def test_every_byte_is_read_once_and_in_order(log: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     expected, spans = bytes_of(staged(log, "at-the-end")), list[tuple[int, int]]()
-    follow = ReadBack.follow
+    follow = StagedVerifier.follow
 
-    def noted(self: ReadBack, size: int) -> int:
+    def noted(self: StagedVerifier, size: int) -> int:
         spans.append((self.size, size))
         return follow(self, size)
 
     monkeypatch.setattr(staging, "_READ_BACK_BYTES", step)
-    monkeypatch.setattr(ReadBack, "follow", noted)
+    monkeypatch.setattr(StagedVerifier, "follow", noted)
     assert bytes_of(staged(log, "on-the-way")) == expected
     assert len(spans) >= 2
     assert [start for start, _ in spans] == [0, *(end for _, end in spans[:-1])]
@@ -71,7 +71,7 @@ def test_every_byte_is_read_once_and_in_order(log: Path, monkeypatch: pytest.Mon
 def test_a_byte_that_changes_before_it_is_read_back_is_found(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, follow = bytes_of(staged(log, "sound")), ReadBack.follow
+    data, follow = bytes_of(staged(log, "sound")), StagedVerifier.follow
     monkeypatch.setattr(staging, "_READ_BACK_BYTES", 1)
     start = 0
     for header, batch in logs.headers_of(data):
@@ -79,7 +79,7 @@ def test_a_byte_that_changes_before_it_is_read_back_is_found(
         start += len(batch)
         name = f"spoilt-{position}"
 
-        def spoil(self: ReadBack, size: int, position: int = position, name: str = name) -> int:
+        def spoil(self: StagedVerifier, size: int, position: int = position, name: str = name) -> int:
             (path,) = (log / name).glob("*.log")
             if self.size <= position < size:
                 data = bytearray(path.read_bytes())
@@ -88,7 +88,7 @@ def test_a_byte_that_changes_before_it_is_read_back_is_found(
                     file.write(data)
             return follow(self, size)
 
-        monkeypatch.setattr(ReadBack, "follow", spoil)
+        monkeypatch.setattr(StagedVerifier, "follow", spoil)
         report = staged(log, name)
         assert report.failure is not None, position
         assert not list((log / name).iterdir())

@@ -10,7 +10,7 @@ import pytest
 
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.report import CLEANED, FAILED, SKIPPED, UNCLEANABLE
-from siltstone.compaction.staging import ReadBack
+from siltstone.compaction.staging import StagedVerifier
 from tests.cleaner import logs
 from tests.cleaner.logs import DAY, NOW, RECORD_TIME, Header, Rec, batch, headers_of, one, records_in
 
@@ -236,7 +236,7 @@ def test_a_written_segment_that_does_not_read_back_is_not_swapped(
     path = tmp_path / "log"
     partition = logs.write_log(path, {0: [one(0, "a"), one(1, "a")], 2: [one(2, "b")]})
     before = logs.tree(path)
-    finish = ReadBack.finish
+    finish = StagedVerifier.finish
 
     def spoilt(self, size, kept, staged):
         (target,) = partition.glob(f".siltstone/*/*.{'index' if flaw == 'index' else 'log'}")
@@ -245,7 +245,7 @@ def test_a_written_segment_that_does_not_read_back_is_not_swapped(
         target.write_bytes(spoilt_data[flaw])
         return finish(self, size, kept, staged)
 
-    monkeypatch.setattr(ReadBack, "finish", spoilt)
+    monkeypatch.setattr(StagedVerifier, "finish", spoilt)
     result = logs.run(path)
     assert result.status in (FAILED, UNCLEANABLE)
     shutil.rmtree(partition / ".siltstone", ignore_errors=True)

@@ -1,14 +1,14 @@
-"""A second pass: few dirty records after a large clean part, whose keys need not be brought together.
+"""The broadcast join: few dirty records after a large clean section, whose keys need no exchange.
 
 ::
 
-    dirty segments ─ extract ─► entries ─► OffsetMap, handed to every task
-    each group     ─ rewritten, its keys looked up on the way               (no exchange between groups)
+    dirty segments ─ extract ─► entries ─► OffsetMap, sent to every task
+    each group     ─ rewritten; its keys are looked up in the map        (no exchange between groups)
 
-As Kafka's cleaner does it with its map. A clean record stays unless the map has its key; a dirty one only if
-it is the map's. The shuffle join sends an entry for each keyed record of the
-clean section, and about one for each dirty key. Not for logs with
-transactions, whose groups have to know of each other, nor for message sets.
+Kafka's cleaner works this way, with its ``SkimpyOffsetMap``: a clean record is retained unless its key is in
+the map, a dirty record only if the map has its offset. A shuffle join would send an entry for each keyed
+record of the clean section. Logs with transactions are left to it, since their groups depend on each other,
+and so are message sets.
 """
 
 from __future__ import annotations
@@ -57,24 +57,24 @@ from siltstone.compaction.work import (
 )
 
 CLEAN_SHARE = 4
-"""A log goes this way when its clean segments have so many times the bytes of the others."""
+"""The broadcast join is taken when the clean segments are so many times larger than the dirty ones."""
 _ENTRY_BYTES = 48
-"""What an entry of the map takes, its part of the tables included."""
+"""Memory for an entry of the map, with its part of the tables."""
 _BITS_PER_KEY = 16
 _WORDS_OF_A_LINE = 8
-"""Words of eight bytes that the processor reads at one time."""
+"""uint64 words in a cache line."""
 
 
 @kernel
 def _bits_of(word: np.uint64) -> np.uint64:
-    """The two bits that stand for a hash in its word of the bits: two tell eight times as much as one."""
+    """The two bits of a hash in its word of the bit table (a blocked Bloom filter)."""
     one = np.uint64(1)
     return np.uint64((one << ((word >> np.uint64(52)) & np.uint64(63))) | (one << (word >> np.uint64(58))))
 
 
 @kernel
 def _set_bits(entries: Words, bits: Words) -> None:
-    """Set the bits of each key."""
+    """Set the bits of each key in the bit table."""
     bit_mask = np.uint64(len(bits) - 1)
     for i in range(len(entries)):
         bits[(entries[i, 0] >> np.uint64(20)) & bit_mask] |= _bits_of(entries[i, 0])
@@ -84,16 +84,17 @@ def _set_bits(entries: Words, bits: Words) -> None:
 def _suspect(
     low: Words, offset: Int64, bits: Words, first_dirty: int, keep: Flags, suspects: Int32
 ) -> tuple[int, int]:
-    """All records stay but for ``suspects``, whose bits are set (room for one more than there are records):
-    (how many of them there are, dirty records that are none).
+    """Find the records whose keys may be in the map: their bits are set. Returns (how many ``suspects``,
+    dirty records that are not suspects). All records stay for now.
 
-    Nothing here depends on what the bits say, so the processor waits for many of them at a time.
+    ``suspects`` has room for one more than there are records: each number is written, and kept by counting
+    on. Without a branch on the bits the processor waits for many cache misses at a time.
     """
     bit_mask, count, missing = np.uint64(len(bits) - 1), 0, 0
     for i in range(len(low)):
         keep[i] = True
-        mine = _bits_of(low[i])
-        is_suspect = bits[(low[i] >> np.uint64(20)) & bit_mask] & mine == mine
+        own_bits = _bits_of(low[i])
+        is_suspect = bits[(low[i] >> np.uint64(20)) & bit_mask] & own_bits == own_bits
         suspects[np.uint64(count)] = i
         count += is_suspect
         missing += (offset[i] >= first_dirty) & (not is_suspect)
@@ -111,7 +112,8 @@ def _look_up(
     first_dirty: int,
     keep: Flags,
 ) -> tuple[int, int]:
-    """Which of the ``suspects`` stay; (dirty ones that do, dirty ones whose key is not there)."""
+    """Look up the suspects: one whose key is in the map stays only with the map's offset. Returns (records
+    that have the map's offset, dirty records whose key is missing)."""
     met, missing, mask = 0, 0, np.uint64(len(table) - 1)
     for suspect in suspects:
         i = np.uint64(suspect)
@@ -126,8 +128,8 @@ def _look_up(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetMap:
-    """The last offset of each key of the dirty part: plain entries, of 96 bits of the hash each. What a task
-    looks up in is made by ``tables``."""
+    """The last offset of each key of the dirty section: plain entries with 96 bits of the hash each. A task
+    builds the ``tables`` that it looks up in."""
 
     entries: Words
 
@@ -141,7 +143,7 @@ class OffsetMap:
         return cls(entries=entries)
 
     def tables(self) -> tuple[Int32, Words]:
-        """(a hash table of rows, and bits of which a key's are set: most clean keys are told by these)."""
+        """(hash table of rows, bit table: it rules out most keys of the clean section)."""
         table = table_for(len(self))
         table.fill(-1)
         fill_table(self.entries, 0, len(self), table)
@@ -152,11 +154,11 @@ class OffsetMap:
     def look_up(
         self, tables: tuple[Int32, Words], low: Words, high: Words, offset: Int64, first_dirty: int
     ) -> tuple[Flags, int, int]:
-        """Records by the words of their hashes: (which stay: bool, how many of them are the map's, dirty ones
-        whose key is not there)."""
+        """Records by the words of their hashes: (which stay: bool, how many have the map's offset, dirty
+        records whose key is missing)."""
         (table, bits), keep = tables, np.empty(len(offset), np.bool_)
         if len(bits) <= _WORDS_OF_A_LINE * len(offset):
-            # Read in order, they are in the cache when they are asked for at random.
+            # Reading the bits in order brings them into the cache before they are read at random.
             np.bitwise_or.reduce(bits)
         suspects = np.empty(len(offset) + 1, np.int32)
         count, missing = _suspect(low, offset, bits, first_dirty, keep, suspects)
@@ -166,7 +168,7 @@ class OffsetMap:
 
 
 class Lookup:
-    """An ``OffsetMap`` made ready for one task."""
+    """An ``OffsetMap`` with its tables, and the buffers of one task."""
 
     def __init__(self, work: LogWork, offset_map: OffsetMap, buffers: Buffers | None = None) -> None:
         self._key = (np.uint64(work.hash_key[0]), np.uint64(work.hash_key[1]))
@@ -177,8 +179,10 @@ class Lookup:
         self.buffers = buffers or Buffers()
 
     def won(self, columns: RecordColumns) -> tuple[Flags, int]:
-        """(which records stay, by their keys: bool; how many of them are the map's). Those without a key do
-        not. Raises CheckFailedError."""
+        """(which records stay: bool, how many have the map's offset). Records without a key do not stay.
+
+        Raises CheckFailedError for a dirty record whose key is not in the map.
+        """
         keyed = columns.key_size >= 0
         rows: Any = slice(None) if keyed.all() else keyed
         offset = columns.offset[rows]
@@ -191,9 +195,10 @@ class Lookup:
 
 
 class OffsetMapFilter(RecordFilter):
-    """Filters the records of one group by looking up their keys as the group is rewritten.
+    """Looks up the keys of one group while it is rewritten.
 
-    ``transactional``: it met a batch of a transaction, or a marker, and gave up.
+    ``transactional``: the filter stopped at a batch of a transaction, or at a marker. ``met``: records that
+    have the map's offset.
     """
 
     def __init__(self, lookup: Lookup, base_offset: int) -> None:
@@ -225,12 +230,12 @@ class OffsetMapFilter(RecordFilter):
             self._room = np.empty(max(end, 2 * len(self._room)), np.uint32)
             self._room[:start] = self.retained
         self._room[start:end] = retained
-        # Asked for each time that some are read back: a view, nothing is copied.
+        # A view: the verifier asks for it after every few batches.
         self.retained = self._room[:end]
 
 
 def pays(work: LogWork, clean_share: float = CLEAN_SHARE) -> bool:
-    """Is the dirty part small enough, and nothing in the way that is known before the log is read?"""
+    """Is the dirty section small enough, and is there no reason against it that planning knows?"""
     sizes = [segment.size for segment in work.segments]
     first = dirty_segments(work).start
     clean, dirty = sum(sizes[:first]), sum(sizes[first:])
@@ -240,29 +245,29 @@ def pays(work: LogWork, clean_share: float = CLEAN_SHARE) -> bool:
 
 
 def dirty_segments(work: LogWork) -> range:
-    """The segments (numbers) that may hold dirty records; the first of them may hold clean ones, too."""
+    """Numbers of the segments that may hold dirty records; the first may hold clean ones too."""
     count = len(work.segments)
-    first = next((each for each in range(count) if work.offsets_of(each)[1] > work.first_dirty), count)
+    first = next((number for number in range(count) if work.offsets_of(number)[1] > work.first_dirty), count)
     return range(first, count)
 
 
 def dirty_splits(work: LogWork, tasks: int) -> list[list[InputSplit]]:
-    """All that may hold dirty records, in up to so many runs of about the same size."""
+    """The dirty segments in up to ``tasks`` runs of input splits of about the same size."""
     first = dirty_segments(work).start
     runs = shares(work.segments[first:], work.end, tasks, may_cut=work.may_cut)
     return [[replace(split, segment=first + split.segment) for split in run] for run in runs]
 
 
 def dirty_entries(work: LogWork, splits: Sequence[InputSplit], extracted: Extracted) -> list[EntryBlob]:
-    """The dirty entries of some splits; not to be used when ``extracted`` has a failure."""
+    """The dirty entries of some splits; the caller must not use them when ``extracted`` has a failure."""
     capacity = max(1024, work.end - work.first_dirty)
     return [blob.kept() for blob in extract(work, splits, 1, capacity, extracted) if blob.dirty]
 
 
 def clean_group(work: LogWork, group: Group, lookup: Lookup, attempt: str) -> LogDone:
-    """Look up a group's keys, and rewrite it. Never raises: the report says what is wrong.
+    """Rewrite a group and look up its keys. Never raises: the report has the failure.
 
-    Where the group has transactions it is not rewritten: the log has to go the other way.
+    A group with transactions is not rewritten: its log needs a shuffle join.
     """
     record_filter = OffsetMapFilter(lookup, group.base_offset)
     rewritten = rewrite_by(work, group, record_filter, attempt, buffers=lookup.buffers)
@@ -277,8 +282,8 @@ def clean_group(work: LogWork, group: Group, lookup: Lookup, attempt: str) -> Lo
 
 
 def looked_up(work: LogWork, dirty_keys: int, groups: Iterable[LogDone]) -> LogDone | None:
-    """What groups that were looked up make of their log, which has so many dirty keys; None where one of them
-    has transactions: what the others have staged goes."""
+    """Sum up the groups of a log with ``dirty_keys`` keys in its map, and verify that each key's last record
+    was met. None where a group has transactions: all staged files are removed then."""
     done = LogDone(name=work.name, dirty_keys=dirty_keys)
     for group in groups:
         done.add(group)

@@ -1,7 +1,7 @@
-"""How an engine is spoken to, and the one that needs no Spark.
+"""The engine interface between the cleaner and its workers, and the engine that runs in this process.
 
-An engine takes logs' work and hands back, log by log or wave by wave, what became of their groups. The
-in-process engine calls the pieces one after another; ``siltstone.spark`` spreads the same pieces.
+An engine takes the work of logs and returns ``LogDone``, log by log or wave by wave. The in-process engine
+calls the steps of ``compaction.work`` one after another; ``spark.clean`` spreads the same steps over tasks.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from siltstone.log.segments import list_segments
 from siltstone.log.transactions import NOTHING, Carried
 
 Progress = Callable[[str, str, int, int], None]
-"""Told what goes on: which log, at which stage, how many of how many tasks of that stage are done."""
+"""Called with (log, stage, tasks done, tasks)."""
 
 
 class Engine(Protocol):
-    """What the cleaner asks of whoever spreads the work. ``workers``: groups that go at one time."""
+    """Runs the work of logs. Raises EngineError when it cannot run any."""
 
     @property
     def workers(self) -> int:
@@ -57,42 +57,40 @@ class Engine(Protocol):
         ...
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
-        """Each log inside one task. One answer a log, in any order."""
+        """Clean each log in one task: a report a log, in any order."""
         ...
 
     def clean_spread(self, work: LogWork) -> LogDone:
-        """One log over all workers."""
+        """Clean one log on all workers."""
         ...
 
     def gather(self, work: LogWork) -> LogDone:
-        """One log over all workers, up to its retained offsets, which are put into files of the staging
-        folder; no group is rewritten."""
+        """Merge one log on all workers; its retained offsets go into files, one a group, in the staging
+        folder."""
         ...
 
     def rewrite(
         self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
     ) -> list[Rewritten]:
-        """Some groups of a log whose retained offsets were gathered, in order; ``retained`` are of all its
+        """Rewrite some groups of a log after ``gather``, in order; ``retained``: the files of all its
         groups."""
         ...
 
 
 def bucket_count(work: LogWork, at_least: int = 1) -> int:
-    """Buckets so that the merge of one stays within the memory for keys, whatever their number.
-
-    A log's span of offsets bounds its records, hence its keys.
-    """
+    """How many buckets a merge needs so that each fits the memory for keys: the span of offsets bounds the
+    number of records, hence of keys."""
     return max(at_least, -(-offset_span(work) * MERGE_BYTES // work.limits.memory_bytes))
 
 
 def offset_span(work: LogWork) -> int:
-    """How many offsets the log has: it has no more records."""
+    """The number of offsets of the log, which is at least the number of its records."""
     return work.end - work.segments[0].base_offset
 
 
 def entry_capacity(work: LogWork) -> int:
-    """Entries that an extracting task may keep: it takes them once and, while its room grows, half as much
-    again; what is on its way has the rest of the memory."""
+    """Entries that an extracting task may hold: a third of its memory. Growing a collector takes half as much
+    again, and the rest is for blobs in transit."""
     return max(1024, work.limits.memory_bytes // (3 * 16))
 
 
@@ -102,10 +100,10 @@ def fits_one_task(work: LogWork, byte_limit: int) -> bool:
 
 
 def clean_in_one_go(work: LogWork, attempt: str, buffers: Buffers | None = None) -> LogDone:
-    """Extract, merge and rewrite a whole log in this process, or look its keys up where that pays. A task
-    that does several logs may give them the same ``buffers``."""
+    """Clean a whole log in this process, by a broadcast join where that pays. A task may use one ``buffers``
+    for several logs."""
     began, buffers = time.perf_counter(), buffers or Buffers()
-    done = clean_by_lookup(work, attempt, buffers=buffers)
+    done = broadcast_join(work, attempt, buffers=buffers)
     if done is None:
         merge = _Merge(work, [work.splits], 1)
         done = merge.rewritten(attempt, buffers)
@@ -114,10 +112,11 @@ def clean_in_one_go(work: LogWork, attempt: str, buffers: Buffers | None = None)
 
 
 class _Merge:
-    """A whole log extracted, run of splits by run of splits, and merged bucket by bucket in this process.
+    """A whole log, extracted and merged in this process: a collector for each run of splits, then the
+    buckets.
 
-    ``done``: its totals. ``retained``: each group's offsets, less its base; ``carried``: what it starts with,
-    of transactions.
+    ``done``: the totals. By group: ``retained``, offsets less the group's base, and ``carried``, the state of
+    transactions where it starts.
     """
 
     def __init__(self, work: LogWork, runs: Iterable[Sequence[InputSplit]], buckets: int) -> None:
@@ -134,16 +133,16 @@ class _Merge:
             self.done.dirty_keys += merged.dirty_keys
             for group, offsets in retained_by_group(work, merged):
                 parts.setdefault(group, []).append(offsets)
-        self.retained = {group: np.concatenate(mine) for group, mine in parts.items()}
+        self.retained = {group: np.concatenate(offsets) for group, offsets in parts.items()}
         self.done.retained = {group: len(offsets) for group, offsets in self.retained.items()}
 
     def of(self, group: Group) -> tuple[Offsets, Carried]:
-        """The group's retained offsets, and what it starts with."""
+        """A group's retained offsets, and its initial state of transactions."""
         nothing = np.empty(0, np.uint32)
         return self.retained.get(group.index, nothing), self.carried.get(group.index, NOTHING)
 
     def rewritten(self, attempt: str, buffers: Buffers) -> LogDone:
-        """All groups rewritten in order, up to the first that fails."""
+        """Rewrite the groups in order, up to the first that fails."""
         if self.done.extracted.failure is None:
             for group in self._work.groups:
                 retained, carried = self.of(group)
@@ -153,13 +152,13 @@ class _Merge:
         return self.done
 
 
-def clean_by_lookup(
+def broadcast_join(
     work: LogWork,
     attempt: str,
     clean_share: float = broadcast.CLEAN_SHARE,
     buffers: Buffers | None = None,
 ) -> LogDone | None:
-    """A second pass in this process; None where it does not pay, and for a log that has transactions."""
+    """The broadcast join in this process; None where it does not pay, and for a log with transactions."""
     if not broadcast.pays(work, clean_share):
         return None
     done = LogDone(name=work.name)
@@ -176,7 +175,7 @@ def clean_by_lookup(
 
 
 class InProcessEngine:
-    """Everything here and now, one piece after another; both ways of spreading, without spreading."""
+    """Runs all steps in this process, one after another. ``buckets``: the least of a merge."""
 
     workers = 1
 
@@ -185,18 +184,18 @@ class InProcessEngine:
         self._clean_share = clean_share
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
-        """Each log in one go."""
+        """Clean one log after another."""
         buffers = Buffers()
         for work in works:
             yield clean_in_one_go(work, "0", buffers)
 
     def clean_spread(self, work: LogWork) -> LogDone:
-        """Segment by segment, bucket by bucket, group by group, as a cluster would."""
-        done = clean_by_lookup(work, "0", self._clean_share)
+        """Clean by the steps of a spread log: segment by segment, bucket by bucket, group by group."""
+        done = broadcast_join(work, "0", self._clean_share)
         return done if done is not None else self._merged(work).rewritten("0", Buffers())
 
     def gather(self, work: LogWork) -> LogDone:
-        """The same, up to the retained offsets."""
+        """Merge, and write the retained offsets to files."""
         merge = self._merged(work)
         if merge.done.extracted.failure is None:
             for group in work.groups:
@@ -207,7 +206,7 @@ class InProcessEngine:
     def rewrite(
         self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
     ) -> list[Rewritten]:
-        """Group by group, up to the first that fails."""
+        """Rewrite group by group, up to the first that fails."""
         reports: list[Rewritten] = []
         buffers = Buffers()
         for group in groups:
@@ -252,8 +251,8 @@ def clean_small_log(directory: Path, whole: Engine, spread: Engine) -> None:
     files.write_new(directory / segment_file(0, "log"), b"".join(small_batches()))
     (done,) = whole.clean_whole([small_work(directory, "whole")])
     (again,) = whole.clean_whole([_second_pass(directory / "twice")])
-    for each in (done, again, spread.clean_spread(small_work(directory, "spread"))):
-        assert each.extracted.failure is None and each.groups[0].failure is None, each
+    for done_log in (done, again, spread.clean_spread(small_work(directory, "spread"))):
+        assert done_log.extracted.failure is None and done_log.groups[0].failure is None, done_log
 
 
 def _second_pass(directory: Path) -> LogWork:

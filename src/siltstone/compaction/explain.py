@@ -1,7 +1,8 @@
-"""Logs explained one by one: planned as a cleaning would be, run dry, observed, and put together.
+"""``siltstone explain``: what a cleaning of a log would do. It is planned, run dry, and its records are
+counted.
 
-Nothing is locked, written or changed. Beside a live broker files may go between two steps: that log is then
-``failed`` with the reason, and asking again may do.
+Nothing is locked or written. Beside a live broker files may disappear between two steps: that log is
+``failed`` then, with the reason, and another run may succeed.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from siltstone.log.segments import (
     windows,
 )
 
-# Going through a log's segments for what its explanation tells: counts, bytes, and an entry for each key.
+# Observing: a pass over a log's segments, for counts, bytes, and an entry for each record with a key.
 #
 # An entry is five uint64::
 #
@@ -59,7 +60,7 @@ from siltstone.log.segments import (
 #     | record's bytes (high half), key's bytes (low half)
 
 TOMBSTONE, EXPIRED = 1, 2
-"""Flags of an entry: no value; a cleaning now lets it go."""
+"""Flags of an entry: a tombstone; one that a cleaning removes now."""
 ENTRY_WORDS = 5
 ENTRY_BYTES = 8 * ENTRY_WORDS
 BLOB_ENTRIES = (16 << 20) // ENTRY_BYTES
@@ -76,13 +77,13 @@ OBSERVED_REASONS = {
 Name = TypeVar("Name", str, int)
 Sums = dict[Name, int]
 HORIZONS_MOST = 64
-"""Different delete horizons that are told apart, the first ones; each past cleaning gave about one."""
+"""The most delete horizons that are counted apart; each past cleaning gave about one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bins:
-    """Times in equal steps: ``count`` bins from ``start_ms`` on, ``width_ms`` each; what is outside counts in
-    the first or the last one."""
+    """``count`` bins of time from ``start_ms`` on, each ``width_ms``; times outside are in the first or last
+    bin."""
 
     start_ms: int
     width_ms: int
@@ -107,9 +108,10 @@ MASK = "••••"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotKey:
-    """A key that was written often: its records, those that are superseded, and the offset of the last one.
+    """A key with many records: how many, how many are superseded, and the last one's offset. Sizes are in
+    bytes.
 
-    ``key`` is masked unless it was asked for; sizes in bytes.
+    ``key`` is masked without ``--show-keys``.
     """
 
     key: str = MASK
@@ -128,14 +130,14 @@ class HotKey:
 
 @dataclass(slots=True, kw_only=True)
 class Observed:
-    """What was seen of a log below the first uncleanable offset; what segments and buckets show adds up.
+    """Counts of a log below the first uncleanable offset; those of its segments and buckets add up.
 
     ``counts`` and ``sizes`` (bytes, records as they are uncompressed) by ``KINDS``; the last three, and the
     counts of ``KEYS``, come from a bucket's keys (``tally``), all others from segments (``observe``).
     ``waiting`` and ``waiting_sizes``: tombstones by the delete horizon (ms) that they wait for, -1 before
     they were stamped. By bin: ``written``, all bytes; ``lost``, those of keyless and aborted records;
     ``superseded``, by the time of the key's next record. ``frequencies``: keys by the number of their
-    records: 1, 2, 3 to 4, 5 to 8, …, in ``FREQUENCIES`` steps. ``failure``: why it is not all.
+    records: 1, 2, 3 to 4, 5 to 8, …, in ``FREQUENCIES`` steps. ``failure``: why the counts are incomplete.
     """
 
     counts: Sums[str] = field(default_factory=lambda: dict.fromkeys(KINDS + KEYS, 0))
@@ -150,7 +152,7 @@ class Observed:
     failure: LogFailure | None = None
 
     def add(self, other: Observed, top: int) -> None:
-        """Sum up; the ``top`` hottest keys stay, and the first failure."""
+        """Add another part; keeps the ``top`` hottest keys and the first failure."""
         for name in _SUMS:
             _add(getattr(self, name), getattr(other, name))
         self.hottest = sorted([*self.hottest, *other.hottest], key=lambda key: key.rank)[:top]
@@ -189,10 +191,10 @@ def observe(
         for entries in _entries(work, number, bins, observed):
             where = bucket_of(entries, buckets)
             for bucket in range(buckets) if only is None else (only,):
-                mine = entries[where == bucket] if buckets > 1 else entries
-                if len(mine):
-                    pending.setdefault(bucket, []).append(mine)
-                    waiting += len(mine)
+                of_bucket = entries[where == bucket] if buckets > 1 else entries
+                if len(of_bucket):
+                    pending.setdefault(bucket, []).append(of_bucket)
+                    waiting += len(of_bucket)
             if waiting >= BLOB_ENTRIES * max(1, min(buckets, 4)):
                 yield from _flushed(pending)
                 waiting = 0
@@ -249,9 +251,9 @@ def _seen(
         "control": control,
         "tombstones": dead,
     }
-    for kind, mine in kinds.items():
-        observed.counts[kind] += int(np.count_nonzero(mine))
-        observed.sizes[kind] += int(sizes[mine].sum())
+    for kind, rows_of_kind in kinds.items():
+        observed.counts[kind] += int(np.count_nonzero(rows_of_kind))
+        observed.sizes[kind] += int(sizes[rows_of_kind].sum())
     lost = kinds["keyless"] | kinds["aborted"]
     _add(observed.written, bins.weigh(columns.timestamp, sizes))
     _add(observed.lost, bins.weigh(columns.timestamp[lost], sizes[lost]))
@@ -283,7 +285,7 @@ def _packed(work: LogWork, columns: RecordColumns, rows: Int64, flags: Int64) ->
     return out
 
 
-# One bucket's keys counted: how many, how often each was written, what is superseded and since when.
+# Tallying: the keys of one bucket, how often each was written, and which records are superseded since when.
 
 TALLY_BYTES = 160
 """Memory that tallying takes for an entry at its peak."""
@@ -291,7 +293,7 @@ FREQUENCIES = 24
 
 
 def tally(blobs: list[Words], first_dirty: int, bins: Bins, top: int) -> Observed:
-    """Count all entries of one bucket, in any order. Memory: about 160 bytes an entry."""
+    """Count the entries of one bucket, in any order. Memory: about ``TALLY_BYTES`` an entry."""
     entries = np.concatenate([*blobs, np.empty((0, ENTRY_WORDS), np.uint64)])
     hashes = entries[:, 1] & ~np.uint64(3)
     order = np.lexsort((entries[:, 2], hashes, entries[:, 0]))
@@ -338,14 +340,14 @@ def _hottest(entries: Words, first: Int64, last: Int64, is_dirty: Flags, top: in
     ]
 
 
-# What an explanation says, as data: the JSON of ``siltstone explain``, and what its page and tables draw.
+# The data of an explanation: the JSON of ``siltstone explain``, and the input of its page and tables.
 
 WOULD_CLEAN = "would_clean"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupExplained:
-    """Segments that become one: offsets [base, end), how many, bytes and records before and after."""
+    """A segment group: offsets [base, end), its segments, bytes and records before and after."""
 
     base_offset: int
     end_offset: int
@@ -359,7 +361,7 @@ class GroupExplained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """Up to ``at_ms``: all bytes that were written, and those of them that could be done without by then."""
+    """Bytes that were written up to ``at_ms``, and how many of them a cleaning could remove by then."""
 
     at_ms: int
     written_bytes: int
@@ -368,8 +370,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Tombstones that wait for a delete horizon (ms); -1: a cleaning has yet to give them one. Those that a
-    later record supersedes are among them."""
+    """Tombstones by delete horizon (ms), -1 before a cleaning gives them one. Some may be superseded."""
 
     at_ms: int
     tombstones: int
@@ -387,7 +388,7 @@ class Frequency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningBound:
-    """Something that no cleaning goes beyond, and its offset; the least one holds."""
+    """A bound of the cleaning, and its offset; the least one applies."""
 
     name: str
     offset: int
@@ -395,7 +396,7 @@ class CleaningBound:
 
 @dataclass(slots=True, kw_only=True)
 class KafkaExplained:
-    """What Kafka's own cleaner would need: the keys that its map holds, and at least so many passes."""
+    """What Kafka's cleaner would need: how many keys its map holds, and at least how many passes."""
 
     buffer_bytes: int
     load_factor: float
@@ -406,8 +407,7 @@ class KafkaExplained:
 
 @dataclass(slots=True, kw_only=True)
 class RangeExplained:
-    """The range of a log that may be cleaned, what bounds it, and how dirty it is; None where nothing is
-    known."""
+    """The cleanable range of a log, its bounds, and its dirty ratio; None where unknown."""
 
     log_start_offset: int | None = None
     first_dirty_offset: int | None = None
@@ -422,8 +422,8 @@ class RangeExplained:
 
 @dataclass(slots=True, kw_only=True)
 class OutcomeExplained:
-    """What a cleaning would leave and remove. ``bytes_after`` is of ``.log`` files, None where the log was
-    not looked into; ``removed_bytes`` are of records, uncompressed."""
+    """What a cleaning would keep and remove. ``bytes_after``: of ``.log`` files, None if the log was not
+    read; ``removed_bytes``: of uncompressed records."""
 
     bytes_after: int | None = None
     records: dict[str, int] = field(default_factory=dict)
@@ -437,7 +437,7 @@ class OutcomeExplained:
 
 @dataclass(slots=True, kw_only=True)
 class KeysExplained:
-    """A log's keys, and what Kafka would need for the dirty ones; None where it was not looked into."""
+    """A log's keys, and what Kafka would need for the dirty ones; None if the log was not read."""
 
     distinct_keys: int | None = None
     distinct_dirty_keys: int | None = None
@@ -451,7 +451,7 @@ class LogExplanation:
     """One log; ``bytes_before`` is of ``.log`` files.
 
     ``status``: would_clean, or why not (nothing_to_do, not_eligible, skipped, uncleanable, failed), with the
-    ``reason``; what would go is told for those that are not eligible, too.
+    ``reason``. A log that is not eligible is explained as if it were.
     """
 
     topic: str
@@ -474,12 +474,12 @@ class LogExplanation:
 
     @property
     def bytes_after(self) -> int | None:
-        """Bytes of ``.log`` files after the cleaning, None where the log was not looked into."""
+        """Bytes of ``.log`` files after the cleaning, None if the log was not read."""
         return self.outcome.bytes_after
 
     @property
     def is_explained(self) -> bool:
-        """Was it looked into?"""
+        """Was the log read?"""
         return self.bytes_after is not None
 
     def to_json(self) -> dict[str, Any]:
@@ -496,7 +496,7 @@ class LogExplanation:
 
 @dataclass(slots=True, kw_only=True)
 class Explanation:
-    """All logs as of ``now_ms``; what was passed over as (path, reason)."""
+    """All logs as of ``now_ms``; ``passed_over``: (path, reason) of other files and folders."""
 
     now_ms: int
     logs: list[LogExplanation] = field(default_factory=list)
@@ -530,7 +530,7 @@ def bins_of(work: LogWork) -> Bins:
 
 
 def range_of(state: LogState, checkpoints: Checkpoints, choices: Choices) -> RangeExplained:
-    """The range that may be cleaned, and the offsets that bound it, each with its name."""
+    """The cleanable range, and its bounds by name."""
     assert state.config is not None
     segments = state.segments()
     if not segments:
@@ -565,7 +565,7 @@ def range_of(state: LogState, checkpoints: Checkpoints, choices: Choices) -> Ran
 
 
 def groups_of(work: LogWork, done: Sequence[Rewritten]) -> list[GroupExplained]:
-    """The groups, each with what becomes of it."""
+    """The segment groups before and after."""
     return [
         GroupExplained(
             base_offset=work.groups[new.group].base_offset,
@@ -582,7 +582,7 @@ def groups_of(work: LogWork, done: Sequence[Rewritten]) -> list[GroupExplained]:
 
 
 def moments(bins: Bins, observed: Observed) -> list[Moment]:
-    """Sums up to the end of each bin; tombstones whose window has passed count at the end."""
+    """Running sums at the end of each bin; tombstones that a cleaning removes now count in the last."""
     numbers = range(bins.count)
     written = np.cumsum([observed.written.get(number, 0) for number in numbers])
     sums = (observed.superseded, observed.lost)
@@ -641,16 +641,16 @@ def key_text(work: LogWork, offset: int) -> str:
 
 
 TOP = 10
-"""Hottest keys that are told."""
+"""The default number of hottest keys."""
 
 
 Observer = Callable[[Sequence[tuple[LogWork, Bins]], int], dict[str, Observed]]
-"""Observes logs, the so many hottest keys of each: one answer a log, by name. Raises EngineError."""
+"""Observes (logs, number of hottest keys): counts by the log's name. Raises EngineError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainOptions:
-    """What is to be told: as of which choices, with keys or masked, how many of the hottest."""
+    """The options of an explanation; ``top``: how many of the hottest keys."""
 
     choices: Choices
     show_keys: bool = False
@@ -663,25 +663,25 @@ def explain_logs(
     engine: Callable[[], Engine],
     observer: Callable[[], Observer],
 ) -> list[LogExplanation]:
-    """One explanation a log, in order. ``engine`` and ``observer`` are asked for when a log needs them.
+    """One explanation a log, in order. ``engine`` and ``observer`` are called when a log needs them.
 
     Raises EngineError when Spark gives up; what is wrong with a log is in its explanation.
     """
-    strangers = mismatched_topic_ids(states)
-    asked = [_begin(state, options, strangers.get(state.where)) for state in states]
-    left = {planned.work.name: (log, planned) for log, planned in asked if planned is not None}
+    mismatched = mismatched_topic_ids(states)
+    logs = [_begin(state, options, mismatched.get(state.where)) for state in states]
+    left = {planned.work.name: (log, planned) for log, planned in logs if planned is not None}
     if left:
         works = [planned.work for _, planned in left.values()]
         done = _run_dry(works, engine())
         seen = observer()([(work, bins_of(work)) for work in works], options.top)
         for name, (log, planned) in left.items():
             _finish(log, planned, done[name], seen[name], options)
-    return [log for log, _ in asked]
+    return [log for log, _ in logs]
 
 
 def _run_dry(works: Sequence[LogWork], engine: Engine) -> dict[str, LogDone]:
     small = [work for work in works if fits_one_task(work, WHOLE_LOG_BYTES)]
-    done = {each.name: each for each in engine.clean_whole(small)} if small else {}
+    done = {log.name: log for log in engine.clean_whole(small)} if small else {}
     for work in works:
         if work.name not in done:
             done[work.name] = _spread(work, engine)
@@ -689,7 +689,7 @@ def _run_dry(works: Sequence[LogWork], engine: Engine) -> dict[str, LogDone]:
 
 
 def _spread(work: LogWork, engine: Engine) -> LogDone:
-    """A job that fails is its log's failure, unless there is no engine at all."""
+    """Run a large log dry. A failed job is its log's failure; raises EngineError if the engine is lost."""
     try:
         return engine.clean_spread(work)
     except EngineError as error:
@@ -699,9 +699,9 @@ def _spread(work: LogWork, engine: Engine) -> LogDone:
 
 
 def _begin(
-    state: LogState, options: ExplainOptions, stranger: str | None
+    state: LogState, options: ExplainOptions, mismatch: str | None
 ) -> tuple[LogExplanation, Planned | None]:
-    """Plan twice: as it would be done now, and as if the log were eligible, which tells what would go."""
+    """Plan twice: as a cleaning now would, and as if the log were eligible, which is what is run dry."""
     log = LogExplanation(
         topic=state.where.topic,
         partition=state.where.partition,
@@ -710,8 +710,8 @@ def _begin(
         settings={} if state.config is None else state.config.settings(),
     )
     try:
-        if stranger is not None:
-            _take_over(log, open_result(state).stop(report.SKIPPED, stranger))
+        if mismatch is not None:
+            _take_over(log, open_result(state).stop(report.SKIPPED, mismatch))
             return log, None
         checkpoints, choices = state.checkpoints(), options.choices
         now = plan_log(state, checkpoints, choices, None)
@@ -794,7 +794,7 @@ def _outcome(bytes_before: int, work: LogWork, done: LogDone, seen: Observed) ->
 
 
 def _different(log: LogExplanation, seen: Observed) -> str | None:
-    """The two passes must have seen the same log."""
+    """Why the dry run and the observation do not fit, since the log changed between them; None if they do."""
     for reason, kind in OBSERVED_REASONS.items():
         removed, count = log.outcome.removed[reason], seen.counts[kind]
         if removed != count:
@@ -819,13 +819,13 @@ def kafka_needs(config: Config, dirty_keys: int) -> KafkaExplained:
     )
 
 
-# Observing in this process, bucket after bucket: memory is bounded, a large log is read several times.
+# Observing in this process: memory is bounded, since a large log is read once for each bucket.
 
 MEMORY_BYTES = 1 << 30
 
 
 def buckets_of(work: LogWork, memory_bytes: int = MEMORY_BYTES, at_least: int = 1) -> int:
-    """Buckets so that one is tallied within that memory; a log's span of offsets bounds its records."""
+    """How many buckets a tally needs so that each fits the memory; the span of offsets bounds the records."""
     span = work.end - work.segments[0].base_offset
     return max(at_least, -(-span * TALLY_BYTES // memory_bytes))
 
@@ -833,7 +833,7 @@ def buckets_of(work: LogWork, memory_bytes: int = MEMORY_BYTES, at_least: int = 
 def observe_here(
     works: Sequence[tuple[LogWork, Bins]], top: int, memory_bytes: int = MEMORY_BYTES
 ) -> dict[str, Observed]:
-    """One log after another."""
+    """Observe one log after another."""
     return {work.name: _observe_one(work, bins, top, memory_bytes) for work, bins in works}
 
 

@@ -1,21 +1,21 @@
-"""The last offset of each key: entries, the hash table that compares them, collecting, merging, dealing.
+"""Key entries and the last offset of each key: hashing, a hash table, collecting, merging, grouping offsets.
 
-Kafka's ``SkimpyOffsetMap``, without its limit, for both kinds of compaction.
+Kafka's ``SkimpyOffsetMap`` without its limit, for both kinds of compaction.
 
-Keys are compared by SipHash-2-4 with a 128-bit output, under a key of its own for every log of a run (in
-place) or ledger (beside the originals), so that nobody can make two keys meet; Kafka's map uses plain MD5.
-What stands for a record's key is an *entry* of two to four uint64. *Packed* ones travel where many move,
-which is in place; *plain* ones hold absolute offsets, and lie in merges, offset maps and key indexes::
+Keys are compared by SipHash-2-4 with 128 bits, under a random key for each log of a run (in place) or for
+each ledger (side by side), so that no producer can make two keys collide; Kafka's map uses plain MD5. An
+*entry* stands for a record's key: two to four uint64. *Packed* entries are exchanged between tasks (in
+place), *plain* entries with absolute offsets are in merges, offset maps and key indexes::
 
     packed   word 0: hash bits 0–63   word 1: hash bits 64–95 (high half) | offset - base, uint32 (low half)
-    plain    word 0: hash bits 0–63   word 1: hash bits 64–127, or 64–95 of one that was packed
+    plain    word 0: hash bits 0–63   word 1: hash bits 64–127, or 64–95 of an entry that was packed
              word 2: offset << 1 | 1 if the record deletes its key
-             word 3: the record's time, its sign bit turned, where the latest time wins
+             word 3: the record's time with its sign bit inverted, where the latest time wins
 
-Of a key's entries the one with the largest (time, offset) wins. Entries are spread over *partitions* by the
-top bits of word 0, so that each table stays in the processor's cache; a *bucket*, which one task merges, is a
-run of partitions. Two kinds go their way: *dirty* entries, which are de-duplicated on the way where keys
-repeat, and *clean* ones, which all arrive: a clean record stays unless a dirty record has its key.
+The entry of a key with the largest (time, offset) wins. The top bits of word 0 spread entries over
+*partitions*, so that each hash table fits the processor's cache; a *bucket* is a run of partitions that one
+task merges. *Dirty* entries are de-duplicated before the exchange where keys repeat. *Clean* entries are all
+exchanged: a clean record stays unless a dirty record has its key.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from siltstone.base.records.kernel import inlined, kernel
 from siltstone.base.records.layout import Flags, Int32, Int64, Words
 
 BLOB_BYTES = 32 << 20
-"""The largest blob of entries that is handed on in one row."""
+"""The largest blob of entries in one row."""
 ENTRY_BYTES = 16
-"""Of a packed entry."""
+"""The size of a packed entry."""
 MERGE_BYTES = 56
-"""What a merge takes for an entry at its peak."""
+"""Memory that a merge takes for an entry, at most."""
 PACKED_WORDS, PLAIN_WORDS, TIMED_WORDS = 2, 3, 4
 RELATIVE_LIMIT = 1 << 32
-"""Offsets of packed entries are below their blob's base and this."""
+"""Packed entries hold offsets less than this above their base."""
 _MERGE_PARTITION_ENTRIES, _MOST_PARTITIONS = 4096, 4096
-"""A merge's partitions: each fits a core's cache."""
+"""Entries in a partition of a merge (they fit a core's cache), and the most partitions."""
 _ZERO, _ONE, _TWO, _THREE = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3)
 _HALF, _LOW_HALF, _ALL = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 @kernel
 def partition_of(word: np.uint64, partitions: int) -> Any:
-    """The partition (or bucket) of a hash: its top 32 bits, scaled."""
+    """The partition (or bucket) of a hash's first word: its top 32 bits, scaled to ``partitions``."""
     return np.int64(((word >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32))
 
 
@@ -57,13 +57,13 @@ def partition_of(word: np.uint64, partitions: int) -> Any:
 
 
 def table_for(entries: int) -> Int32:
-    """Room for the table of so many entries: at least twice as many slots, a power of two."""
+    """A table for so many entries: at least twice as many slots, a power of two; not cleared."""
     return np.empty(max(8, 1 << (2 * entries - 1).bit_length()), np.int32)
 
 
 @inlined
 def mask_for(entries: int) -> np.uint64:
-    """What takes a hash to a slot in the table of so many entries."""
+    """The mask from a hash to a slot in the table of so many entries."""
     size = 8
     while size < 2 * entries:
         size *= 2
@@ -74,7 +74,7 @@ def mask_for(entries: int) -> np.uint64:
 def slot_of(
     table: Int32, mask: np.uint64, entries: Words, low: np.uint64, high: np.uint64, compared: np.uint64
 ) -> np.uint64:
-    """The slot with the row of the entry that has this hash, or the free one (below 0) where it would go.
+    """The slot of the entry with this hash, or the free slot (below 0) for it.
 
     ``compared``: the bits of word 1 that are the hash's.
     """
@@ -92,8 +92,8 @@ def slot_of(
 
 @kernel
 def fill_table(entries: Words, first: int, behind: int, table: Int32) -> None:
-    """Put plain entries of distinct keys, rows ``first`` up to ``behind``, into a cleared table (all slots
-    -1); its whole length is its capacity."""
+    """Put plain entries of distinct keys, rows ``first`` to ``behind`` (exclusive), into a table whose slots
+    are all -1. Unlike ``latest_of_each`` this uses all slots of the table."""
     mask = np.uint64(len(table) - 1)
     for i in range(np.uint64(first), np.uint64(behind)):
         table[slot_of(table, mask, entries, entries[i, _ZERO], entries[i, _ONE], _ALL)] = i
@@ -101,11 +101,12 @@ def fill_table(entries: Words, first: int, behind: int, table: Int32) -> None:
 
 @kernel
 def latest_of_each(entries: Words, table: Int32, out: Words) -> int:
-    """Keep the winning entry of each key, in order of first meeting, in ``out``; how many keys.
+    """Write the winning entry of each key to ``out``, in the order in which keys come; returns how many.
 
     ``out`` may be ``entries``. ``table`` is left with the rows of ``out``, by ``mask_for(len(entries))``.
     """
     used, width = np.uint64(0), entries.shape[1]
+    # A packed entry has its offset in the low half of word 1: only the high half is hash.
     compared = (_LOW_HALF << _HALF) if width == 2 else _ALL
     mask = mask_for(len(entries))
     table[: mask + _ONE] = -1
@@ -121,6 +122,7 @@ def latest_of_each(entries: Words, table: Int32, out: Words) -> int:
             continue
         at = np.uint64(row)
         if width == 2:
+            # Equal hashes have equal high halves, so the larger word has the larger offset.
             out[at, _ONE] = max(out[at, _ONE], high)
         elif width == 4 and out[at, _THREE] != entries[i, _THREE]:
             if out[at, _THREE] < entries[i, _THREE]:
@@ -133,10 +135,10 @@ def latest_of_each(entries: Words, table: Int32, out: Words) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryBlob:
-    """Entries of one bucket on their way: ``entries`` uint64[n, 2 to 4]; packed ones' offsets are relative to
+    """Entries of one bucket in transit: uint64[n, 2 to 4]; offsets of packed ones are relative to
     ``base_offset``.
 
-    Those of a collector stay as they are until its next blob is asked for: who keeps one keeps ``kept()``.
+    A collector's blobs are views of its memory, valid until the next one is asked for: ``kept()`` copies.
     """
 
     bucket: int
@@ -145,38 +147,37 @@ class EntryBlob:
     base_offset: int = 0
 
     def kept(self) -> EntryBlob:
-        """The same with entries of its own."""
+        """The blob with a copy of its entries."""
         return replace(self, entries=self.entries.copy())
 
     def place(self) -> list[int]:
-        """Orders blobs that are not empty: no two have the same base and first entry."""
+        """A key that sorts non-empty blobs: no two have the same base and first entry."""
         return [self.base_offset, *self.entries[0].tolist()]
 
 
 def offsets_of(entries: Words) -> Int64:
-    """Plain entries' offsets: int64."""
+    """The offsets of plain entries: int64."""
     return (entries[:, 2] >> _ONE).astype(np.int64)
 
 
 def deleted_of(entries: Words) -> Flags:
-    """Which plain entries stand for a deleted key: bool."""
+    """Which plain entries are of tombstones: bool."""
     return np.asarray((entries[:, 2] & _ONE) != 0)
 
 
-# Merging: the entries of a bucket brought together, partition by partition, and the last of each key.
+# Merging: the entries of a bucket are grouped by partition, and the last of each key is kept.
 
 
 @kernel
 def _count(entries: Words, partitions: int, first: int, bounds: Int64) -> None:
-    """Count entries of a run of partitions from ``first`` on: ``bounds[p + 1]`` grows by those of p."""
+    """Add the number of entries of each partition p to ``bounds[p + 1]``; partitions count from ``first``."""
     for i in range(len(entries)):
         bounds[partition_of(entries[i, 0], partitions) - first + 1] += 1
 
 
 @kernel
 def _place(entries: Words, base: int, partitions: int, first: int, cursor: Int64, out: Words) -> None:
-    """Put entries behind those of their partitions that are there, packed ones as plain ones; ``cursor`` is
-    where each partition goes on."""
+    """Append entries to their partitions, packed ones as plain ones; ``cursor``: the next row of each."""
     width = entries.shape[1]
     for i in range(len(entries)):
         p = partition_of(entries[i, 0], partitions) - first
@@ -193,31 +194,34 @@ def _place(entries: Words, base: int, partitions: int, first: int, cursor: Int64
 
 @kernel
 def _latest_in_each(entries: Words, bounds: Int64, table: Int32, out: Words, kept: Int64) -> None:
-    """``latest_of_each`` in each partition: ``kept[p]:kept[p + 1]`` of ``out`` is partition p then."""
+    """``latest_of_each`` for each partition; rows ``kept[p]`` to ``kept[p + 1]`` of ``out`` are partition
+    p."""
     kept[0] = 0
     for p in range(len(bounds) - 1):
-        mine = entries[bounds[p] : bounds[p + 1]]
-        kept[p + 1] = kept[p] + latest_of_each(mine, table, out[kept[p] :])
+        partition = entries[bounds[p] : bounds[p + 1]]
+        kept[p + 1] = kept[p] + latest_of_each(partition, table, out[kept[p] :])
 
 
 @kernel
 def _merge(
     dirty: Words, bounds: Int64, clean: Words, clean_bounds: Int64, table: Int32, retained: Int64
 ) -> tuple[int, int]:
-    """Fill ``retained`` with the offsets that a bucket retains, dirty ones first within each partition:
-    (how many dirty ones, how many in all). Dirty: the largest offset of each key. Clean: those of keys
-    without a dirty entry."""
+    """Fill ``retained`` with the offsets that a bucket retains: (distinct dirty keys, how many offsets).
+
+    Of dirty entries each key's largest offset stays; of clean entries those without a dirty entry of the key.
+    """
     used, distinct = 0, 0
     for p in range(len(bounds) - 1):
-        mine = dirty[bounds[p] : bounds[p + 1]]
-        keys = latest_of_each(mine, table, mine)
+        partition = dirty[bounds[p] : bounds[p + 1]]
+        keys = latest_of_each(partition, table, partition)
         for i in range(keys):
-            retained[used + i] = np.int64(mine[i, 2] >> _ONE)
+            retained[used + i] = np.int64(partition[i, 2] >> _ONE)
         used += keys
         distinct += keys
-        mask = mask_for(len(mine))
+        # The table has the rows of ``partition`` now: clean entries are looked up in it.
+        mask = mask_for(len(partition))
         for i in range(clean_bounds[p], clean_bounds[p + 1]):
-            if table[slot_of(table, mask, mine, clean[i, 0], clean[i, 1], _ALL)] < 0:
+            if table[slot_of(table, mask, partition, clean[i, 0], clean[i, 1], _ALL)] < 0:
                 retained[used] = np.int64(clean[i, 2] >> _ONE)
                 used += 1
     return distinct, used
@@ -225,17 +229,21 @@ def _merge(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedBucket:
-    """What a bucket's merge found: offsets that stay (int64, unordered), and distinct dirty keys."""
+    """A merged bucket: its retained offsets (int64, unordered), and its distinct dirty keys."""
 
     offsets: Int64
     dirty_keys: int
 
 
 def merge_bucket(blobs: list[EntryBlob], bucket: int, buckets: int) -> MergedBucket:
-    """Merge all blobs of one of ``buckets`` buckets: the same retained offsets in the same order, in whatever
-    order the blobs come. Memory: about 56 bytes an entry."""
-    each = max(1, min(_MOST_PARTITIONS, sum(len(blob.entries) for blob in blobs) // _MERGE_PARTITION_ENTRIES))
-    run = (each * buckets, bucket * each, each)
+    """Merge all blobs of one of ``buckets`` buckets. The result does not depend on the order of the blobs.
+
+    Memory: about ``MERGE_BYTES`` an entry.
+    """
+    per_bucket = max(
+        1, min(_MOST_PARTITIONS, sum(len(blob.entries) for blob in blobs) // _MERGE_PARTITION_ENTRIES)
+    )
+    run = (per_bucket * buckets, bucket * per_bucket, per_bucket)
     dirty, bounds = brought_together([blob for blob in blobs if blob.dirty], *run)
     clean, clean_bounds = brought_together([blob for blob in blobs if not blob.dirty], *run)
     retained = np.empty(len(dirty) + len(clean), np.int64)
@@ -246,8 +254,8 @@ def merge_bucket(blobs: list[EntryBlob], bucket: int, buckets: int) -> MergedBuc
 def brought_together(
     blobs: Sequence[EntryBlob], partitions: int, first: int, count: int, words: int = PLAIN_WORDS
 ) -> tuple[Words, Int64]:
-    """Plain entries of ``count`` of all ``partitions``, from number ``first`` on, in order of partition and
-    then of ``EntryBlob.place``; bounds (int64, one more than ``count``)."""
+    """The blobs' entries as plain ones, by partition and then by ``EntryBlob.place``, and the partitions'
+    bounds (int64[count + 1]). The blobs have ``count`` of all ``partitions``, from number ``first`` on."""
     blobs = sorted((blob for blob in blobs if len(blob.entries)), key=EntryBlob.place)
     bounds = np.zeros(count + 1, np.int64)
     for blob in blobs:
@@ -261,7 +269,7 @@ def brought_together(
 
 
 def latest_in_each(entries: Words, bounds: Int64) -> tuple[Words, Int64]:
-    """The winning entry of each key, partition by partition, of what was brought together; new bounds."""
+    """The winning entry of each key of ``brought_together``'s result, and the new bounds."""
     out, kept = np.empty_like(entries), np.empty_like(bounds)
     _latest_in_each(entries, bounds, _table(bounds), out, kept)
     return out[: kept[-1]], kept
@@ -271,26 +279,25 @@ def _table(bounds: Int64) -> Int32:
     return table_for(int(np.diff(bounds).max(initial=1)))
 
 
-# Collecting entries in log order, within a bound of memory, on their way to the merge.
+# Collecting entries in log order within a bound of memory, before the exchange.
 #
 # ::
 #
 #     records ─ hash ─► partition p: [ entries … room ]     full: the last of each of its keys stays, in place
 #                                                           still more than half full: all are handed on
 #
-# Partitions are filled side by side, so that each is de-duplicated while it is in the processor's cache, and
-# nothing has to be spread first.
+# Entries go to their partitions at once, so that a partition is de-duplicated within the processor's cache.
 
 _PARTITIONS = 512
 _PARTITION_ENTRIES = 4096
-"""Room that a partition has at first: entries and hash table fit a core's cache."""
+"""Initial rows of a partition: entries and hash table fit a core's cache."""
 _SOME_SPARED = 3 / 4
-"""Where no more of a full partition are keys of their own, a collector grows rather than hand on."""
+"""If no more than this share of a full partition is distinct keys, the collector grows."""
 
 
 @kernel
 def put(new: Words, start: int, room: int, spares: bool, entries: Words, counts: Int64, table: Int32) -> Any:
-    """Put entries from number ``start`` on into their partitions, each of ``room`` rows of ``entries``.
+    """Put entries from number ``start`` on into their partitions, each ``room`` rows of ``entries``.
 
     A full one is de-duplicated where that ``spares``. The number of the first entry whose partition stays
     more than half full, of all when there is none.
@@ -300,8 +307,8 @@ def put(new: Words, start: int, room: int, spares: bool, entries: Words, counts:
         p = partition_of(new[i, 0], len(counts))
         if counts[p] == room:
             if spares:
-                mine = entries[p * room : (p + 1) * room]
-                counts[p] = latest_of_each(mine, table, mine)
+                partition = entries[p * room : (p + 1) * room]
+                counts[p] = latest_of_each(partition, table, partition)
             if counts[p] > room // 2:
                 return np.int64(i)
         where = np.uint64(p * room + counts[p])
@@ -315,25 +322,25 @@ def put(new: Words, start: int, room: int, spares: bool, entries: Words, counts:
 
 @kernel
 def pack(entries: Words, room: int, spares: bool, counts: Int64, table: Int32, bounds: Int64) -> None:
-    """Bring what the partitions hold to the front, de-duplicated where that ``spares``:
-    ``bounds[p]:bounds[p + 1]`` is partition p then."""
+    """Move the partitions' entries to the front, de-duplicated if that ``spares`` any: rows ``bounds[p]`` to
+    ``bounds[p + 1]`` are partition p."""
     used = 0
     for p in range(len(counts)):
         bounds[p] = used
-        mine = entries[p * room : p * room + counts[p]]
-        count = latest_of_each(mine, table, mine) if spares else len(mine)
+        partition = entries[p * room : p * room + counts[p]]
+        count = latest_of_each(partition, table, partition) if spares else len(partition)
         for i in range(count):
             for word in range(entries.shape[1]):
-                entries[used, word] = mine[i, word]
+                entries[used, word] = partition[i, word]
             used += 1
     bounds[len(counts)] = used
 
 
 class PartitionedEntries:
-    """Entries of one kind, spread over partitions: ``counts[p]`` of the ``room`` rows of each are used.
+    """Entries of one kind in partitions: ``counts[p]`` of the ``room`` rows of each are used.
 
-    ``spares``: only the last of each key is wanted. All are handed on when a partition stays more than half
-    full and a larger one would not spare more, or may not be: more than ``capacity`` are not kept.
+    ``spares``: only the last entry of each key is needed. When a partition stays more than half full, the
+    rows are doubled, up to ``capacity`` entries in all, or all entries are handed on.
     """
 
     def __init__(self, count: int, room: int, *, words: int, capacity: int, spares: bool) -> None:
@@ -343,7 +350,8 @@ class PartitionedEntries:
         self._table = table_for(room)
 
     def put(self, new: Words) -> Iterator[Int64]:
-        """Add entries; yields the bounds of all partitions in ``entries`` whenever these are to be taken."""
+        """Add entries; yields the partitions' bounds in ``entries`` each time that the caller has to take
+        them."""
         done = 0
         while True:
             spans = (self.entries, self.counts, self._table)
@@ -358,14 +366,14 @@ class PartitionedEntries:
                 yield self.packed(spares=spares)
 
     def packed(self, *, spares: bool) -> Int64:
-        """All that is there at the front of ``entries``, partition by partition; the bounds."""
+        """Move all entries to the front of ``entries``; returns the partitions' bounds."""
         bounds = np.empty(len(self.counts) + 1, np.int64)
         pack(self.entries, self.room, spares, self.counts, self._table, bounds)
         self.counts[:] = 0
         return bounds
 
     def _grow(self) -> None:
-        """Twice the room."""
+        """Double the room of each partition."""
         count, words = len(self.counts), self.entries.shape[1]
         grown = np.empty((count, 2 * self.room, words), np.uint64)
         grown[:, : self.room] = self.entries.reshape(count, self.room, words)
@@ -374,19 +382,19 @@ class PartitionedEntries:
 
 
 def blobs_of(kept: PartitionedEntries, bounds: Int64, buckets: int, **kind: Any) -> Iterator[EntryBlob]:
-    """What was packed as blobs of ``BLOB_BYTES`` at most; ``kind``: ``dirty`` and ``base_offset`` of them."""
-    each, step = len(kept.counts) // buckets, BLOB_BYTES // (8 * kept.entries.shape[1])
+    """Packed partitions as blobs of ``BLOB_BYTES`` at most; ``kind``: their ``dirty`` and ``base_offset``."""
+    per_bucket, step = len(kept.counts) // buckets, BLOB_BYTES // (8 * kept.entries.shape[1])
     for bucket in range(buckets):
-        mine = kept.entries[bounds[bucket * each] : bounds[(bucket + 1) * each]]
-        for start in range(0, len(mine), step):
-            yield EntryBlob(bucket=bucket, entries=mine[start : start + step], **kind)
+        bucket_entries = kept.entries[bounds[bucket * per_bucket] : bounds[(bucket + 1) * per_bucket]]
+        for start in range(0, len(bucket_entries), step):
+            yield EntryBlob(bucket=bucket, entries=bucket_entries[start : start + step], **kind)
 
 
 class KeyCollector:
-    """Collects packed entries of records in log order and hands them on as blobs, within a bound of memory.
+    """Collects packed entries of records in log order, and hands them on as blobs, within a bound of memory.
 
-    Up to ``capacity`` entries of each kind are kept, in less room where fewer are ``expected`` or it suffices
-    for the last ones of all keys. Merging sees to keys that come in several blobs, or again.
+    It holds up to ``capacity`` entries of each kind, fewer if fewer are ``expected`` or if fewer keys are
+    distinct. A key may come in several blobs, which merging allows for.
     """
 
     def __init__(
@@ -410,7 +418,7 @@ class KeyCollector:
         self._base: int | None = None
 
     def add(self, columns: KeyColumns, wanted: npt.NDArray[np.bool_]) -> Iterator[EntryBlob]:
-        """The ``wanted`` records (all with a key); yields what no longer fits."""
+        """Add the ``wanted`` records, which all have a key; yields blobs when the memory is full."""
         if not len(columns):
             return
         if self._base is not None and int(columns.offset[-1]) - self._base >= RELATIVE_LIMIT:
@@ -434,7 +442,7 @@ class KeyCollector:
             yield from blobs_of(kept, bounds, self._buckets, dirty=dirty, base_offset=self._base)
 
     def finish(self) -> Iterator[EntryBlob]:
-        """Hand on what is left; the collector can be used again for later offsets."""
+        """Yield the remaining entries; the collector can be used again, for later offsets."""
         for dirty, kept in self._kinds.items():
             if kept.counts.any():
                 bounds = kept.packed(spares=dirty)
@@ -467,7 +475,7 @@ def packed_entries(
     return new
 
 
-# Dealing offsets to the groups that they lie in, without a sort.
+# Grouping offsets by segment group, without sorting them.
 
 _HINT_BITS = 12
 
@@ -485,7 +493,8 @@ def _base_of(offset: int, bases: Int64, hints: Int32, shift: int) -> int:
 def _deal(
     offsets: Int64, bases: Int64, hints: Int32, shift: int, out: npt.NDArray[np.uint32], bounds: Int64
 ) -> None:
-    """Offsets by the last base at or below them, less it: ``bounds[g]:bounds[g + 1]`` of ``out`` are g's.
+    """Group offsets by the last base at or below them: ``out`` from ``bounds[g]`` to ``bounds[g + 1]`` has
+    those of base g, less the base.
 
     ``hints``: for each run of 2 ** ``shift`` offsets the base that its first one has.
     """
@@ -502,8 +511,8 @@ def _deal(
 
 
 def by_base(offsets: Int64, bases: Int64) -> tuple[npt.NDArray[np.uint32], Int64]:
-    """Offsets (int64, in any order, none below the first base) by the last of the ``bases`` (ascending) at or
-    below them: (less that base: uint32, where each base's begin: int64, one more than bases)."""
+    """Group offsets (int64, in any order, none below the first base) by the last of the ``bases`` (ascending)
+    at or below them: (offsets less their base: uint32, bounds of each base's: int64, one more than bases)."""
     out, bounds = np.empty(len(offsets), np.uint32), np.zeros(len(bases) + 1, np.int64)
     if len(offsets):
         assert int(offsets.min()) >= bases[0]

@@ -1,4 +1,4 @@
-"""What a run says of each log: the JSON of ``siltstone clean`` and what the table is drawn from."""
+"""The results of cleanings: the reasons for discards, a result for each log, and the history on disk."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from siltstone.base import files
 from siltstone.base.config import Setting
 from siltstone.log.names import TopicPartition
 
-# Why cleaning discards a record: the one table of reasons.
+# The reasons for discarding a record.
 #
-# The kernels' numbers, the counts of a report and their order, the JSON, the tables of ``clean`` and
-# ``explain``, the history and the log lines follow it. A new reason takes a number and a field here, at the
-# same place, before ``expired``; ``rewrite`` counts it; ``explain/observing`` and ``explain/explaining`` say
-# its bytes. ``verify`` says on purpose by itself what a sound cleaning is: ``verify/findings``,
-# ``comparing``.
+# The kernels' numbers, the counts in reports, the JSON, the tables of ``clean`` and ``explain``, the history
+# and the log lines all follow this table. A new reason is a number and a field here, before ``expired``;
+# ``rewrite`` counts it, and ``explain`` its bytes (``OBSERVED_REASONS``). ``verify`` has rules of its own on
+# purpose: ``verify/findings``, ``verify/comparing``.
 
 SUPERSEDED, TOMBSTONES, ABORTED, KEYLESS, MARKERS, EXPIRED = range(6)
-"""The reasons as indexes into the kernels' counts: in the order of the fields below."""
+"""Indexes into the kernels' counts, in the order of the fields of ``Discarded``."""
 BY_CLEANING = EXPIRED
-"""Reasons below this one are cleaning's; those from it on are retention's, which removes whole segments."""
+"""Reasons below this one are a cleaning's; the others are retention's, which removes whole segments."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,30 +41,30 @@ class Discarded:
     aborted: int = 0
     """The record's transaction was aborted."""
     keyless: int = 0
-    """The record has no key (Kafka's cleaner discards these always, ours where ``LogWork.drop_keyless``
-    allows it)."""
+    """The record has no key. (Kafka's cleaner always discards it, ours if ``Rules.drop_keyless`` allows
+    it.)"""
     markers: int = 0
-    """The end of a transaction of which nothing is left, and the delete horizon has passed."""
+    """The marker of a transaction without records, and its delete horizon has passed."""
     expired: int = 0
     """Retention removed the segment, by time, size or the log start offset."""
 
     @classmethod
     def of(cls, counts: Iterable[int]) -> Discarded:
-        """Of counts in order of the reasons, as ``rewrite`` sums them up."""
+        """From counts in order of the reasons, as ``rewrite`` has them."""
         return cls(**dict(zip(REASONS, map(int, counts), strict=False)))
 
     @property
     def counts(self) -> dict[str, int]:
-        """Reason → count, in order."""
+        """Counts by reason, in order."""
         return asdict(self)
 
     def add(self, other: Discarded) -> None:
-        """Sum up."""
+        """Add other counts."""
         for name, count in other.counts.items():
             setattr(self, name, getattr(self, name) + count)
 
     def total(self) -> int:
-        """All of them."""
+        """The sum over all reasons."""
         return sum(self.counts.values())
 
 
@@ -83,9 +82,9 @@ FAILED = "failed"
 
 @dataclass(slots=True, kw_only=True)
 class LogResult:
-    """One log's outcome. Bytes are of all its ``.log`` files, records of the whole log.
+    """The result of one log. Bytes are of all its ``.log`` files, records of the whole log.
 
-    Offsets and records are None where the log was not looked into. ``status`` is cleaned, nothing_to_do,
+    Offsets and records are None if the log was not read. ``status`` is cleaned, nothing_to_do,
     not_eligible, skipped, uncleanable or failed; ``reason`` is empty only for cleaned.
     """
 
@@ -119,17 +118,17 @@ class LogResult:
 
     @property
     def is_partly_cleaned(self) -> bool:
-        """Was the log given up, or stopped, when some of its groups were swapped in?"""
+        """Were some groups swapped in before the log failed or the run stopped?"""
         changed = self.removed.total() > 0 or self.segments_after != self.segments_before
         return changed and self.status != CLEANED
 
     def stop(self, status: str, reason: str) -> LogResult:
-        """The same log with this outcome."""
+        """Set status and reason; returns the result."""
         self.status, self.reason = status, reason
         return self
 
     def to_json(self) -> dict[str, object]:
-        """A plain dictionary for ``json``, settings as {key: {value, source}}."""
+        """The JSON object of ``siltstone clean``; settings as {key: {value, source}}."""
         plain: dict[str, object] = msgspec.to_builtins(replace(self, settings={}))
         plain["seconds"] = round(self.seconds, 3)
         plain["settings"] = {
@@ -140,22 +139,21 @@ class LogResult:
 
 
 def failures(results: list[LogResult]) -> list[LogResult]:
-    """Those that make the command's exit status 1."""
+    """The results that make the command's exit status 1."""
     return [result for result in results if result.status in (FAILED, UNCLEANABLE)]
 
 
-# What cleanings did, kept on disk: ``siltstone-cleanings.jsonl`` in the root of a log directory.
+# The history of cleanings: ``siltstone-cleanings.jsonl`` in a log directory.
 #
-# Kafka's cleaner forgets its statistics with the process. Here each result is one JSON object a line, the
-# newest last, in the directory that holds the partition, where a broker passes files over::
+# Kafka's cleaner loses its statistics when the process ends. Here each result is a JSON object on a line, the
+# newest last. A broker ignores files in the log directory::
 #
 #     {"began_ms": 1800000000000, "topic": "users", "partition": 0, "status": "cleaned", "reason": "",
 #      "bytes_before": 5242880, "bytes_after": 1048576, "recopy_percent": 20.0, "seconds": 0.41,
 #      "removed": {"superseded": 4096, "tombstones": 0, …}, …}
 #
-# The file is bounded: over ``MOST_BYTES`` its older half goes. Nothing is done by it but to show what was, so
-# it is not synced; a crash may tear its last line, which is passed over then, and whoever cannot write it
-# goes on without.
+# Above ``MOST_BYTES`` the older half of the file is removed. The file is only shown to people, so it is not
+# synced: a crash may leave a torn last line, which readers skip, and a writer ignores errors.
 
 CLEANINGS_FILE = "siltstone-cleanings.jsonl"
 MOST_BYTES = 1 << 20
@@ -167,8 +165,8 @@ _logger = logging.getLogger("siltstone.cleaner")
 class Cleaning:
     """One log's cleaning: when it began (ms), and its result.
 
-    Bytes and records of the result are those of the segments that were there; of a log that was open, records
-    are those of the cleaned ones only. ``settings`` and notes of a result that was read back are empty.
+    Records of an open log are those of its cleaned segments only. ``settings`` of a result that was read from
+    the file are empty.
     """
 
     began_ms: int
@@ -181,21 +179,23 @@ class Cleaning:
         return 100 * self.result.bytes_after / before if before else 100.0
 
     def to_json(self) -> dict[str, object]:
-        """The object of a line."""
+        """The object of a line in the file."""
         kept = {name: value for name, value in self.result.to_json().items() if name not in _NOT_KEPT}
         return {"began_ms": self.began_ms, **kept, "recopy_percent": round(self.recopy_percent, 2)}
 
 
 def read_cleanings(directory: Path) -> list[Cleaning]:
-    """What a log directory's file holds, oldest first; empty without one. Raises OSError.
-
-    Lines that make no sense are passed over.
-    """
-    return [each for each in (_parse(line, directory) for line in _lines(directory)) if each is not None]
+    """The history of a log directory, oldest first; empty without a file. Skips invalid lines. Raises
+    OSError."""
+    return [
+        cleaning
+        for cleaning in (_parse(line, directory) for line in _lines(directory))
+        if cleaning is not None
+    ]
 
 
 def _lines(directory: Path) -> list[bytes]:
-    """The whole lines, without their ends; all that is read is bounded."""
+    """The complete lines of the file's last 2 * ``MOST_BYTES``, without line ends."""
     try:
         size = files.stat(directory / CLEANINGS_FILE).size
         with files.Reader(directory / CLEANINGS_FILE) as reader:
@@ -207,19 +207,19 @@ def _lines(directory: Path) -> list[bytes]:
 
 def _parse(line: bytes, directory: Path) -> Cleaning | None:
     try:
-        row = msgspec.json.decode(line, type=dict[str, Any])
+        row: dict[str, Any] = json.loads(line)
         path = str(directory / str(TopicPartition(row["topic"], row["partition"])))
         result = {**row, "directory": path, "settings": {}}
         return msgspec.convert({"began_ms": row["began_ms"], "result": result}, Cleaning)
-    except (msgspec.MsgspecError, ValueError, KeyError):
+    except (ValueError, KeyError, TypeError):
         return None
 
 
 class History:
-    """Writes cleanings down, each in the directory of its partition. Safe for several threads.
+    """Writes cleanings to the history of their log directories. Thread-safe.
 
-    A failure that is the one that its log had before is not written again: an engine that cannot be started
-    would fill the file.
+    A log's failure is written once as long as its reason stays the same: an engine that does not start would
+    fill the file.
     """
 
     def __init__(self) -> None:
@@ -227,9 +227,9 @@ class History:
         self._failures: dict[TopicPartition, str] = {}
 
     def keep(self, directory: Path, cleanings: Iterable[Cleaning]) -> None:
-        """Append them; a disk that does not take them is warned of. Raises nothing."""
+        """Append cleanings. Raises nothing: an OSError becomes a warning in the log."""
         with self._lock:
-            new = [each for each in cleanings if self._is_news(each)]
+            new = [cleaning for cleaning in cleanings if self._is_news(cleaning)]
             if not new:
                 return
             try:
@@ -247,9 +247,9 @@ class History:
 
 
 def append_cleanings(directory: Path, cleanings: Sequence[Cleaning]) -> None:
-    """Add lines to a log directory's file; its older half goes when it is too large. Raises OSError."""
+    """Append to a log directory's history; removes its older half when it is too large. Raises OSError."""
     path = directory / CLEANINGS_FILE
-    added = b"".join(json.dumps(each.to_json()).encode() + b"\n" for each in cleanings)
+    added = b"".join(json.dumps(cleaning.to_json()).encode() + b"\n" for cleaning in cleanings)
     appender = files.Appender(path)
     with contextlib.closing(appender):
         if appender.size + len(added) <= MOST_BYTES:
@@ -266,7 +266,7 @@ def _ends_amid_a_line(path: Path, size: int) -> bool:
 
 
 def _replace(path: Path, lines: Sequence[bytes]) -> None:
-    """The newest lines that are half of what there may be."""
+    """Replace the file by the newest lines, up to half of ``MOST_BYTES``."""
     kept: list[bytes] = []
     room = MOST_BYTES // 2
     for line in reversed(lines):

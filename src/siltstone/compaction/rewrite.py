@@ -1,21 +1,21 @@
-"""Writing what stays: one group of segments becomes one new segment (``Cleaner.cleanInto``, ``filterTo``).
+"""Rewriting a segment group: which batches and records stay, and the bytes of the new segment.
 
-For every batch one of five things happens::
+Kafka's ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo``. Each batch is one of::
 
-    copied    nothing goes and nothing has to be stamped: its bytes, as they are
-    rebuilt   some records go, or its first tombstones are stamped with their delete horizon: base and
-              last offset, producer, epochs, sequence, codec and timestamp type stay; the base timestamp is
-              the first kept record's, or the horizon; the largest timestamp is computed anew
-    emptied   all records go, but the batch must stay (a live producer's last one, or the last offset of
-              the cleaned range): 61 bytes, no codec, base timestamp -1
-    dropped   all records go
-    converted an entry of a message set (v0, v1) of which anything stays: one v2 batch with what stays of it
+    copied     no record is discarded and no delete horizon is added: the same bytes
+    rebuilt    records are discarded, or its first tombstones get a delete horizon. Base and last offset,
+               producer, epochs, sequence, codec and timestamp type stay; the base timestamp is the first
+               retained record's, or the horizon; the largest timestamp is computed again
+    emptied    all records are discarded, but the batch stays, since it has the last sequence of a live
+               producer or the last offset of the cleaned range: 61 bytes, no codec, base timestamp -1
+    dropped    all records are discarded, and the batch
+    converted  an entry of a message set (v0, v1) with retained records: they become one v2 batch
 
-Records of aborted transactions go whatever their key; a marker stays until its transaction is empty and its
-horizon, with which the first such pass stamps it, has passed.
+Records of aborted transactions are discarded whatever their key. A marker stays until no record of its
+transaction is left and its delete horizon has passed; the first pass that finds no record sets the horizon.
 
-``judge`` decides for the records of a window, window by window; ``emit`` writes. No Python
-object a record, and a compressed batch is the only thing that costs Python anything.
+``should_retain`` decides about the records of a slice of batches, ``emit`` writes them. There is no Python
+object for a record; only a compressed batch costs a Python call.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from siltstone.compaction.report import ABORTED, BY_CLEANING, KEYLESS, MARKERS, 
 from siltstone.compaction.work import BatchSlice, LogWork, Rules
 from siltstone.log.transactions import TransactionScan
 
-# The kernels of a rewrite: which records stay, and writing the batches that do.
+# The kernels: which records stay, and writing the batches.
 #
-# What becomes of a batch's records is its *retention decision* (Kafka: ``checkBatchRetention``): each goes by
-# its key, all stay (a marker), or all are discarded, for one of the reasons of ``discards``. What is done
+# A batch has a *retention decision* (Kafka's ``checkBatchRetention``): its records are decided by key, are
+# all retained (a marker), or are all discarded for one of the reasons of ``report``. What the rewriter does
 # with the batch is its *action*.
 
 Decisions = npt.NDArray[np.int8]
@@ -63,14 +63,14 @@ Offsets = npt.NDArray[np.uint32]
 DROPPED, COPIED, REBUILT, EMPTIED = range(4)
 """Actions."""
 BY_KEY, RETAINED = -2, -1
-"""Retention decisions, beside the numbers of ``WHOLE_BATCH``."""
+"""Retention decisions; the others are the reasons in ``WHOLE_BATCH``."""
 WHOLE_BATCH = (SUPERSEDED, ABORTED, MARKERS)
-"""The reasons for which all records of a batch may be discarded."""
+"""Reasons that discard all records of a batch."""
 
 
 class Records(NamedTuple):
-    """Decoded records: the batch and offset of each, its time (ms), its value's size (-1 for null), its place
-    in ``data``, and whether it is retained, by its key or regardless of it."""
+    """Columns of decoded records: number of the batch, place in ``data``, offset, timestamp (ms), size of the
+    value (-1 for null), and whether the key retains it, or it needs none."""
 
     data: Bytes
     batch: Int32
@@ -82,9 +82,9 @@ class Records(NamedTuple):
     is_retained: Flags
 
 
-class Judgement(NamedTuple):
-    """Which records stay (bool, one a record), and a row a batch (int64): how many, how many tombstones among
-    them, the first one's time and the largest."""
+class Retention(NamedTuple):
+    """The decision about each record (``keep``: bool, one a record), and int64 a batch: how many are kept,
+    how many of these are tombstones, the first one's timestamp, and the largest."""
 
     keep: Flags
     kept: Int64
@@ -94,40 +94,46 @@ class Judgement(NamedTuple):
 
 
 @kernel
-def judge(records: Records, expired: Flags, decision: Decisions, map_end: int, judged: Judgement) -> int:
-    """Which of the records stay that are retained by their keys: fills ``judged``, whose rows are 0.
+def should_retain(
+    records: Records, expired: Flags, decision: Decisions, map_end: int, retention: Retention
+) -> int:
+    """Decide about each record that its key retains (Kafka's ``shouldRetainRecord``); fills ``retention``,
+    whose sums are 0 before.
 
-    Tombstones of ``expired`` batches go; from ``map_end`` on none does, nor a marker. Returns how many
-    went so.
+    Discards tombstones below ``map_end`` in ``expired`` batches; returns how many. Relies on records in
+    order of batches.
     """
-    gone = 0
+    discarded = 0
     for i in range(len(records.offset)):
-        here, time = records.batch[i], records.timestamp[i]
-        judged.keep[i] = records.is_retained[i]
+        batch, time = records.batch[i], records.timestamp[i]
+        retention.keep[i] = records.is_retained[i]
         if not records.is_retained[i]:
             continue
-        if decision[here] == BY_KEY and records.value_size[i] < 0:
-            if expired[here] and records.offset[i] < map_end:
-                judged.keep[i] = False
-                gone += 1
+        # A marker has no value either: only where keys decide is a null value a tombstone.
+        if decision[batch] == BY_KEY and records.value_size[i] < 0:
+            if expired[batch] and records.offset[i] < map_end:
+                retention.keep[i] = False
+                discarded += 1
                 continue
-            judged.tombstones[here] += 1
-        if judged.kept[here] == 0:
-            judged.first_time[here] = time
-            judged.last_time[here] = time
-        judged.kept[here] += 1
-        judged.last_time[here] = max(judged.last_time[here], time)
-    return gone
+            retention.tombstones[batch] += 1
+        if retention.kept[batch] == 0:
+            retention.first_time[batch] = time
+            retention.last_time[batch] = time
+        retention.kept[batch] += 1
+        retention.last_time[batch] = max(retention.last_time[batch], time)
+    return discarded
 
 
 @kernel
 def _recode(data: Bytes, start: int, delta: int, out: Bytes, position: int) -> int:
     """Copy the record at ``data[start]`` with another timestamp delta; returns the end in ``out``.
 
-    The record was decoded before, so its varints are known to be whole.
+    Relies on the decoder, which has read the record before: its varints are complete.
     """
     body, source = read_varint(data, start, len(data))
     end = source + body
+    # After the attributes (one byte, always 0) and the old delta, the rest is copied as it is. A delta of
+    # another length changes the record's length, which comes first.
     _, rest = read_varlong(data, source + 1, end)
     size = end - rest
     position = write_varint(out, position, 1 + varint_size(delta) + size)
@@ -137,7 +143,7 @@ def _recode(data: Bytes, start: int, delta: int, out: Bytes, position: int) -> i
 
 
 class BatchPlan(NamedTuple):
-    """A row a batch: what to do, and the header fields of what comes out (int64)."""
+    """int64 a batch: its action, and the fields of its new header."""
 
     action: Int64
     attributes: Int64
@@ -150,15 +156,16 @@ def emit(
     window: Bytes,
     batches: Directory,
     plan: BatchPlan,
-    judged: Judgement,
+    retention: Retention,
     records: Records,
     out: Bytes,
     starts: Int64,
     sizes: Int64,
 ) -> int:
-    """Write the batches that stay into ``out``, rebuilt ones uncompressed and without checksums.
+    """Write the batches into ``out``, rebuilt ones uncompressed and without checksum; returns the end.
 
-    ``starts`` and ``sizes`` are filled a batch (size 0: dropped). Returns the end.
+    Fills ``starts`` and ``sizes`` (bytes in ``out``, size 0 for a dropped batch). ``out`` has room for the
+    window and, for each record, ``RECODE_ROOM`` more.
     """
     position, behind = 0, 0
     for b in range(len(batches)):
@@ -173,9 +180,10 @@ def emit(
             position = copy_bytes(window, batches[b].position, batches[b].size, out, position)
         else:
             end, base_time = position + BATCH_OVERHEAD, plan.base_time[b]
+            # A record holds its timestamp as a delta to the base: another base changes each delta.
             moved = base_time != batches[b].base_timestamp
             for i in range(first, behind):
-                if not judged.keep[i]:
+                if not retention.keep[i]:
                     continue
                 if moved:
                     delta = records.timestamp[i] - base_time
@@ -184,7 +192,7 @@ def emit(
                     end = copy_bytes(records.data, records.start[i], records.size[i], out, end)
             times = (base_time, plan.max_time[b])
             write_header(
-                out, position, end - position, batches[b], plan.attributes[b], *times, judged.kept[b]
+                out, position, end - position, batches[b], plan.attributes[b], *times, retention.kept[b]
             )
             position = end
         sizes[b] = position - starts[b]
@@ -202,10 +210,11 @@ def meet_retained(
     last: int,
     met: int,
 ) -> tuple[int, int, int]:
-    """Go through records that were written: (largest offset, retained offsets passed, what is wrong).
+    """Verify offsets that were written: (largest offset, how many retained offsets were passed, an error).
 
-    ``offset`` must ascend from above ``last``, else 1; each is among the ``retained`` (ascending, less
-    ``base_offset``) from number ``met`` on, else 2, but for control batches and from ``map_end`` on.
+    Error 1: ``offset`` does not ascend from ``last``. Error 2: an offset is not among ``retained``
+    (ascending, less ``base_offset``) from number ``met`` on; control batches and offsets from ``map_end`` on
+    need not be.
     """
     for i in range(len(offset)):
         if offset[i] <= last:
@@ -221,22 +230,22 @@ def meet_retained(
     return last, met, 0
 
 
-# Which records are retained by their keys (Kafka's ``RecordFilter``), asked batch by batch.
+# Record filters: which records their keys retain (Kafka's ``MemoryRecords.RecordFilter``).
 #
-# ``OffsetFilter`` has the offsets that are retained, and reads nothing else; ``broadcast.OffsetMapFilter``
-# looks each key up in the offset map.
+# ``OffsetFilter`` has the retained offsets of a shuffle join and compares offsets only;
+# ``broadcast.OffsetMapFilter`` looks up each key in the offset map.
 
 _SPARSE = 16
-"""Where no more than one offset in so many is retained, they are sorted."""
+"""Where fewer than one offset in 16 is retained, sorting is faster than marking."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilteredRecords:
-    """Records of some batches: ``columns``, and which of them are retained by their
-    keys, or need none (bool, one a record).
+    """Records of some batches: ``columns``, and which of these are retained by their keys, or need none
+    (bool, one a record).
 
-    ``met``: how many records there were, also those that are not among the columns; ``lost``: how many of
-    them did not win; ``keyless``: how many of the lost ones have no key.
+    ``met``: records in the batches, also those that are not in ``columns``. ``lost``: how many of them are
+    discarded, superseded or without a key; ``keyless``: how many of these have no key.
     """
 
     columns: RecordColumns
@@ -247,31 +256,34 @@ class FilteredRecords:
 
 
 class RecordFilter:
-    """Decides which records of one group its keys retain; the group is read in log order.
+    """Tells which records of one group are retained by their keys; the group is read in log order.
 
-    ``retained``: the offsets retained up to now, less the group's base, ascending.
+    ``retained``: the offsets that are retained so far, less the group's base, ascending.
     """
 
     retained: Offsets
 
     def superseded(self, batches: Directory) -> Flags:
-        """Which batches of magic 2 have no retained record, and none that no key decides on (bool)."""
+        """Which v2 batches are superseded as a whole, so that they need not be decompressed (bool)."""
         return _none(batches)
 
     def of(self, part: BatchSlice, decisions: Decisions, scratch: Scratch) -> FilteredRecords:
-        """The records of the batches that go by key and of the markers that stay. Raises what is wrong."""
+        """The records of the batches that are decided by key, and of retained markers.
+
+        Raises CorruptRecordError, CheckFailedError.
+        """
         raise NotImplementedError
 
     def refuse_unmet(self, name: str) -> None:
-        """The group is through. Raises CheckFailedError when not every retained offset of log ``name`` was
+        """Called after the last batch. Raises CheckFailedError if a retained offset of log ``name`` was not
         met."""
 
 
 def in_order(retained: Offsets, span: int) -> Offsets:
-    """Offsets (uint32, less their base) ascending; ``span`` is what they are to be below.
+    """Sort offsets (uint32, less their base, all below ``span`` if nothing is wrong).
 
-    Where they are many they are marked and read off, which takes a fifth of the time of sorting them. Offsets
-    that are there twice, or out of range, are not removed: the checks that follow report them.
+    Many offsets are sorted by marking them in an array, in a fifth of the time. Offsets that occur twice or
+    are not below ``span`` stay: later checks report them.
     """
     if len(retained) and span <= _SPARSE * len(retained) and int(retained.max()) < span:
         is_marked = np.zeros(span, np.bool_)
@@ -283,10 +295,10 @@ def in_order(retained: Offsets, span: int) -> Offsets:
 
 
 class OffsetFilter(RecordFilter):
-    """``retained``: offsets less ``base_offset``, ascending.
+    """Compares offsets with ``retained``: ascending, less ``base_offset``.
 
-    Where no record without a key is to be counted (of a log that is cleaned there is none then), a batch in
-    which there is no retained offset is not decompressed: all of it is superseded.
+    Without ``drop_keyless`` no log with keyless records is cleaned. There is none to count then, and a batch
+    without a retained offset need not be decompressed.
     """
 
     def __init__(self, work: LogWork, base_offset: int, retained: Offsets) -> None:
@@ -297,7 +309,7 @@ class OffsetFilter(RecordFilter):
         self._met = 0
 
     def superseded(self, batches: Directory) -> Flags:
-        """By their offsets alone."""
+        """Batches without a retained offset."""
         if self._counts_keyless:
             return _none(batches)
         base, last = batches["base_offset"], batches["last_offset"]
@@ -307,8 +319,10 @@ class OffsetFilter(RecordFilter):
         return np.asarray((first == behind) & is_data & (last < self._map_end))
 
     def of(self, part: BatchSlice, decisions: Decisions, scratch: Scratch) -> FilteredRecords:
-        """The retained offsets, and what no key decides on; all others are only counted. Raises
-        CorruptRecordError, and CheckFailedError for a retained offset that is no record."""
+        """The records with retained offsets, and those that no key decides on; all others are only counted.
+
+        Raises CorruptRecordError, and CheckFailedError for a retained offset without a record.
+        """
         rows = np.flatnonzero(decisions < 0)
         choice = ChosenOffsets(
             offsets=self.retained,
@@ -345,9 +359,9 @@ class OffsetFilter(RecordFilter):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedBatches:
-    """Finished batches of one window: the bytes, and a row a batch for the indexes (int64).
+    """Finished batches: their bytes, and int64 a batch for the indexes.
 
-    ``unchanged``: all batches of the window as they are; ``data`` is a part of it then, and no copy.
+    ``unchanged``: all batches of the slice are copied; ``data`` is then a part of the window, not a copy.
     """
 
     data: Bytes
@@ -359,10 +373,10 @@ class CleanedBatches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingBatches:
-    """Batches of one window before they are compressed and their checksums computed.
+    """Batches before compression and checksums.
 
-    ``starts`` and ``sizes`` (int64) are their places in ``data``, a size of 0 for none; ``codecs`` (int16):
-    how to compress each, 0 for not; ``new``: whose checksum is to be computed.
+    ``starts`` and ``sizes`` (int64): their places in ``data``, size 0 for a dropped batch. ``codecs``
+    (int16): the codec of each, 0 for none. ``new``: whose checksum has to be computed.
     """
 
     data: Bytes
@@ -374,7 +388,7 @@ class PendingBatches:
     max_timestamp: Int64
 
     def finished(self, packed: Scratch) -> CleanedBatches:
-        """The output; compressed batches are in ``packed``."""
+        """Compress the batches (into ``packed``) and compute their checksums."""
         data, starts, sizes = self.data, self.starts, self.sizes
         if self.codecs.any():
             data, starts, sizes = compress_batches(data, starts, sizes, self.codecs, packed)
@@ -389,8 +403,7 @@ class PendingBatches:
 
 
 class Buffers:
-    """Where a group's bytes go while it is rewritten. New memory is dear: a task's groups use the same ones,
-    one after another."""
+    """Memory for rewriting a group. A task uses it for one group after another, since new memory is slow."""
 
     def __init__(self) -> None:
         self.plain, self.packed, self.read_back = Scratch(), Scratch(), Scratch()
@@ -398,7 +411,10 @@ class Buffers:
 
 
 class Rewriter:
-    """Turns the windows of a group, in order, into output. One for each group."""
+    """Rewrites the batches of one group, in log order.
+
+    ``records``, ``kept``, and ``discarded`` (int64, by reason) count the group's records so far.
+    """
 
     def __init__(
         self, work: LogWork, record_filter: RecordFilter, transactions: TransactionScan, buffers: Buffers
@@ -414,22 +430,22 @@ class Rewriter:
     def rewrite(
         self, part: BatchSlice, *, keeps_legacy_tombstones: bool = True
     ) -> CleanedBatches | PendingBatches:
-        """The output for these batches: ``PendingBatches`` where some do not stay as they are.
+        """Rewrite batches, all of magic 2 or all older: ``PendingBatches`` unless all of them are copied.
 
-        Pending bytes stay valid until two more were made; others may be a part of its window, or
-        change with the next one.
-
-        They are all of magic 2, or all older; of those tombstones stay where ``keeps_legacy_tombstones`` says
-        so. Raises CorruptRecordError for a checksum that does not hold and for records, and CorruptFileError
-        for transactions, that make no sense, and CheckFailedError for a retained offset that is no record.
+        Pending bytes are valid until the second call after this one, finished ones until the window changes.
+        ``keeps_legacy_tombstones``: tombstones of v0 and v1 stay. Raises CorruptRecordError for a wrong
+        checksum or record, CorruptFileError for a contradiction among transactions, CheckFailedError for a
+        retained offset without a record.
         """
         window, batches, path, origin = part
         modern = bool(batches["magic"][0] == 2)
         superseded = self._filter.superseded(batches) if modern else _none(batches)
         must_stay = _must_stay(self._rules, batches)
+        # A superseded batch is not read any further: extraction has verified its checksum.
         refuse_bad_checksum(window, batches[~superseded | must_stay], path=path, origin=origin)
         has_horizon = delete_horizons(batches)
         passed = has_horizon & (batches["base_timestamp"] <= self._rules.now_ms)
+        # v2 batches have a delete horizon each (KIP-534); for v0 and v1 the segment's time decides.
         expired = passed if modern else np.full(len(batches), not keeps_legacy_tombstones)
         expired = expired & (batches["last_offset"] < self._rules.tombstones_from)
         followed = self._transactions.follow(window, batches, path=path, origin=origin)
@@ -447,13 +463,13 @@ class Rewriter:
             value_size=columns.value_size,
             is_retained=filtered.is_retained,
         )
-        judged = Judgement(np.empty(len(columns), np.bool_), *np.zeros((4, len(batches)), np.int64))
-        tombstones = judge(records, expired, decisions, self._rules.map_end, judged)
-        self._count(batches, filtered, tombstones, decisions, judged)
-        plan = _decide(self._rules, batches, judged, has_horizon, empty, must_stay)
+        retention = Retention(np.empty(len(columns), np.bool_), *np.zeros((4, len(batches)), np.int64))
+        tombstones = should_retain(records, expired, decisions, self._rules.map_end, retention)
+        self._count(batches, filtered, tombstones, decisions, retention)
+        plan = _decide(self._rules, batches, retention, has_horizon, empty, must_stay)
         if modern:
-            return self._write(part, records, judged, plan)
-        return _convert(part, columns, judged, plan)
+            return self._write(part, records, retention, plan)
+        return _convert(part, columns, retention, plan)
 
     def _count(
         self,
@@ -461,30 +477,31 @@ class Rewriter:
         filtered: FilteredRecords,
         tombstones: int,
         decisions: Decisions,
-        judged: Judgement,
+        retention: Retention,
     ) -> None:
-        """Every record is counted once, with the reason of its discard or as kept."""
+        """Count each record once: as kept, or as discarded with its reason."""
         whole = {reason: int(batches["count"][decisions == reason].sum()) for reason in WHOLE_BATCH}
         for reason, count in whole.items():
             self.discarded[reason] += count
         self.discarded[SUPERSEDED] += filtered.lost - filtered.keyless
         self.discarded[TOMBSTONES] += tombstones
         self.discarded[KEYLESS] += filtered.keyless
-        self.kept += int(judged.kept.sum())
+        self.kept += int(retention.kept.sum())
         self.records += filtered.met + sum(whole.values())
 
     def _write(
-        self, part: BatchSlice, records: Records, judged: Judgement, plan: BatchPlan
+        self, part: BatchSlice, records: Records, retention: Retention, plan: BatchPlan
     ) -> CleanedBatches | PendingBatches:
         window, batches = part.data, part.batches
         if (plan.action == COPIED).all():
             return _as_they_are(window, batches)
         room = len(records.data) + len(window) + RECODE_ROOM * len(records.batch)
         room += BATCH_OVERHEAD * len(batches)
+        # Two buffers in turn: the batches before these may still be compressed in another thread.
         self._out, self._other_out = self._other_out, self._out
         out = self._out.reserve(room)
         starts, sizes = np.empty((2, len(batches)), np.int64)
-        end = emit(window, batches, plan, judged, records, out, starts, sizes)
+        end = emit(window, batches, plan, retention, records, out, starts, sizes)
         return PendingBatches(
             data=out[:end],
             starts=starts,
@@ -497,7 +514,7 @@ class Rewriter:
 
 
 def _as_they_are(window: Bytes, batches: Directory) -> CleanedBatches:
-    """Batches that lie one behind the other in their window."""
+    """Batches that follow each other in the window, copied as a whole."""
     start, last = int(batches["position"][0]), batches[-1]
     return CleanedBatches(
         data=window[start : int(last["position"]) + int(last["size"])],
@@ -512,10 +529,10 @@ def _none(batches: Directory) -> Flags:
     return np.zeros(len(batches), np.bool_)
 
 
-def _decisions(batches: Directory, aborted: Flags, marker_goes: Flags, superseded: Flags) -> Decisions:
-    """The retention decision about each batch's records."""
+def _decisions(batches: Directory, aborted: Flags, is_obsolete: Flags, superseded: Flags) -> Decisions:
+    """The retention decision for each batch; ``is_obsolete``: markers that are discarded."""
     control = ((batches["attributes"] & CONTROL_BIT) != 0) & (batches["magic"] == 2)
-    marker = np.where(marker_goes, MARKERS, RETAINED)
+    marker = np.where(is_obsolete, MARKERS, RETAINED)
     by_key = np.where(superseded, SUPERSEDED, BY_KEY)
     return np.where(control, marker, np.where(aborted, ABORTED, by_key)).astype(np.int8)
 
@@ -523,40 +540,43 @@ def _decisions(batches: Directory, aborted: Flags, marker_goes: Flags, supersede
 def _decide(
     rules: Rules,
     batches: Directory,
-    judged: Judgement,
+    retention: Retention,
     has_horizon: Flags,
     empty_marker: Flags,
     must_stay: Flags,
 ) -> BatchPlan:
-    """What to do with each batch; a tombstone or the marker of an empty transaction asks for the stamp."""
-    stamp = ((judged.tombstones > 0) | empty_marker) & ~has_horizon
+    """Action and new header of each batch. A tombstone, or the marker of an empty transaction, gets a delete
+    horizon (KIP-534): attribute bit 6, and the horizon as base timestamp."""
+    stamp = ((retention.tombstones > 0) | empty_marker) & ~has_horizon
     action = np.where(
-        judged.kept == 0,
+        retention.kept == 0,
         np.where(must_stay, EMPTIED, DROPPED),
-        np.where((judged.kept == batches["count"]) & ~stamp, COPIED, REBUILT),
+        np.where((retention.kept == batches["count"]) & ~stamp, COPIED, REBUILT),
     )
     horizon = np.where(has_horizon, batches["base_timestamp"], rules.new_horizon_ms)
     stamped = has_horizon | stamp
     attributes = batches["attributes"].astype(np.int64) & ~DELETE_HORIZON_BIT
-    log_append = (attributes & 8) != 0
+    log_append = (attributes & 8) != 0  # its largest timestamp is the broker's, not a record's
     emptied = action == EMPTIED
     return BatchPlan(
         action=action.astype(np.int64),
         attributes=np.where(
             emptied, attributes & ~CODEC_MASK, attributes | np.where(stamped, DELETE_HORIZON_BIT, 0)
         ),
-        base_time=np.where(emptied, -1, np.where(stamped, horizon, judged.first_time)),
-        max_time=np.where((action == REBUILT) & ~log_append, judged.last_time, batches["max_timestamp"]),
+        base_time=np.where(emptied, -1, np.where(stamped, horizon, retention.first_time)),
+        max_time=np.where((action == REBUILT) & ~log_append, retention.last_time, batches["max_timestamp"]),
     )
 
 
-def _convert(part: BatchSlice, columns: RecordColumns, judged: Judgement, plan: BatchPlan) -> CleanedBatches:
-    """What stays of message set entries, as v2 batches; the last one of the range stays even when empty."""
-    horizon = np.where(judged.tombstones > 0, plan.base_time, NO_HORIZON)
+def _convert(
+    part: BatchSlice, columns: RecordColumns, retention: Retention, plan: BatchPlan
+) -> CleanedBatches:
+    """The retained records of message set entries as v2 batches."""
+    horizon = np.where(retention.tombstones > 0, plan.base_time, NO_HORIZON)
     converted = convert_entries(
         part.batches,
         columns,
-        keep=judged.keep,
+        keep=retention.keep,
         horizon_ms=horizon,
         keep_empty=plan.action == EMPTIED,
         path=part.path,
@@ -571,7 +591,9 @@ def _convert(part: BatchSlice, columns: RecordColumns, judged: Judgement, plan: 
 
 
 def _must_stay(rules: Rules, batches: Directory) -> Flags:
-    """Batches that stay even without records."""
+    """Which batches stay without records (bool): the last one of the range, so that its last offset stays,
+    and the last one of each live producer: its data with the last sequence, or else a marker with its
+    epoch."""
     last: Flags = batches["last_offset"] == rules.last_offset
     if not len(rules.producers):
         return last

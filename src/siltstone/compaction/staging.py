@@ -1,8 +1,13 @@
-"""A group's new segment: rewritten, written to a file of its own, read back and checked on the way.
+"""Staging: a group's new segment is written to a file, verified, and reported.
 
-A task writes only to files that carry its attempt's name, made with O_EXCL, under
-``topic-N/.siltstone/RUN/``, and makes them durable itself; an attempt that wakes up late can touch only
-its own files. The owner of the log renames what it accepts.
+::
+
+    sources ─► Rewriter ─► _Sink ─► RUN/BASE.ATTEMPT.log, .index, .timeindex, .txnindex
+                                        └─► StagedVerifier reads the file again, 8 MiB behind its end
+
+A task creates only files that have the name of its attempt, with O_EXCL, under ``topic-N/.siltstone/RUN/``,
+and syncs them. So a late attempt can change only its own files. The owner of the log renames the files that
+it accepts (``log.replacement``).
 """
 
 from __future__ import annotations
@@ -53,15 +58,16 @@ from siltstone.log.indexes import IndexBuilder
 from siltstone.log.segments import Window, unchanged, windows
 from siltstone.log.transactions import NOTHING, Carried
 
-# Work that goes on one step behind its caller, in a thread of its own.
+# Compressing and writing in a thread of its own, while the next batches are rewritten.
 #
-# Codecs and kernels leave the other threads alone, so a task whose neighbours are done can use a second core.
+# Codecs and kernels release the interpreter's lock, so that a task can use a second core when others are
+# done.
 
 
-class OneBehind(ThreadPoolExecutor):
-    """Calls that return bytes written, one after another; when one is given, the one before it is done.
+class WriteBehind(ThreadPoolExecutor):
+    """Runs calls that return bytes written, one at a time: a call begins when the one before has ended.
 
-    There is no thread before the first call, and none after the block.
+    The thread starts with the first call and ends with the ``with`` block.
     """
 
     def __init__(self) -> None:
@@ -69,31 +75,30 @@ class OneBehind(ThreadPoolExecutor):
         self._last: Future[int] | None = None
 
     def give(self, call: Callable[[], int]) -> int:
-        """Begin a call; returns what the one before wrote, and raises what it raised."""
+        """Begin a call; returns what the call before wrote, and raises what it raised."""
         written = self.wait()
         self._last = self.submit(call)
         return written
 
     def wait(self) -> int:
-        """Let the last call end; returns what it wrote, 0 without one, and raises what it raised."""
+        """Wait for the last call; returns what it wrote (0 without a call), and raises what it raised."""
         last, self._last = self._last, None
         return last.result() if last is not None else 0
 
 
-# Reading back what a task writes, while it writes: a staged segment is checked some way behind its end.
+# Verification of a staged segment, while it is written.
 #
-# The bytes come from the file, as any reader gets them. Ranges that were checked and written back are dropped
-# from the page cache (``files.Writer.drop_cached``): a large cleaning must not evict other files' pages.
+# The bytes are read from the file. Ranges that were verified and are on disk are dropped from the page cache
+# (``files.Writer.drop_cached``), so that a large cleaning does not evict the pages of other files.
 
 _WRONG = ("an offset is there twice or out of order", "a record is there whose offset is not retained")
 
 
-class ReadBack:
-    """Scans one group's staged segment: checksums, order, offsets among the retained offsets, none twice.
+class StagedVerifier:
+    """Verifies a staged segment: checksums, ascending offsets, and that each is a retained offset.
 
-    ``retained`` gives the offsets retained up to now, less the group's base, ascending. ``size``: bytes that
-    were read so far, whole batches. Raises CheckFailedError and CorruptFileError for what is not as it should
-    be, OSError.
+    ``retained`` returns the offsets retained so far, less the group's base, ascending. ``size``: bytes that
+    were verified, whole batches. Raises CheckFailedError, CorruptFileError, OSError.
     """
 
     def __init__(
@@ -106,21 +111,13 @@ class ReadBack:
         self.size = self.kept = 0
 
     def follow(self, size: int) -> int:
-        """Read on up to byte ``size``, where a batch ends; returns the bytes."""
-        before, retained, path = self.size, self._retained(), self._path
+        """Verify up to byte ``size``, where a batch ends; returns how many bytes were read."""
+        before, retained, path, limits = self.size, self._retained(), self._path, self._work.limits
         base, offsets = self._group.base_offset, (self._following, self._group.end_offset)
+        scratch, limit = self._scratch, limits.batch_limit
         with files.Reader(path) as reader:
-            staged = self._indexed(
-                windows(reader, start=before, size=size, window_size=self._work.limits.window_size)
-            )
-            for some in decoded(
-                path,
-                staged,
-                offsets,
-                decode_record_keys,
-                scratch=self._scratch,
-                limit=self._work.limits.batch_limit,
-            ):
+            staged = self._indexed(windows(reader, start=before, size=size, window_size=limits.window_size))
+            for some in decoded(path, staged, offsets, decode_record_keys, scratch=scratch, limit=limit):
                 columns, control = some.columns, (some.batches["attributes"] & CONTROL_BIT) != 0
                 spans = (columns.offset, columns.batch, control, base, self._work.rules.map_end)
                 self._last, self._met, wrong = meet_retained(*spans, retained, self._last, self._met)
@@ -137,10 +134,10 @@ class ReadBack:
             yield window
 
     def finish(self, size: int, kept: int, staged: Mapping[str, bytes]) -> int:
-        """All is written and synced: is it ``size`` bytes, ``kept`` records, and what ``staged`` indexes?
+        """Verify the rest of a file that is written and synced: ``size`` bytes with ``kept`` records.
 
-        ``staged``: the indexes that were written, by kind; offset and time index were built again. Returns
-        the bytes that were read.
+        ``staged``: the indexes that were written, by kind; they must be those that were built here again.
+        Returns how many bytes were read.
         """
         on_disk = files.stat(self._path).size
         if on_disk != size:
@@ -156,17 +153,17 @@ class ReadBack:
 
 _COPY_BYTES = 4 << 20
 _READ_BACK_BYTES = 8 << 20
-"""So much is written before it is read back."""
+"""The verifier begins when it is so many bytes behind."""
 _NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP)
-"""What file systems say that have no second names, or no more of them."""
+"""Errors of file systems without hard links, or at their limit."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Rewritten:
-    """What became of one group: counts of records, bytes, and the staged files by kind.
+    """The report on one group: counts of records, bytes, and paths of the staged files by kind.
 
-    ``largest_timestamp``: of its records, in ms, -1 without any; None before it was written. ``identity``:
-    the staged log's as it was read back, empty before.
+    ``largest_timestamp``: of its records, in ms, -1 without a record; None before the group was written.
+    ``identity``: the staged log's (``files.FileStat.identity``) when it was verified, empty before.
     """
 
     group: int
@@ -182,11 +179,11 @@ class Rewritten:
 
 
 class _Sink:
-    """Where output goes: a new file, or nowhere (a dry run); indexes are built on the way.
+    """Receives a group's batches: writes them to the staged log, or nowhere (a dry run), and builds the
+    indexes.
 
-    As long as a group of one segment keeps its batches as they are, nothing is written: at the first change
-    what came before is copied, and a segment that keeps all of them gets a second name instead. What was
-    written is read back some way behind.
+    A group of one segment is not written as long as all batches are copied. At the first change the sink
+    copies what came before; if nothing changes, the staged log becomes a hard link to the source.
     """
 
     def __init__(
@@ -195,7 +192,7 @@ class _Sink:
         group: Group,
         path: str | None,
         buffers: Buffers,
-        read_back: ReadBack | None = None,
+        read_back: StagedVerifier | None = None,
     ) -> None:
         self.buffers = buffers
         self._source, self._path = work.segments[group.first], path
@@ -211,7 +208,7 @@ class _Sink:
         self.size = 0
 
     def put(self, batches: CleanedBatches | PendingBatches) -> int:
-        """Write it, finished where it is not; returns the bytes."""
+        """Compress where that is pending, and write; returns the bytes."""
         output = batches.finished(self.buffers.packed) if isinstance(batches, PendingBatches) else batches
         if self.size + len(output.data) > INT_MAX:
             raise CheckFailedError(
@@ -228,7 +225,8 @@ class _Sink:
         return len(output.data)
 
     def follow(self) -> int:
-        """Read back what was put, when there is enough of it, also while more is; returns the bytes."""
+        """Verify what was written, if it is enough; returns the bytes. May run while ``put`` does in another
+        thread: it stays below what is written."""
         writer, read_back, whole = self._writer, self._read_back, self._whole
         if writer is None or read_back is None or whole - read_back.size < _READ_BACK_BYTES:
             return 0
@@ -237,12 +235,12 @@ class _Sink:
         return done
 
     def let_go(self) -> None:
-        """All was read back: the system need not keep it in memory."""
+        """Drop the verified file from the page cache."""
         if self._writer is not None:
             self._writer.drop_cached_rest()
 
     def _write_what_was_kept(self) -> None:
-        """So far the new segment is the old one: copy as much of it."""
+        """Copy from the source what was not written, since it did not change."""
         assert self._path is not None
         self._unchanged, self._writer = False, files.Writer(self._path)
         with unchanged(self._source) as reader:
@@ -254,7 +252,7 @@ class _Sink:
                 self._writer.write(part)
 
     def linked(self) -> bool:
-        """All is there; was the segment only given a second name? It was if nothing of it goes."""
+        """Called at the end: link the source if nothing changed; was it linked?"""
         if self._unchanged and self._path is not None and self.size == self._source.size:
             try:
                 files.link(self._source.path, self._path)
@@ -283,11 +281,11 @@ def rewrite_group(
     carried: Carried = NOTHING,
     buffers: Buffers | None = None,
 ) -> Rewritten:
-    """Write the group's new segment; ``retained`` are offsets less the group's base, in any order.
+    """Write the group's new segment. ``retained``: offsets less the group's base, in any order.
 
-    ``carried``: what is known of transactions where the group starts. ``attempt`` names the files. A task
-    that rewrites several groups may give them the same ``buffers``. Never raises for what is wrong with the
-    log, the disk or the counts: the report says so, and the files of this attempt are gone then.
+    ``carried``: the state of transactions where the group starts. ``attempt`` is a part of the files' names.
+    A task may use one ``buffers`` for several groups. Never raises for what is wrong with the log, the disk
+    or the counts: the report has the failure, and the files of this attempt are removed.
     """
     ascending = in_order(retained, group.end_offset - group.base_offset)
     record_filter = OffsetFilter(work, group.base_offset, ascending)
@@ -302,7 +300,7 @@ def rewrite_by(
     carried: Carried = NOTHING,
     buffers: Buffers | None = None,
 ) -> Rewritten:
-    """The same, with any record filter."""
+    """``rewrite_group`` with any record filter."""
     report, buffers = Rewritten(group=group.index), buffers or Buffers()
     try:
         if work.staging is None:
@@ -318,7 +316,7 @@ def rewrite_by(
 
 
 def remove_staged(report: Rewritten) -> None:
-    """Remove a group's staged files, which are not wanted."""
+    """Remove a group's staged files. Raises nothing."""
     for path in report.staged.values():
         with contextlib.suppress(OSError):
             files.unlink(path)
@@ -336,7 +334,7 @@ def _stage(
 ) -> None:
     log = f"{stem}.log"
     report.staged["log"] = log
-    read_back = ReadBack(work, group, log, lambda: record_filter.retained, buffers.read_back)
+    read_back = StagedVerifier(work, group, log, lambda: record_filter.retained, buffers.read_back)
     with _Sink(work, group, log, buffers, read_back) as sink:
         transactions = _fill(work, group, record_filter, carried, sink, report)
         indexes, linked = sink.indexes.finish(), sink.linked()
@@ -368,7 +366,7 @@ def _fill(
     """Rewrite the group's segments into ``sink``; returns the new transaction index."""
     transactions = work.transactions(carried)
     rewriter = Rewriter(work, record_filter, transactions, sink.buffers)
-    with OneBehind() as behind:
+    with WriteBehind() as behind:
         for number in range(group.first, group.last):
             _fill_from(work, number, rewriter, sink, behind)
     transactions.refuse_unmarked(group.base_offset, group.end_offset, work.segments[group.first].path)
@@ -383,12 +381,12 @@ def _fill(
     return transactions.ended_transactions()
 
 
-def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink, behind: OneBehind) -> None:
+def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink, behind: WriteBehind) -> None:
     segment, pacer = work.segments[number], Pacer(work.limits.io_bytes_per_second)
     following, end = work.offsets_of(number)
     keeps = work.rules.keeps_legacy_tombstones(segment.modified_ms)
     with unchanged(segment) as reader:
-        # The rewriter sums up what it looks at: what goes as a whole was summed up when the keys were read.
+        # ``verify=False``: the rewriter verifies the checksums of the batches that it reads.
         for window in paced_windows(reader, work.limits.window_size, pacer, verify=False):
             following = refuse_disorder(segment.path, window, following, end)
             for part in batch_slices(segment.path, window):
@@ -396,33 +394,30 @@ def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink, behi
                 put = functools.partial(sink.put, batches)
                 if isinstance(batches, PendingBatches) and batches.codecs.any():
                     pacer.done(behind.give(put))
-                else:  # it may lie in the window, which the next one takes the place of
+                else:  # the bytes may be a part of the window, which the next one overwrites
                     pacer.done(behind.wait() + put())
-                # Not in that thread: both would ask for the interpreter at each batch that they decompress.
+                # In this thread: two threads that decompress would wait for the interpreter's lock.
                 pacer.done(sink.follow())
     pacer.done(behind.wait())
 
 
-# A group's retained offsets between two jobs: written by the task that gathered them, verified by whoever
-# reads them.
+# A group's retained offsets between two jobs, in a file.
 #
 # ::
 #
 #     BASE.ATTEMPT.retained     uint32, little-endian, ascending: offsets less the group's base
 #
-# There is no header: count and CRC32C are in the task's report. A task writes only a file of its own name,
-# made with O_EXCL. Only the run that wrote it reads it, so it need not be durable. A group without retained
-# offsets has none.
+# There is no header: the count and the CRC32C are in the task's report. The file is not synced, since only
+# the run that wrote it reads it. A group without retained offsets has no file.
 
 RETAINED_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetainedFile:
-    """One group's file: its name in the run's folder ("" without retained offsets), how many, and their
-    CRC32C.
+    """One group's file of retained offsets: name in the run's folder ("" for none), count, CRC32C.
 
-    ``carried``: what the group starts with, of transactions.
+    ``carried``: the state of transactions where the group starts.
     """
 
     group: int
@@ -436,8 +431,8 @@ class RetainedFile:
 def write_retained(
     work: LogWork, group: Group, retained: Offsets, attempt: str, carried: Carried = NOTHING
 ) -> RetainedFile:
-    """Write a group's retained offsets, in any order, to this attempt's file. Never raises: the report says
-    it."""
+    """Write a group's retained offsets, in any order, to this attempt's file. Never raises: the report has
+    the failure."""
     assert work.staging is not None
     if not len(retained):
         return RetainedFile(group=group.index, carried=carried)
@@ -460,8 +455,7 @@ def write_retained(
 
 
 def read_retained(folder: Path, file: RetainedFile) -> Offsets:
-    """The retained offsets again, ascending. Raises CheckFailedError when they are not those that were
-    written."""
+    """Read the retained offsets, ascending. Raises CheckFailedError if the file is not what was written."""
     retained = np.empty(file.count, "<u4")
     if file.count:
         with files.Reader(folder / file.name) as reader:
@@ -475,8 +469,7 @@ def read_retained(folder: Path, file: RetainedFile) -> Offsets:
 def rewrite_from(
     work: LogWork, group: Group, file: RetainedFile, attempt: str, buffers: Buffers | None = None
 ) -> Rewritten:
-    """``rewrite_group`` with the retained offsets of a file. Never raises: the report says what is
-    wrong."""
+    """``rewrite_group`` with the retained offsets of a file. Never raises: the report has the failure."""
     assert work.staging is not None and file.group == group.index
     try:
         retained = read_retained(Path(work.staging), file)
@@ -487,12 +480,11 @@ def rewrite_from(
 
 @dataclass(slots=True, kw_only=True)
 class LogDone:
-    """What an engine did for one log, or for one wave of its groups.
+    """The report on one log, on one wave of its groups, or on what one task did for it: parts add up.
 
-    ``retained`` (by group) and ``dirty_keys`` are the merge's totals over the whole log; ``groups`` are in
-    order; ``files`` are those of the retained offsets where these were gathered; ``met``: dirty keys whose
-    last records were met, where groups look keys up; ``seconds`` is what the work itself took, where one task
-    did it all. Parts of one log add up.
+    ``retained``: how many offsets the merge retains, by group; ``dirty_keys``: distinct keys of the dirty
+    section; ``files``: of retained offsets, where these were gathered; ``met``: dirty keys whose last record
+    a broadcast join met; ``seconds``: the time of the work, where one task did all of it.
     """
 
     name: str
@@ -505,7 +497,7 @@ class LogDone:
     seconds: float = 0.0
 
     def add(self, other: LogDone) -> None:
-        """Sum up."""
+        """Add another part of the same log."""
         self.extracted.add(other.extracted)
         self.groups += other.groups
         self.files += other.files
@@ -516,5 +508,5 @@ class LogDone:
 
     @property
     def failure(self) -> LogFailure | None:
-        """The first one."""
+        """The first failure, None without one."""
         return first_failure((self.extracted, *self.files, *self.groups))

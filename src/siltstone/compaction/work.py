@@ -1,13 +1,16 @@
-"""The pieces of a cleaning that an engine spreads: plain data in, plain data out.
+"""The work of a compaction's task, and reading a log for it: records, their keys, transactions, a limit on
+I/O.
 
-``LogWork`` is all that a task has to know of one log. The pieces, in the order of the data's way::
+``LogWork`` is all that a task needs to know about one log that is cleaned in place. An engine spreads these
+steps; each takes plain data and returns plain data::
 
-    extract                        input splits    → entries by bucket, and what was seen in them
-    keys.merge_bucket              one bucket      → its retained offsets (``retained_by_group``)
-    carried_between                all summaries   → what each group starts with, of transactions
-    staging.rewrite_group          one group       → a staged segment, verified
+    extract                  input splits   ─► key entries by bucket, and what was met in the splits
+    keys.merge_bucket        one bucket     ─► retained offsets, by group (``retained_by_group``)
+    carried_between          all summaries  ─► the state of transactions where each group starts
+    staging.rewrite_group    one group      ─► a staged segment, verified
 
-None of these raises for what is wrong with a log: it reports a ``LogFailure``.
+A step does not raise for what is wrong with a log: its report has a ``LogFailure``, so that one bad log does
+not stop the other logs of a job. ``compaction.ledger`` reads its sources with ``decoded``, too.
 """
 
 from __future__ import annotations
@@ -45,24 +48,22 @@ from siltstone.log.transactions import (
     refuse_other_ends,
 )
 
-# What both kinds of compaction share of reading a log: its records, window by window, checked on the way.
-#
-# The functions here raise for what is wrong with a log. A task's functions make a ``LogFailure`` of it
-# (``failure_of``), so that one bad log does not stop the others of the same job.
+# Failures, groups, counts, and decoding with its checks: for both kinds of compaction. These functions raise
+# for what is wrong with a log; ``failure_of`` turns that into a ``LogFailure``.
 
 Columns = TypeVar("Columns", KeyColumns, RecordColumns)
 
 
 @dataclass(frozen=True, slots=True)
 class LogFailure:
-    """Why a log is not compacted: a status of the report (skipped, uncleanable, failed) and the reason."""
+    """Why a log is not compacted: ``status`` as in ``report.LogResult`` (skipped, uncleanable, failed)."""
 
     status: str
     reason: str
 
 
 def failure_of(error: Exception) -> LogFailure:
-    """The failure that an error means: damage is uncleanable, the environment's errors are failures."""
+    """The failure that an error means: a damaged log is uncleanable, any other error a failure."""
     if isinstance(error, SiltstoneError):
         is_damage = isinstance(error, CorruptFileError)
         return LogFailure("uncleanable" if is_damage else "failed", str(error))
@@ -73,14 +74,14 @@ def failure_of(error: Exception) -> LogFailure:
 
 
 def first_failure(reports: Iterable[Any]) -> LogFailure | None:
-    """The first failure among some reports, which each have a ``failure``, or None."""
-    return next((each.failure for each in reports if each.failure is not None), None)
+    """The first failure among reports; each has a ``failure`` or None."""
+    return next((report.failure for report in reports if report.failure is not None), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Segments ``first`` up to ``last`` (not included) of a log, which one task writes anew: offsets
-    [base, end)."""
+    """A segment group (Kafka's ``groupSegmentsBySize``): segments number ``first`` to ``last`` (exclusive)
+    become one segment with the offsets [base, end)."""
 
     index: int
     first: int
@@ -91,11 +92,12 @@ class Group:
 
 @dataclass(slots=True, kw_only=True)
 class Extracted:
-    """What was seen in some segments: counts of records, and the first failure.
+    """What reading some segments showed: counts of records, and the first failure.
 
-    ``transactional``: a batch of a transaction, or a marker. ``summaries``: how each segment left
-    transactions. In a compaction beside the originals only records in its range count; ``aborted``: of
-    aborted transactions; ``size``: bytes of their batches; ``entries``: of keys, those that were handed on.
+    ``transactional``: a batch of a transaction or a control batch was there. ``summaries``: the state in
+    which each input split leaves transactions (``log.transactions``). A side-by-side compaction counts only
+    records in its range; ``aborted``: records of aborted transactions, ``size``: bytes of their batches,
+    ``entries``: key entries that were handed on.
     """
 
     records: int = 0
@@ -119,13 +121,13 @@ class Extracted:
 
 @functools.lru_cache(maxsize=4)
 def aborted_of(data: bytes) -> Aborted:
-    """The log's aborted transactions in order, made out once for all segments of a task."""
+    """The aborted transactions of ``.txnindex`` entries, parsed once for all segments of a task."""
     return Aborted.of(data)
 
 
 class BatchSlice(NamedTuple):
-    """Some batches of a window: rows of a scan over ``data``, which was read from the file ``path`` at
-    ``origin``."""
+    """Some batches of a window: rows of a scan over ``data``, which was read at ``origin`` in file
+    ``path``."""
 
     data: Bytes
     batches: Directory
@@ -134,13 +136,13 @@ class BatchSlice(NamedTuple):
 
 
 def batch_slices(path: str, window: Window) -> Iterator[BatchSlice]:
-    """A window in pieces of about 8 MiB decompressed (``records.pieces``)."""
+    """Slices of a window whose records take about 8 MiB decompressed (``records.pieces``)."""
     for part in pieces(window.data, window.batches):
         yield BatchSlice(window.data, window.batches[part], path, window.origin)
 
 
 class Decoded(NamedTuple, Generic[Columns]):
-    """Some batches of a window, and their records."""
+    """Some batches of a window with the columns of their records."""
 
     window: Window
     batches: Directory
@@ -206,22 +208,22 @@ def _refuse_inner_disorder(
     return int(batches["last_offset"][-1]) + 1
 
 
-# Stretches of a log that tasks read: whole segments, or parts of one where there are too few for all tasks.
+# Input splits: whole segments, or parts of a segment where there are fewer segments than tasks.
 #
 # ::
 #
-#     segments      |------------------------|--------------|      two tasks, more bytes in the first segment
-#     splits     |--------------------|                         a cut between two batches, at an entry of the
-#                                        |---|--------------|      offset index, where a sound batch begins
+#     segments   |------------------------|--------------|      two tasks, more bytes in the first segment
+#     splits     |--------------------|                         cut between two batches, at an entry of the
+#                                     |---|--------------|      offset index where a sound batch begins
 #
-# An index that is missing, or names no such place, costs nothing but the balance. One that names a batch
-# inside of another one's value is found out: who reads up to that cut meets a batch that goes beyond it. The
-# log is extracted once more then, its segments whole.
+# Where the index is missing or wrong, the segment is not cut and the tasks are less balanced. An entry may
+# also point at bytes inside a record's value that look like a batch. The task that reads up to this cut then
+# meets a batch that crosses it; the log is extracted again with whole segments.
 
 LEAST_BYTES = 16 << 20
-"""What a part of a segment has to have to be a task's."""
+"""The least size of a part of a segment."""
 _NEAR = 16
-"""A border between segments is taken that is no further off than this part of a task's share."""
+"""A cut moves to a border between segments that is no further away than a share's 16th part."""
 _FIRST_READ = 1 << 16
 
 
@@ -258,6 +260,7 @@ def shares(segments: Sequence[Segment], end: int, tasks: int, *, may_cut: bool) 
     borders = np.cumsum([0, *(segment.size for segment in segments)])
     begins: dict[int, set[tuple[int, int]]] = {}
     for task in range(1, tasks):
+        # Where the next run should begin: at a border between segments if one is near, else at a cut.
         wanted = total * task // tasks
         nearest = int(np.argmin(np.abs(borders - wanted)))
         place = None
@@ -272,7 +275,7 @@ def shares(segments: Sequence[Segment], end: int, tasks: int, *, may_cut: bool) 
 
 
 def are_cut(runs: Sequence[Sequence[InputSplit]]) -> bool:
-    """Does any of the runs begin within a segment?"""
+    """Does a run begin inside a segment?"""
     return any(split.start for run in runs for split in run)
 
 
@@ -282,7 +285,7 @@ def _cut(everything: Sequence[InputSplit], begins: dict[int, set[tuple[int, int]
     for split in everything:
         rest = split
         for position, offset in sorted(begins.get(split.segment, ())):
-            if position:
+            if position:  # else the run begins with the whole segment
                 runs[-1].append(replace(rest, behind=position, end=offset))
                 rest = replace(rest, start=position, first=offset)
             runs.append([])
@@ -291,8 +294,8 @@ def _cut(everything: Sequence[InputSplit], begins: dict[int, set[tuple[int, int]
 
 
 def place_near(segment: Segment, position: int) -> tuple[int, int] | None:
-    """The place nearest to byte ``position`` that the offset index names, where a v2 batch begins whose
-    checksum holds: (position, base offset). None where the index names no such place."""
+    """The place nearest to byte ``position`` in the offset index: (position, base offset) of a v2 batch whose
+    checksum is right. None where the index has no such place."""
     path = Path(segment.directory) / segment_file(segment.base_offset, "index")
     try:
         entries = read_entries(files.read_bytes(path), "index", str(path))
@@ -310,7 +313,7 @@ def place_near(segment: Segment, position: int) -> tuple[int, int] | None:
     return start, first
 
 
-# ``log.cleaner.io.max.bytes.per.second``: a task reads and writes no faster than its share (Kafka's
+# ``log.cleaner.io.max.bytes.per.second``: each task reads and writes no faster than its share of it (Kafka's
 # ``Throttler``).
 
 IO_LIMIT = "log.cleaner.io.max.bytes.per.second"
@@ -325,7 +328,7 @@ def share_of_io(bytes_per_second: float, tasks: int) -> float:
 
 
 class Pacer:
-    """Holds back who has done more bytes than ``bytes_per_second`` allow since it began."""
+    """Sleeps when a task is ahead of ``bytes_per_second``, counted from its start."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self._rate = bytes_per_second
@@ -333,7 +336,7 @@ class Pacer:
         self._bytes = 0
 
     def done(self, size: int) -> None:
-        """So many bytes more were read or written: wait until they may have been."""
+        """Count ``size`` bytes that were read or written, and sleep until the rate allows them."""
         if self._rate == UNLIMITED:
             return
         self._bytes += size
@@ -349,8 +352,7 @@ def paced_windows(
     span: tuple[int, int | None] = (0, None),
     verify: bool = True,
 ) -> Iterator[Window]:
-    """``windows`` of a ``span`` of a segment (its first byte, and the one behind it), each handed on when its
-    bytes may have been read."""
+    """``log.segments.windows`` of a ``span`` of a segment (first byte, end), at the pacer's rate."""
     start, behind = span
     for window in windows(reader, start=start, size=behind, window_size=window_size, verify=verify):
         pacer.done(len(window.data))
@@ -382,14 +384,16 @@ class Rules:
     drop_keyless: bool = False
 
     def keeps_legacy_tombstones(self, modified_ms: int) -> bool:
-        """Do the tombstones of a v0 or v1 segment stay, by its modification time? Equal to the horizon they
-        go. (Kafka's ``Cleaner.cleanInto`` up to 3.x, where the segment's time decided for all formats.)"""
+        """Do the tombstones of a v0 or v1 segment with this modification time stay?
+
+        As in Kafka's ``Cleaner.cleanInto`` up to 3.x, where the segment's time decided for all formats.
+        """
         return modified_ms > self.legacy_horizon_ms
 
     @property
     def new_horizon_ms(self) -> int:
-        """The delete horizon that this pass stamps with, at most LONG_MAX; a longer retention is for
-        ever. (In Kafka the sum wraps around, and the batch stays without a stamp.)"""
+        """The delete horizon that this pass writes into batches, at most LONG_MAX. (Kafka's sum overflows for
+        a longer retention, and the batch gets no horizon.)"""
         return min(self.now_ms + self.delete_retention_ms, LONG_MAX)
 
 
@@ -443,16 +447,16 @@ class LogWork:
         return self.segments[group.first : group.last]
 
     def transactions(self, carried: Carried = NOTHING) -> TransactionScan:
-        """Goes along with the batches of a segment, or of a group that starts with what is carried."""
+        """A scan of transactions for one segment, or for a group with ``carried`` as its initial state."""
         return TransactionScan(aborted_of(self.aborted), carried)
 
     @property
     def splits(self) -> list[InputSplit]:
-        """One for each of its segments."""
+        """One input split for each segment."""
         return whole(self.segments, self.end)
 
     def offsets_of(self, segment: int) -> tuple[int, int]:
-        """The offsets that segment number ``segment`` may hold: [its base, the next one's base)."""
+        """The offsets that segment number ``segment`` may hold: [its base, the next segment's base)."""
         following = self.segments[segment + 1].base_offset if segment + 1 < len(self.segments) else self.end
         return self.segments[segment].base_offset, following
 
@@ -460,10 +464,10 @@ class LogWork:
 def extract(
     work: LogWork, splits: Sequence[InputSplit], buckets: int, capacity: int, extracted: Extracted
 ) -> Iterator[EntryBlob]:
-    """The keys of some splits of the log, ascending, as blobs of entries.
+    """Key entries of some input splits, in ascending order of splits; blobs of at most ``keys.BLOB_BYTES``.
 
-    ``capacity`` bounds the entries kept in memory. ``extracted`` is filled on the way; when it has a failure
-    in the end, the blobs are not to be used.
+    ``capacity``: most entries of each kind in memory. Fills ``extracted``; if that has a failure in the end,
+    the caller must not use the blobs.
     """
     collector = KeyCollector(
         hash_key=work.hash_key,
@@ -489,11 +493,11 @@ def _extract_split(
     with unchanged(segment) as reader:
         windows = paced_windows(reader, work.limits.window_size, pacer, span=span)
         offsets, limit = (split.first, split.end), work.limits.batch_limit
-        for each in decoded(segment.path, windows, offsets, decode_record_keys, scratch=scratch, limit=limit):
-            columns = each.columns
+        for some in decoded(segment.path, windows, offsets, decode_record_keys, scratch=scratch, limit=limit):
+            columns = some.columns
             extracted.records += len(columns)
             keyed = columns.key_size >= 0
-            mapped = _mapped(work, scan, each, segment.path, extracted)
+            mapped = _mapped(work, scan, some, segment.path, extracted)
             extracted.keyless += int(np.count_nonzero(~keyed if mapped is None else mapped & ~keyed))
             yield from collector.add(columns, keyed if mapped is None else mapped & keyed)
     scan.refuse_unmarked(split.first, split.end, segment.path)
@@ -505,8 +509,11 @@ def _extract_split(
 def _mapped(
     work: LogWork, scan: TransactionScan, some: Decoded[KeyColumns], path: str, extracted: Extracted
 ) -> Flags | None:
-    """Which records go into the map of keys (bool, one a record), None for all: not those of aborted
-    transactions, control records, and what lies beyond the end of a map."""
+    """Which records go into the offset map (bool, one a record), None for all of them.
+
+    Left out are records of aborted transactions, control records, and records from ``map_end`` on
+    (Kafka's ``Cleaner.buildOffsetMapForSegment``).
+    """
     window, batches, columns = some
     followed, mapped = scan.follow(window.data, batches, path=path, origin=window.origin), None
     if followed is not None:
@@ -522,29 +529,28 @@ def _mapped(
 def retained_by_group(
     work: LogWork, retained: MergedBucket
 ) -> Iterator[tuple[int, np.ndarray[tuple[int], np.dtype[np.uint32]]]]:
-    """A bucket's retained offsets as (group index, offsets relative to the group's base: uint32,
-    unordered)."""
+    """A bucket's retained offsets by group: (group's index, offsets less its base: uint32, unordered)."""
     offsets, bounds = by_base(
         retained.offsets, np.array([group.base_offset for group in work.groups], np.int64)
     )
     for number, group in enumerate(work.groups):
-        mine = offsets[bounds[number] : bounds[number + 1]]
-        if len(mine):
-            yield group.index, mine
+        of_group = offsets[bounds[number] : bounds[number + 1]]
+        if len(of_group):
+            yield group.index, of_group
 
 
 def check_keyless(work: LogWork, extracted: Extracted) -> LogFailure | None:
-    """Records without a key go only when that is allowed."""
+    """The failure of a log that has records without a key and may not lose them; None for other logs."""
     if extracted.keyless and not work.rules.drop_keyless:
         return LogFailure(status="skipped", reason=KEYLESS.format(count=extracted.keyless))
     return None
 
 
 def carried_between(work: LogWork, extracted: Extracted) -> dict[int, Carried]:
-    """What each group starts with, of transactions; all of the log was extracted.
+    """The state of transactions where each group starts, from the summaries of the whole log.
 
-    Takes the summaries out of ``extracted``, and puts failure into it: also where a transaction is open that
-    planning knew nothing of.
+    Takes the summaries out of ``extracted``. Sets its failure where they contradict each other or the
+    ``.txnindex`` files, or where a transaction is open below ``end`` that planning did not see.
     """
     summaries, extracted.summaries = extracted.summaries, []
     try:

@@ -1,4 +1,4 @@
-"""The cleaner's pipeline on Spark: DataFrames, three stages, the pieces of ``siltstone.compaction``.
+"""The cleaner's engine on Spark: the steps of ``compaction.work`` as stages of DataFrames.
 
 ::
 
@@ -6,13 +6,12 @@
                                                                             or    ─► gather  ─► files
     a wave's groups, with their files of retained offsets ─► rewrite ─► reports
 
-A small log goes through one task, which may do several, all small logs of a run in a few jobs; a large one
-through the stages above, in one job or, where its groups go in waves, in one that gathers the retained
-offsets and one for each wave. A log with few dirty keys takes the broadcast join.
-``jobs`` decides how a job's stages run: with shuffles, or in a barrier. Inputs reach the tasks as plain data
-in the function itself, so nothing is shuffled but entries and retained offsets. Reports travel as rows beside
-them. Every task makes sure that the segments it reads are those that were planned with, so nothing computed
-anew can mix with what was swapped already.
+One task cleans a small log, or several; all small logs of a run are a few jobs. A large log takes the stages
+above: in one job or, if its groups go in waves, in a job that gathers the retained offsets and a job for each
+wave. A log with few dirty keys takes the broadcast join. ``jobs`` runs a job's stages, with shuffles or in a
+barrier stage. Tasks get their input as plain data in the function, so only entries, retained offsets and
+reports are exchanged. Each task verifies that the segments are those that were planned with, so that a
+repeated task cannot mix them with segments that were swapped in meanwhile.
 """
 
 from __future__ import annotations
@@ -87,14 +86,14 @@ from siltstone.spark.tasks import (
 
 Runs = Sequence[Sequence[int]]
 Claim = Callable[[int], bool]
-"""Is that group for this worker?"""
+"""Claims a group for this worker; False if another worker has it."""
 
 
 def dirty_task(
     work: LogWork, parts: Sequence[Sequence[InputSplit]], lookups: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names a run of splits: their dirty entries, for everybody. The first one names as well the
-    ``lookups`` runs of groups that are looked up next."""
+    """Each row names a run of splits: yields their dirty entries for all tasks of the next stage. The first
+    row's task also sends a row to each of the ``lookups`` tasks."""
     for number in task_numbers(batches):
         extracted = Extracted()
         for blob in broadcast.dirty_entries(work, parts[number], extracted):
@@ -106,7 +105,7 @@ def dirty_task(
 
 
 def _dirty(arrived: Sequence[Row]) -> tuple[Extracted, list[EntryBlob]]:
-    """What the tasks of dirty segments say: what was in them, and the entries."""
+    """The reports and the entries of the tasks that read dirty segments."""
     extracted = Extracted()
     for row in arrived:
         if row.kind == rows.FOUND:
@@ -117,25 +116,24 @@ def _dirty(arrived: Sequence[Row]) -> tuple[Extracted, list[EntryBlob]]:
 def shared_lookup_task(
     work: LogWork, shared: Broadcast[broadcast.OffsetMap], parts: Runs, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names a run of groups: looked up in the map, and rewritten."""
+    """Each row names a run of groups, which are rewritten by the shared map."""
     for number in task_numbers(batches):
         yield from _looked_up(work, shared.value, parts[number])
 
 
 def lookup_task(work: LogWork, parts: Runs, claim: Claim, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """The same by a map of the dirty entries that arrive: its run, then from the end those groups of others
-    that nobody has claimed. Nothing is looked up where reading them failed, or met transactions; the first
-    run's task says so."""
+    """Build the map of the dirty entries that arrive, rewrite the groups of the own run, and then groups of
+    other runs that are not claimed, from the end. If reading failed or met transactions, only report that."""
     arrived = [row for batch in batches for row in rows_of(batch)]
-    (mine,) = (row.target for row in arrived if row.kind == rows.HEADS)
+    (own,) = (row.target for row in arrived if row.kind == rows.HEADS)
     extracted, entries = _dirty(arrived)
     if extracted.failure is not None or extracted.transactional:
         yield report_row(rows.FOUND, extracted).batch()
         return
     offset_map = broadcast.OffsetMap.of(entries)
     yield report_row(rows.MERGED, LogDone(name=work.name, dirty_keys=len(offset_map))).batch()
-    others = [group for run in parts if run is not parts[mine] for group in run]
-    yield from _looked_up(work, offset_map, filter(claim, [*parts[mine], *reversed(others)]))
+    others = [group for run in parts if run is not parts[own] for group in run]
+    yield from _looked_up(work, offset_map, filter(claim, [*parts[own], *reversed(others)]))
 
 
 def _looked_up(
@@ -148,7 +146,7 @@ def _looked_up(
 
 
 def _joined(work: LogWork, reports: Sequence[Row]) -> LogDone | None:
-    """What the tasks of a second pass say; None where there are transactions."""
+    """The log's report from the tasks of a barrier stage; None if the log has transactions."""
     stopped = next((report_of(row, Extracted) for row in reports if row.kind == rows.FOUND), None)
     if stopped is not None:
         return LogDone(name=work.name, extracted=stopped) if stopped.failure is not None else None
@@ -165,7 +163,7 @@ _JOBS, _LOGS_PER_JOB = 4, 16
 
 
 def clean_whole_task(parts: Sequence[Sequence[LogWork]], batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Each row names a few logs: extracted, merged and rewritten here, one after another."""
+    """Each row names a few logs, which this task cleans one after another."""
     buffers = Buffers()
     for number in task_numbers(batches):
         for work in parts[number]:
@@ -174,9 +172,10 @@ def clean_whole_task(parts: Sequence[Sequence[LogWork]], batches: Batches) -> It
 
 
 def dealt(works: Sequence[LogWork], workers: int) -> list[list[LogWork]]:
-    """Logs for each task: dealt out, the largest first, so that no core waits long at the end.
+    """Distribute logs over tasks, the largest first, so that no core waits long at the end.
 
-    A few tasks for each worker, and more where one would do over 256 MiB: it may have to be done again.
+    There are a few tasks for each worker, more if a task would have over 256 MiB, which it may have to
+    repeat.
     """
     ordered = sorted(works, key=lambda work: -work.size)
     size = sum(work.size for work in works)
@@ -187,7 +186,7 @@ def dealt(works: Sequence[LogWork], workers: int) -> list[list[LogWork]]:
 def extract_task(
     work: LogWork, parts: Sequence[Sequence[InputSplit]], buckets: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names a run of splits: their entries, and a report of what was in them."""
+    """Each row names a run of splits: yields their entries, summaries of transactions, and a report."""
     for number in task_numbers(batches):
         extracted = Extracted()
         for blob in extract(work, parts[number], buckets, entry_capacity(work), extracted):
@@ -201,9 +200,9 @@ def extract_task(
 
 
 def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """A bucket's entries become retained offsets by group; reports pass through.
+    """Merge the entries of buckets into retained offsets by group; reports pass through.
 
-    The first bucket puts together as well what each group starts with, of transactions.
+    The first bucket's task also computes the state of transactions where each group starts.
     """
     blobs: dict[int, list[EntryBlob]] = {}
     done = LogDone(name=work.name)
@@ -233,10 +232,9 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
 
 
 def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """The retained offsets of one group, or of several, become staged segments; reports pass through.
+    """Rewrite groups by the retained offsets that arrive; reports pass through.
 
-    A group without any retained offset still has to be rewritten: ``rows.HEADS`` sees to it that it has a
-    row.
+    A group without retained offsets has to be rewritten, too: ``rows.HEADS`` makes sure that it has a row.
     """
     buffers = Buffers()
 
@@ -248,7 +246,7 @@ def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
 
 
 def gather_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """The retained offsets of one group, or of several, go into a file each; reports pass through."""
+    """Write the retained offsets that arrive to a file for each group; reports pass through."""
 
     def gather(group: Group, retained: Offsets, carried: Carried) -> LogDone:
         return LogDone(name=work.name, files=[write_retained(work, group, retained, attempt_name(), carried)])
@@ -259,7 +257,10 @@ def gather_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
 def _by_group(
     work: LogWork, batches: Batches, clean: Callable[[Group, Offsets, Carried], LogDone]
 ) -> Iterator[pa.RecordBatch]:
-    """Call ``clean`` with each group's retained offsets, and what is carried into it; hand on other rows."""
+    """Call ``clean`` with each group's retained offsets and initial state of transactions; yields its report.
+
+    Other rows pass through.
+    """
     retained: dict[int, list[Offsets]] = {}
     carried: dict[int, Carried] = {}
     for batch in batches:
@@ -278,7 +279,7 @@ def _by_group(
 def rewrite_from_files_task(
     work: LogWork, wave: Sequence[tuple[Group, RetainedFile]], batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names a group of a wave, which becomes a staged segment."""
+    """Each row names a group of a wave, which is rewritten from its file of retained offsets."""
     buffers = Buffers()
     for number in task_numbers(batches):
         group, file = wave[number]
@@ -287,7 +288,7 @@ def rewrite_from_files_task(
 
 
 class SparkEngine(SparkWorkers):
-    """Spreads the cleaner's pieces over a session's workers.
+    """Spreads cleanings over the workers of a session.
 
     ``clean_share``: how many times the bytes of the dirty segments the clean ones must have for a broadcast
     join.
@@ -298,21 +299,21 @@ class SparkEngine(SparkWorkers):
         self._clean_share = clean_share
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
-        """A few logs in each task, as a task costs Spark some 80 ms. Many go in several jobs: while one runs
-        the caller takes over what came of the one before. Those of a job that failed are done again, by
-        halves. Raises EngineError where a log's job fails that is the only one, or Spark is gone."""
+        """Clean a few logs in each task, since a task costs Spark some 80 ms. Many logs are several jobs:
+        while one runs the caller swaps the logs of the one before. The logs of a failed job are done again by
+        halves. Raises EngineError if there is only one log and its job fails, or Spark is gone."""
         parts = dealt(works, self._parallelism)
         jobs = max(1, min(_JOBS, len(works) // _LOGS_PER_JOB, len(parts)))
         again: list[LogWork] = []
 
         def clean(number: int) -> list[Row]:
-            mine = parts[number::jobs]
+            tasks = parts[number::jobs]
             try:
-                return self._clean_parts(mine)
+                return self._clean_parts(tasks)
             except EngineError:
                 if len(works) == 1 or not is_alive(self._session):
                     raise
-                again.extend(work for part in mine for work in part)
+                again.extend(work for part in tasks for work in part)
                 return []
 
         for reports in one_ahead(self._session, clean, jobs):
@@ -327,7 +328,7 @@ class SparkEngine(SparkWorkers):
         return self._collect(cleaning, f"{len(names)} logs" if len(names) > 1 else names[0])
 
     def _clean_apart(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
-        """The logs of a job that failed, by halves, until one that fails is alone: that is its failure."""
+        """Clean the logs of a failed job by halves, until a job with one log fails: that is its failure."""
         for half in (works[: len(works) // 2], works[len(works) // 2 :]):
             if not half:
                 continue
@@ -344,7 +345,7 @@ class SparkEngine(SparkWorkers):
                 yield from (report_of(row, LogDone) for row in reports)
 
     def clean_spread(self, work: LogWork) -> LogDone:
-        """One log over all workers."""
+        """Clean one log on all workers."""
         done = self._clean_spread(work)
         if self._was_cut_amiss(work, done.extracted):
             for group in done.groups:
@@ -353,13 +354,13 @@ class SparkEngine(SparkWorkers):
         return done
 
     def _was_cut_amiss(self, work: LogWork, extracted: Extracted) -> bool:
-        """May it be that a segment was cut where no batch begins, and nothing else is wrong with the log?"""
+        """May a cut inside a segment be the reason for the failure, since no batch begins there?"""
         if extracted.failure is None or extracted.failure.status != UNCLEANABLE:
             return False
         return are_cut(self._parts(work)) or are_cut(dirty_splits(work, self._parallelism))
 
     def _clean_spread(self, work: LogWork) -> LogDone:
-        # The map of a second pass goes to the tasks by way of a SparkContext.
+        # Without a barrier stage a SparkContext broadcasts the map.
         if pays(work, self._clean_share) and not is_connect(self._session):
             joined = self._broadcast_join(work)
             if joined is not None:
@@ -369,7 +370,7 @@ class SparkEngine(SparkWorkers):
         return done
 
     def _broadcast_join(self, work: LogWork) -> LogDone | None:
-        """One log over all workers; None for a log that has transactions. Raises EngineError."""
+        """Clean one log on all workers; None if it has transactions. Raises EngineError."""
         dirty = dirty_splits(work, self._parallelism) or [[]]
         sizes = [sum(segment.size for segment in work.sources(group)) for group in work.groups]
         parts = runs_of(sizes, min(len(sizes), self._parallelism))
@@ -387,7 +388,7 @@ class SparkEngine(SparkWorkers):
     def _join_in_two_jobs(
         self, work: LogWork, dirty: Sequence[Sequence[InputSplit]], parts: Runs
     ) -> LogDone | None:
-        """The map goes by way of the driver."""
+        """The driver builds the map in one job, and broadcasts it for the next."""
         collecting = functools.partial(numbered, self._session, len(dirty), dirty_task, work, dirty, 0)
         extracted, entries = _dirty(self._collect(collecting, work.name))
         if extracted.failure is not None:
@@ -408,7 +409,7 @@ class SparkEngine(SparkWorkers):
         return looked_up(work, len(offset_map), (report_of(row, LogDone) for row in reports))
 
     def gather(self, work: LogWork) -> LogDone:
-        """One log over all workers, up to a file of retained offsets for each group."""
+        """Merge one log on all workers; its retained offsets go into files, one a group."""
         done = _summed_up(work, self._by_group(work, gather_task))
         if self._was_cut_amiss(work, done.extracted):
             done = _summed_up(work, self._by_group(replace(work, may_cut=False), gather_task))
@@ -417,7 +418,7 @@ class SparkEngine(SparkWorkers):
     def rewrite(
         self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
     ) -> list[Rewritten]:
-        """Some groups, each by one task out of its file of retained offsets."""
+        """Rewrite some groups from their files of retained offsets."""
         wave = [(group, retained[group.index]) for group in groups]
         task = (rewrite_from_files_task, work, wave)
         tasks = self._rewriting_tasks(work, groups)
@@ -427,7 +428,7 @@ class SparkEngine(SparkWorkers):
         return sorted(rewritten, key=lambda group: group.group)
 
     def _by_group(self, work: LogWork, task: Callable[..., Iterator[pa.RecordBatch]]) -> list[Row]:
-        """Let ``task`` have the retained offsets, brought together by group, and reports."""
+        """Run the three stages; ``task`` is the last one, which gets retained offsets by group."""
         enough = bucket_count(work, max(self._least_buckets, self._parallelism))
         held = offset_span(work) * ENTRY_BYTES
         buckets, tasks = merging(enough, self._parallelism, held, work.limits.memory_bytes)
@@ -441,7 +442,7 @@ class SparkEngine(SparkWorkers):
         return self._run(stages, work.name, work.staging, work.size)
 
     def _parts(self, work: LogWork) -> list[list[InputSplit]]:
-        """What each extracting task reads."""
+        """The input splits of each extracting task."""
         tasks = max(self._parallelism, math.ceil(work.size / _TASK_BYTES))
         return shares(work.segments, work.end, tasks, may_cut=work.may_cut and not work.message_sets)
 
@@ -454,7 +455,7 @@ class SparkEngine(SparkWorkers):
 
 
 def _summed_up(work: LogWork, reports: Iterable[Row]) -> LogDone:
-    """What a job's tasks say of a log."""
+    """A log's report from the reports of its job's tasks."""
     done = LogDone(name=work.name)
     for row in reports:
         done.add(report_of(row, LogDone))

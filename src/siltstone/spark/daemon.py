@@ -25,9 +25,9 @@ from pathlib import Path
 from pyspark import daemon
 
 WORKER = "pyspark.worker"
-"""Who runs tasks. PySpark's other modules for workers plan reads; they are forked with nothing imported."""
+"""The module that runs tasks. PySpark's other worker modules plan reads; they are forked without imports."""
 THREADLESS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""What keeps the libraries of numpy and Arrow from starting threads as they are loaded."""
+"""Settings that keep numpy's and Arrow's libraries from starting threads when they are loaded."""
 PRELOADED = (
     "pandas",
     "pyarrow.compute",
@@ -95,7 +95,7 @@ def get_ready() -> bool:
 
 
 def main() -> None:
-    """Be the daemon, with the arguments that Spark gives PySpark's."""
+    """Run PySpark's daemon with the arguments that Spark gives it."""
     if sys.argv[1:] == [WORKER]:
         if not get_ready():
             os.execv(sys.executable, [sys.executable, "-m", daemon.__name__, *sys.argv[1:]])

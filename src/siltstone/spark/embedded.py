@@ -32,11 +32,11 @@ from siltstone.spark.tasks import is_alive
 
 StartedEngine = TypeVar("StartedEngine", SparkEngine, SparkCompactionEngine)
 _starting = threading.Lock()
-"""A process has one session, whoever asks for it first."""
+"""A process has one session."""
 
 
 class _Sessions:
-    """Starts sessions for the engines of one who works on the logs, and stops those that it has started."""
+    """Starts sessions for the engines of a cleaner or of compactions, and stops those that it started."""
 
     def __init__(self, manager: LogManager) -> None:
         self._manager = manager
@@ -53,7 +53,7 @@ class _Sessions:
         return engine
 
     def _session(self) -> tuple[SparkSession, bool]:
-        """The process's session, and whether it was started here. A dead one is nobody's."""
+        """The process's session, and whether it was started here. A dead session is replaced."""
         master = str(self._manager.config["cleaner.spark.master"])
         with _starting:
             others = running_session()
@@ -67,8 +67,7 @@ class _Sessions:
         return session, others is None
 
     def stop(self, engine: object) -> None:
-        """The engine is lost, or of no use any more; a program's own session goes on, as does one that has
-        taken a dead one's place."""
+        """Stop the session of an engine that is lost or not used any more, if it was started for it."""
         with self._lock:
             session = self._started.pop(id(engine), None)
         if session is not None and running_session() in (session, None):

@@ -1,21 +1,21 @@
-"""Several stages in one job of tasks that run side by side and hand rows to each other through files.
+"""The exchange of a barrier stage: tasks that run at one time send each other rows through files.
 
 ::
 
     worker 0   first stage ─► rows ─┬─► wait for all ─► second stage ─► rows ─┬─► … ─► last stage ─► results
     worker 1   first stage ─► rows ─┴─► wait for all ─► second stage ─► rows ─┴─► … ─► last stage ─► results
 
-    FOLDER/begun.WORKER         made with O_EXCL: a worker that is started again finds it, and gives up
+    FOLDER/begun.WORKER         made with O_EXCL: a worker that starts again cannot make it, and gives up
     FOLDER/STAGE.WORKER.TASK    rows from one worker for one task of the next stage, which removes them
     FOLDER/STAGE.WORKER         that worker has finished that stage
     FOLDER/claimed.STAGE.NUMBER made with O_EXCL: some worker does that piece of the stage
-    FOLDER/failed               somebody gave up: nobody waits any longer
+    FOLDER/failed               a worker gave up: the others stop waiting
 
-Spark's shuffle takes some 80 ms a stage and copies each blob six times; this way takes one stage, in which
-rows that stay with their worker are kept in memory, up to ``KEPT_BYTES``. All tasks must run at one time
-(Spark's barrier mode sees to that) and see one folder, so it is for local masters. A stage may have more
-tasks than there are workers: worker n does tasks n, n + workers, … one after another. What is wrong with one
-attempt is a ``FAILED`` row; the driver then takes the way that Spark can repeat task by task.
+Spark's shuffle takes some 80 ms a stage and copies each blob six times. Here all stages are one stage of
+Spark's, and a worker keeps rows for itself in memory, up to ``KEPT_BYTES``. All tasks must run at one time,
+as Spark's barrier mode guarantees, and see one folder, so the master must be local. If a stage has more tasks
+than there are workers, worker n runs tasks n, n + workers, … one after another. The failure of an attempt is
+a ``FAILED`` row; the driver then runs the job with shuffles, where Spark repeats single tasks.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from siltstone.spark.rows import ALL, ARROW_SCHEMA, CLEAN, DIRTY, FAILED, Row, a
 from siltstone.spark.tasks import Batches, task_numbers
 
 KEPT_BYTES = 64 << 20
-"""Rows for itself that a worker keeps in memory; more of them go through files, too."""
+"""The most bytes of rows for itself that a worker keeps in memory; others go through files."""
 _HEAD = struct.Struct("<QII")
 _SHORT_S, _LONG_S, _PATIENT_AFTER = 0.001, 0.01, 200
 
 
 def entries_row(blob: EntryBlob, target: int | None = None) -> Row:
-    """A blob of entries on its way to its bucket, or to ``target``."""
+    """A row with a blob of entries for its bucket, or for ``target``."""
     kind = DIRTY if blob.dirty else CLEAN
     to = blob.bucket if target is None else target
     return array_row(kind, to, blob.entries, base_offset=blob.base_offset)
 
 
 def entries_of(row: Row, buckets: int, words: int = PACKED_WORDS) -> EntryBlob:
-    """The blob again, of entries of so many words. Raises ValueError when its size is not its count's."""
+    """The row's blob, entries of ``words`` each. Raises ValueError if its size does not fit its count."""
     return EntryBlob(
         bucket=row.target % buckets,
         dirty=row.kind == DIRTY,
@@ -77,16 +77,16 @@ class Stage:
 
     @property
     def name(self) -> str:
-        """The function's, for people."""
+        """The function's name, for people."""
         return self.function.__name__.removesuffix("_task").replace("_", " ")
 
 
 class GivenUpError(Exception):
-    """Another worker gave up, or this one's task goes for a second time."""
+    """Another worker gave up, or this worker's task runs for the second time."""
 
 
 class _FileExchange:
-    """One worker's way of handing rows to the others."""
+    """One worker's end of the exchange."""
 
     def __init__(self, folder: Path, number: int, workers: int, kept_bytes: int) -> None:
         self._folder, self._number, self._workers = folder, number, workers
@@ -95,19 +95,19 @@ class _FileExchange:
         self._open: dict[int, files.Writer] = {}
 
     def begin(self) -> None:
-        """Raises GivenUpError when this task was begun before."""
+        """Raises GivenUpError if this task has begun before."""
         try:
             self._mark(f"begun.{self._number}")
         except FileExistsError:
             raise GivenUpError(f"task {self._number} goes again") from None
 
     def give_up(self) -> None:
-        """Let nobody wait for this worker."""
+        """Stop the other workers from waiting for this one."""
         with contextlib.suppress(OSError):
             self._mark(FAILED)
 
     def claim(self, stage: int, piece: int) -> bool:
-        """May this worker do that piece of a stage? Nobody else may then."""
+        """Claim a piece of a stage for this worker; False if another worker has it."""
         try:
             self._mark(f"claimed.{stage}.{piece}")
         except FileExistsError:
@@ -115,7 +115,7 @@ class _FileExchange:
         return True
 
     def send(self, stage: int, batch: pa.RecordBatch, tasks: int) -> None:
-        """Hand rows to the ``tasks`` tasks of the stage after ``stage``."""
+        """Send rows to the ``tasks`` tasks of the stage after ``stage``."""
         for place, target in enumerate(batch.column("target").to_pylist()):
             row = batch if batch.num_rows == 1 else batch.slice(place, 1)
             for task in range(tasks) if target == ALL else (target % tasks,):
@@ -130,25 +130,30 @@ class _FileExchange:
             return
         if task not in self._open:
             self._open[task] = files.Writer(self._folder / f"{stage}.{self._number}.{task}", lasting=False)
+        # Size and CRC32C before each row: the reader refuses a row that is cut or changed.
         data = row.serialize()
         self._open[task].write(_HEAD.pack(data.size, crc32c(data), 0))
         self._open[task].write(data)
 
     def through(self, stage: int) -> None:
-        """All rows of a stage are sent: say so, and wait until every worker has. Raises GivenUpError."""
+        """Mark the stage as finished by this worker, and wait for the others. Raises GivenUpError."""
+        # The files are complete before the mark: a worker that sees all marks may read all files.
         for writer in self._open.values():
             writer.close()
         self._open.clear()
         self._mark(f"{stage}.{self._number}")
-        waiting, looks = set(range(self._workers)), 0
-        while waiting := {each for each in waiting if not files.exists(self._folder / f"{stage}.{each}")}:
+        waiting, polls = set(range(self._workers)), 0
+        while waiting := {
+            worker for worker in waiting if not files.exists(self._folder / f"{stage}.{worker}")
+        }:
+            # Without the folder the driver has given the job up.
             if files.exists(self._folder / FAILED) or not files.exists(self._folder):
                 raise GivenUpError("another task gave up")
-            looks += 1
-            time.sleep(_SHORT_S if looks < _PATIENT_AFTER else _LONG_S)
+            polls += 1
+            time.sleep(_SHORT_S if polls < _PATIENT_AFTER else _LONG_S)
 
     def received(self, stage: int, task: int) -> Iterator[pa.RecordBatch]:
-        """What a task gets from the stage before. Raises ValueError for rows that are not those sent."""
+        """The rows for a task from the stage before. Raises ValueError for damaged rows."""
         kept = self._kept.pop((stage - 1, task), [])
         self._room += sum(row.nbytes for row in kept)
         yield from kept
@@ -157,6 +162,7 @@ class _FileExchange:
             path = self._folder / f"{stage - 1}.{worker}.{task}"
             if files.exists(path):
                 yield from _rows_in(path)
+                # Freeing a large file takes long; nothing depends on it.
                 threading.Thread(target=_remove, args=(path,)).start()
 
     def _mark(self, name: str) -> None:
@@ -164,7 +170,7 @@ class _FileExchange:
 
 
 def _remove(path: Path) -> None:
-    """It may have gone with its folder already."""
+    """Remove a file, unless its folder is removed already."""
     with contextlib.suppress(OSError):
         files.unlink(path)
 
@@ -184,7 +190,7 @@ def _rows_in(path: Path) -> Iterator[pa.RecordBatch]:
 def barrier_task(
     stages: Sequence[Stage], workers: int, folder: str, kept_bytes: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names a worker, which does its part of all stages."""
+    """Each row names a worker, which runs its tasks of all stages."""
     for number in task_numbers(batches):
         post = _FileExchange(Path(folder), number, workers, kept_bytes)
         try:
@@ -215,9 +221,9 @@ def _all_stages(
 
 
 def progress_of(folder: Path, stages: Sequence[Stage], workers: int) -> Iterator[tuple[str, int, int]]:
-    """What goes on: (name of the stage, workers that are through with it, all)."""
+    """The first unfinished stage: (its name, workers that have finished it, all workers)."""
     for level, stage in enumerate(stages):
-        done = sum(files.exists(folder / f"{level}.{each}") for each in range(workers))
+        done = sum(files.exists(folder / f"{level}.{worker}") for worker in range(workers))
         if done < workers:
             yield stage.name, done, workers
             return

@@ -1,4 +1,4 @@
-"""Observing logs on Spark: DataFrames only, so a session of Spark Connect will do as well.
+"""Observing logs for ``explain`` on Spark, with DataFrames only, so that Spark Connect works as well.
 
 ::
 
@@ -43,7 +43,7 @@ _SMALL_BYTES = 64 << 20
 def observe_task(
     works: Works, runs: Sequence[tuple[int, Sequence[int]]], buckets: Sequence[int], batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names a run of a log's segments: entries by bucket, and a report."""
+    """Each row names a run of a log's segments: yields entries by bucket, and a report."""
     for number in task_numbers(batches):
         log, segments = runs[number]
         work, bins = works[log]
@@ -57,7 +57,7 @@ def observe_task(
 
 
 def tally_task(works: Works, top: int, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Entries become tallies, bucket by bucket; reports pass through.
+    """Tally the entries of buckets; reports pass through.
 
     Raises ValueError when a blob lost or gained a byte on its way.
     """
@@ -70,7 +70,7 @@ def tally_task(works: Works, top: int, batches: Batches) -> Iterator[pa.RecordBa
 
 
 class SparkObserver:
-    """Observes logs over a session's workers, in one job; ``workers``: about how many there are."""
+    """Observes logs on the workers of a session; ``workers``: about how many there are."""
 
     def __init__(self, session: SparkSession, workers: int) -> None:
         self._session = session

@@ -1,4 +1,4 @@
-"""Runs the cleaner's and the compactor's jobs: stages of Arrow rows, results collected, progress reported.
+"""Jobs of the cleaner and the compactor: stages of Arrow rows, their reports, and progress.
 
 ::
 
@@ -31,11 +31,11 @@ from siltstone.spark.session import is_local, workers_of
 from siltstone.spark.tasks import in_worker, one_after_another, run_job, told_as_engine_error
 
 BARRIER_BYTES = 16 << 30
-"""Logs up to this size run in one barrier stage: a worker that dies costs all that was done."""
+"""The most bytes of a log for a barrier stage, which has to begin again when a worker dies."""
 
 
 def attempt_name() -> str:
-    """A name that no other attempt of any task has."""
+    """A random name for an attempt of a task."""
     return secrets.token_hex(8)
 
 
@@ -45,7 +45,7 @@ def stage(
     *given: object,
     barrier: bool = False,
 ) -> DataFrame:
-    """Let every task of ``frame`` run ``function(*given, batches)``."""
+    """Run ``function(*given, batches)`` in each task of ``frame``."""
     task = functools.partial(in_worker, function, *given)
     return frame.mapInArrow(task, SCHEMA, barrier=barrier)
 
@@ -58,15 +58,15 @@ def numbered(
     tasks: int | None = None,
     barrier: bool = False,
 ) -> DataFrame:
-    """Let tasks, one a number unless told, run ``function(*given, batches)`` over ``count`` numbers."""
+    """Run ``function(*given, batches)`` over ``count`` numbers, by default in a task for each."""
     return stage(session.range(0, count, 1, tasks or count), function, *given, barrier=barrier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Several stages over one log: the last one's rows are reports, small ones.
+    """Stages over one log; the rows of the last stage are reports.
 
-    ``staging``: a folder in which nobody but its tasks makes files, None where they make none.
+    ``staging``: a folder in which only its tasks create files, None if they create none.
     """
 
     stages: Sequence[Stage]
@@ -75,7 +75,7 @@ class Job:
 
 
 def run(session: SparkSession, job: Job, progress: Progress | None, *, barrier: bool) -> list[Row]:
-    """Run a job, in a ``barrier`` stage where allowed. Raises EngineError when Spark gives up."""
+    """Run a job, in a ``barrier`` stage if that is allowed and succeeds. Raises EngineError."""
     reports = run_in_barrier(session, job, progress) if barrier else None
     return run_with_shuffles(session, job, progress) if reports is None else reports
 
@@ -105,7 +105,7 @@ class SparkWorkers:
 
     @property
     def workers(self) -> int:
-        """How many tasks a job is cut into."""
+        """How many tasks a job has."""
         return self._parallelism
 
     def _uses_barrier(self, size: int) -> bool:
@@ -122,8 +122,8 @@ class SparkWorkers:
 
 
 def can_use_barrier(session: SparkSession, size: int, most: int = BARRIER_BYTES) -> bool:
-    """All workers are on this machine and have nothing else to do, and logs of ``size`` bytes may be done
-    again. Raises EngineError when Spark is gone."""
+    """Are all workers on this machine and idle, and is ``size`` within the limit ``most``? Raises EngineError
+    when Spark is gone."""
     if size > most or is_connect(session):
         return False
     with told_as_engine_error("asking Spark what it does"):
@@ -132,7 +132,7 @@ def can_use_barrier(session: SparkSession, size: int, most: int = BARRIER_BYTES)
 
 
 def slots(session: SparkSession) -> int:
-    """How many tasks run at one time, 0 where Spark does not say.
+    """How many tasks run at one time, 0 if Spark does not say.
 
     A barrier stage of more than these would wait for ever. ``spark.default.parallelism`` may be set to
     anything, ``spark.task.cpus`` and a task's other resources leave fewer tasks than there are cores.
@@ -146,14 +146,16 @@ def slots(session: SparkSession) -> int:
 
 
 def run_with_shuffles(session: SparkSession, job: Job, progress: Progress | None) -> list[Row]:
-    """A stage of Spark's for each of ours. Raises EngineError."""
+    """Run each stage as a stage of Spark's, with shuffles between them. Raises EngineError."""
     first, *others = job.stages
 
     def frames() -> DataFrame:
         frame = numbered(session, first.tasks, first.function, *first.given)
-        for each in others:
-            task = F.pmod(F.col("target"), F.lit(each.tasks)).cast("int")
-            frame = stage(frame.repartitionById(each.tasks, task), each.function, *each.given)
+        for stage_after in others:
+            task = F.pmod(F.col("target"), F.lit(stage_after.tasks)).cast("int")
+            frame = stage(
+                frame.repartitionById(stage_after.tasks, task), stage_after.function, *stage_after.given
+            )
         return frame
 
     return collect(session, frames, job.title, progress)
@@ -162,9 +164,9 @@ def run_with_shuffles(session: SparkSession, job: Job, progress: Progress | None
 def run_in_barrier(
     session: SparkSession, job: Job, progress: Progress | None, kept_bytes: int = KEPT_BYTES
 ) -> list[Row] | None:
-    """All of it in one stage of Spark's; None when a worker gave up or died, and what was staged is gone, or
-    where it is not known how many tasks run at one time."""
-    workers = min(slots(session), max(each.tasks for each in job.stages))
+    """Run all stages in one barrier stage. None if a worker gave up or died (staged files are removed then),
+    or if it is unknown how many tasks run at one time."""
+    workers = min(slots(session), max(stage.tasks for stage in job.stages))
     if workers < 1:
         return None
     with files.temporary_directory("siltstone-rows-", temporary_folder(session)) as folder:
@@ -199,9 +201,9 @@ def collect(
     progress: Progress | None,
     done: Callable[[], Iterable[tuple[str, int, int]]] | None = None,
 ) -> list[Row]:
-    """Run a job; its rows are reports, small ones. Raises EngineError when Spark gives up.
+    """Run a job and return its rows, which are reports. Raises EngineError when the job fails.
 
-    ``done`` says now and then how far it is: (stage, tasks done, tasks); Spark, unless told.
+    ``done`` is asked for progress: (stage, tasks done, tasks); by default Spark's own.
     """
     with _watched(title, progress, done or functools.partial(_active_stages, session)):
         table = run_job(session, title, frame)
@@ -220,7 +222,7 @@ def _active_stages(session: SparkSession) -> Iterator[tuple[str, int, int]]:
 def _watched(
     title: str, progress: Progress | None, stages: Callable[[], Iterable[tuple[str, int, int]]]
 ) -> Iterator[None]:
-    """A job runs within: tell its progress."""
+    """Report the progress of a job that runs within the block."""
     is_over = threading.Event()
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""The rows that travel between the tasks of a job, and to the driver: few and large ones.
+"""The rows that tasks exchange, and send to the driver: few and large ones.
 
 A row carries a packed array (entries and offsets: at most 32 MiB), a report as JSON, or nothing where it
 only makes a bucket or a group reach its task. An array's ``count`` is checked on arrival: one that lost or
@@ -27,16 +27,16 @@ _SCALARS = (
 )
 ARROW_SCHEMA = pa.schema([*_SCALARS, ("blob", pa.binary())])
 SCHEMA = from_arrow_schema(ARROW_SCHEMA)
-"""As Spark says it; a text would be parsed for every stage."""
+"""Spark's type; a text would be parsed for each stage."""
 BLOB_BYTES = 32 << 20
 """The largest blob of offsets in one row."""
 DIRTY, CLEAN, RETAINED, SUPERSEDED = "dirty", "clean", "retained", "superseded"
 SUMMARY, CARRIED = "summary", "carried"
 HEADS = "heads"
-"""A row for a task of the next stage that has to do something even if nothing else comes to it."""
+"""A row that makes a task of the next stage do its work even without other rows."""
 FOUND, MERGED, REWRITTEN, LOOKED_UP, REPORT = "found", "merged", "rewritten", "looked up", "report"
 ALL = -1
-"""The target of a row that every task of the next stage gets."""
+"""The target of a row for every task of the next stage."""
 FAILED = "failed"
 """The kind of a row of a worker that gave up."""
 Report = TypeVar("Report")
@@ -56,7 +56,7 @@ class Row:
     log: int = 0
 
     def batch(self) -> pa.RecordBatch:
-        """The row as an Arrow batch of one; the blob is not copied."""
+        """The row as an Arrow batch with one row; the blob is not copied."""
         blob = pa.py_buffer(self.blob)
         offsets = pa.py_buffer(np.array([0, blob.size], np.int32))
         columns = [pa.array([getattr(self, name)], kind) for name, kind in _SCALARS]
@@ -95,10 +95,10 @@ def array_rows(kind: str, target: int, array: npt.NDArray[Any]) -> Iterator[Row]
 
 
 def report_row(kind: str, report: Any, target: int = 0, *, log: int = 0) -> Row:
-    """A report, a dataclass or a dictionary, as a row."""
+    """A row with a report, which is a dataclass or a dictionary, as JSON."""
     return Row(target=target, kind=kind, report=msgspec.json.encode(report).decode(), log=log)
 
 
 def report_of(row: Row, kind: type[Report]) -> Report:
-    """The report again. Raises msgspec.ValidationError for one of another class."""
+    """The row's report. Raises msgspec.ValidationError if it is of another type."""
     return msgspec.json.decode(row.report, type=kind)

@@ -1,4 +1,4 @@
-"""The Spark session: Java checked, Spark kept quiet and on loopback, the package shipped.
+"""Spark sessions: Java is checked, Spark is quiet and on loopback, executors get the package.
 
 ``local[*]`` is the default. On any other master the executors are processes of their own, possibly on
 other machines: the package is shipped to them as a zip, and a probe shows whether they see the same files.
@@ -34,7 +34,7 @@ from siltstone.spark.internals import java_process
 OLDEST_JAVA = 17
 TASK_ATTEMPTS = 3
 _END_SECONDS = 1.5
-"""Java that was told to end removes its folders; it is killed after so long."""
+"""Java gets so long to remove its folders; then it is killed."""
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC"
 """Java only moves our blobs: the optimising compiler takes far more time from the tasks than it saves, and
 to G1 every blob is a humongous object."""
@@ -50,7 +50,7 @@ def java_command() -> str:
 
 
 def java_version() -> str:
-    """What ``java -version`` says. Raises EngineError for a Java that Spark 4 does not run on."""
+    """The output of ``java -version``. Raises EngineError for a Java that is too old for Spark 4."""
     done = subprocess.run([java_command(), "-version"], capture_output=True, text=True, check=False)
     version = re.search(r'version "(\d+)', done.stderr + done.stdout)
     if done.returncode or version is None or int(version[1]) < OLDEST_JAVA:
@@ -63,7 +63,7 @@ def java_version() -> str:
 
 
 def is_local(master: str) -> bool:
-    """Do tasks run in processes of this machine that see what we see?"""
+    """Do tasks run on this machine, with its file systems?"""
     return master.startswith("local[") or master == "local"
 
 
@@ -74,7 +74,7 @@ def start_session(
     settings: dict[str, str] | None = None,
     java_options: str | None = None,
 ) -> SparkSession:
-    """A session on ``master``. Raises EngineError when Spark does not start, with what it errors.
+    """A session on ``master``. Raises EngineError when Spark does not start, with its message.
 
     ``java_options`` stand in for those that make Java use the class archive, where there is one.
     """
@@ -133,7 +133,7 @@ def stop_session(session: SparkSession) -> None:
 
 
 def _answers(gateway: Any) -> bool:
-    """Does the Java process behind a gateway do what it is asked for?"""
+    """Does the Java process behind a gateway answer?"""
     try:
         gateway.jvm.java.lang.System.currentTimeMillis()
         return True
@@ -143,8 +143,7 @@ def _answers(gateway: Any) -> bool:
 
 @contextlib.contextmanager
 def _own_handlers() -> Iterator[None]:
-    """PySpark puts a handler of its own in place of that for SIGINT, which breaks into critical sections:
-    whoever had one keeps it."""
+    """Keep the program's SIGINT handler: PySpark replaces it by one that interrupts critical sections."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -155,8 +154,8 @@ def _own_handlers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_orphans() -> Iterator[None]:
-    """Java is in a process group of its own, with the scripts that start it: the whole of it is killed when
-    the start is broken off, where it would wait for ever, and ended as soon as a command is interrupted."""
+    """Start Java in a process group with the scripts that start it. The group is killed if the start fails,
+    when it would wait for ever, and terminated when a command is interrupted."""
     started: list[subprocess.Popen[bytes]] = []
 
     def remember(process: subprocess.Popen[bytes]) -> None:
@@ -173,7 +172,7 @@ def _no_orphans() -> Iterator[None]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let Java end, and Python's workers with it; kill it if it takes long."""
+    """Terminate Java, and the Python workers with it; kill it after ``_END_SECONDS``."""
     if process.poll() is not None:
         return
     _signal_group(process, signal.SIGTERM)
@@ -189,7 +188,7 @@ def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> N
 
 
 def _with_retries(master: str) -> str:
-    """Local masters try a task once unless told otherwise: let a killed worker's task go again."""
+    """A local master that repeats the task of a killed worker; by default it would not."""
     local = re.fullmatch(r"local(?:\[([^,\]]+)\])?", master)
     return f"local[{local[1] or 1},{TASK_ATTEMPTS}]" if local else master
 
@@ -243,7 +242,7 @@ def package_zip() -> str:
 
 CONNECT = "sc://"
 _UNKNOWN = 8
-"""Tasks at one time where nothing says how many."""
+"""Tasks at one time if no setting says how many."""
 
 
 def session_on(master: str, spill_folder: Path | None = None) -> SparkSession:
@@ -271,10 +270,10 @@ def workers_of(session: SparkSession) -> int:
     return int(parallelism) if parallelism else _UNKNOWN
 
 
-# Do the executors see the files that we see? Asked before anything is cleaned on a cluster.
+# The probe before a cleaning on a cluster: do executors share the file system and the user?
 #
-# A nonce is written into the folder where tasks will write. Every task must read the same nonce there, from
-# the same inode, and be the same user: only then may tasks stage files for the owner to rename.
+# The driver writes a nonce into the folder where tasks will write. Each task must read it from the same
+# inode, as the same user: else the driver could not rename the files that tasks stage.
 
 _PROBES = 8
 
@@ -290,7 +289,7 @@ def _look(path: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 
 def refuse_strange_executors(session: SparkSession, folder: Path) -> None:
-    """Raises EngineError when an executor does not share our file system and user."""
+    """Raises EngineError if an executor does not share the file system and the user."""
     path = folder / f".siltstone-probe-{secrets.token_hex(8)}"
     nonce = secrets.token_bytes(16)
     files.write_new(path, nonce)
@@ -309,7 +308,7 @@ def refuse_strange_executors(session: SparkSession, folder: Path) -> None:
         )
 
 
-# Making the class archive: Spark cleans something small, and its Java leaves what it loaded for that.
+# Making the class archive: Spark cleans a small log, and Java writes the classes that it loaded for that.
 
 _DUMP_SECONDS_MAX = 600
 _MASTER = "local[2]"

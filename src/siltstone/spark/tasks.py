@@ -1,4 +1,7 @@
-"""What every task of ours is, and why a job failed; nothing of the cleaner is imported here."""
+"""Running tasks and jobs, for the cleaner, the compactor, ``explain`` and ``verify``.
+
+``verify`` shares no code with the cleaner, so this module imports nothing of ``compaction``.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +40,14 @@ JAVA_DIED = "Spark's Java process is gone, killed for want of memory or ended by
 
 
 def task_numbers(batches: Batches) -> Iterator[int]:
-    """The numbers of ``spark.range`` that a task got."""
+    """The numbers of ``spark.range`` in a task's rows."""
     for batch in batches:
         yield from batch.column("id").to_pylist()
 
 
 def pass_over_imports() -> None:
-    """For a task's beginning. PySpark collects garbage after every task, which looks at each object that
-    numba and pandas ever made and takes longer than many a task: once frozen, they are passed over."""
+    """Freeze the objects of imported modules. PySpark collects garbage after each task, and going through the
+    objects of numba and pandas takes longer than many tasks."""
     if not gc.get_freeze_count():
         gc.freeze()
 
@@ -68,13 +71,13 @@ def merging(buckets: int, workers: int, entry_bytes: int, memory_bytes: int) -> 
 
 
 def finer(buckets: int, tasks: int, entry_bytes: int) -> int:
-    """More buckets, so that each has about 32 MiB of entries: a merge takes three and a half times as much,
-    and a task that has several merges them one after another. A multiple of ``tasks``."""
+    """A larger number of buckets, a multiple of ``tasks``, so that each has about 32 MiB of entries: a merge
+    takes three and a half times as much memory, and a task merges its buckets one after another."""
     return max(buckets, tasks * math.ceil(entry_bytes / (tasks * _BUCKET_BYTES)))
 
 
 def runs_of(sizes: Sequence[int], tasks: int) -> list[list[int]]:
-    """The numbers of ``sizes`` in up to ``tasks`` runs of neighbours, of about the same size each."""
+    """Split the numbers of ``sizes`` into up to ``tasks`` runs of neighbours of about the same size."""
     total, passed = sum(sizes), 0
     runs: list[list[int]] = [[] for _ in range(tasks)]
     for number, size in enumerate(sizes):
@@ -85,8 +88,8 @@ def runs_of(sizes: Sequence[int], tasks: int) -> list[list[int]]:
 
 @contextlib.contextmanager
 def told_as_engine_error(title: str) -> Iterator[None]:
-    """A job runs within: what makes Spark give up becomes an EngineError, and whatever comes of an interrupt
-    (PySpark puts an error of the cancelled job in its place) a KeyboardInterrupt."""
+    """Turn the failure of a job within the block into an EngineError, and an error that an interrupt caused
+    (PySpark raises one for the cancelled job) into a KeyboardInterrupt."""
     try:
         interruption.current().check()
         yield
@@ -103,7 +106,7 @@ def told_as_engine_error(title: str) -> Iterator[None]:
 
 
 def why_failed(error: Exception) -> str | None:
-    """What made Spark give up, in a line; None for an error that is not Spark's."""
+    """Why a job failed, in a line; None for an error that is not Spark's."""
     known = isinstance(error, (PySparkException, OSError, RuntimeError))
     if not known and not type(error).__module__.startswith(("py4j", "grpc")):
         return None
@@ -117,22 +120,21 @@ def why_failed(error: Exception) -> str | None:
 
 
 def _is_without_java(error: Exception) -> bool:
-    """Py4J finds nobody at the other end: what it raises, and the connection that is refused then."""
+    """Is it an error of Py4J without a Java process: its own, or a refused connection?"""
     name = type(error).__name__
     if name == "Py4JError":
         return "Trace:" not in str(error)
     return name == "Py4JNetworkError" or isinstance(error, ConnectionError)
 
 
-# One job of Spark: run, waited for so that an interrupt ends the wait, cancelled when nobody waits any more.
+# Running a job so that an interrupt ends the wait, and the job is cancelled.
 #
-# PySpark's own way of bringing rows back waits for the job in a ``finally``: in the main thread it would wait
-# for the end of a job that was just interrupted, and tell of that job's error. So the main thread only waits,
-# and another one speaks to Java. Nothing of the cleaner is imported here.
+# PySpark waits for a job in a ``finally``: the main thread would wait for the end of a job that was
+# interrupted, and raise its error. So another thread calls Java, and the main thread only waits.
 
 
 def is_alive(session: SparkSession) -> bool:
-    """Does its Java process answer, and was it not stopped?"""
+    """Is the session not stopped, and does its Java process answer?"""
     try:
         if is_connect(session):
             return bool(session.range(1).count())
@@ -142,8 +144,8 @@ def is_alive(session: SparkSession) -> bool:
 
 
 def run_job(session: SparkSession, title: str, job: Callable[[], DataFrame]) -> pa.Table:
-    """The rows of a job, which ``job`` puts together. Raises EngineError when Spark gives up, and passes a
-    KeyboardInterrupt on when the job is cancelled."""
+    """Run the DataFrame that ``job`` makes, and return its rows. Raises EngineError when the job fails, and
+    KeyboardInterrupt after an interrupt, when the job is cancelled."""
     with told_as_engine_error(title):
         frame = job()
         if is_connect(session) or threading.current_thread() is not threading.main_thread():
@@ -153,10 +155,10 @@ def run_job(session: SparkSession, title: str, job: Callable[[], DataFrame]) -> 
 
 
 def one_after_another(session: SparkSession, job: Callable[[int], Result], jobs: int) -> Iterator[Result]:
-    """What jobs 0, 1, … bring, which run in a thread of their own while the caller is busy with those before.
+    """The results of jobs 0, 1, …, which run in another thread while the caller works on earlier results.
 
-    Raises what a job raised; no other is begun then, nor when the caller takes no more, and one that runs is
-    cancelled, by a tag, so that the jobs of others go on.
+    Raises what a job raised; no further job begins then. Nor does one when the caller stops iterating: the
+    job that runs is cancelled by its tag, and jobs of other threads go on.
     """
     context, tag = session.sparkContext, f"siltstone-{secrets.token_hex(8)}"
     results: queue.SimpleQueue[Result | BaseException] = queue.SimpleQueue()
@@ -204,12 +206,12 @@ Log = TypeVar("Log")
 
 
 def entries_row(log: int, bucket: int, entries: Words) -> pa.RecordBatch:
-    """Entries on their way to their bucket; they are not copied."""
+    """A row with entries for a bucket; they are not copied."""
     return array_row("", bucket, entries, log=log).batch()
 
 
 def report_row(log: int, target: int, report: object) -> pa.RecordBatch:
-    """A report on its way to the driver."""
+    """A row with a report for the driver."""
     return rows.report_row("", report, target, log=log).batch()
 
 
@@ -241,8 +243,8 @@ def run_bucketed(
     second: Task,
     kind: type[Report],
 ) -> list[tuple[int, Report]]:
-    """Run it over ``range(numbers)`` in so many tasks; (log, report of that kind), in any order. Raises
-    EngineError when Spark gives up."""
+    """Run both stages over ``range(numbers)``: (log, report of type ``kind``), in any order. Raises
+    EngineError."""
 
     def job() -> DataFrame:
         frame = session.range(0, numbers, 1, tasks).mapInArrow(functools.partial(in_worker, first), SCHEMA)
@@ -259,8 +261,8 @@ def all_or_each(
     run: Callable[[Sequence[Log]], dict[str, Report]],
     failed: Callable[[Log, EngineError], dict[str, Report]],
 ) -> dict[str, Report]:
-    """``run`` all logs in one job; where it fails, each in one of its own, and ``failed`` tells of one whose
-    own job fails. Raises EngineError when Spark is gone."""
+    """``run`` all logs in one job and, if that fails, each log in a job of its own; ``failed`` makes the
+    result of a log whose own job fails. Raises EngineError when Spark is gone."""
     try:
         return run(logs)
     except EngineError as error:

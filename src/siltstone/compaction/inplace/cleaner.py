@@ -1,4 +1,5 @@
-"""Carrying a plan out: engine, checks, swap, checkpoint (Kafka's ``Cleaner`` and ``LogCleaner``).
+"""A run of the cleaner: plan, engine, checks, swap, checkpoint, retention (Kafka's ``Cleaner``,
+``CleanerThread``).
 
 ::
 
@@ -6,8 +7,8 @@
               │         └─► checked groups ─► destination, ascending ─► checkpoint ─► retention
               └─► nothing to do, not eligible ───────────────────────────────────────────┘
 
-One bad log never stops the others: whatever is wrong with a log ends in its ``LogResult``. An interrupted run
-leaves whole logs, some of their groups swapped; as the checkpoint moves last, the next run cleans the same
+What is wrong with one log ends in its ``LogResult``; the others are cleaned. After an interrupted run each
+log is consistent, with some of its groups swapped. The checkpoint moves last, so the next run cleans the same
 range again (``docs/decisions/0015-an-interrupted-run-starts-again.md``).
 """
 
@@ -38,7 +39,7 @@ from siltstone.compaction.inplace.expiry import (
     as_they_are,
     expired,
     fill_expired,
-    is_asked,
+    retention_applies,
 )
 from siltstone.compaction.inplace.facts import (
     Choices,
@@ -55,30 +56,28 @@ from siltstone.compaction.staging import RETAINED_BYTES, LogDone, RetainedFile, 
 from siltstone.compaction.work import Group, LogFailure, LogWork, failure_of
 from siltstone.log.segments import count_records
 
-# A log on its way through the cleaner: what is checked of each wave, and what its result says in the end.
+# The checks of a wave before its swap, and the counts of a result.
 
 
 def check_gathered(work: LogWork, gathered: LogDone) -> list[RetainedFile]:
-    """The files of retained offsets, one a group, in order.
+    """The files of retained offsets in order of groups.
 
-    Raises CheckFailedError unless each group's retained offsets that were merged are in its one file.
+    Raises CheckFailedError unless each group has one file, with as many offsets as were merged.
     """
     files = sorted(gathered.files, key=lambda file: file.group)
     if [file.group for file in files] != [group.index for group in work.groups]:
         raise CheckFailedError(f"{work.name}: not every group's retained offsets were gathered once")
     for file in files:
-        _check_winners(work.name, file.group, gathered.retained.get(file.group, 0), file.count)
+        _check_retained(work.name, file.group, gathered.retained.get(file.group, 0), file.count)
     return files
 
 
 def check_counts(planned: Planned, done: LogDone, *, last: bool) -> None:
-    """Group by group, as many retained offsets were met as were merged; records add up, too.
-
-    Raises CheckFailedError.
-    """
+    """Raises CheckFailedError unless each group's task got as many retained offsets as were merged and, with
+    the ``last`` wave, all groups came back with all records that were extracted."""
     work = planned.work
     for group in done.groups:
-        _check_winners(work.name, group.group, done.retained.get(group.group, 0), group.retained)
+        _check_retained(work.name, group.group, done.retained.get(group.group, 0), group.retained)
     groups = [*planned.accepted, *done.groups]
     if last and len(groups) != len(work.groups):
         raise CheckFailedError(f"{work.name}: {len(groups)} groups came back, not {len(work.groups)}")
@@ -88,7 +87,7 @@ def check_counts(planned: Planned, done: LogDone, *, last: bool) -> None:
         )
 
 
-def _check_winners(name: str, group: int, merged: int, arrived: int) -> None:
+def _check_retained(name: str, group: int, merged: int, arrived: int) -> None:
     if merged != arrived:
         raise CheckFailedError(
             f"{name}: {merged} retained offsets of group {group} were merged, "
@@ -97,7 +96,7 @@ def _check_winners(name: str, group: int, merged: int, arrived: int) -> None:
 
 
 def count_all(planned: Planned, done: LogDone) -> None:
-    """Records of the whole log before: those extracted, and those above the cleaned range."""
+    """Count the records of the whole log: extracted ones, and those above the cleaned range."""
     try:
         rest = [count_records(segment) for segment in planned.uncleaned]
     except CorruptFileError:
@@ -109,18 +108,17 @@ def count_all(planned: Planned, done: LogDone) -> None:
 
 
 def changes_something(work: LogWork, group: Rewritten) -> bool:
-    """Is the group's new segment less than its sources: in records, in bytes or in segments?
+    """Has the group fewer records, bytes or segments than before?
 
-    One that is only a second name of its source, or written as it was, is not; nor is one that was only
-    stamped. So a log that is cleaned again and again has ever less that changes.
+    ``--stop-after`` stops a run only after such a change. Neither a hard link of the source nor a delete
+    horizon counts, so that repeated short runs come to an end.
     """
     members = work.sources(work.groups[group.group])
     return len(members) > 1 or group.records != group.kept or group.size < members[0].size
 
 
 def fill_counts(planned: Planned) -> None:
-    """Sizes after the groups that were taken over, and the records that went with them; all or some of the
-    log's groups, whatever came of the rest."""
+    """Set sizes, segments and discarded records of the result from the groups that were accepted."""
     result, work = planned.result, planned.work
     for group in planned.accepted:
         result.removed.add(group.removed)
@@ -134,7 +132,7 @@ def fill_counts(planned: Planned) -> None:
 
 
 def fill(planned: Planned, done: LogDone) -> None:
-    """The result of a log that was cleaned, but for the seconds that it took."""
+    """Complete the result of a log that was cleaned, but for its seconds."""
     result, config = planned.result, planned.state.config
     assert config is not None
     fill_counts(planned)
@@ -146,20 +144,20 @@ def fill(planned: Planned, done: LogDone) -> None:
     result.status, result.reason = report.CLEANED, ""
 
 
-# How a log's groups go: all in one task, all in one job, or wave by wave; and the room that each way needs.
+# The way of a log and the disk space that it needs.
 #
 # ::
 #
-#     one task    small: its keys and bytes fit, and so do all its new files
-#     one job     larger, spread; all new files at once
-#     in waves    retained offsets wait on disk; a wave's new files, then the next one's
+#     one task    small: its bytes and keys fit one task, and all its new files fit the disk
+#     one job     spread over all workers; all new files at once
+#     in waves    the retained offsets are on disk; the new files of one wave at a time
 #
-# Only where a swapped group's originals go (``Room.frees_sources``) do waves need less room than one job.
+# Waves need less space than one job only if a swap frees the sources (``Room.frees_sources``).
 
 GROWTH = 1.1
-"""How much larger than its sources a group may turn out, at the worst: stamps and lost compression."""
+"""The most that a group may grow: delete horizons, and worse compression."""
 GROWTH_OF_MESSAGES = 2.7
-"""The same where message sets (v0, v1) become batches of one small record each."""
+"""The same if message sets (v0, v1) become batches of one small record each."""
 FILES_PER_GROUP = 8
 
 
@@ -176,27 +174,25 @@ class Budget:
 
 
 def extra(work: LogWork, group: Group | None = None) -> int:
-    """Most bytes of the new files that take the place of a group's segments, or of all."""
+    """The most bytes of the new files of a group, or of all groups."""
     segments = work.segments if group is None else work.sources(group)
     growth = GROWTH_OF_MESSAGES if work.message_sets else GROWTH
     return int(sum(segment.size for segment in segments) * growth)
 
 
 def spill(work: LogWork) -> int:
-    """Most bytes of entries that a shuffle may put on disk."""
+    """The most bytes of entries that a shuffle may write to disk."""
     return ENTRY_BYTES * min(offset_span(work), work.size)
 
 
 def waiting(work: LogWork) -> int:
-    """Most bytes of retained offsets, which stay until the last wave is swapped in."""
+    """The most bytes of retained offsets, which stay on disk until the last wave."""
     return RETAINED_BYTES * min(offset_span(work), work.size)
 
 
 def budget(work: LogWork, room: Room, whole_log_bytes: int, wave_bytes: int) -> Budget:
-    """The way that a log goes.
-
-    ``whole_log_bytes``: most for one task; ``wave_bytes``: most for one job.
-    """
+    """Choose the way of a log. ``whole_log_bytes``: the most for one task; ``wave_bytes``: the most for one
+    job."""
     at_once = extra(work)
     in_one_task = at_once <= room.size and fits_one_task(work, whole_log_bytes)
     in_one_job = work.size <= wave_bytes and at_once + spill(work) <= room.size
@@ -213,14 +209,14 @@ def budget(work: LogWork, room: Room, whole_log_bytes: int, wave_bytes: int) -> 
 
 
 def waves(work: LogWork, room: int, wave_bytes: int, workers: int) -> Iterator[list[Group]]:
-    """Neighbouring groups that are rewritten together: their new files fit ``room`` bytes, and what an
-    interrupt may cost is ``wave_bytes`` of sources, or a group for each worker, whichever is more."""
+    """Waves of neighbouring groups: their new files fit ``room`` bytes, and an interrupt costs the work on at
+    most ``wave_bytes`` of sources, or on a group for each worker if that is more."""
     wave: list[Group] = []
     for group in work.groups:
         taken = (*wave, group)
-        size = sum(segment.size for each in taken for segment in work.sources(each))
+        size = sum(segment.size for member in taken for segment in work.sources(member))
         is_large = size > wave_bytes and len(wave) >= workers
-        if wave and (is_large or sum(extra(work, each) for each in taken) > room):
+        if wave and (is_large or sum(extra(work, member) for member in taken) > room):
             yield wave
             wave = []
         wave.append(group)
@@ -228,15 +224,15 @@ def waves(work: LogWork, room: int, wave_bytes: int, workers: int) -> Iterator[l
         yield wave
 
 
-# Swaps of several logs at one time: each waits for the disk most of its time.
+# Swaps of several logs at one time, since each waits mostly for the disk.
 
 
 @contextlib.contextmanager
 def side_by_side(at_once: int, critical: Critical) -> Iterator[Callable[[Callable[[], object]], object]]:
-    """What the body hands over is called in one of ``at_once`` threads, in this one where that is 1. All is
-    done when the block is left; ``critical`` guards the wait.
+    """Yields a function that calls its argument in one of ``at_once`` threads, or here if that is 1. The
+    block waits for all calls at its end; ``critical`` defers an interrupt meanwhile.
 
-    Interrupted, it leaves out what is not begun. Raises what a call raised.
+    After an interrupt calls that did not begin are left out. Raises what a call raised.
     """
     if at_once == 1:
         yield lambda call: call()
@@ -252,16 +248,16 @@ def side_by_side(at_once: int, critical: Critical) -> Iterator[Callable[[Callabl
     finally:
         with critical():
             pool.shutdown(wait=True, cancel_futures=is_interrupted)
-    for each in calls:
-        each.result()
+    for future in calls:
+        future.result()
 
 
 WHOLE_LOG_BYTES = 64 << 20
-"""A log up to this size goes through one task, if the memory for its keys allows it."""
+"""The most bytes of a log that one task cleans, if its keys fit the memory."""
 _TIMES_AS_LARGE = 4
-"""So much larger may such a log be where all workers have one."""
+"""The limit is so many times larger if there is such a log for each worker."""
 WAVE_BYTES = 1 << 30
-"""Sources that a wave takes: so much may have to be done again. A larger log goes in several."""
+"""The most bytes of sources in a wave: the work that an interrupt may cost."""
 UNFINISHED = (
     "its segments are cleaned, but the run could not be finished: {reason}; "
     "where the cleaner checkpoint did not move, the next run cleans the log once more"
@@ -273,11 +269,12 @@ INTERRUPTED = "interrupted; what was swapped in stays, run again to clean the re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLimits:
-    """What bounds a run: extra bytes on disk (None: a quarter of what is free) and seconds.
+    """Limits of a run: extra bytes on disk (None: a quarter of the free space), and seconds.
 
-    ``stop_after_seconds``: nothing new is begun after that, once the run has changed something at all.
-    ``whole_log_bytes``: up to this size a log is one task's, up to four times as much where all workers have
-    such a log. ``wave_bytes``: up to this size it goes in one job, and so much of a larger one in one wave.
+    ``stop_after_seconds``: after that no log and no wave begins, if the run has changed anything.
+    ``whole_log_bytes``: up to this size one task cleans a log, up to four times as much if there is such a
+    log for each worker. ``wave_bytes``: up to this size a log is one job; a larger log has waves of this
+    size.
     """
 
     max_extra_bytes: int | None = None
@@ -287,9 +284,9 @@ class RunLimits:
 
 
 class Cleaner:
-    """One run over some logs. ``critical`` guards what an interrupt should not tear apart.
+    """One run over some logs. ``critical`` defers an interrupt where it would leave things half done.
 
-    ``results``: one a log, in the order given, as far as the run got; of an interrupted run, too.
+    ``results``: one a log, in order; after an interrupt those of the logs that were planned.
     """
 
     def __init__(
@@ -309,7 +306,7 @@ class Cleaner:
         self.results: list[LogResult] = []
         self._choices: Choices
         self._total, self._done = 0, 0
-        self._telling = threading.Lock()
+        self._progress_lock = threading.Lock()
         self._whole_log_bytes: int
         self._has_changed_something = False
         self._deadline = (
@@ -317,19 +314,18 @@ class Cleaner:
         )
 
     def run(self, states: Sequence[LogState], choices: Choices) -> list[LogResult]:
-        """Clean what is to be cleaned; one result a log, in the order given. Raises EngineError only when
-        no log could be worked on at all."""
+        """Plan and clean the logs; a result for each, in order. Raises EngineError if the engine is lost."""
         self._choices = choices
         planned: list[Planned] = []
-        strangers = mismatched_topic_ids(states)
+        mismatched = mismatched_topic_ids(states)
         for state in states:
-            plan = self._plan(state, strangers.get(state.where))
+            plan = self._plan(state, mismatched.get(state.where))
             self.results.append(plan.result if isinstance(plan, Planned) else plan)
             if isinstance(plan, Planned):
                 planned.append(plan)
-            elif is_asked(plan):
+            elif retention_applies(plan):
                 self._retain(state, plan)
-        planned.sort(key=lambda each: -(each.result.dirty_ratio or 0.0))
+        planned.sort(key=lambda log: -(log.result.dirty_ratio or 0.0))
         try:
             self._clean_all(planned)
         except BaseException:
@@ -338,16 +334,16 @@ class Cleaner:
         return self.results
 
     def _leave(self, planned: Sequence[Planned]) -> None:
-        """Interrupted: clear away what is only staged. What was swapped stays; each log is whole."""
+        """After an interrupt: remove staged files. Each log is consistent, with what was swapped."""
         with self._critical():
-            for each in planned:
+            for log in planned:
                 with contextlib.suppress(SiltstoneError, OSError):
-                    self._destination.give_up(each)
+                    self._destination.give_up(log)
 
-    def _plan(self, state: LogState, stranger: str | None) -> Planned | LogResult:
+    def _plan(self, state: LogState, mismatch: str | None) -> Planned | LogResult:
         try:
-            if stranger is not None:
-                return open_result(state).stop(report.SKIPPED, stranger)
+            if mismatch is not None:
+                return open_result(state).stop(report.SKIPPED, mismatch)
             notes: list[str] = []
             if state.config is not None and "compact" in state.config.policies:
                 with self._critical():
@@ -368,23 +364,23 @@ class Cleaner:
         self._whole_log_bytes = self._most_for_one_task(planned)
         small: list[Planned] = []
         large: list[Planned] = []
-        for each in planned:
-            budgeted = self._budget(each)
+        for log in planned:
+            budgeted = self._budget(log)
             if budgeted is not None:
-                (small if budgeted.in_one_task else large).append(each)
+                (small if budgeted.in_one_task else large).append(log)
         for batch in self._batches(small):
             self._clean_small(batch)
-        for each in large:
-            self._clean_large(each)
+        for log in large:
+            self._clean_large(log)
 
     def _most_for_one_task(self, planned: Sequence[Planned]) -> int:
-        """Larger logs are spread one after another, unless there are enough of them for all workers."""
+        """The limit for one task: larger logs are spread one after another, unless each worker has one."""
         most = self._limits.whole_log_bytes
-        larger = sum(most < each.work.size <= _TIMES_AS_LARGE * most for each in planned)
+        larger = sum(most < log.work.size <= _TIMES_AS_LARGE * most for log in planned)
         return _TIMES_AS_LARGE * most if larger and larger >= self._engine().workers else most
 
     def _budget(self, planned: Planned) -> Budget | None:
-        """The way that the log goes, and its room; None when there is not enough, and said so."""
+        """The way of the log and its space; None if there is too little, which its result says then."""
         where, result = planned.state.path, planned.result
         try:
             room = self._destination.room(planned.state, self._limits.max_extra_bytes)
@@ -404,52 +400,53 @@ class Cleaner:
         return budgeted
 
     def _batches(self, small: Sequence[Planned]) -> Iterator[list[Planned]]:
-        """Small logs in jobs whose new files together stay within the room there is."""
+        """Jobs of small logs whose new files fit the space together."""
         batch: list[Planned] = []
         used = 0
-        for each in small:
-            need, budgeted = extra(each.work), self._budget(each)
+        for log in small:
+            need, budgeted = extra(log.work), self._budget(log)
             if budgeted is None:
                 continue
             if batch and used + need > budgeted.size:
                 yield batch
                 batch, used = [], 0
-            batch.append(each)
+            batch.append(log)
             used += need
         if batch:
             yield batch
 
     def _is_time_up(self) -> bool:
-        """Not before the run has changed something: else a short window would never get anywhere."""
+        """Has the run both changed something and used its time? Else a short window would never get
+        further."""
         is_over = self._deadline is not None and time.monotonic() >= self._deadline
         return is_over and self._has_changed_something
 
     def _stopped(self, planned: Sequence[Planned]) -> bool:
         if not self._is_time_up():
             return False
-        for each in planned:
-            each.result.stop(report.SKIPPED, NOT_BEGUN)
+        for log in planned:
+            log.result.stop(report.SKIPPED, NOT_BEGUN)
         return True
 
     def _clean_small(self, batch: Sequence[Planned]) -> None:
         if self._stopped(batch):
             return
-        left = {each.work.name: each for each in batch if self._prepared(each)}
+        left = {log.work.name: log for log in batch if self._prepared(log)}
         if not left:
             return
         try:
-            works = [each.work for each in left.values()]
+            works = [log.work for log in left.values()]
             with side_by_side(self._destination.at_once, self._critical) as go:
                 for done in self._engine().clean_whole(works):
                     left[done.name].began = time.perf_counter() - done.seconds
                     go(functools.partial(self._settle, left.pop(done.name), done, last=True))
         except (SiltstoneError, OSError) as error:
-            for each in left.values():
-                self._fail(each, failure_of(error))
+            for log in left.values():
+                self._fail(log, failure_of(error))
             self._raise_if_no_engine(error)
 
     def _prepared(self, planned: Planned) -> bool:
-        """Make the log's staging folder; where it cannot be made, only that log fails."""
+        """Make the log's staging folder; False if that fails, which is the log's failure."""
         try:
             self._destination.check(planned)
             self._destination.prepare(planned)
@@ -475,11 +472,11 @@ class Cleaner:
             self._fail(planned, failure_of(error))
             self._raise_if_no_engine(error)
         except KeyboardInterrupt:
-            self._tell_what_was_done(planned, LogFailure(report.SKIPPED, INTERRUPTED))
+            self._set_failure(planned, LogFailure(report.SKIPPED, INTERRUPTED))
             raise
 
     def _clean_in_waves(self, planned: Planned, budgeted: Budget, engine: Engine) -> None:
-        """The retained offsets of the whole log are put into files, once; then its groups go by them."""
+        """Write the retained offsets of the whole log to files, then rewrite and swap wave by wave."""
         work = planned.work
         gathered = engine.gather(work)
         failure = gathered.failure
@@ -503,7 +500,7 @@ class Cleaner:
             raise error
 
     def _settle(self, planned: Planned, done: LogDone, *, last: bool) -> bool:
-        """Check and take over what an engine hands back; False when the log is not to be gone on with."""
+        """Check and accept a report of the engine; False if the log failed. May run in a swap's thread."""
         try:
             failure = done.failure
             if failure is None:
@@ -522,23 +519,25 @@ class Cleaner:
             fill(planned, done)
             self._retain(planned.state, planned.result, planned)
             planned.result.seconds = time.perf_counter() - planned.began
-            self._tell()
+            self._report_progress()
         return True
 
     def _accept(self, planned: Planned, done: LogDone) -> None:
-        """Take over the groups at hand, in one go or one after another. Raises SiltstoneError, OSError."""
+        """Swap the groups of a report in, together or one by one. Raises SiltstoneError, OSError."""
         together = [done.groups] if done.groups else []
         if not self._destination.takes_together:
-            together = [[each] for each in done.groups]
+            together = [[group] for group in done.groups]
         for groups in together:
+            # An interrupt waits: what is swapped in must be counted, and no swap may be half done.
             with self._critical():
                 self._destination.accept(planned, groups)
                 planned.accepted.extend(groups)
-            if any(changes_something(planned.work, each) for each in groups):
+            if any(changes_something(planned.work, group) for group in groups):
                 self._has_changed_something = True
 
     def _finish(self, planned: Planned) -> None:
-        """Raises SiltstoneError, OSError with what is left to do where the new segments are all in place."""
+        """Move the checkpoint. Raises SiltstoneError, OSError; its message says if all segments are swapped
+        in."""
         try:
             with self._critical():
                 self._destination.finish(planned)
@@ -549,7 +548,7 @@ class Cleaner:
             raise OSError(error.errno, UNFINISHED.format(reason=failure_of(error).reason)) from error
 
     def _retain(self, state: LogState, result: LogResult, planned: Planned | None = None) -> None:
-        """Let go of what has expired of a log that is done with; an open log's manager sees to its own."""
+        """Delete expired segments after a cleaning. An open log's manager does that itself."""
         try:
             if state.opened is not None:
                 return
@@ -565,14 +564,14 @@ class Cleaner:
             result.stop(report.FAILED, f"old segments could not be deleted: {failure_of(error).reason}")
 
     def _fail(self, planned: Planned, failure: LogFailure) -> None:
-        """The log is not gone on with: say why, and clear away."""
-        self._tell_what_was_done(planned, failure)
+        """The log failed: set its result, and remove its staged files."""
+        self._set_failure(planned, failure)
         with contextlib.suppress(SiltstoneError, OSError):
             self._destination.give_up(planned)
-        self._tell()
+        self._report_progress()
 
-    def _tell_what_was_done(self, planned: Planned, failure: LogFailure) -> None:
-        """The result of a log that is not cleaned, whatever was taken over of it."""
+    def _set_failure(self, planned: Planned, failure: LogFailure) -> None:
+        """Set the result of a log that failed or was stopped, with the groups that were accepted."""
         planned.result.stop(failure.status, failure.reason)
         planned.result.cleaned_end_offset = planned.result.first_dirty_offset
         if not self._destination.keeps_accepted:
@@ -581,14 +580,14 @@ class Cleaner:
         if planned.began:
             planned.result.seconds = time.perf_counter() - planned.began
 
-    def _tell(self) -> None:
-        with self._telling:
+    def _report_progress(self) -> None:
+        with self._progress_lock:
             self._done += 1
             self._progress("logs", "done", self._done, self._total)
 
 
 def _blank(state: LogState) -> LogResult:
-    """A result for a log whose size could not be found out either."""
+    """A result for a log that cannot be planned, with its size if that can be read."""
     try:
         return open_result(state)
     except (SiltstoneError, OSError):

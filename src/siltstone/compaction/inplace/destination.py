@@ -1,8 +1,8 @@
-"""Where a cleaning's result goes: into the directory itself, into a cleaned copy, or nowhere.
+"""Destinations of a cleaning: the log directory itself, a cleaned copy, or none (a dry run).
 
-A destination names the folder that tasks write to, takes over checked groups in ascending order, and
-finishes or gives up a log. In place, groups are swapped in together, or each one fully and synced before the
-next, so that a tombstone never goes before the value it hides, and the checkpoint moves last.
+A destination names the folder in which tasks write, accepts checked groups in ascending order, and finishes
+or gives up a log. In place, groups are swapped in together, or each one durably before the next: a tombstone
+must not be removed before the value that it deletes. The checkpoint moves last.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ from siltstone.log.overflow import overflowed, split_overflowed
 from siltstone.log.replacement import adopt, delete_oldest, finish_replacement, replace_segments
 
 _AT_ONCE = 4
-"""Swaps that wait for the disk at one time."""
+"""Swaps at one time; they mostly wait for the disk."""
 DROPPED = f"removed staged files of an earlier run ({STAGING})"
 INDEX_SETTINGS = ("index.interval.bytes", "segment.index.bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """Bytes that new files may take, and free inodes (None: not counted).
+    """Bytes that new files may take, and free inodes (None: no limit).
 
-    ``frees_sources``: a swapped group's originals are gone, so that waves need room one after another; only
-    then are there waves.
+    ``frees_sources``: a swap frees the space of the group's sources, so that waves can use it again.
     """
 
     size: int
@@ -44,11 +43,11 @@ class Room:
 
 
 class Destination:
-    """What the cleaner asks of the place where results go. By itself it is a dry run's: nothing is written.
+    """Base class of destinations; by itself it writes nothing.
 
-    Another kind overrides what it does. ``at_once``: so many logs may be taken over at one time, each by a
-    thread. ``takes_together``: all groups at hand are taken over in one go, not one after another.
-    ``keeps_accepted``: groups that were taken over stay, also when the log is given up after that.
+    ``at_once``: how many logs ``accept`` and ``finish`` may serve at one time, in threads.
+    ``takes_together``: ``accept`` gets all groups of a report at once, not one by one. ``keeps_accepted``:
+    accepted groups stay when the log is given up later.
     """
 
     at_once = 1
@@ -56,51 +55,51 @@ class Destination:
     keeps_accepted = False
 
     def tidy(self, state: LogState) -> list[str]:
-        """Before planning: finish what an earlier run or broker left; what was done, a line each."""
+        """Called before planning: finish what an earlier run or a broker left; returns a line for each thing
+        done."""
         return []
 
     def staging(self, state: LogState) -> Path | None:
-        """The folder for new files, by name; None when nothing is written."""
+        """The folder for new files; None if nothing is written."""
         return None
 
     def room(self, state: LogState, allowed: int | None) -> Room:
-        """What new files may take; ``allowed`` is ``--max-extra-bytes``."""
+        """The space for new files; ``allowed`` is ``--max-extra-bytes``."""
         return Room(size=1 << 62, inodes=None, frees_sources=False)
 
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
-        """The checkpoint was outside the log and nothing is cleaned: write it anew."""
+        """Write the checkpoint of a log that is not cleaned, since it was outside the log."""
 
     def check(self, planned: Planned) -> None:
-        """Is the log still the run's? Asked before work is begun, and before each wave; raises if it is
-        not."""
+        """Called before work on a log and before each wave; raises if the log is needed elsewhere."""
 
     def prepare(self, planned: Planned) -> None:
-        """The log is about to be worked on: make the folder."""
+        """Called before work on a log: make the staging folder."""
         if planned.work.staging is not None:
             files.make_directory(planned.work.staging, parents=True)
 
     def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
-        """Take over checked groups, in ascending order: all of them, or, where it raises, none."""
+        """Accept checked groups in ascending order: all of them, or none if this raises."""
 
     def finish(self, planned: Planned) -> None:
-        """All groups are in: move the checkpoint, clear away."""
+        """Called after the last group: move the checkpoint, remove the staging folder."""
 
     def expire(self, state: LogState, expiry: Expiry) -> None:
-        """The log is cleaned, or needs no cleaning: let go of its expired segments."""
+        """Delete the expired segments of a log that was cleaned or needs no cleaning."""
 
     def give_up(self, planned: Planned) -> None:
-        """The log is not gone on with, or the run is interrupted: clear away what is only staged."""
+        """Remove the staged files of a log that failed, or of an interrupted run."""
 
     def commit(self) -> dict[Path, str]:
-        """The run is over, let its result be seen. Returns what is not in it, by path, with the reason."""
+        """Called at the end of a run: publish the result. Returns what is not in it: reasons by path."""
         return {}
 
     def discard(self) -> None:
-        """The run broke off: leave nothing half-done that is ours to clear."""
+        """Called when a run failed as a whole: remove what it made."""
 
 
 def check_sizes(group: Rewritten) -> None:
-    """The staged files are what the task said that it wrote. Raises CheckFailedError, OSError."""
+    """Raises CheckFailedError unless the staged log has the size that its task reported; OSError."""
     size = files.stat(group.staged["log"]).size
     if size != group.size:
         raise CheckFailedError(f"{group.staged['log']}: {size} bytes, but its task reported {group.size}")
@@ -108,7 +107,8 @@ def check_sizes(group: Rewritten) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swap:
-    """New segments' staged files and identities, by base offset, and base offsets of what they replace."""
+    """A swap: staged files and identities of the new segments by base offset, and base offsets of the old
+    ones."""
 
     staged: dict[int, dict[str, Path]]
     known: dict[int, Sequence[int]]
@@ -116,25 +116,26 @@ class Swap:
 
 
 def swap_of(planned: Planned, groups: Sequence[Rewritten]) -> Swap:
-    """What is swapped to take over ``groups``."""
+    """The swap that accepts ``groups``."""
     swap = Swap(staged={}, known={}, old=[])
     for group in groups:
         plan = planned.work.groups[group.group]
         swap.staged[plan.base_offset] = {kind: Path(path) for kind, path in group.staged.items()}
         swap.known[plan.base_offset] = group.identity
-        swap.old.extend(each.base_offset for each in planned.work.sources(plan))
+        swap.old.extend(source.base_offset for source in planned.work.sources(plan))
     return swap
 
 
 def cleaned_up_to(planned: Planned) -> int:
-    """The cleaner checkpoint afterwards. It does not go back where only the clean part was cleaned again."""
+    """The cleaner checkpoint after the cleaning. It does not move back if only the clean section was
+    cleaned."""
     return max(planned.work.rules.last_offset + 1, planned.result.first_dirty_offset or 0)
 
 
 def drop_staged(partition: Path) -> bool:
-    """Remove everything that any run staged, durably; was there something? Never is any of it used again.
+    """Remove the staged files of all runs, durably; was there something?
 
-    Raises DirectoryRefusedError where the folder is none of ours, OSError.
+    Raises DirectoryRefusedError if something else has the folder's name, OSError.
     """
     if not has_own_folder(partition):
         return False
@@ -144,14 +145,13 @@ def drop_staged(partition: Path) -> bool:
 
 
 class DryRun(Destination):
-    """Nowhere: everything is computed, nothing is written."""
+    """A dry run: everything is computed, nothing is written."""
 
 
 class InPlace(Destination):
-    """Into the log directory itself, by Kafka's swap.
+    """Swaps new segments into the log directory (Kafka's ``replaceSegments``).
 
-    A swap syncs the directory seven times for two groups, ten times for one after another. Kept originals
-    are those of one group each, and go into one manifest.
+    With kept originals groups are swapped one by one, since ``undo`` restores them one by one.
     """
 
     keeps_accepted = True
@@ -164,14 +164,14 @@ class InPlace(Destination):
         self.takes_together = originals is None
 
     def tidy(self, state: LogState) -> list[str]:
-        """Finish an interrupted swap or deletion as a broker would, and drop what an earlier run staged."""
+        """Finish an interrupted swap or deletion as a broker does, and remove what earlier runs staged."""
         done = finish_replacement(state.path)
         if drop_staged(state.path):
             done.append(DROPPED)
         return done + (self._split(state) if self._originals is None else [])
 
     def _split(self, state: LogState) -> list[str]:
-        """Split segments that no index can tell the offsets of. Raises CorruptRecordError, OSError."""
+        """Split segments whose offsets do not fit an index. Raises CorruptRecordError, OSError."""
         assert state.config is not None
         interval, size = (state.config.integer(name) for name in INDEX_SETTINGS)
         done = []
@@ -185,7 +185,7 @@ class InPlace(Destination):
         return staging_folder(state.path, self._run)
 
     def room(self, state: LogState, allowed: int | None) -> Room:
-        """What is allowed, by default a quarter of what is free; kept originals take their part of it."""
+        """``--max-extra-bytes``, by default a quarter of the free space, less what kept originals take."""
         space = files.space(state.path)
         most = space.free_bytes // 4 if allowed is None else min(allowed, space.free_bytes)
         return Room(
@@ -193,21 +193,24 @@ class InPlace(Destination):
         )
 
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
-        """Write the checkpoint anew."""
+        """Write the checkpoint."""
         state.directory.write_cleaner_checkpoint(state.where, offset)
 
     def prepare(self, planned: Planned) -> None:
-        """Make the staging folder. Raises DirectoryRefusedError where something else has its name."""
+        """Make the staging folder. Raises DirectoryRefusedError if something else has its name."""
         has_own_folder(planned.state.path)
         super().prepare(planned)
 
     def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
-        """Swap groups in; their originals are kept first where that was asked for."""
+        """Swap groups in, after their originals are kept if that was chosen."""
         for group in groups:
             check_sizes(group)
             if self._originals is not None:
                 self._originals.keep(planned, planned.work.groups[group.group], group.staged["log"])
                 self._kept_bytes += group.size
+        # Staged files get their names as ``.cleaned``, then ``.swap``, and at last replace the sources, each
+        # step durably: a start finishes the swap or drops it (``log.replacement``, Kafka's
+        # ``replaceSegments``).
         swap = swap_of(planned, groups)
         adopt(planned.state.path, swap.staged)
         replace_segments(planned.state.path, list(swap.staged), swap.old, swap.known)
@@ -218,7 +221,7 @@ class InPlace(Destination):
         self.give_up(planned)
 
     def expire(self, state: LogState, expiry: Expiry) -> None:
-        """Rename and unlink them, kept first where that was asked for."""
+        """Delete the segments, after they are kept if that was chosen."""
         if self._originals is not None:
             self._originals.keep_expired(state, expiry.bases)
         delete_oldest(state.path, expiry.bases)
@@ -228,14 +231,14 @@ class InPlace(Destination):
         drop_staged(planned.state.path)
 
 
-# ``--out``: a cleaned copy of a log directory, the source is only read.
+# ``--out``: a cleaned copy of a log directory. The source is only read.
 
 
 class CleanedCopy(Destination):
-    """Into a new log directory, which appears under its name only when it is whole.
+    """A new log directory, which gets its name when it is complete.
 
-    Everything of the source is copied but its lock: cleaned logs as cleaned, all others as they are. What
-    cannot be copied whole is not copied at all.
+    It has all of the source except the lock: cleaned logs, and copies of all others. A partition that cannot
+    be copied completely is left out.
     """
 
     def __init__(self, run: str, source: LogDirectory, target: Path) -> None:
@@ -255,12 +258,13 @@ class CleanedCopy(Destination):
         return staging_folder(self._folder(state), self._run)
 
     def room(self, state: LogState, allowed: int | None) -> Room:
-        """What is free where the copy goes: the whole of it is asked for before it is begun."""
+        """The free space of the target's file system; ``refuse_little_room`` compares it with the whole
+        copy."""
         space = files.space(self._target.parent)
         return Room(size=space.free_bytes, inodes=space.free_inodes, frees_sources=False)
 
     def refuse_little_room(self) -> None:
-        """Raises DirectoryRefusedError where a copy of everything would not fit."""
+        """Raises DirectoryRefusedError if a copy of everything does not fit."""
         need = sum(files.tree_size(self._source.path / name) for name in self._names())
         free = files.space(self._target.parent).free_bytes
         if need > free:
@@ -273,7 +277,7 @@ class CleanedCopy(Destination):
         self._checkpoints[state.where] = offset
 
     def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
-        """Move the new segments to their names in the copy, which has no name of its own yet."""
+        """Move the new segments to their names in the copy."""
         for group in groups:
             check_sizes(group)
             base = planned.work.groups[group.group].base_offset
@@ -281,13 +285,13 @@ class CleanedCopy(Destination):
                 files.rename(path, self._folder(planned.state) / segment_file(base, kind))
 
     def finish(self, planned: Planned) -> None:
-        """The log is copied as cleaned."""
+        """Remember that the copy has the log's new segments."""
         files.remove_tree(self._folder(planned.state) / STAGING)
         self._finished[planned.state.where] = planned
         self._checkpoints[planned.state.where] = cleaned_up_to(planned)
 
     def expire(self, state: LogState, expiry: Expiry) -> None:
-        """They are not copied; new ones go again."""
+        """Leave the segments out of the copy, and remove new ones."""
         self._expired[state.where] = set(expiry.bases)
         for base in expiry.bases:
             for kind in SEGMENT_KINDS:
@@ -296,12 +300,12 @@ class CleanedCopy(Destination):
                     files.unlink(path)
 
     def give_up(self, planned: Planned) -> None:
-        """Drop what was staged; the originals are copied in the end."""
+        """Remove what was staged; ``commit`` copies the originals."""
         if files.exists(self._folder(planned.state)):
             files.remove_tree(self._folder(planned.state))
 
     def commit(self) -> dict[Path, str]:
-        """Copy all the rest, write the checkpoints, and give the copy its name."""
+        """Copy everything else, write the checkpoint, and give the copy its name."""
         left_out: dict[Path, str] = {}
         files.make_directory(self._partial, parents=True)
         files.copy_attributes(self._source.path, self._partial)
@@ -336,7 +340,7 @@ class CleanedCopy(Destination):
             return [path.name for path in self._source.partitions.values()]
         left_out = (names.LOCK, names.CLEANER_CHECKPOINT)
         entries = files.entries(self._source.path)
-        return [each.name for each in entries if not each.is_link and each.name not in left_out]
+        return [entry.name for entry in entries if not entry.is_link and entry.name not in left_out]
 
     def _write_checkpoint(self, left_out: Mapping[Path, str]) -> None:
         offsets = read_checkpoint(self._source.path / names.CLEANER_CHECKPOINT)
@@ -349,7 +353,7 @@ class CleanedCopy(Destination):
             write_checkpoint(self._partial / names.CLEANER_CHECKPOINT, offsets)
 
     def discard(self) -> None:
-        """The run failed as a whole: nothing of the copy stays."""
+        """Remove the incomplete copy."""
         if files.exists(self._partial):
             files.remove_tree(self._partial)
 
@@ -364,7 +368,7 @@ class CleanedCopy(Destination):
         files.sync_directory(target)
 
     def _left_out(self, source: Path) -> Callable[[SegmentFile], bool]:
-        """Which of a partition's files the copy is to be without, or has others in place of."""
+        """A predicate for files of a partition that are not copied: replaced or expired segments."""
         where = names.parse_partition(source.name)
         cleaned = None if where is None else self._finished.get(where)
         expired = set() if where is None else self._expired.get(where, set())

@@ -1,16 +1,15 @@
-"""Which old segments go once a log was cleaned, and what its result says of them (``CleanerThread`` and
-``UnifiedLog.deleteOldSegments``).
+"""Retention after a cleaning: which old segments are deleted, and their counts
+(``CleanerThread.cleanOrSleep``, ``UnifiedLog.deleteOldSegments``).
 
 ::
 
-    cleaned ─► checkpoint ─► retention on what is there now: new segments · those above them · active segment
-                             what lies below the log start goes; under ``compact,delete``, what is too old or
-                             too much
+    cleaned ─► checkpoint ─► retention on the segments as they are now: new ones, those above, the active one
+                             deleted is what lies below the log start; under ``compact,delete`` also what is
+                             too old or too much
 
-As in Kafka it is asked of every log whose policy compacts, also of one that needs no cleaning, and cleaning
-comes before it: a value is superseded by a later one that is about to expire. The active segment stays; to
-begin a new one is the broker's. Only decisions and counts are here, ``compaction.inplace.destination``
-carries them out.
+As in Kafka, retention applies to every log with a compacting policy, cleaned or not, and after the cleaning:
+a value may be superseded by a later one that is about to expire. The active segment stays, since only a
+broker can roll it. This module decides and counts; ``compaction.inplace.destination`` deletes.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ UNKNOWN_RETENTION = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """A segment as the cleaning leaves it, of ``size`` bytes: one that was not cleaned, or a ``new`` one,
-    wherever it is by now, with the last of its sources in ``segment``."""
+    """A segment after the cleaning, of ``size`` bytes: one that was not cleaned, or a ``new`` one, whose last
+    source is ``segment``."""
 
     base_offset: int
     size: int
@@ -54,18 +53,19 @@ class Left:
     new: Rewritten | None = None
 
     def largest_timestamp(self) -> int:
-        """In ms. Without a time in its time index the file's own counts, which is that of its last source."""
+        """In ms; without timestamps the modification time, which a new segment has from its last source."""
         if self.new is None:
             return largest_timestamp(self.segment)
         largest = self.new.largest_timestamp or 0
         return largest if largest > 0 else self.segment.modified_ms
 
     def count(self, end: int | None = None) -> int | None:
-        """Its records, counted one by one where message sets do not say; None where it is damaged.
+        """How many records it has, in one pass over the batch headers; None if the segment is damaged.
+        Message sets have no counts in their headers and are decoded.
 
-        What goes has to be the segment's own: a log file in the place of another one has that one's indexes,
-        and would go by its times. So with an ``end`` this raises CorruptFileError for a batch with offsets
-        outside [base, ``end``). Damage is none of it: a segment that is too old goes with it, as in Kafka.
+        Given the ``end`` offset of a segment that will be deleted, this raises CorruptFileError for a batch
+        with offsets outside [base, ``end``): such a file was put in the place of another segment, and has its
+        index and times. A damaged segment expires all the same, as in Kafka.
         """
         if self.new is not None:
             return self.new.kept
@@ -97,10 +97,10 @@ def _refuse_strange(segment: Segment, rows: Directory, end: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expiry:
-    """The segments that go of a log, oldest first, each with its reason.
+    """The segments of a log that expire, oldest first, each with its reason.
 
-    ``records``: how many are in them; ``records_of_all``: in the whole log, asked of one that was not
-    cleaned. None: damage keeps them from being counted.
+    ``records``: in these segments; ``records_of_all``: in the whole log, None if it was cleaned. Both are
+    None where a segment is damaged.
     """
 
     going: Sequence[Left]
@@ -110,18 +110,18 @@ class Expiry:
 
     @property
     def bases(self) -> list[int]:
-        """The base offsets of what goes, ascending."""
-        return [each.base_offset for each in self.going]
+        """Their base offsets, ascending."""
+        return [segment.base_offset for segment in self.going]
 
 
-def is_asked(result: LogResult) -> bool:
-    """Is retention asked of a log with this result? Not where it was left alone, or something is wrong."""
+def retention_applies(result: LogResult) -> bool:
+    """Does retention apply to a log with this result? Not if it was skipped, or if something is wrong."""
     return result.status in (report.CLEANED, report.NOTHING_TO_DO, report.NOT_ELIGIBLE)
 
 
 def as_they_are(segments: Iterable[Segment]) -> list[Left]:
-    """Segments that were not cleaned."""
-    return [Left(base_offset=each.base_offset, size=each.size, segment=each) for each in segments]
+    """Segments that were not cleaned, as ``Left``."""
+    return [Left(base_offset=segment.base_offset, size=segment.size, segment=segment) for segment in segments]
 
 
 def after_cleaning(planned: Planned) -> list[Left]:
@@ -135,12 +135,12 @@ def after_cleaning(planned: Planned) -> list[Left]:
 
 
 def expired(state: LogState, result: LogResult, choices: Choices, left: Sequence[Left]) -> Expiry | None:
-    """What retention takes now, None for nothing. ``left``: the log's segments, the active one last.
+    """The segments that expire now, None for none. ``left``: the log's segments, the active one last.
 
-    A ``retention.ms`` that nobody set takes nothing unless the broker's own settings are known: the broker
-    may have another default, and what is gone is gone; a note in the result says so.
+    A default ``retention.ms`` deletes nothing unless the broker's settings are known, since the broker may
+    have another default; a note in the result says so.
 
-    Raises InvalidConfigError for a deletion policy that nobody registered, CorruptFileError, LedgerError,
+    Raises InvalidConfigError for a deletion policy that is not registered, CorruptFileError, LedgerError,
     OSError.
     """
     assert state.config is not None
@@ -165,30 +165,32 @@ def expired(state: LogState, result: LogResult, choices: Choices, left: Sequence
     if not decisions:
         return None
     going, staying = left[: len(decisions)], left[len(decisions) :]
-    counts = [each.count(later.base_offset) for each, later in pairwise(left[: len(going) + 1])]
+    counts = [segment.count(later.base_offset) for segment, later in pairwise(left[: len(going) + 1])]
     return Expiry(
         going=going,
         reasons=[decision.reason for decision in decisions],
         records=_total(counts),
         records_of_all=(
-            None if result.status == report.CLEANED else _total(counts + [each.count() for each in staying])
+            None
+            if result.status == report.CLEANED
+            else _total(counts + [segment.count() for segment in staying])
         ),
     )
 
 
 def _facts(left: Sequence[Left], *, with_times: bool) -> list[SegmentFacts]:
-    """What retention wants to know; where the active segment ends nobody asks, since it stays."""
+    """The facts for ``log.retention``. The active segment stays, so its end and its time are not needed."""
     ends = [*(later.base_offset for _, later in pairwise(left)), LONG_MAX]
     last = len(left) - 1
     return [
         SegmentFacts(
-            base_offset=each.base_offset,
+            base_offset=segment.base_offset,
             end_offset=end,
-            size=each.size,
-            largest_timestamp=each.largest_timestamp() if with_times and number < last else LONG_MAX,
+            size=segment.size,
+            largest_timestamp=segment.largest_timestamp() if with_times and number < last else LONG_MAX,
             is_active=number == last,
         )
-        for number, (each, end) in enumerate(zip(left, ends, strict=True))
+        for number, (segment, end) in enumerate(zip(left, ends, strict=True))
     ]
 
 
@@ -197,7 +199,7 @@ def _total(counts: Sequence[int | None]) -> int | None:
 
 
 def fill_expired(result: LogResult, expiry: Expiry) -> None:
-    """Count what went into the result. A log that was not cleaned is now, and its reason becomes a note."""
+    """Add an expiry to the result. A log that was not cleaned is cleaned then; its reason becomes a note."""
     if result.status != report.CLEANED:
         result.records_before = expiry.records_of_all
         result.notes.append(f"not compacted: {result.reason}")
@@ -206,13 +208,13 @@ def fill_expired(result: LogResult, expiry: Expiry) -> None:
     known = result.records_before is not None and expiry.records is not None
     result.records_before = result.records_before if known else None
     result.records_after = (result.records_before or 0) - result.removed.total() if known else None
-    result.bytes_after -= sum(each.size for each in expiry.going)
+    result.bytes_after -= sum(segment.size for segment in expiry.going)
     result.segments_after -= len(expiry.going)
     result.notes += _reasons(expiry)
 
 
 def _reasons(expiry: Expiry) -> Iterator[str]:
-    """A line for each reason: what goes by it."""
+    """A line for each reason, with the segments that it removes."""
     for reason, pairs in groupby(zip(expiry.reasons, expiry.going, strict=True), key=itemgetter(0)):
         going = [left for _, left in pairs]
         size = sum(left.size for left in going)

@@ -1,6 +1,7 @@
-"""From a partition directory to a plan: what planning wants to know is gathered here, and only here.
+"""Planning a log's cleaning: reads from a partition directory, or an open log, what ``plan`` needs.
 
-``plan_log`` answers with the log's work for an engine, or with the reason why there is none.
+``plan_log`` returns the log's work for an engine, or a result with the reason why there is none
+(``LogCleanerManager.grabFilthiestCompactedLog``, ``cleanableOffsets``).
 """
 
 from __future__ import annotations
@@ -44,23 +45,21 @@ from siltstone.log.segments import (
 )
 from siltstone.log.transactions import transaction_indexes
 
-# Tombstones that may go although nothing new was written (Kafka leaves them there for ever).
+# Delete horizons (KIP-534): tombstones that a cleaning can remove although nothing new was written.
 #
-# A cleaning stamps a batch with tombstones, or with a transaction's marker, with the time from which they may
-# go: the delete horizon, attribute bit 6 and the base timestamp of its header. On a log that is idle nothing
-# takes them away then. So a log becomes eligible as well once all its horizons have passed and something is
-# there that goes.
+# A cleaning writes a delete horizon into a batch with tombstones or a marker: attribute bit 6, and the time
+# as its base timestamp. Kafka cleans an idle log never again, so that its tombstones stay. Here a log is
+# eligible as well when all its horizons have passed and a tombstone or marker is there to be removed.
 #
-# Finding that out reads the headers of the clean part. A stamp stays when its tombstones have gone, so the
-# batches that are stamped and past their horizon are decoded as well: else such a log would be cleaned for
-# ever.
+# This reads the headers of the clean section. The horizon stays in a batch whose tombstones were removed, so
+# batches with a passed horizon are decoded too: else such a log would be cleaned again and again.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Horizons:
-    """Of a log's clean part: ``newest_ms``, the latest delete horizon, None when nothing is stamped.
+    """Delete horizons of a log's clean section: ``newest_ms`` is the latest, None without any.
 
-    ``is_due``: all of them have passed, and a tombstone or a marker is there that a cleaning removes.
+    ``is_due``: all have passed, and there is a tombstone or a marker that a cleaning removes.
     """
 
     newest_ms: int | None = None
@@ -74,9 +73,10 @@ def find_horizons(
     tombstones_from: int = LONG_MAX,
     batch_limit: int = DEFAULT_LIMIT,
 ) -> Horizons:
-    """The horizons below offset ``end``, as of ``now_ms``; tombstones from ``tombstones_from`` on stay.
+    """Find the delete horizons below offset ``end``, as of ``now_ms``; tombstones from ``tombstones_from`` on
+    stay.
 
-    ``batch_limit``: what one batch may decompress to, in bytes. Raises CorruptFileError, OSError.
+    ``batch_limit``: the most bytes that one batch may decompress to. Raises CorruptFileError, OSError.
     """
     newest_in = {segment: _newest_in(segment) for segment in segments if segment.base_offset < end}
     stamped = {segment: newest for segment, newest in newest_in.items() if newest is not None}
@@ -87,15 +87,15 @@ def find_horizons(
     return Horizons(newest_ms=newest, is_due=any(due))
 
 
-def _is_stamped(batches: Directory) -> Flags:
-    """The batches with a horizon; those that were emptied hold nothing that could go."""
+def _has_horizon(batches: Directory) -> Flags:
+    """Batches with a delete horizon (bool); not those that were emptied."""
     return np.asarray(delete_horizons(batches) & (batches["count"] > 0))
 
 
 def _newest_in(segment: Segment) -> int | None:
     with files.Reader(segment.path) as reader:
         parts = [
-            batches["base_timestamp"][_is_stamped(batches)]
+            batches["base_timestamp"][_has_horizon(batches)]
             for batches in batch_headers(reader, end=segment.size)
         ]
     return max((int(part.max()) for part in parts if len(part)), default=None)
@@ -105,7 +105,7 @@ def _has_something_to_remove(segment: Segment, tombstones_from: int, limit: int)
     scratch = Scratch()
     with unchanged(segment) as reader:
         for window in windows(reader):
-            batches = window.batches[np.flatnonzero(_is_stamped(window.batches))]
+            batches = window.batches[np.flatnonzero(_has_horizon(window.batches))]
             if not len(batches):
                 continue
             if (batches["attributes"] & CONTROL_BIT).any():
@@ -119,7 +119,7 @@ def _has_something_to_remove(segment: Segment, tombstones_from: int, limit: int)
 
 
 TASK_MEMORY_FACTOR = 4
-"""A task's memory for keys over ``log.cleaner.dedupe.buffer.size``: every bucket costs the job a task."""
+"""A task has so many times ``log.cleaner.dedupe.buffer.size`` for keys, since each bucket costs a task."""
 OVERFLOWED = (
     "has offsets more than 2147483647 above its base; clean --in-place splits it, without --keep-originals, "
     "and recover --check does"
@@ -132,11 +132,11 @@ NO_HIGH_WATERMARK = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What the operator chose, as far as planning goes by it. ``map_end``: ``LogWork``'s, nobody's choice.
+    """The operator's choices that planning needs. ``map_end``: see ``Rules``; only tests set it.
 
     ``high_watermark_is_end``: logs without an entry in ``replication-offset-checkpoint`` have no other
-    replica. ``tasks_at_once`` have to share ``log.cleaner.io.max.bytes.per.second``; the machine's cores
-    unless told.
+    replica. ``tasks_at_once``: how many tasks share ``log.cleaner.io.max.bytes.per.second``, by default the
+    number of cores.
     """
 
     now_ms: int
@@ -153,9 +153,10 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OpenLog:
-    """An open log at one moment, in place of what lies on the disk: ``segments``, the active one last.
+    """A snapshot of an open log, used instead of its files: ``segments``, the active one last.
 
-    ``checkpoints``: its own entries, the high watermark so low that all below it is stable and durable.
+    ``checkpoints``: its own entries; the high watermark is low enough that all below it is stable and
+    durable.
     """
 
     segments: tuple[Segment, ...]
@@ -165,13 +166,11 @@ class OpenLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
-    """One log of a run: where it is, and the settings that hold for it. ``base.config`` None: no policy
-    known.
+    """One log of a run, with its settings. ``config`` is None if no policy is known.
 
-    ``opened``: what it is like while it is appended to; None when nobody does.
-    ``refused``: why it is left alone although it is there. ``drop_keyless``: the broker's own policy for the
-    topic compacts, so records without a key go as they do there. ``defaults_hold``: what nobody set is
-    Kafka's default at the broker too.
+    ``opened``: its snapshot if the log is open. ``refused``: why the log is not cleaned. ``drop_keyless``:
+    the broker's policy for the topic compacts, so keyless records are discarded as the broker does.
+    ``defaults_hold``: settings without a value have Kafka's defaults at the broker, too.
     """
 
     where: TopicPartition
@@ -184,7 +183,7 @@ class LogState:
     defaults_hold: bool = False
 
     def checkpoints(self) -> Checkpoints:
-        """The checkpoints that hold for the log. Raises CorruptFileError, OSError."""
+        """The log's checkpoints. Raises CorruptFileError, OSError."""
         return self.directory.checkpoints() if self.opened is None else self.opened.checkpoints
 
     def segments(self) -> Sequence[Segment]:
@@ -194,10 +193,10 @@ class LogState:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Planned:
-    """A log that is to be cleaned: the work, and the result as it stands.
+    """A log that will be cleaned: its work, and its result so far.
 
-    ``uncleaned``: the segments above the cleaned range, none of an open log. ``began``: by
-    ``time.perf_counter``, 0 before. ``accepted``: the groups that were taken over so far.
+    ``uncleaned``: the segments above the cleaned range, empty for an open log. ``began``: when the work
+    began, by ``time.perf_counter``; 0 before. ``accepted``: the groups that are in the destination.
     """
 
     state: LogState
@@ -209,7 +208,8 @@ class Planned:
 
 
 def open_result(state: LogState, segments: Sequence[Segment] | None = None) -> LogResult:
-    """A result with the log's size, of these segments or as it is now. Raises UnsafeFileError, OSError."""
+    """A result with the size of ``segments``, by default of those on disk. Raises UnsafeFileError,
+    OSError."""
     segments = state.segments() if segments is None else segments
     size = sum(segment.size for segment in segments)
     return LogResult(
@@ -225,7 +225,7 @@ def open_result(state: LogState, segments: Sequence[Segment] | None = None) -> L
 
 
 def _skipped(state: LogState, reason: str) -> LogResult:
-    """The result of a log that nobody asked to clean: what its files are like is no concern of the run's."""
+    """The result of a log whose settings exclude it: unsafe files are no failure of the run then."""
     try:
         segments = state.segments()
     except UnsafeFileError:
@@ -234,7 +234,7 @@ def _skipped(state: LogState, reason: str) -> LogResult:
 
 
 def refusal(state: LogState, segments: Sequence[Segment] | None = None) -> str | None:
-    """Why the log is left alone whatever is in it (in ``segments``, listed anew unless given), or None.
+    """Why the log is skipped whatever is in it, or None. ``segments``: listed if not given.
 
     Raises UnsafeFileError, OSError.
     """
@@ -251,7 +251,7 @@ def refusal(state: LogState, segments: Sequence[Segment] | None = None) -> str |
 
 
 def _refusal_by_settings(state: LogState) -> str | None:
-    """Why the log is left alone, as far as that needs no look at its files."""
+    """Why the log is skipped by its settings, or None; reads no file."""
     if state.where.topic == CLUSTER_METADATA:
         return "the cluster's own metadata log is never touched"
     if state.refused is not None:
@@ -268,7 +268,7 @@ def plan_log(
 ) -> Planned | LogResult:
     """Plan one log's cleaning. ``staging``: folder for new files, None for a dry run.
 
-    Raises CorruptFileError, UnsafeFileError or OSError when the directory cannot be made sense of.
+    Raises CorruptFileError, UnsafeFileError, OSError.
     """
     reason = _refusal_by_settings(state)
     if reason is not None:
@@ -293,11 +293,10 @@ def plan_log(
 def _refuse_start_beyond(
     state: LogState, checkpoints: Checkpoints, segments: Sequence[Segment], end_offset: int
 ) -> None:
-    """A log start above the log's end, which no broker writes, would let retention take everything.
+    """Refuse a log start above the log's end, with which retention would delete the whole log.
 
-    A broker's own start does take it (Kafka's ``LogLoader``): whether that is wanted its operator must say.
-    Of an empty log there is nothing to take. (Files end below the start that was written where a truncation
-    cut into a batch, and all that was left was deleted.)
+    No broker writes one, though its start accepts one (``LogLoader``), so the operator has to decide. An
+    empty log has nothing to delete. (The end may be below the start after a truncation inside a batch.)
     """
     start = checkpoints.log_start.get(state.where, 0)
     if start > end_offset and state.opened is None and any(segment.size for segment in segments):
@@ -316,7 +315,7 @@ def log_facts(
     producers: ProducerStates,
     committed_below: int,
 ) -> plan.LogFacts:
-    """A log that has settings as planning sees it. ``committed_below``: an offset, see ``Checkpoints``.
+    """The facts of a log with settings, for ``plan``. ``committed_below``: an offset, see ``Checkpoints``.
 
     Raises CorruptFileError, OSError.
     """
@@ -347,7 +346,7 @@ def _segment_facts(segment: Segment, lagging: bool, hurried: bool) -> plan.PlanS
 
 
 def lag_limits(config: Config) -> plan.LagLimits:
-    """The two limits of a log with these settings."""
+    """The compaction lags of a log with these settings."""
     return plan.LagLimits(
         min_ms=config.integer("min.compaction.lag.ms"), max_ms=config.integer("max.compaction.lag.ms")
     )
@@ -391,7 +390,7 @@ def _decide(
 
 
 def _ineligible(config: Config, choices: Choices, cleanable: plan.CleanableRange) -> tuple[str, str] | None:
-    """Status and reason of a log whose dirty part is not to be cleaned now; None when it is."""
+    """Status and reason of a log whose dirty section is not eligible now, else None."""
     if cleanable.end <= cleanable.first_dirty or not cleanable.cleanable_bytes:
         return report.NOTHING_TO_DO, "nothing that may be cleaned lies above the cleaner checkpoint"
     ratio = config.number("min.cleanable.dirty.ratio")
@@ -416,7 +415,7 @@ def _work(
         segment_bytes=config.integer("segment.bytes"), index_bytes=config.integer("segment.index.bytes")
     )
     below = tuple(segment for segment in segments if segment.base_offset < cleanable.end)
-    cleaned = [each for each in facts.segments if each.base_offset < cleanable.end]
+    cleaned = [segment for segment in facts.segments if segment.base_offset < cleanable.end]
     alive = [
         (entry.producer_id, entry.last_offset, entry.producer_epoch)
         for entry in producers.active(choices.now_ms, config.integer("producer.id.expiration.ms"))
@@ -443,7 +442,7 @@ def _work(
         staging=None if staging is None else str(staging),
         aborted=transaction_indexes(segments, None if state.opened else producers.end_offset),
         above=tuple(segment for segment in segments if segment.base_offset >= cleanable.end),
-        message_sets=any(has_message_sets(each) for each in below if each.size),
+        message_sets=any(has_message_sets(segment) for segment in below if segment.size),
     )
 
 
@@ -474,9 +473,9 @@ def _groups(grouped: Sequence[Sequence[plan.PlanSegment]], end: int) -> tuple[Gr
 
 
 def mismatched_topic_ids(states: Sequence[LogState]) -> dict[TopicPartition, str]:
-    """Partitions of one topic whose ``partition.metadata`` name different topic ids, with the reason.
+    """Partitions whose topic has several topic ids in its ``partition.metadata`` files, with the reason.
 
-    Such a directory is a leftover of a topic of the same name; which one cannot be told from here.
+    Some of them are left from a deleted topic of the same name; the files do not say which.
     """
     ids: dict[str, dict[str, list[TopicPartition]]] = {}
     for state in states:
@@ -492,11 +491,11 @@ def mismatched_topic_ids(states: Sequence[LogState]) -> dict[TopicPartition, str
         where: f"its topic id is {topic_id}, but other partitions of the topic have another"
         for by_id in ids.values()
         if len(by_id) > 1
-        for topic_id, each in by_id.items()
-        for where in each
+        for topic_id, partitions in by_id.items()
+        for where in partitions
     }
 
 
 def staging_folder(partition: Path, run: str) -> Path:
-    """Where a run's tasks write for one partition."""
+    """The folder in a partition directory where a run's tasks write."""
     return partition / STAGING / run

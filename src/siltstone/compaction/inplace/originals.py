@@ -1,23 +1,24 @@
-"""``--keep-originals`` and ``undo``: hard links of what a run replaces or deletes, and the way back.
+"""``--keep-originals`` and ``undo``: hard links of the files that a run replaces or deletes, and restoring
+them.
 
 ::
 
-    KEEP/RUN/topic-N/undo.json                     what was swapped or expired, written before that is done
-    KEEP/RUN/topic-N/00000000000000000127.log …    a hard link of every file that is taken away
+    KEEP/RUN/topic-N/undo.json                     what was swapped or expired; written before that is done
+    KEEP/RUN/topic-N/00000000000000000127.log …    a hard link of every file that the run removes
 
-``undo`` puts the files back by the same swap, in descending order of groups, and resets the cleaner
-checkpoint first. What retention deleted comes back as it was before the run: a new segment's originals, not
-the new segment. It is refused once the log was appended to, cleaned or cut since: the active segment and
-every cleaned segment must still be what the run left.
+``undo`` restores the files by the same swap, in descending order of groups, after it has reset the cleaner
+checkpoint. A segment that retention deleted comes back as it was before the run. A log that was appended to,
+cleaned or cut since is refused: the active segment and all cleaned segments must be what the run left.
 
-All logs of the run are checked before the first one is changed: that they are as the run left them, that
-what was kept is whole, that there is room. What fails then is the disk's doing: it is said what was put back
-and what was not, every log is whole, and to undo again goes on.
+All logs are checked before the first is changed: that they are as the run left them, that the kept files are
+complete, that there is space. If the disk fails after that, the error says what was restored and what was
+not; every log is consistent, and ``undo`` can be run again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,16 +54,16 @@ if TYPE_CHECKING:
 
 UNDO_FILE = "undo.json"
 ROOM_BYTES = 1 << 20
-"""Links take names, and the checkpoint is written anew: so much must be free."""
+"""The space that must be free for links and the checkpoint."""
 
 
 @dataclass(slots=True, kw_only=True)
 class KeptGroup:
-    """One swap: the new segment's base and size, the originals' bases and files.
+    """One swap: base offset and size of the new segment, base offsets and files of the originals.
 
-    ``expired``: retention deleted that segment after. One that was never cleaned is its own original.
-    ``sizes`` of the files in bytes; ``checksums``: the CRC32C of those that are no logs, whose batches have
-    their own. Both are empty in what was kept before they were written down.
+    ``expired``: retention deleted the segment later. A segment that was not cleaned is its own original.
+    ``sizes``: of the files in bytes. ``checksums``: CRC32C of the files that are not logs (batches have their
+    own). Both are empty in folders of older versions.
     """
 
     base_offset: int
@@ -76,7 +77,7 @@ class KeptGroup:
 
 @dataclass(slots=True, kw_only=True)
 class KeptLog:
-    """What undoing one log needs: where it is, its checkpoint before, its active segment, its swaps."""
+    """``undo.json`` of one log: its path, its checkpoint before, its active segment, its swaps."""
 
     path: str
     checkpoint: int | None
@@ -86,15 +87,15 @@ class KeptLog:
 
 
 class Originals:
-    """Keeps the originals of one run under ``folder`` (KEEP/RUN)."""
+    """Keeps the originals of a run in ``folder`` (KEEP/RUN)."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._logs: dict[str, KeptLog] = {}
 
     def keep(self, planned: Planned, group: Group, new_log: str) -> None:
-        """Keep a group's files before its swap, durably: linked, but for one of which ``new_log``, its
-        successor, is a second name. Who cuts the log later shall not cut what is kept."""
+        """Keep a group's files before its swap, durably: by hard links, but a copy if ``new_log`` is a link
+        to the same file, which a later truncation of the log would cut as well."""
         log, new = self._log(planned.state), files.stat(new_log)
         sources = [segment.base_offset for segment in planned.work.sources(group)]
         names = self._link(planned.state, sources, staying=new.inode)
@@ -102,7 +103,8 @@ class Originals:
         self._write(planned.state, log)
 
     def keep_expired(self, state: LogState, bases: Sequence[int]) -> None:
-        """Link what retention is about to delete, durably; of new segments the originals are kept already."""
+        """Keep segments before retention deletes them, durably; the originals of new ones are kept
+        already."""
         log = self._log(state)
         swapped = {group.base_offset: group for group in log.groups}
         for base in bases:
@@ -116,7 +118,7 @@ class Originals:
     def _group(
         self, state: LogState, base: int, size: int, originals: list[int], names: list[str]
     ) -> KeptGroup:
-        """What to remember of files that were kept just now."""
+        """The record of files that were just kept."""
         place = self.folder / str(state.where)
         return KeptGroup(
             base_offset=base,
@@ -128,7 +130,7 @@ class Originals:
         )
 
     def _log(self, state: LogState) -> KeptLog:
-        """What is kept of the log; at first, its checkpoint as it is before the run moves it."""
+        """The record of a log; its first call stores the checkpoint before the run moves it."""
         if str(state.where) not in self._logs:
             active = state.segments()[-1]
             files.make_directory(self.folder / str(state.where), parents=True)
@@ -141,7 +143,8 @@ class Originals:
         return self._logs[str(state.where)]
 
     def _link(self, state: LogState, bases: Sequence[int], staying: int | None = None) -> list[str]:
-        """Link all files of these segments, and copy the one with the inode ``staying``; their names."""
+        """Link all files of these segments, or copy the file with the inode ``staying``; returns their
+        names."""
         names = [segment_file(base, kind) for base in bases for kind in (*SEGMENT_KINDS, SNAPSHOT)]
         there = [name for name in names if files.exists(state.path / name)]
         for name in there:
@@ -151,7 +154,8 @@ class Originals:
 
     def _write(self, state: LogState, log: KeptLog) -> None:
         place = self.folder / str(state.where)
-        files.replace(place / UNDO_FILE, msgspec.json.format(msgspec.json.encode(log), indent=1))
+        # ``json`` escapes a path that is not UTF-8, which msgspec would not encode.
+        files.replace(place / UNDO_FILE, json.dumps(msgspec.to_builtins(log), indent=1).encode())
         for folder in (self.folder, self.folder.parent):
             files.sync_directory(folder)
 
@@ -165,7 +169,7 @@ def refuse_other_file_system(folder: Path, partition: Path) -> None:
 
 
 def read_run(folder: Path) -> list[tuple[Path, KeptLog]]:
-    """The logs that a run kept, with their folders. Raises UsageError where there is no such run."""
+    """The logs that a run kept, with their folders. Raises UsageError if there is no run."""
     logs = []
     with contextlib.suppress(OSError):
         for entry in files.entries(folder):
@@ -181,7 +185,7 @@ def read_run(folder: Path) -> list[tuple[Path, KeptLog]]:
 
 def _read(path: Path) -> KeptLog:
     try:
-        log = msgspec.json.decode(files.read_bytes(path), type=KeptLog)
+        log = msgspec.convert(json.loads(files.read_bytes(path)), KeptLog)
         names = [name for group in log.groups for name in group.names]
         sound = Path(log.path).is_absolute() and parse_partition(Path(log.path).name) is not None
         sound = sound and all(group.originals for group in log.groups) and all(map(_is_kept_name, names))
@@ -207,8 +211,8 @@ def _is_log(name: str) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class LogUndo:
-    """What is to be put back of one log: its checked groups, descending; ``known`` are the identities of the
-    kept logs, by base offset, that were read just now. ``restored`` grows while that is done."""
+    """The undoing of one log: the groups to restore (``todo``), descending, all checked; ``known``:
+    identities of the kept logs by base offset; ``restored``: files that were restored so far."""
 
     place: Path
     log: KeptLog
@@ -222,7 +226,7 @@ class LogUndo:
         return Path(self.log.path)
 
     def carry_out(self, directory: LogDirectory) -> list[str]:
-        """Put the originals back; names of the restored ``.log`` files. Raises SiltstoneError, OSError.
+        """Restore the originals; returns the names of the ``.log`` files. Raises SiltstoneError, OSError.
 
         ``directory`` is locked by the caller.
         """
@@ -247,17 +251,17 @@ class LogUndo:
         replace_segments(self.path, group.originals, [group.base_offset], self.known)
 
     @property
-    def told(self) -> str:
-        """What was put back of what there was, for people."""
+    def progress(self) -> str:
+        """How much was restored, for people."""
         done, total = len(self.restored), sum(len(group.originals) for group in self.todo)
         return f"{self.path} ({done} of {total} segments)"
 
 
 def check_log(place: Path, log: KeptLog) -> LogUndo:
-    """What is to be put back of a log without an interrupted swap; nothing is changed.
+    """Check a log without an interrupted swap, and the files that were kept of it; changes nothing.
 
-    Raises DirectoryRefusedError, with the reason, where the log is not as the run left it, or what was kept
-    is not whole, or there is no room; OSError.
+    Raises DirectoryRefusedError if the log is not as the run left it, the kept files are damaged, or there is
+    no space; OSError.
     """
     partition = Path(log.path)
     refuse_changed(log)
@@ -285,7 +289,7 @@ def refuse_changed(log: KeptLog) -> None:
 
 
 def _refuse_gaps(place: Path, groups: Sequence[KeptGroup]) -> None:
-    """All that was kept is there, each a file itself and as large as it was."""
+    """Raises DirectoryRefusedError unless all kept files are there with their sizes."""
     there = files.list_files(place)
     for group in groups:
         for name in group.names:
@@ -297,7 +301,7 @@ def _refuse_gaps(place: Path, groups: Sequence[KeptGroup]) -> None:
 
 
 def _refuse_spoiled(place: Path, group: KeptGroup) -> dict[int, Sequence[int]]:
-    """Read what was kept; the identities of its logs."""
+    """Read the kept files; returns the identities of the logs. Raises DirectoryRefusedError."""
     known: dict[int, Sequence[int]] = {}
     for name in group.names:
         if _is_log(name):
@@ -325,11 +329,11 @@ def _refuse_place(place: Path, partition: Path) -> None:
 def undo_logs(
     kept: Sequence[tuple[Path, KeptLog]], directories: Mapping[Path, LogDirectory], critical: Critical
 ) -> dict[str, list[str]]:
-    """Check all logs, then put back what was kept of each: {partition directory: restored files}.
+    """Check all logs, then restore each: {partition directory: restored files}.
 
-    ``directories`` of the logs, locked; ``critical`` guards what an interrupt should not tear apart. A swap
-    that a crash interrupted is finished first, as a broker's start would, once the other logs were found to
-    be in order. Raises DirectoryRefusedError, nothing was put back then, or UndoStoppedError: a part was.
+    ``directories``: of the logs, locked. ``critical`` defers an interrupt. A swap that a crash interrupted is
+    finished as a broker's start does, after the other logs were checked. Raises DirectoryRefusedError if
+    nothing was restored, UndoStoppedError if a part was.
     """
     for _, log in kept:
         refuse_changed(log)
@@ -352,7 +356,7 @@ def undo_logs(
                 finish_replacement(Path(log.path))  # unlinks what an earlier swap has left
                 done[log.path] = undos[log.path].carry_out(directories[Path(log.path).parent])
         except (SiltstoneError, OSError) as error:
-            raise _stopped(error, [undos[each.path] for _, each in kept], log.path) from error
+            raise _stopped(error, [undos[other.path] for _, other in kept], log.path) from error
     return done
 
 
@@ -371,8 +375,8 @@ def _stopped(error: Exception, undos: Sequence[LogUndo], path: str) -> Siltstone
     before, after = undos[:at], undos[at + 1 :]
     parts = [
         f"{failure_of(error).reason}",
-        f"stopped at {undos[at].told}",
-        f"put back: {', '.join(undo.told for undo in before) or 'no other log'}",
+        f"stopped at {undos[at].progress}",
+        f"put back: {', '.join(undo.progress for undo in before) or 'no other log'}",
         f"not begun: {', '.join(undo.log.path for undo in after) or 'no other log'}",
         "every log is whole, run the command again to go on",
     ]
@@ -380,7 +384,7 @@ def _stopped(error: Exception, undos: Sequence[LogUndo], path: str) -> Siltstone
 
 
 def _is_there(place: Path, partition: Path, group: KeptGroup) -> bool:
-    """Are the originals themselves in the partition (the swap never happened, or was undone)?
+    """Are the originals in the partition, since the swap did not happen or was undone?
 
     Where a segment kept all its records, the new log is the original; its indexes tell the two apart.
     """

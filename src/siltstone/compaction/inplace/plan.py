@@ -1,14 +1,14 @@
-"""What would be cleaned, and why: pure functions over facts (``LogCleanerManager``, ``Cleaner``).
+"""Which offsets a cleaning covers, and its segment groups: pure functions (``LogCleanerManager``,
+``Cleaner``).
 
 ::
 
     log start      first dirty (checkpoint)      first uncleanable       end
-        │  clean part  │         dirty part          │  not now, active  │
+        │ clean section│        dirty section        │    uncleanable    │
         └──────────────┴─────────────────────────────┴───────────────────┘
-                         keys of these win …
-        … and records of all these go when a retained offset supersedes them
+         their records are superseded    by later records of the same key in here
 
-Nothing here opens a file: ``compaction.inplace.facts`` gathers what these functions want to know.
+No file is read here; ``compaction.inplace.facts`` does that.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from siltstone.base.config import INT_MAX, LONG_MAX
 
 KAFKA_MAP_ENTRY_BYTES = 24
-"""What one key takes in Kafka's map: 16 bytes of MD5 and an 8-byte offset."""
+"""An entry of Kafka's map: 16 bytes of MD5 and an 8-byte offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSegment:
-    """A segment as planning sees it: sizes in bytes, times in ms.
+    """The facts of a segment that planning needs: sizes in bytes, times in ms.
 
     ``first_timestamp``: largest timestamp of its first batch, None without one. ``largest_timestamp`` is
     the modification time where the segment has no timestamps.
@@ -42,7 +42,7 @@ class PlanSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
-    """A log as planning sees it. ``segments`` ascend and the last one is active.
+    """The facts of a log that planning needs. ``segments`` ascend; the last one is active.
 
     ``checkpoint``: first dirty offset by the cleaner checkpoint, None without an entry.
     ``stable_offset``: nothing at or above it may be cleaned (high watermark, open transactions).
@@ -75,10 +75,10 @@ class GroupLimits:
 class CleanableRange:
     """The offsets to clean and the bytes around them.
 
-    ``first_dirty <= end``; ``end`` is the first uncleanable offset, always a segment's base.
-    ``clean_end``: up to it, a segment's base, the clean part may be cleaned again. ``reset``: the checkpoint
-    was outside the log and has to be written anew even if nothing is cleaned. ``overdue``: the oldest dirty
-    record has waited longer than the maximum lag; ``delay_ms``: by how much.
+    ``first_dirty <= end``; ``end`` is the first uncleanable offset, always a segment's base. ``clean_end``:
+    up to it, a segment's base, the clean section may be cleaned again. ``reset``: the checkpoint is outside
+    the log and has to be written again even if nothing is cleaned. ``overdue``: the oldest dirty record has
+    waited longer than the maximum lag; ``delay_ms``: by how much.
     """
 
     first_dirty: int
@@ -98,7 +98,7 @@ class CleanableRange:
 
 
 def first_dirty_offset(facts: LogFacts) -> tuple[int, bool]:
-    """Where the dirty part starts, and whether the checkpoint had to be reset to the log start."""
+    """(first dirty offset, whether the checkpoint is outside the log and reset to its start)."""
     if facts.checkpoint is None:
         return facts.log_start_offset, False
     if facts.checkpoint < facts.log_start_offset or facts.checkpoint > facts.log_end_offset:
@@ -142,7 +142,7 @@ def cleanable_range(facts: LogFacts, lag: LagLimits, now_ms: int) -> CleanableRa
 
 
 def _delay_ms(dirty: Sequence[PlanSegment], lag: LagLimits, now_ms: int) -> int:
-    """How long ago the oldest dirty record had waited for the maximum lag, in ms; 0 when it has not."""
+    """By how much the oldest dirty record exceeds the maximum lag, in ms, at least 0."""
     if not dirty:
         return 0
     stamped = [s.first_timestamp for s in dirty if s.first_timestamp is not None]
@@ -151,7 +151,7 @@ def _delay_ms(dirty: Sequence[PlanSegment], lag: LagLimits, now_ms: int) -> int:
 
 
 def is_eligible(cleanable: CleanableRange, min_dirty_ratio: float) -> bool:
-    """Strictly over the ratio, or overdue with something to clean."""
+    """Is the dirty ratio over the minimum, or a record overdue?"""
     return cleanable.dirty_ratio > min_dirty_ratio or (cleanable.overdue and cleanable.cleanable_bytes > 0)
 
 
