@@ -253,13 +253,13 @@ def test_a_second_crash_while_it_recovers(tmp_path: Path, name: str) -> None:
 
 
 def _all_at_once(directory: Path, bases: list[int]) -> None:
-    replacement._retire(directory, bases, keep_snapshots_of=())
+    replacement._mark_deleted(directory, bases, keep_snapshots_of=())
     replacement.remove_deleted(directory)
 
 
 def _youngest_first(directory: Path, bases: list[int]) -> None:
     for base in reversed(bases):
-        replacement._retire(directory, [base], keep_snapshots_of=())
+        replacement._mark_deleted(directory, [base], keep_snapshots_of=())
     replacement.remove_deleted(directory)
 
 

@@ -132,8 +132,11 @@ class LogResult:
         plain: dict[str, object] = msgspec.to_builtins(replace(self, settings={}))
         plain["seconds"] = round(self.seconds, 3)
         plain["settings"] = {
-            name: {"value": setting.value, "source": setting.source}
-            for name, setting in self.settings.items()
+            name: {
+                "value": list(one.value) if isinstance(one.value, tuple) else one.value,
+                "source": one.source,
+            }
+            for name, one in self.settings.items()
         }
         return plain
 

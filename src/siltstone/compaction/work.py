@@ -370,7 +370,7 @@ class Rules:
     (int64[n, 3]): ids of those that are alive, ascending, their last data offsets (-1 without one) and
     epochs. ``map_end``: records from it on all stay; Kafka's map ends where it is full, ours does not, so
     only a comparison with Kafka sets it. ``tombstones_from``: tombstones from it on stay at any age
-    (``log.ledger.keeping``). ``legacy_horizon_ms``: tombstones of v0 and v1 stay in segments that were
+    (``log.ledger.store``). ``legacy_horizon_ms``: tombstones of v0 and v1 stay in segments that were
     modified later. ``drop_keyless``: records without a key go; else a log that has some is not cleaned.
     """
 
