@@ -124,7 +124,7 @@ def delete_records(
     dir
         A log directory; several of one broker (log.dirs) by giving it several times.
     offset_json_file
-        {"partitions": [{"topic": "a", "partition": 0, "offset": 5}], "version": 1}; offset -1: everything.
+        {"partitions": [{"topic": "a", "partition": 0, "offset": 5}], "version": 1}; -1: the high watermark.
     dry_run
         Say what would come of it, change nothing.
     json_

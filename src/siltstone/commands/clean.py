@@ -259,7 +259,7 @@ def clean(
         states = log_states(directories, policies, request.topics)
         kept = None if request.keep_originals is None else request.keep_originals.absolute() / run
         destination = _destination(request, run, kept, directories, states)
-        audited = _Audit(request, run, started, states) if request.report else None
+        audited = _Audit(request, run, started, now_ms, states) if request.report else None
         once = functools.cache(lambda: InProcessEngine() if request.no_spark else engine(request, progress))
         cleaner = _cleaner(request, destination, once, progress)
         try:
@@ -390,10 +390,13 @@ def _refuse_directories(request: CleanRequest, directories: list[LogDirectory]) 
 class _Audit:
     """The report of a run (``--report``); begun before the logs are changed."""
 
-    def __init__(self, request: CleanRequest, run: str, started: int, states: Sequence[LogState]) -> None:
+    def __init__(
+        self, request: CleanRequest, run: str, started: int, now_ms: int, states: Sequence[LogState]
+    ) -> None:
         self._request = request
         self._run = run
         self._started = started
+        self._now_ms = now_ms
         # The partition directories that a run may change.
         self._places = [
             state.path for state in states if state.config is not None and "compact" in state.config.policies
@@ -421,6 +424,7 @@ class _Audit:
             "user": user,
             "host": socket.gethostname(),
             "started_ms": self._started,
+            "now_ms": self._now_ms,
             "options": options,
             "error": error,
             "logs": [result.to_json() for result in results],

@@ -1,9 +1,9 @@
 """Key entries and the last offset of each key: hashing, a hash table, collecting, merging, grouping offsets.
 
-Kafka's ``SkimpyOffsetMap`` without its limit, for both kinds of compaction.
+Kafka's ``SkimpyOffsetMap``, spread over buckets so that it never fills up, for both kinds of compaction.
 
-Keys are compared by SipHash-2-4 with 128 bits, under a random key for each log of a run (in place) or for
-each ledger (side by side), so that no producer can make two keys collide; Kafka's map uses plain MD5. An
+Keys are compared by SipHash-2-4: 96 bits of it in place, 128 side by side. Its key is random, for each log of
+a run or for each ledger, so that no producer can make two keys collide; Kafka's map uses plain MD5. An
 *entry* stands for a record's key: two to four uint64. *Packed* entries are exchanged between tasks (in
 place), *plain* entries with absolute offsets are in merges, offset maps and key indexes::
 
@@ -13,9 +13,9 @@ place), *plain* entries with absolute offsets are in merges, offset maps and key
              word 3: the record's time with its sign bit inverted, where the latest time wins
 
 The entry of a key with the largest (time, offset) wins. The top bits of word 0 spread entries over
-*partitions*, so that each hash table fits the processor's cache; a *bucket* is a run of partitions that one
-task merges. *Dirty* entries are de-duplicated before the exchange where keys repeat. *Clean* entries are all
-exchanged: a clean record stays unless a dirty record has its key.
+*partitions* (of the hash, not of a topic), so that each hash table fits the processor's cache; a *bucket* is
+a run of partitions that one task merges. *Dirty* entries are de-duplicated before the exchange where keys
+repeat. *Clean* entries are all exchanged: a clean record stays unless a dirty record has its key.
 """
 
 from __future__ import annotations

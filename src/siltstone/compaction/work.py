@@ -136,7 +136,7 @@ class BatchSlice(NamedTuple):
 
 
 def batch_slices(path: str, window: Window) -> Iterator[BatchSlice]:
-    """Slices of a window whose records take about 8 MiB decompressed (``records.pieces``)."""
+    """Slices of a window whose records take about 8 MiB decompressed (``inflate.pieces``)."""
     for part in pieces(window.data, window.batches):
         yield BatchSlice(window.data, window.batches[part], path, window.origin)
 
@@ -158,7 +158,7 @@ def decoded(
     scratch: Scratch | None = None,
     limit: int = DEFAULT_LIMIT,
 ) -> Iterator[Decoded[Columns]]:
-    """All records of a segment's ``windows``, in slices of about 8 MiB decompressed (``records.pieces``).
+    """All records of a segment's ``windows``, in slices of about 8 MiB decompressed (``inflate.pieces``).
 
     ``offsets``: what the segment may hold, [base, end). ``decode`` is ``decode_records`` or
     ``decode_record_keys``; ``limit``: what one batch may decompress to. Raises CorruptFileError for offsets
@@ -386,7 +386,8 @@ class Rules:
     def keeps_legacy_tombstones(self, modified_ms: int) -> bool:
         """Do the tombstones of a v0 or v1 segment with this modification time stay?
 
-        As in Kafka's ``Cleaner.cleanInto`` up to 3.x, where the segment's time decided for all formats.
+        As Kafka's ``Cleaner.cleanSegments`` does for v0 and v1, which have no delete horizon: the segment's
+        modification time decides.
         """
         return modified_ms > self.legacy_horizon_ms
 

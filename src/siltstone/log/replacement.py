@@ -3,20 +3,22 @@
 The protocol is Kafka's (``LocalLog.replaceSegments``, ``LogLoader``): a broker that starts on an interrupted
 directory finishes or drops the swap in the same way::
 
-    staged files ── rename ──► BASE.*.cleaned      sync; until here a start drops them
-    .cleaned     ── rename ──► BASE.*.swap         descending bases, each synced before the next: a start
-                                                   finishes only swaps with no ``.cleaned`` above them
+    staged files ── rename ──► BASE.*.cleaned      sync; until here startup drops them
+    .cleaned     ── rename ──► BASE.*.swap         descending bases, each synced before the next: startup
+                                                   finishes only swaps with no ``.cleaned`` at or below their
+                                                   base offset
     (each .swap log is verified before any original is renamed, unless it is the very file
      that was verified when it was staged)
     originals    ── rename ──► OLD.*.deleted       ascending, each log after its indexes; sync
-    .swap        ── rename ──► BASE.*              ascending, each synced before the next: a start replaces
-                                                   the segments between two ``.swap``
+    .swap        ── rename ──► BASE.*              ascending, each synced before the next, so that a segment
+                                                   that has its name is never in the range that startup
+                                                   replaces
     .deleted     ── unlink: at once, or later where the log is open and readers may still open them
 
-A start removes every ``.cleaned`` and every ``.swap`` at or above the lowest ``.cleaned``. It finishes the
-other ``.swap``: it removes the segments in their range, and a segment above that was already being renamed to
-``.deleted``. Then it unlinks ``.deleted``.
-A ``.snapshot`` is removed with its segment unless a new segment has its base offset.
+Startup removes every ``.cleaned``, and every ``.swap`` at or above the lowest ``.cleaned``. The other
+``.swap`` are complete. Startup removes the segments from the lowest one's base offset to the highest one's
+end, and any segment above of which a file is ``.deleted`` already; it renames the ``.swap``, and unlinks
+``.deleted``. A ``.snapshot`` is removed with its segment unless a new segment has its base offset.
 """
 
 from __future__ import annotations

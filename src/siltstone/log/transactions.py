@@ -149,7 +149,8 @@ def _kinds(
     key_size: Int32,
     kinds: Kinds,
 ) -> None:
-    """Fill ``kinds`` for the batches ``rows``. A control record's key is version 2, type 2 (both int16)."""
+    """Fill ``kinds`` for the batches ``rows``. A control record's key is an int16 version and
+    an int16 type (``ControlRecordType``: 0 ABORT, 1 COMMIT)."""
     for i in range(len(rows)):
         header = batches[rows[i]]
         record = first_record[i]
@@ -326,9 +327,9 @@ class TransactionScan:
     ) -> tuple[Flags, Flags] | None:
         """Which batches were aborted, and which are markers of empty transactions: bool, one a batch.
 
-        ``batches`` are rows of a scan over ``window``. None where no batch is transactional. ``path`` and
-        ``origin`` are for errors. Raises CorruptRecordError for a control batch that cannot be decoded, and
-        CorruptFileError for a damaged control record, or a contradiction to the index.
+        ``batches`` are rows of a scan over ``window``. None without a transactional or control batch.
+        ``path`` and ``origin`` are for errors. Raises CorruptRecordError for a control batch that cannot be
+        decoded, and CorruptFileError for a damaged control record, or a contradiction to the index.
         """
         concerned = (batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)) != 0
         rows = np.flatnonzero(concerned & (batches["magic"] == 2))

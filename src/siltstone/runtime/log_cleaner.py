@@ -277,6 +277,7 @@ def summary_line(result: LogResult) -> str:
 
 MOST_FAILURES = 3
 _FINAL = (report.UNCLEANABLE, report.SKIPPED)
+_SETTLED = (*_FINAL, report.NOTHING_TO_DO, report.NOT_ELIGIBLE)
 
 
 def _log_beginning(candidate: Candidate) -> None:
@@ -598,10 +599,13 @@ class LogCleaner(LogService[Engine]):
         # Tombstones that this cleaning gave a delete horizon expire after ``delete.retention.ms``.
         backoff_ms = self._manager.config.integer("log.cleaner.backoff.ms")
         cleaned = {result.where for result in results if result.status == CLEANED}
+        # A log whose cleaning was aborted or failed is checked again after the backoff, also if it was chosen
+        # for its tombstones only: nothing else would choose it.
+        settled = {result.where for result in results if result.status in _SETTLED}
         for claimed in batch:
-            if claimed.where in cleaned:
-                wait_ms = max(claimed.log.config.delete_retention_ms, backoff_ms)
-                self._next_check_ms[claimed.where] = began_ms + wait_ms
+            if claimed.where not in settled:
+                retention_ms = claimed.log.config.delete_retention_ms if claimed.where in cleaned else 0
+                self._next_check_ms[claimed.where] = began_ms + max(retention_ms, backoff_ms)
         limit = self._manager.config.number("log.cleaner.io.max.bytes.per.second")
         self._sleep(max(size / limit - (time.monotonic() - began), 0.0))
         return results

@@ -5,7 +5,8 @@ file; a ``Split`` is what one task reads: a piece of a large log, or many small 
 picklable. A task reads a piece from its file if that is still the same; else it finds the piece's offsets in
 the log as it is then, since a broker may have rolled, cleaned or deleted meanwhile.
 
-Large segments are cut at batches that the offset index knows, into pieces of about the same size.
+Large segments are cut at batches that are found through the offset index (without one, by reading headers),
+into pieces of about the same size; the limit of records cuts between any two offsets.
 """
 
 from __future__ import annotations
@@ -416,7 +417,7 @@ def aborted_among(
 
 
 def _by_records(piece: FileSplit, most: int) -> Iterator[FileSplit]:
-    """Parts of at most ``most`` offsets; the batches at their edges are read by both."""
+    """Parts of at most ``most`` offsets. Each has the piece's bytes; its task skips the others' batches."""
     while piece.end - piece.start > most:
         share = piece.size * most // (piece.end - piece.start)
         head, tail = _cut_at(piece, piece.start + most, piece.position, piece.end_position)

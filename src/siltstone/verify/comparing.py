@@ -91,7 +91,7 @@ def _pieces(window: Window, path: str, scratch: Scratch, batch_limit: int) -> It
 
 
 def before_pieces(segment: Segment, start: int, end: int, batch_limit: int) -> Iterator[Piece]:
-    """A segment of BEFORE, as far as its batches end in [start, end).
+    """The batches of a BEFORE segment that overlap [start, end); one across a border is in both spans.
 
     ``batch_limit``: what one batch may decompress to, in bytes. Raises CorruptFileError, OSError.
     """
@@ -455,7 +455,8 @@ class Comparison:
         """Batches that must be retained even without records, and emptied ones that need not be.
 
         A broker restores a producer's sequence number and epoch from its last batch, so that one stays
-        (Kafka's ``Cleaner.isBatchLastRecordOfProducer``), and so does the batch with the last offset.
+        (``isBatchLastRecordOfProducer`` in Kafka's ``Cleaner.cleanInto``), and so does the batch with the
+        last offset.
         """
         batches, pair = self._before.batches, self._pair
         last = batches["last_offset"] + 1 == pair.last_kept_end

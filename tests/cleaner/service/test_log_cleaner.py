@@ -244,6 +244,25 @@ def test_tombstones_of_an_idle_log_go_also_after_a_restart(tmp_path: Path) -> No
         assert cleaner.clean_once() == []
 
 
+def test_tombstones_of_an_idle_log_are_tried_again_after_a_cleaning_without_a_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its engine was lost, or it was aborted: nothing but the passed horizon would choose such a log."""
+    clock = ManualClock(NOW)
+    with serving(tmp_path, clock=clock) as (manager, cleaner):
+        log = manager[USERS]
+        write(log, 5, value=None)
+        write(log, 60, keys=60)
+        cleaner.clean_once()
+        clock.advance(DAY)
+        with monkeypatch.context() as lost:
+            lost.setattr(cleaner, "_clean", lambda *_: [])
+            assert cleaner.clean_once() == []
+            assert cleaner.clean_once() == [], "not before the backoff"
+        clock.advance(manager.config.integer("log.cleaner.backoff.ms"))
+        assert [result.removed.tombstones for result in cleaner.clean_once()] == [5]
+
+
 def test_statistics_and_kafkas_metrics(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock(NOW)
     with serving(tmp_path, clock=clock) as (manager, cleaner), caplog.at_level(logging.INFO, "siltstone"):

@@ -237,8 +237,8 @@ class InPlace(Destination):
 class CleanedCopy(Destination):
     """A new log directory, which gets its name when it is complete.
 
-    It has all of the source except the lock: cleaned logs, and copies of all others. A partition that cannot
-    be copied completely is left out.
+    It has cleaned logs, and copies of all other files and folders but the lock and symbolic links. An unsafe
+    file or partition is left out, and ``commit`` reports it.
     """
 
     def __init__(self, run: str, source: LogDirectory, target: Path) -> None:
@@ -335,7 +335,8 @@ class CleanedCopy(Destination):
         return self._copy_partition(source, target)
 
     def _names(self) -> list[str]:
-        """What is copied: all files and folders but the lock, or the one partition that was opened."""
+        """What is copied: all but the lock and the cleaner checkpoint, which is written anew; or the
+        partitions that were opened."""
         if self._source.is_partial:
             return [path.name for path in self._source.partitions.values()]
         left_out = (names.LOCK, names.CLEANER_CHECKPOINT)
