@@ -81,7 +81,7 @@ def contradictions_of_transactions_pass() -> None:
             real_add(*given)
 
     spoiled = {"_follow": follow, "_add_split": add_split}
-    nothing = ("_refuse_impossible", "refuse_other_ends", "refuse_unmarked")
+    nothing = ("_refuse_impossible", "refuse_unexpected_markers", "refuse_unmarked")
     for module in (transactions, work, transactions.TransactionScan):
         for name in (*spoiled, *nothing):
             if hasattr(module, name):

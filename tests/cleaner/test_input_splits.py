@@ -17,10 +17,10 @@ from siltstone.compaction.work import (
     Extracted,
     Group,
     InputSplit,
-    carried_between,
     extract,
     place_near,
-    shares,
+    splits_by_task,
+    transaction_state_by_group,
     whole,
 )
 from siltstone.log.segments import Segment, list_segments, unchanged, windows
@@ -55,11 +55,16 @@ def assert_covers(runs: Sequence[Sequence[InputSplit]], segments: Sequence[Segme
     offset = segments[0].base_offset
     places = dict.fromkeys(range(len(segments)), 0)
     for split in (split for run in runs for split in run):
-        assert split.first == offset and split.start == places[split.segment] < split.behind
+        assert (
+            split.first_offset == offset
+            and split.start_position == places[split.segment] < split.end_position
+        )
         with unchanged(segments[split.segment]) as reader:
-            found = [each.batches for each in windows(reader, start=split.start, size=split.behind)]
+            found = [
+                each.batches for each in windows(reader, start=split.start_position, size=split.end_position)
+            ]
         assert found[0]["base_offset"][0] == offset
-        offset, places[split.segment] = split.end, split.behind
+        offset, places[split.segment] = split.end_offset, split.end_position
         assert found[-1]["last_offset"][-1] == offset - 1
     assert offset == end
     assert list(places.values()) == [segment.size for segment in segments]
@@ -70,40 +75,43 @@ def assert_covers(runs: Sequence[Sequence[InputSplit]], segments: Sequence[Segme
 @pytest.mark.parametrize("tasks", [1, 2, 3, 8])
 def test_tasks_get_about_the_same(tmp_path: Path, sizes: list[int], tasks: int) -> None:
     segments, end = log(tmp_path, sizes)
-    runs = shares(segments, end, tasks, may_cut=True)
+    runs = splits_by_task(segments, end, tasks, may_cut=True)
     assert_covers(runs, segments, end)
     total = sum(segment.size for segment in segments)
     if total / tasks > 1000:
         assert len(runs) == tasks
         for run in runs:
-            size = sum(split.behind - split.start for split in run)
+            size = sum(split.end_position - split.start_position for split in run)
             assert abs(size - total / tasks) < total / tasks / 8 + 600
 
 
 def test_one_task_or_none_to_spare_gets_whole_segments(tmp_path: Path) -> None:
     segments, end = log(tmp_path, [20, 30])
-    assert shares(segments, end, 1, may_cut=True) == [whole(segments, end)]
+    assert splits_by_task(segments, end, 1, may_cut=True) == [whole(segments, end)]
     first, second = whole(segments, end)
-    assert shares(segments, end, 2, may_cut=False) == [[first], [second]]
-    assert shares(segments[:1], segments[1].base_offset, 9, may_cut=False) == [[first]]
+    assert splits_by_task(segments, end, 2, may_cut=False) == [[first], [second]]
+    assert splits_by_task(segments[:1], segments[1].base_offset, 9, may_cut=False) == [[first]]
 
 
 def test_of_no_segments_there_are_no_stretches() -> None:
-    assert whole([], 7) == [] == shares([], 7, 3, may_cut=True)
+    assert whole([], 7) == [] == splits_by_task([], 7, 3, may_cut=True)
 
 
 def test_small_parts_are_not_worth_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     segments, end = log(tmp_path, [90, 10, 20])
     monkeypatch.setattr(splits, "LEAST_BYTES", 32 * MIB)
-    assert shares(segments, end, 3, may_cut=True) == [[whole(segments, end)[0]], whole(segments, end)[1:]]
+    assert splits_by_task(segments, end, 3, may_cut=True) == [
+        [whole(segments, end)[0]],
+        whole(segments, end)[1:],
+    ]
     big = [replace(segment, size=segment.size * 20_000) for segment in segments]  # indexes that name little
-    assert [len(run) for run in shares(big, end, 2, may_cut=True)] in ([1, 2], [1, 3], [2, 2])
+    assert [len(run) for run in splits_by_task(big, end, 2, may_cut=True)] in ([1, 2], [1, 3], [2, 2])
 
 
 def test_a_border_that_is_near_is_no_cut(tmp_path: Path) -> None:
     segments, end = log(tmp_path, [101, 99])
     first, second = whole(segments, end)
-    assert shares(segments, end, 2, may_cut=True) == [[first], [second]]
+    assert splits_by_task(segments, end, 2, may_cut=True) == [[first], [second]]
 
 
 def index_of(segment: Segment) -> Path:
@@ -125,7 +133,7 @@ def test_an_index_that_names_no_batch_costs_nothing_but_balance(tmp_path: Path, 
     segments, end = log(tmp_path, [90, 10])
     index_of(segments[0]).write_bytes(entries)
     assert place_near(segments[0], segments[0].size // 2) is None
-    assert shares(segments, end, 2, may_cut=True) == [[each] for each in whole(segments, end)]
+    assert splits_by_task(segments, end, 2, may_cut=True) == [[each] for each in whole(segments, end)]
     index_of(segments[0]).unlink()
     assert place_near(segments[0], segments[0].size // 2) is None
 
@@ -177,18 +185,18 @@ def test_transactions_that_run_over_cuts(tmp_path: Path) -> None:
     partition = logs.write_log(tmp_path, {0: made[:base], base: made[base:]}, interval=1)
     segments = list_segments(partition)
     groups = (
-        Group(index=0, first=0, last=1, base_offset=0, end_offset=base),
-        Group(index=1, first=1, last=2, base_offset=base, end_offset=offset),
+        Group(index=0, first_segment=0, end_segment=1, base_offset=0, end_offset=base),
+        Group(index=1, first_segment=1, end_segment=2, base_offset=base, end_offset=offset),
     )
     work = replace(
         small_work(partition, "small"), segments=tuple(segments), groups=groups, first_dirty=0, end=offset
     )
     for tasks in range(1, 20):
-        found, runs = Extracted(), shares(segments, offset, tasks, may_cut=True)
+        found, runs = Extracted(), splits_by_task(segments, offset, tasks, may_cut=True)
         entries = 0
         for run in reversed(runs):
             entries += sum(len(blob.entries) for blob in extract(work, run, 1, 1000, found))
         assert found.failure is None and found.records == offset
         assert entries == offset - 3
-        assert carried_between(work, found) == {1: Carried(unended=(2,))}
+        assert transaction_state_by_group(work, found) == {1: Carried(unended=(2,))}
     assert len(runs) == 19

@@ -31,7 +31,8 @@ def staged(tmp_path: Path) -> LogWork:
         for i in range(3)
     ]
     groups = [
-        Group(index=i, first=i, last=i + 1, base_offset=10 * i, end_offset=10 * i + 10) for i in range(3)
+        Group(index=i, first_segment=i, end_segment=i + 1, base_offset=10 * i, end_offset=10 * i + 10)
+        for i in range(3)
     ]
     return LogWork(
         name="topic-0",

@@ -24,7 +24,7 @@ from siltstone.log import replacement
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import CLEANER_CHECKPOINT, SNAPSHOT, segment_file
 from siltstone.log.producers import write_snapshot
-from siltstone.log.replacement import finish_replacement, interrupted
+from siltstone.log.replacement import finish_replacement, swap_leftovers
 from tests.cleaner import logs
 from tests.cleaner.logs import DAY, NOW, Rec
 from tests.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
@@ -78,7 +78,7 @@ def table_from(start: int) -> Table:
 
 def check_log(partition: Path) -> None:
     """It is in order, and it is the whole log from one of its segments on."""
-    assert interrupted(partition) == [] and not list(partition.glob("*.deleted"))
+    assert swap_leftovers(partition) == [] and not list(partition.glob("*.deleted"))
     bases = sorted(logs.logs_of(partition))
     assert {path.stem for path in partition.glob("*.index")} <= {f"{base:020d}" for base in bases}
     snapshots = {int(path.stem) for path in partition.glob("*.snapshot")}

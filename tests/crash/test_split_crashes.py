@@ -10,7 +10,7 @@ import pytest
 from siltstone.base.config import LogConfig
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO
 from siltstone.log.recovery.partition import recover_partition
-from siltstone.log.replacement import finish_replacement, interrupted
+from siltstone.log.replacement import finish_replacement, swap_leftovers
 from tests.cleaner import logs
 from tests.crash.disk import DROP, KEEP, Disk, Recording, recorded
 from tests.crash.test_swap_crashes import crash_after
@@ -35,7 +35,7 @@ def check(path: Path) -> None:
     """A start finishes or drops what was begun: each key's last record is there, once, in order."""
     partition = path / "topic-0"
     finish_replacement(partition)
-    assert interrupted(partition) == []
+    assert swap_leftovers(partition) == []
     found: dict[bytes, int] = {}
     following = 0
     for data in logs.logs_of(partition).values():

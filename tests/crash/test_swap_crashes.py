@@ -25,7 +25,7 @@ from siltstone.compaction.inplace.originals import Originals, check_log, read_ru
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO
 from siltstone.log import replacement
 from siltstone.log.directory import LogDirectory
-from siltstone.log.replacement import finish_replacement, interrupted
+from siltstone.log.replacement import finish_replacement, swap_leftovers
 from tests.cleaner import logs
 from tests.cleaner.logs import NOW, Rec
 from tests.crash.disk import DROP, KEEP, Crash, Disk, Recording, Variant, recorded
@@ -90,7 +90,7 @@ def table(partition: Path) -> Table:
 
 def check_names(partition: Path) -> None:
     """No leftovers, and each log has its indexes."""
-    assert interrupted(partition) == []
+    assert swap_leftovers(partition) == []
     bases = {path.stem for path in partition.glob("*.log")}
     assert {path.stem for path in partition.glob("*.index")} == bases
     assert {path.stem for path in partition.glob("*.timeindex")} == bases

@@ -18,7 +18,7 @@ import pytest
 
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, LogResult
-from siltstone.log.replacement import finish_replacement, interrupted
+from siltstone.log.replacement import finish_replacement, swap_leftovers
 from tests.cleaner import judging, logs, oracle
 from tests.cleaner.lives import DAY, Append, End, Life, Living, Round
 from tests.cleaner.naive import read_partition
@@ -107,7 +107,7 @@ def table(partition: Path) -> dict[bytes | None, bytes]:
 
 def check_names(partition: Path) -> None:
     """No leftovers, and no index without its log."""
-    assert interrupted(partition) == []
+    assert swap_leftovers(partition) == []
     bases = {path.stem for path in partition.glob("*.log")}
     assert {path.stem for path in partition.glob("*.txnindex")} <= bases
     assert {path.stem for path in partition.glob("*.timeindex")} == bases

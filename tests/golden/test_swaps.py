@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.log.replacement import finish_replacement, interrupted
+from siltstone.log.replacement import finish_replacement, swap_leftovers
 from tests import golden_sets
 from tests.cleaner.logs import logs_of
 
@@ -38,7 +38,7 @@ def test_the_logs_are_those_that_kafka_left(golden: Path, tmp_path: Path, name: 
     partition, after = _staged(golden, tmp_path, name)
     assert finish_replacement(partition)
     assert logs_of(partition) == logs_of(after)
-    assert interrupted(partition) == []
+    assert swap_leftovers(partition) == []
 
 
 @pytest.mark.parametrize("name", NAMES)

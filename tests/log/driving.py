@@ -23,7 +23,7 @@ from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, Fetched
 from siltstone.log.names import STAGING
 from siltstone.log.partition import Background, PartitionLog, partition_of, run_now
 from siltstone.log.recovery.partition import Recovered, recover_partition
-from siltstone.log.replacement import adopt
+from siltstone.log.replacement import rename_to_cleaned
 from tests.cleaner.logs import WHERE, settings
 from tests.log.model import Stored
 
@@ -154,8 +154,10 @@ def clean_open_log(
     for report in done.groups:
         assert report.failure is None, report.failure
         group = found.work.groups[report.group]
-        sources = [each.base_offset for each in found.work.segments[group.first : group.last]]
-        adopt(log.directory, {group.base_offset: {kind: Path(path) for kind, path in report.staged.items()}})
+        sources = [each.base_offset for each in found.work.segments[group.first_segment : group.end_segment]]
+        rename_to_cleaned(
+            log.directory, {group.base_offset: {kind: Path(path) for kind, path in report.staged.items()}}
+        )
         log.replace([group.base_offset], sources)
     return cleaned_up_to(found)
 

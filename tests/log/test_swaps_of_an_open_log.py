@@ -13,7 +13,7 @@ from siltstone.base.errors import CorruptRecordError, SourceChangedError, Storag
 from siltstone.log import replacement
 from siltstone.log.names import CLEANED, segment_file
 from siltstone.log.partition import PartitionLog, open_partition
-from siltstone.log.replacement import interrupted
+from siltstone.log.replacement import swap_leftovers
 from tests.log import test_reading_while_it_changes as changing
 from tests.log.driving import read_all
 
@@ -35,7 +35,7 @@ def test_old_files_wait_as_deleted_and_are_no_interrupted_swap(log: PartitionLog
     changing.clean_two(log, 0)
     assert [segment.base_offset for segment in log.view.segments] == [bases[0], *bases[2:]]
     assert names(log, ".log.deleted") == [segment_file(base, "log", ".deleted") for base in bases[:2]]
-    assert interrupted(log.directory) == []
+    assert swap_leftovers(log.directory) == []
     log.close()
     again = open_partition(log.directory, log.config, clean=True)
     assert names(again, ".deleted") == []

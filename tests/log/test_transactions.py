@@ -22,7 +22,7 @@ from siltstone.log.transactions import (
     Carried,
     TransactionScan,
     carried_by_group,
-    left_unended,
+    expected_markers,
     transaction_indexes,
 )
 from tests.cleaner import logs
@@ -252,8 +252,8 @@ def test_what_is_unended_where_stretches_end() -> None:
         scan = TransactionScan(index)
         follow(scan, events, first, behind)
         summaries.append(scan.summary(first))
-    assert left_unended(summaries[::-1], index, 5) == {2: None, 4: None, 3: 9}
-    assert left_unended([], index, 5) == {}
+    assert expected_markers(summaries[::-1], index, 5) == {2: None, 4: None, 3: 9}
+    assert expected_markers([], index, 5) == {}
 
 
 def test_a_control_record_without_a_key_is_damage() -> None:

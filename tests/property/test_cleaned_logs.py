@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from siltstone.commands.explain_page import shares
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, LogResult
-from siltstone.compaction.work import InputSplit, LogWork, shares
+from siltstone.compaction.work import InputSplit, LogWork
 from tests import in_memory
 from tests.cleaner import judging, logs, oracle
 from tests.cleaner.lives import Life, Living, Round, lives, splits_of_any_size

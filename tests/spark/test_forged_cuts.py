@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from siltstone.commands.explain_page import shares
 from siltstone.compaction.engine import Engine, InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.report import CLEANED, UNCLEANABLE, LogResult
-from siltstone.compaction.work import are_cut, place_near, shares
+from siltstone.compaction.work import are_cut, place_near
 from siltstone.log.segments import list_segments
 from siltstone.spark.clean import SparkEngine
 from tests.cleaner import logs

@@ -41,7 +41,7 @@ from siltstone.log.directory import Checkpoints, LogDirectory, open_directories,
 from siltstone.log.ledger.store import uncovered
 from siltstone.log.names import LOCK, STAGING, TopicPartition
 from siltstone.log.producers import ProducerStates, load_producers
-from siltstone.log.replacement import interrupted
+from siltstone.log.replacement import swap_leftovers
 from siltstone.log.segments import Segment, list_segments
 from siltstone.runtime.manager import Sample
 from siltstone.runtime.served_directory import Uncleanable, read_uncleanable
@@ -459,7 +459,7 @@ class _DirectoryWatch:
 
     def _being_swapped(self, state: LogState, blank: WatchedLog) -> WatchedLog | None:
         """The log in state cleaning while its segments are swapped: its files are not consistent then."""
-        left = interrupted(state.path) if self._in_use else []
+        left = swap_leftovers(state.path) if self._in_use else []
         reason = f"segments are being swapped ({left[0]})" if left else ""
         return replace(blank, state=CLEANING, reason=reason) if left else None
 

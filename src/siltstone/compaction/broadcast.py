@@ -53,7 +53,7 @@ from siltstone.compaction.work import (
     LogWork,
     check_keyless,
     extract,
-    shares,
+    splits_by_task,
 )
 
 CLEAN_SHARE = 4
@@ -254,7 +254,7 @@ def dirty_segments(work: LogWork) -> range:
 def dirty_splits(work: LogWork, tasks: int) -> list[list[InputSplit]]:
     """The dirty segments in up to ``tasks`` runs of input splits of about the same size."""
     first = dirty_segments(work).start
-    runs = shares(work.segments[first:], work.end, tasks, may_cut=work.may_cut)
+    runs = splits_by_task(work.segments[first:], work.end, tasks, may_cut=work.may_cut)
     return [[replace(split, segment=first + split.segment) for split in run] for run in runs]
 
 

@@ -35,10 +35,10 @@ from siltstone.compaction.work import (
     LogWork,
     Rules,
     TaskLimits,
-    carried_between,
     check_keyless,
     extract,
     retained_by_group,
+    transaction_state_by_group,
 )
 from siltstone.log.names import segment_file
 from siltstone.log.segments import list_segments
@@ -125,7 +125,7 @@ class _Merge:
         for splits in runs:
             for blob in extract(work, splits, buckets, entry_capacity(work), extracted):
                 blobs.setdefault(blob.bucket, []).append(blob.kept())
-        self.carried = carried_between(work, extracted)
+        self.carried = transaction_state_by_group(work, extracted)
         extracted.failure = extracted.failure or check_keyless(work, extracted)
         parts: dict[int, list[Offsets]] = {}
         for bucket in sorted(blobs) if extracted.failure is None else ():
@@ -263,8 +263,8 @@ def _second_pass(directory: Path) -> LogWork:
     files.write_new(directory / segment_file(0, "log"), b"".join(clean))
     files.write_new(directory / segment_file(first, "log"), dirty)
     groups = (
-        Group(index=0, first=0, last=1, base_offset=0, end_offset=first),
-        Group(index=1, first=1, last=2, base_offset=first, end_offset=END),
+        Group(index=0, first_segment=0, end_segment=1, base_offset=0, end_offset=first),
+        Group(index=1, first_segment=1, end_segment=2, base_offset=first, end_offset=END),
     )
     work = small_work(directory, "staged")
     rules = replace(work.rules, last_offset=END - 1)
@@ -278,7 +278,7 @@ def small_work(directory: Path, name: str, window_size: int = 1 << 16) -> LogWor
     return LogWork(
         name=name,
         segments=tuple(list_segments(directory)),
-        groups=(Group(index=0, first=0, last=1, base_offset=0, end_offset=end),),
+        groups=(Group(index=0, first_segment=0, end_segment=1, base_offset=0, end_offset=end),),
         first_dirty=end // 4,
         end=end,
         rules=Rules(

@@ -195,10 +195,10 @@ class _Sink:
         read_back: StagedVerifier | None = None,
     ) -> None:
         self.buffers = buffers
-        self._source, self._path = work.segments[group.first], path
+        self._source, self._path = work.segments[group.first_segment], path
         # Only in the log's own directory: a copy of a log shares no file with it.
         is_own = path is not None and Path(path).parent.parent.parent == Path(self._source.directory)
-        self._unchanged = is_own and group.last == group.first + 1
+        self._unchanged = is_own and group.end_segment == group.first_segment + 1
         self._writer: files.Writer | None = None
         if path is not None and not self._unchanged:
             self._writer = files.Writer(path)
@@ -345,10 +345,10 @@ def _stage(
             report.staged[kind] = f"{stem}.{kind}"
             with files.Writer(report.staged[kind]) as writer:
                 writer.write(data)
-        source = work.segments[group.last - 1]
+        source = work.segments[group.end_segment - 1]
         for kind, path in report.staged.items():
             if kind != "log" or not linked:
-                files.copy_attributes(work.segments[group.first].path, path)
+                files.copy_attributes(work.segments[group.first_segment].path, path)
                 files.set_modified(path, source.modified_ns)
         files.sync_files(report.staged.values())
         if not linked:
@@ -367,9 +367,9 @@ def _fill(
     transactions = work.transactions(carried)
     rewriter = Rewriter(work, record_filter, transactions, sink.buffers)
     with WriteBehind() as behind:
-        for number in range(group.first, group.last):
+        for number in range(group.first_segment, group.end_segment):
             _fill_from(work, number, rewriter, sink, behind)
-    transactions.refuse_unmarked(group.base_offset, group.end_offset, work.segments[group.first].path)
+    transactions.refuse_unmarked(group.base_offset, group.end_offset, work.segments[group.first_segment].path)
     report.records, report.kept, report.size = rewriter.records, rewriter.kept, sink.size
     report.largest_timestamp = sink.indexes.largest_timestamp
     report.removed = Discarded.of(rewriter.discarded)

@@ -6,7 +6,7 @@ steps; each takes plain data and returns plain data::
 
     extract                  input splits   ─► key entries by bucket, and what was met in the splits
     keys.merge_bucket        one bucket     ─► retained offsets, by group (``retained_by_group``)
-    carried_between          all summaries  ─► the state of transactions where each group starts
+    transaction_state_by_group          all summaries  ─► the state of transactions where each group starts
     staging.rewrite_group    one group      ─► a staged segment, verified
 
 A step does not raise for what is wrong with a log: its report has a ``LogFailure``, so that one bad log does
@@ -44,8 +44,8 @@ from siltstone.log.transactions import (
     Carried,
     TransactionScan,
     carried_by_group,
-    left_unended,
-    refuse_other_ends,
+    expected_markers,
+    refuse_unexpected_markers,
 )
 
 # Failures, groups, counts, and decoding with its checks: for both kinds of compaction. These functions raise
@@ -80,12 +80,12 @@ def first_failure(reports: Iterable[Any]) -> LogFailure | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A segment group (Kafka's ``groupSegmentsBySize``): segments number ``first`` to ``last`` (exclusive)
-    become one segment with the offsets [base, end)."""
+    """A segment group (Kafka's ``groupSegmentsBySize``): segments [first_segment, end_segment) become one
+    segment with the offsets [base_offset, end_offset)."""
 
     index: int
-    first: int
-    last: int
+    first_segment: int
+    end_segment: int
     base_offset: int
     end_offset: int
 
@@ -222,34 +222,42 @@ def _refuse_inner_disorder(
 
 LEAST_BYTES = 16 << 20
 """The least size of a part of a segment."""
-_NEAR = 16
-"""A cut moves to a border between segments that is no further away than a share's 16th part."""
+_SNAP_DIVISOR = 16
+"""A cut within 1/16 of a task's share of a segment boundary moves to that boundary."""
 _FIRST_READ = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSplit:
-    """Bytes ``start`` to ``behind`` of segment number ``segment``, which hold offsets ``first`` to ``end``
-    (``behind`` and ``end`` not included)."""
+    """Bytes [start_position, end_position) of segment number ``segment``, which hold offsets [first_offset,
+    end_offset)."""
 
     segment: int
-    start: int
-    behind: int
-    first: int
-    end: int
+    start_position: int
+    end_position: int
+    first_offset: int
+    end_offset: int
 
 
 def whole(segments: Sequence[Segment], end: int) -> list[InputSplit]:
     """A split for each segment; ``end`` is the offset after the last one's."""
     firsts = [*(segment.base_offset for segment in segments), end]
     return [
-        InputSplit(segment=number, start=0, behind=segment.size, first=firsts[number], end=firsts[number + 1])
+        InputSplit(
+            segment=number,
+            start_position=0,
+            end_position=segment.size,
+            first_offset=firsts[number],
+            end_offset=firsts[number + 1],
+        )
         for number, segment in enumerate(segments)
     ]
 
 
-def shares(segments: Sequence[Segment], end: int, tasks: int, *, may_cut: bool) -> list[list[InputSplit]]:
-    """A log in up to ``tasks`` runs of neighbouring splits, of about the same number of bytes each.
+def splits_by_task(
+    segments: Sequence[Segment], end: int, tasks: int, *, may_cut: bool
+) -> list[list[InputSplit]]:
+    """The log as one list of neighbouring splits for each of up to ``tasks`` tasks, about equal in bytes.
 
     Segments are cut only where that ``may_cut`` (not where message sets are, whose entries do not say where
     they begin), and into parts of ``LEAST_BYTES`` or more.
@@ -264,7 +272,7 @@ def shares(segments: Sequence[Segment], end: int, tasks: int, *, may_cut: bool) 
         wanted = total * task // tasks
         nearest = int(np.argmin(np.abs(borders - wanted)))
         place = None
-        if may_cut and share >= LEAST_BYTES and abs(int(borders[nearest]) - wanted) > share / _NEAR:
+        if may_cut and share >= LEAST_BYTES and abs(int(borders[nearest]) - wanted) > share / _SNAP_DIVISOR:
             number = int(np.searchsorted(borders, wanted, side="right")) - 1
             place = place_near(segments[number], wanted - int(borders[number]))
         if place is not None:
@@ -276,7 +284,7 @@ def shares(segments: Sequence[Segment], end: int, tasks: int, *, may_cut: bool) 
 
 def are_cut(runs: Sequence[Sequence[InputSplit]]) -> bool:
     """Does a run begin inside a segment?"""
-    return any(split.start for run in runs for split in run)
+    return any(split.start_position for run in runs for split in run)
 
 
 def _cut(everything: Sequence[InputSplit], begins: dict[int, set[tuple[int, int]]]) -> list[list[InputSplit]]:
@@ -286,8 +294,8 @@ def _cut(everything: Sequence[InputSplit], begins: dict[int, set[tuple[int, int]
         rest = split
         for position, offset in sorted(begins.get(split.segment, ())):
             if position:  # else the run begins with the whole segment
-                runs[-1].append(replace(rest, behind=position, end=offset))
-                rest = replace(rest, start=position, first=offset)
+                runs[-1].append(replace(rest, end_position=position, end_offset=offset))
+                rest = replace(rest, start_position=position, first_offset=offset)
             runs.append([])
         runs[-1].append(rest)
     return runs
@@ -445,7 +453,7 @@ class LogWork:
 
     def sources(self, group: Group) -> tuple[Segment, ...]:
         """The segments of one of its groups."""
-        return self.segments[group.first : group.last]
+        return self.segments[group.first_segment : group.end_segment]
 
     def transactions(self, carried: Carried = NOTHING) -> TransactionScan:
         """A scan of transactions for one segment, or for a group with ``carried`` as its initial state."""
@@ -475,7 +483,7 @@ def extract(
         first_dirty=work.first_dirty,
         buckets=buckets,
         capacity=capacity,
-        expected=sum(split.end - split.first for split in splits),
+        expected=sum(split.end_offset - split.first_offset for split in splits),
     )
     try:
         scratch = Scratch()
@@ -490,10 +498,10 @@ def _extract_split(
     work: LogWork, split: InputSplit, scratch: Scratch, collector: KeyCollector, extracted: Extracted
 ) -> Iterator[EntryBlob]:
     segment, scan = work.segments[split.segment], work.transactions()
-    pacer, span = Pacer(work.limits.io_bytes_per_second), (split.start, split.behind)
+    pacer, span = Pacer(work.limits.io_bytes_per_second), (split.start_position, split.end_position)
     with unchanged(segment) as reader:
         windows = paced_windows(reader, work.limits.window_size, pacer, span=span)
-        offsets, limit = (split.first, split.end), work.limits.batch_limit
+        offsets, limit = (split.first_offset, split.end_offset), work.limits.batch_limit
         for some in decoded(segment.path, windows, offsets, decode_record_keys, scratch=scratch, limit=limit):
             columns = some.columns
             extracted.records += len(columns)
@@ -501,8 +509,8 @@ def _extract_split(
             mapped = _mapped(work, scan, some, segment.path, extracted)
             extracted.keyless += int(np.count_nonzero(~keyed if mapped is None else mapped & ~keyed))
             yield from collector.add(columns, keyed if mapped is None else mapped & keyed)
-    scan.refuse_unmarked(split.first, split.end, segment.path)
-    summary = scan.summary(split.first)
+    scan.refuse_unmarked(split.first_offset, split.end_offset, segment.path)
+    summary = scan.summary(split.first_offset)
     if len(summary):
         extracted.summaries.append(summary)
 
@@ -547,7 +555,7 @@ def check_keyless(work: LogWork, extracted: Extracted) -> LogFailure | None:
     return None
 
 
-def carried_between(work: LogWork, extracted: Extracted) -> dict[int, Carried]:
+def transaction_state_by_group(work: LogWork, extracted: Extracted) -> dict[int, Carried]:
     """The state of transactions where each group starts, from the summaries of the whole log.
 
     Takes the summaries out of ``extracted``. Sets its failure where they contradict each other or the
@@ -557,8 +565,8 @@ def carried_between(work: LogWork, extracted: Extracted) -> dict[int, Carried]:
     try:
         bases, directory = [group.base_offset for group in work.groups], work.segments[0].directory
         carried = carried_by_group(summaries, bases, directory)
-        unended = left_unended(summaries, aborted_of(work.aborted), work.end)
-        refuse_other_ends(unended, work.end, work.above, directory)
+        unended = expected_markers(summaries, aborted_of(work.aborted), work.end)
+        refuse_unexpected_markers(unended, work.end, work.above, directory)
         return carried
     except Exception as error:
         extracted.failure = extracted.failure or failure_of(error)

@@ -25,7 +25,7 @@ from siltstone.log.directory import has_own_folder
 from siltstone.log.indexes import LARGEST_RELATIVE_OFFSET, IndexBuilder, read_entries
 from siltstone.log.lookup import batch_headers, read_batch
 from siltstone.log.names import SEGMENT_KINDS, STAGING, segment_file
-from siltstone.log.replacement import adopt, replace_segments
+from siltstone.log.replacement import rename_to_cleaned, replace_segments
 from siltstone.log.segments import Segment, windows
 
 FOLDER = "split"
@@ -95,7 +95,7 @@ def split_overflowed(directory: Path, segment: Segment, *, interval: int, index_
         }
         for base in bases
     }
-    adopt(directory, staged)
+    rename_to_cleaned(directory, staged)
     _clear_away(folder)
     replace_segments(directory, bases, [segment.base_offset])
     return bases

@@ -425,7 +425,7 @@ def load_producers(
 
     Starts from the newest snapshot that can be of this log: not beyond ``end_offset`` or the log's end, not
     below its first segment, and sound. A snapshot that lacks an open transaction looks sound: callers that
-    read the batches have to check that (``transactions.refuse_other_ends``). No producer is expired.
+    read the batches have to check that (``transactions.refuse_unexpected_markers``). No producer is expired.
     """
     least = segments[0].base_offset if segments else 0
     named = (parse_segment_file(entry.name) for entry in files.entries(directory))

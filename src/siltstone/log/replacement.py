@@ -46,7 +46,7 @@ Verified = Mapping[int, Sequence[int]]
 NOTHING_VERIFIED: Verified = {}
 
 
-def adopt(directory: Path, staged: Mapping[int, Mapping[str, Path]]) -> None:
+def rename_to_cleaned(directory: Path, staged: Mapping[int, Mapping[str, Path]]) -> None:
     """Rename staged files (by base offset and kind) to ``.cleaned``, durably."""
     for base_offset, kinds in staged.items():
         for kind, path in kinds.items():
@@ -98,7 +98,7 @@ def drop_cleaned(directory: Path, base_offset: int) -> None:
     _remove(directory, base_offset, CLEANED)
 
 
-def interrupted(directory: Path) -> list[str]:
+def swap_leftovers(directory: Path) -> list[str]:
     """Names of files of an interrupted swap, in order; none where a whole swap left only ``.deleted``."""
     left = [(entry.name, name.suffix) for entry, name in _files(directory) if name.suffix]
     return [] if all(suffix == DELETED for _, suffix in left) else [name for name, _ in left]

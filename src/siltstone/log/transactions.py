@@ -55,7 +55,7 @@ from siltstone.log.names import segment_file
 from siltstone.log.segments import Segment
 
 Kinds = npt.NDArray[np.int8]
-DATA, COMMIT, ABORT, OTHER, EMPTY, SENSELESS = range(6)
+DATA, COMMIT, ABORT, OTHER, EMPTY, INVALID_CONTROL = range(6)
 """Kinds of batches. EMPTY: a control batch that an earlier cleaning has emptied."""
 CLOSED, OPEN, OBSERVED, UNLISTED, LISTED = range(5)
 """Kinds of a summary's rows: (first offset of the split, kind, producer id); OBSERVED: the marker's offset.
@@ -159,7 +159,7 @@ def _kinds(
         elif header.count == 0:
             kinds[i] = EMPTY
         elif key_size[record] < 4 or read_int16(data, key_start[record]) < 0:
-            kinds[i] = SENSELESS
+            kinds[i] = INVALID_CONTROL
         else:
             type_ = read_int16(data, key_start[record] + 2)
             kinds[i] = ABORT if type_ == 0 else COMMIT if type_ == 1 else OTHER
@@ -342,8 +342,8 @@ class TransactionScan:
         columns = decode_record_keys(window, batches[control], path=path, origin=origin)
         first = np.searchsorted(columns.batch, np.searchsorted(control, rows))
         _kinds(rows, batches, columns.data, first, columns.key_start, columns.key_size, kinds)
-        if (kinds == SENSELESS).any():
-            position = origin + int(selected["position"][np.argmax(kinds == SENSELESS)])
+        if (kinds == INVALID_CONTROL).any():
+            position = origin + int(selected["position"][np.argmax(kinds == INVALID_CONTROL)])
             raise CorruptFileError(path, position, "a control record's key makes no sense")
         place, bounds = self._places(selected["producer_id"])
         aborted, empty = np.zeros((2, len(batches)), np.bool_)
@@ -444,7 +444,7 @@ def carried_by_group(summaries: Sequence[Int64], bases: Sequence[int], name: str
     return {group: carried for group, carried in by_group.items() if carried != NOTHING}
 
 
-def left_unended(summaries: Sequence[Int64], aborted: Aborted, end: int) -> dict[int, int | None]:
+def expected_markers(summaries: Sequence[Int64], aborted: Aborted, end: int) -> dict[int, int | None]:
     """The producers that the input splits, up to offset ``end``, leave with data whose marker is above.
 
     By id: the offset of the abort marker in the index, None without an entry: it must be a commit marker.
@@ -459,10 +459,10 @@ def left_unended(summaries: Sequence[Int64], aborted: Aborted, end: int) -> dict
     return {**dict.fromkeys(opened), **dict(aborts)}
 
 
-def refuse_other_ends(
+def refuse_unexpected_markers(
     unended: Mapping[int, int | None], end: int, above: Sequence[Segment], directory: str
 ) -> None:
-    """Check that transactions with data below offset ``end`` end as ``unended`` (``left_unended``) expects.
+    """Check that transactions with data below offset ``end`` end as ``unended`` expects.
 
     Their markers are in the segments ``above``, whose headers are read up to the last marker. A transaction
     without one is open, although the snapshot lacks it. Raises CorruptFileError, OSError.

@@ -60,7 +60,7 @@ from siltstone.log.directory import Checkpoints
 from siltstone.log.ledger.store import uncovered
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.partition import PartitionLog
-from siltstone.log.replacement import adopt, drop_cleaned
+from siltstone.log.replacement import drop_cleaned, rename_to_cleaned
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import find_segment
 from siltstone.runtime.cleaning_states import NONE, Claim
@@ -188,7 +188,7 @@ class IntoOpenLogs(InPlace):
 
     def __init__(self, run: str, logs: Mapping[TopicPartition, Claimed], upkeep: Upkeep) -> None:
         super().__init__(run)
-        self.at_once, self.takes_together = 1, False
+        self.swap_threads, self.swaps_groups_together = 1, False
         self._logs = logs
         self._upkeep = upkeep
 
@@ -227,7 +227,7 @@ class IntoOpenLogs(InPlace):
             try:
                 for group in groups:
                     check_sizes(group)
-                adopt(directory, swap.staged)
+                rename_to_cleaned(directory, swap.staged)
                 retired = claimed.log.replace(list(swap.staged), swap.old, swap.known)
             except (SiltstoneError, OSError):
                 # A swap that is refused has changed nothing. After a disk error the log is offline, and the

@@ -51,12 +51,12 @@ from siltstone.compaction.work import (
     InputSplit,
     LogWork,
     are_cut,
-    carried_between,
     check_keyless,
     extract,
     failure_of,
     retained_by_group,
-    shares,
+    splits_by_task,
+    transaction_state_by_group,
 )
 from siltstone.log.transactions import NOTHING, Carried
 from siltstone.spark import rows
@@ -219,7 +219,7 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
                 continue
             blob = entries_of(row, buckets)
             blobs.setdefault(blob.bucket, []).append(blob)
-    for group, carried in carried_between(work, done.extracted).items():
+    for group, carried in transaction_state_by_group(work, done.extracted).items():
         yield report_row(rows.CARRIED, carried, group).batch()
     for bucket in sorted(blobs):
         retained = merge_bucket(blobs.pop(bucket), bucket, buckets)
@@ -444,7 +444,7 @@ class SparkEngine(SparkWorkers):
     def _parts(self, work: LogWork) -> list[list[InputSplit]]:
         """The input splits of each extracting task."""
         tasks = max(self._parallelism, math.ceil(work.size / _TASK_BYTES))
-        return shares(work.segments, work.end, tasks, may_cut=work.may_cut and not work.message_sets)
+        return splits_by_task(work.segments, work.end, tasks, may_cut=work.may_cut and not work.message_sets)
 
     def _rewriting_tasks(self, work: LogWork, groups: Sequence[Group]) -> int:
         """A task costs Spark some 80 ms: as many as there are cores, unless the retained offsets that each

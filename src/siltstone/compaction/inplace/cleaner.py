@@ -228,17 +228,17 @@ def waves(work: LogWork, room: int, wave_bytes: int, workers: int) -> Iterator[l
 
 
 @contextlib.contextmanager
-def side_by_side(at_once: int, critical: Critical) -> Iterator[Callable[[Callable[[], object]], object]]:
-    """Yields a function that calls its argument in one of ``at_once`` threads, or here if that is 1. The
+def side_by_side(threads: int, critical: Critical) -> Iterator[Callable[[Callable[[], object]], object]]:
+    """Yields a function that calls its argument in one of ``threads`` threads, or here if that is 1. The
     block waits for all calls at its end; ``critical`` defers an interrupt meanwhile.
 
     After an interrupt calls that did not begin are left out. Raises what a call raised.
     """
-    if at_once == 1:
+    if threads == 1:
         yield lambda call: call()
         return
     calls: list[Future[object]] = []
-    pool, is_interrupted = ThreadPoolExecutor(at_once, "swap"), True
+    pool, is_interrupted = ThreadPoolExecutor(threads, "swap"), True
     try:
         yield lambda call: calls.append(pool.submit(call))
         is_interrupted = False
@@ -436,7 +436,7 @@ class Cleaner:
             return
         try:
             works = [log.work for log in left.values()]
-            with side_by_side(self._destination.at_once, self._critical) as go:
+            with side_by_side(self._destination.swap_threads, self._critical) as go:
                 for done in self._engine().clean_whole(works):
                     left[done.name].began = time.perf_counter() - done.seconds
                     go(functools.partial(self._settle, left.pop(done.name), done, last=True))
@@ -525,7 +525,7 @@ class Cleaner:
     def _accept(self, planned: Planned, done: LogDone) -> None:
         """Swap the groups of a report in, together or one by one. Raises SiltstoneError, OSError."""
         together = [done.groups] if done.groups else []
-        if not self._destination.takes_together:
+        if not self._destination.swaps_groups_together:
             together = [[group] for group in done.groups]
         for groups in together:
             # An interrupt waits: what is swapped in must be counted, and no swap may be half done.

@@ -22,9 +22,9 @@ from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.directory import LogDirectory, has_own_folder, refuse_kind, refuse_unsafe_files
 from siltstone.log.names import SEGMENT_KINDS, STAGING, SegmentFile, TopicPartition, segment_file
 from siltstone.log.overflow import overflowed, split_overflowed
-from siltstone.log.replacement import adopt, delete_oldest, finish_replacement, replace_segments
+from siltstone.log.replacement import delete_oldest, finish_replacement, rename_to_cleaned, replace_segments
 
-_AT_ONCE = 4
+_SWAP_THREADS = 4
 """Swaps at one time; they mostly wait for the disk."""
 DROPPED = f"removed staged files of an earlier run ({STAGING})"
 INDEX_SETTINGS = ("index.interval.bytes", "segment.index.bytes")
@@ -45,13 +45,14 @@ class Room:
 class Destination:
     """Base class of destinations; by itself it writes nothing.
 
-    ``at_once``: how many logs ``accept`` and ``finish`` may serve at one time, in threads.
-    ``takes_together``: ``accept`` gets all groups of a report at once, not one by one. ``keeps_accepted``:
+    ``swap_threads``: how many logs ``accept`` and ``finish`` serve at one time.
+    ``swaps_groups_together``: ``accept`` gets all groups of one engine result (a log or a
+    wave) in one call, else one call for each group. ``keeps_accepted``:
     accepted groups stay when the log is given up later.
     """
 
-    at_once = 1
-    takes_together = True
+    swap_threads = 1
+    swaps_groups_together = True
     keeps_accepted = False
 
     def tidy(self, state: LogState) -> list[str]:
@@ -160,8 +161,8 @@ class InPlace(Destination):
         self._run = run
         self._originals = originals
         self._kept_bytes = 0
-        self.at_once = _AT_ONCE if originals is None else 1
-        self.takes_together = originals is None
+        self.swap_threads = _SWAP_THREADS if originals is None else 1
+        self.swaps_groups_together = originals is None
 
     def tidy(self, state: LogState) -> list[str]:
         """Finish an interrupted swap or deletion as a broker does, and remove what earlier runs staged."""
@@ -212,7 +213,7 @@ class InPlace(Destination):
         # step durably: a start finishes the swap or drops it (``log.replacement``, Kafka's
         # ``replaceSegments``).
         swap = swap_of(planned, groups)
-        adopt(planned.state.path, swap.staged)
+        rename_to_cleaned(planned.state.path, swap.staged)
         replace_segments(planned.state.path, list(swap.staged), swap.old, swap.known)
 
     def finish(self, planned: Planned) -> None:

@@ -129,7 +129,7 @@ def after_cleaning(planned: Planned) -> list[Left]:
     left, work = [], planned.work
     for new in planned.accepted:
         group = work.groups[new.group]
-        source = work.segments[group.last - 1]
+        source = work.segments[group.end_segment - 1]
         left.append(Left(base_offset=group.base_offset, size=new.size, segment=source, new=new))
     return left + as_they_are(planned.uncleaned)
 

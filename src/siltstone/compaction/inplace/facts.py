@@ -33,7 +33,7 @@ from siltstone.log.lookup import batch_headers
 from siltstone.log.names import CLUSTER_METADATA, LOG_START_CHECKPOINT, STAGING, TopicPartition
 from siltstone.log.overflow import overflowed
 from siltstone.log.producers import ProducerStates, load_producers
-from siltstone.log.replacement import interrupted
+from siltstone.log.replacement import swap_leftovers
 from siltstone.log.segments import (
     Segment,
     first_batch_timestamp,
@@ -244,7 +244,7 @@ def refusal(state: LogState, segments: Sequence[Segment] | None = None) -> str |
     wide = [] if state.opened else overflowed(state.segments() if segments is None else segments)
     if wide:
         return f"{wide[0].path}: {OVERFLOWED}"
-    left = interrupted(state.path)
+    left = swap_leftovers(state.path)
     if left:
         return f"an interrupted swap is unfinished ({left[0]}): start the broker, or clean --in-place"
     return None
@@ -463,8 +463,8 @@ def _groups(grouped: Sequence[Sequence[plan.PlanSegment]], end: int) -> tuple[Gr
     return tuple(
         Group(
             index=index,
-            first=firsts[index],
-            last=firsts[index + 1],
+            first_segment=firsts[index],
+            end_segment=firsts[index + 1],
             base_offset=bases[index],
             end_offset=bases[index + 1],
         )

@@ -46,7 +46,7 @@ from siltstone.log.names import (
     parse_segment_file,
     segment_file,
 )
-from siltstone.log.replacement import finish_replacement, interrupted, replace_segments
+from siltstone.log.replacement import finish_replacement, replace_segments, swap_leftovers
 from siltstone.log.segments import list_segments, windows
 
 if TYPE_CHECKING:
@@ -337,7 +337,7 @@ def undo_logs(
     """
     for _, log in kept:
         refuse_changed(log)
-    torn = {log.path for _, log in kept if interrupted(Path(log.path))}
+    torn = {log.path for _, log in kept if swap_leftovers(Path(log.path))}
     undos = {log.path: check_log(place, log) for place, log in kept if log.path not in torn}
     finished: list[str] = []
     for place, log in kept:

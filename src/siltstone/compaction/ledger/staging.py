@@ -452,7 +452,7 @@ def rewrite_group(work: CompactionWork, group: Group, retained: Int64, attempt: 
 
 def merge_group(work: CompactionWork, group: Group, attempt: str) -> Compacted:
     """Write the records of a group that are not superseded into new segments. Does not raise, as above."""
-    mine = {source.run for source in work.sources[group.first : group.last]}
+    mine = {source.run for source in work.sources[group.first_segment : group.end_segment]}
     parts = [offsets for run, offsets in work.superseded.items() if run in mine]
     superseded = np.sort(np.concatenate([NO_OFFSETS, *parts]))
     low, high = np.searchsorted(superseded, [group.base_offset, group.end_offset])
@@ -466,7 +466,7 @@ def _written(work: CompactionWork, group: Group, coalescer: Coalescer, attempt: 
     report = Compacted()
     sink = _Sink(work.settings, f"{group.index}.{attempt}", report)
     try:
-        for source in work.sources[group.first : group.last]:
+        for source in work.sources[group.first_segment : group.end_segment]:
             for batches in _coalesced(source, coalescer, work.settings.window_size):
                 sink.put(batches)
         sink.put(coalescer.finish())

@@ -405,8 +405,8 @@ def groups_of(sources: Sequence[Source], end: int, workers: int) -> tuple[Group,
     return tuple(
         Group(
             index=index,
-            first=first,
-            last=last,
+            first_segment=first,
+            end_segment=last,
             base_offset=sources[first].base_offset,
             end_offset=sources[last].base_offset if last < len(sources) else end,
         )
