@@ -160,7 +160,7 @@ def test_a_task_that_goes_again_gives_up_and_so_do_the_others(tmp_path: Path) ->
     (tmp_path / "begun.1").touch()
     found = on_threads(tmp_path, stages(), 2, 0)
     assert [row.kind for row in found] == [FAILED, FAILED]
-    assert any("task 1 goes again" in row.report for row in found)
+    assert any("worker 1 was started a second time" in row.report for row in found)
     assert any("another task gave up" in row.report for row in found)
 
 

@@ -58,25 +58,27 @@ Kinds = npt.NDArray[np.int8]
 DATA, COMMIT, ABORT, OTHER, EMPTY, INVALID_CONTROL = range(6)
 """Kinds of batches. EMPTY: a control batch that an earlier cleaning has emptied."""
 CLOSED, OPEN, OBSERVED, UNLISTED, LISTED = range(5)
-"""Kinds of a summary's rows: (first offset of the split, kind, producer id); OBSERVED: the marker's offset.
+"""Kinds of a summary's rows: (first offset of the split, kind, id). The id is a producer id; in OBSERVED rows
+it is the offset of the abort marker.
 
 UNLISTED: the producer's first batch in the split is an abort marker that no index has. LISTED: it belongs to
 a transaction that an index has.
 """
-_MENDS = "; siltstone recover --check builds the index again"
-NOT_LISTED = "producer {producer} aborted a transaction with data that no .txnindex names" + _MENDS
-COMMITTED = "producer {producer} committed a transaction that a .txnindex names as aborted" + _MENDS
+_HOW_TO_REPAIR = "; run siltstone recover --check to rebuild the index"
+NOT_LISTED = "producer {producer} aborted a transaction with data that no .txnindex names" + _HOW_TO_REPAIR
+COMMITTED = "producer {producer} committed a transaction that a .txnindex names as aborted" + _HOW_TO_REPAIR
 BEGINS_ELSEWHERE = (
     "a .txnindex names an aborted transaction of producer {producer} that begins elsewhere in the log"
-    + _MENDS
+    + _HOW_TO_REPAIR
 )
 ENDS_ELSEWHERE = (
     "a .txnindex names an aborted transaction of producer {producer} that does not end where its marker is"
-    + _MENDS
+    + _HOW_TO_REPAIR
 )
 UNENDED = (
-    "a transaction of producer {producer} has data below offset {end} and no marker in the log: it is open, "
-    "though the newest .snapshot does not have it; take that .snapshot away, and the one before it is used"
+    "producer {producer} has transactional data below offset {end} and no marker in the log, but the newest "
+    ".snapshot has no open transaction for it; move that .snapshot out of the directory, so that the one "
+    "before it is loaded"
 )
 _CONTRADICTIONS = (NOT_LISTED, COMMITTED, BEGINS_ELSEWHERE, ENDS_ELSEWHERE)
 _NOT_LISTED, _COMMITTED, _BEGINS_ELSEWHERE, _ENDS_ELSEWHERE = range(4)
@@ -109,11 +111,11 @@ class Aborted:
         if overlaps.any():
             producer = int(producer_id[1:][np.argmax(overlaps)])
             reason = f"the .txnindex files name aborted transactions of producer {producer} that overlap"
-            raise CorruptFileError(path, 0, reason + _MENDS)
+            raise CorruptFileError(path, 0, reason + _HOW_TO_REPAIR)
         markers, counts = np.unique(last_offset, return_counts=True)
         if (counts > 1).any():
             reason = f"the .txnindex files name two transactions that end at offset {markers[counts > 1][0]}"
-            raise CorruptFileError(path, 0, reason + _MENDS)
+            raise CorruptFileError(path, 0, reason + _HOW_TO_REPAIR)
         return cls(
             producer_id=producer_id, first_offset=first_offset, last_offset=last_offset, entries=entries
         )
@@ -308,7 +310,7 @@ def _refuse_impossible(entries: Entries, path: str, base_offset: int, end: int |
         ((stable < 0) | (stable > last + 1), "a last stable offset that cannot have been"),
     ):
         if bad.any():
-            raise CorruptFileError(path, int(np.argmax(bad)) * entries.itemsize, reason + _MENDS)
+            raise CorruptFileError(path, int(np.argmax(bad)) * entries.itemsize, reason + _HOW_TO_REPAIR)
 
 
 class TransactionScan:

@@ -79,8 +79,9 @@ from siltstone.runtime.upkeep import Upkeep
 #     damage, or what no retry changes    uncleanable, with the reason; the others go on
 #     anything else                       tried again, and uncleanable after ``MOST_FAILURES`` in a row
 
-# Facts about open logs for the planner. Every round asks all logs, so these facts come from memory; only the
-# logs that are to be cleaned are read from the disk (``LogCleanerManager.grabFilthiestCompactedLog``).
+# Facts about open logs for the planner. Every round asks all logs, so these facts come mostly from memory;
+# the checkpoint, a ledger's horizon and, for ``max.compaction.lag.ms``, first batch headers are read. Only
+# the logs that are to be cleaned are read whole (``LogCleanerManager.grabFilthiestCompactedLog``).
 #
 # Nothing above the recovery point of an open log is cleaned: a crash could take an unflushed record that has
 # superseded records in the segments below. So the recovery point bounds the range as the high watermark and
@@ -125,7 +126,7 @@ def candidate(
     config, view = log.config, log.view
     if not config.compacts or config.remote_storage_enable:
         return None
-    durable = min(log.recovery_point, uncovered(log.directory).clean_below)
+    cleanable_below = min(log.recovery_point, uncovered(log.directory).clean_below)
     following = [segment.base_offset for segment in view.segments[1:]] + [view.log_end_offset]
     dirty_from = checkpoint if checkpoint is not None else view.log_start_offset
     facts = plan.LogFacts(
@@ -135,7 +136,7 @@ def candidate(
         ],
         log_start_offset=view.log_start_offset,
         log_end_offset=view.log_end_offset,
-        stable_offset=min(view.last_stable_offset, view.high_watermark, durable),
+        stable_offset=min(view.last_stable_offset, view.high_watermark, cleanable_below),
         checkpoint=checkpoint,
     )
     lag = plan.LagLimits(min_ms=config.min_compaction_lag_ms, max_ms=config.max_compaction_lag_ms)
@@ -158,7 +159,8 @@ def _segment_facts(segment: LiveSegment, size: int, config: LogConfig, *, is_dir
 def log_state(served: ServedDirectory, log: PartitionLog, config: Config, checkpoint: int | None) -> LogState:
     """The state of a claimed log, from memory and from its files, for the planner. Raises OSError."""
     view, producers = log.view_and_producers()
-    durable = min(view.last_stable_offset, view.high_watermark, log.recovery_point)
+    # The planner's upper bound: last stable offset, high watermark and recovery point together.
+    cleanable_below = min(view.last_stable_offset, view.high_watermark, log.recovery_point)
     opened = OpenLog(
         segments=tuple(find_segment(log.directory, segment.base_offset) for segment in view.segments),
         producers=producers,
@@ -166,7 +168,7 @@ def log_state(served: ServedDirectory, log: PartitionLog, config: Config, checkp
             cleaner={} if checkpoint is None else {log.where: checkpoint},
             recovery_point={},
             log_start={log.where: view.log_start_offset},
-            high_watermark={log.where: durable},
+            high_watermark={log.where: cleanable_below},
         ),
     )
     return LogState(
@@ -180,11 +182,12 @@ def log_state(served: ServedDirectory, log: PartitionLog, config: Config, checkp
 # Staged files belong to the cleaner alone. The log itself is changed only within ``Claim.changing``: whoever
 # aborts the cleaning waits for its end, and it raises CleaningAbortedError when the claim was aborted before.
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class IntoOpenLogs(InPlace):
-    """``logs``: the claimed logs of the run by partition. Appends wait for the swap of one group at most."""
+    """``logs``: the claimed logs of the run by partition. Appends wait only while the segment list is
+    exchanged."""
 
     def __init__(self, run: str, logs: Mapping[TopicPartition, Claimed], upkeep: Upkeep) -> None:
         super().__init__(run)
@@ -202,7 +205,7 @@ class IntoOpenLogs(InPlace):
         try:
             claimed.served.write_cleaner_checkpoint(claimed.where, offset)
         except OSError as error:
-            if error.errno not in _FULL:
+            if error.errno not in _DISK_FULL:
                 claimed.served.go_offline(f"{error.strerror or error}")
             raise
 

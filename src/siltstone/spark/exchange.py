@@ -1,6 +1,6 @@
 """The exchange of a barrier stage: tasks that run at one time send each other rows through files.
 
-::
+A *worker* is one task of the barrier stage; it runs its share of the tasks of every stage::
 
     worker 0   first stage ─► rows ─┬─► wait for all ─► second stage ─► rows ─┬─► … ─► last stage ─► results
     worker 1   first stage ─► rows ─┴─► wait for all ─► second stage ─► rows ─┴─► … ─► last stage ─► results
@@ -8,14 +8,15 @@
     FOLDER/begun.WORKER         made with O_EXCL: a worker that starts again cannot make it, and gives up
     FOLDER/STAGE.WORKER.TASK    rows from one worker for one task of the next stage, which removes them
     FOLDER/STAGE.WORKER         that worker has finished that stage
-    FOLDER/claimed.STAGE.NUMBER made with O_EXCL: some worker does that piece of the stage
+    FOLDER/claimed.STAGE.NUMBER made with O_EXCL: that worker has taken number NUMBER of the stage
     FOLDER/failed               a worker gave up: the others stop waiting
 
 Spark's shuffle takes some 80 ms a stage and copies each blob six times. Here all stages are one stage of
 Spark's, and a worker keeps rows for itself in memory, up to ``KEPT_BYTES``. All tasks must run at one time,
 as Spark's barrier mode guarantees, and see one folder, so the master must be local. If a stage has more tasks
-than there are workers, worker n runs tasks n, n + workers, … one after another. The failure of an attempt is
-a ``FAILED`` row; the driver then runs the job with shuffles, where Spark repeats single tasks.
+than there are workers, worker n runs tasks n, n + workers, … one after another. A worker that raises returns
+a ``FAILED`` row. After that, or when a worker was killed, the driver runs the job with shuffles, where Spark
+repeats single tasks.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from siltstone.spark.tasks import Batches, task_numbers
 
 KEPT_BYTES = 64 << 20
 """The most bytes of rows for itself that a worker keeps in memory; others go through files."""
-_HEAD = struct.Struct("<QII")
+_HEAD = struct.Struct("<QII")  # 8 bytes size, 4 CRC32C, 4 padding
 _SHORT_S, _LONG_S, _PATIENT_AFTER = 0.001, 0.01, 200
 
 
@@ -63,11 +64,11 @@ def entries_of(row: Row, buckets: int, words: int = PACKED_WORDS) -> EntryBlob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """``function(*given, batches)`` in so many ``tasks``: rows go to task ``target`` modulo ``tasks``.
+    """``function(*given, batches)`` in so many ``tasks``.
 
-    The first stage's tasks are given their number, as a row of ``spark.range``. One that ``claims`` is given,
-    before the batches, a call that is true for one worker only, for each number that it is asked about: so
-    workers share out pieces that any of them may do.
+    Rows that are sent to this stage go to its task ``target % tasks``. Tasks of the first stage get their
+    number, as a row of ``spark.range``. With ``claims`` the call is ``function(*given, claim, batches)``;
+    ``claim(n)`` is True for exactly one worker for each n.
     """
 
     function: Callable[..., Iterator[pa.RecordBatch]]
@@ -99,7 +100,7 @@ class _FileExchange:
         try:
             self._mark(f"begun.{self._number}")
         except FileExistsError:
-            raise GivenUpError(f"task {self._number} goes again") from None
+            raise GivenUpError(f"worker {self._number} was started a second time") from None
 
     def give_up(self) -> None:
         """Stop the other workers from waiting for this one."""
@@ -135,7 +136,7 @@ class _FileExchange:
         self._open[task].write(_HEAD.pack(data.size, crc32c(data), 0))
         self._open[task].write(data)
 
-    def through(self, stage: int) -> None:
+    def finish_stage(self, stage: int) -> None:
         """Mark the stage as finished by this worker, and wait for the others. Raises GivenUpError."""
         # The files are complete before the mark: a worker that sees all marks may read all files.
         for writer in self._open.values():
@@ -146,7 +147,7 @@ class _FileExchange:
         while waiting := {
             worker for worker in waiting if not files.exists(self._folder / f"{stage}.{worker}")
         }:
-            # Without the folder the driver has given the job up.
+            # The driver removes the folder when it abandons the job.
             if files.exists(self._folder / FAILED) or not files.exists(self._folder):
                 raise GivenUpError("another task gave up")
             polls += 1
@@ -192,36 +193,38 @@ def barrier_task(
 ) -> Iterator[pa.RecordBatch]:
     """Each row names a worker, which runs its tasks of all stages."""
     for number in task_numbers(batches):
-        post = _FileExchange(Path(folder), number, workers, kept_bytes)
+        exchange = _FileExchange(Path(folder), number, workers, kept_bytes)
         try:
-            post.begin()
-            yield from _all_stages(stages, number, workers, post)
+            exchange.begin()
+            yield from _all_stages(stages, number, workers, exchange)
         except Exception as error:
-            post.give_up()
+            exchange.give_up()
             yield report_row(FAILED, {"reason": f"{type(error).__name__}: {error}"}).batch()
 
 
 def _all_stages(
-    stages: Sequence[Stage], number: int, workers: int, post: _FileExchange
+    stages: Sequence[Stage], number: int, workers: int, exchange: _FileExchange
 ) -> Iterator[pa.RecordBatch]:
     for level, stage in enumerate(stages):
         is_last = level == len(stages) - 1
         for task in range(number, stage.tasks, workers):
             # The first stage gets a row as ``spark.range`` gives it.
             number_row = pa.RecordBatch.from_pydict({"id": pa.array([task], pa.int64())})
-            batches: Iterable[pa.RecordBatch] = post.received(level, task) if level else (number_row,)
-            claim = (functools.partial(post.claim, level),) if stage.claims else ()
+            batches: Iterable[pa.RecordBatch] = exchange.received(level, task) if level else (number_row,)
+            claim = (functools.partial(exchange.claim, level),) if stage.claims else ()
             for batch in stage.function(*stage.given, *claim, batches):
                 if is_last:
                     yield batch
                 else:
-                    post.send(level, batch, stages[level + 1].tasks)
+                    exchange.send(level, batch, stages[level + 1].tasks)
         if not is_last:
-            post.through(level)
+            exchange.finish_stage(level)
 
 
 def progress_of(folder: Path, stages: Sequence[Stage], workers: int) -> Iterator[tuple[str, int, int]]:
-    """The first unfinished stage: (its name, workers that have finished it, all workers)."""
+    """The first unfinished stage: (its name, workers that have finished it, all workers).
+
+    The last stage has no marks: no worker counts as finished there."""
     for level, stage in enumerate(stages):
         done = sum(files.exists(folder / f"{level}.{worker}") for worker in range(workers))
         if done < workers:
