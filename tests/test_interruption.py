@@ -145,7 +145,7 @@ def test_nobody_reads_any_more() -> None:
 came.uninstall()
 from siltstone.cli import main
 
-def swap_leftovers(arguments):
+def interrupted(arguments):
     sys.stdout.write("a line\\n")
     send(TERM)
     time.sleep(60)

@@ -12,6 +12,7 @@ import dataclasses
 import io
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -167,6 +168,7 @@ def call_apart(arguments: Sequence[str], **environment: str) -> Answer:
         env=variables,
         timeout=240,
         check=False,
+        preexec_fn=_lift_memory_limit,
     )
     errors = done.stderr.decode("utf-8", "replace")
     assert "No module named" not in errors, errors
@@ -174,6 +176,12 @@ def call_apart(arguments: Sequence[str], **environment: str) -> Answer:
     return Answer(
         status=done.returncode, output=done.stdout.decode("utf-8", "replace"), stderr=errors, error=error
     )
+
+
+def _lift_memory_limit() -> None:
+    """Java reserves more than it uses (``room`` limits the address space)."""
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
 
 
 def _settings(scene: Scene) -> list[str]:

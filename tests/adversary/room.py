@@ -118,7 +118,8 @@ def _limit_memory() -> None:
     with contextlib.suppress(OSError, ValueError):
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * os.sysconf("SC_PAGE_SIZE") + MEMORY_MAX
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        # The soft limit only: Java reserves more than it uses, so what starts it lifts the limit again.
+        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 class _Worker:

@@ -65,7 +65,7 @@ def test_one_that_leaves_the_transaction_out_does_not_hide_it(tmp_path: Path, sp
     result = clean(partition, spread=spread)
     assert result.status == UNCLEANABLE
     assert result.reason is not None
-    assert "producer 7 has data below offset 3 and no marker" in result.reason
+    assert "producer 7 has transactional data below offset 3 and no marker" in result.reason
     assert logs.logs_of(partition) == before
 
 
