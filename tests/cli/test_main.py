@@ -122,12 +122,12 @@ def test_an_interrupt_is_one_line_whatever_py4j_has_to_say_of_it() -> None:
         import logging
         from siltstone.cli import main
 
-        def swap_leftovers():
+        def interrupted():
             logging.exception("KeyboardInterrupt while sending command.")
             logging.warning("something else")
             raise KeyboardInterrupt
 
-        main._run = lambda arguments: swap_leftovers()
+        main._run = lambda arguments: interrupted()
         main.main()
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from siltstone.commands.explain_page import shares
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, LogResult
-from siltstone.compaction.work import InputSplit, LogWork
+from siltstone.compaction.work import InputSplit, LogWork, splits_by_task
 from tests import in_memory
 from tests.cleaner import judging, logs, oracle
 from tests.cleaner.lives import Life, Living, Round, lives, splits_of_any_size
@@ -57,7 +56,7 @@ def live(life: Life, root: Path) -> None:
 
 def cut_up(work: LogWork) -> list[InputSplit]:
     """As many tasks would extract it."""
-    runs = shares(work.segments, work.end, 7, may_cut=not work.message_sets)
+    runs = splits_by_task(work.segments, work.end, 7, may_cut=not work.message_sets)
     return [split for run in runs for split in run]
 
 

@@ -74,7 +74,7 @@ def at_the_first_job(session: SparkSession, do: Callable[[], object]) -> Iterato
         pipeline.extract_task = extract
 
 
-def swap_leftovers(session: SparkSession, engine: Engine, before: Path, folder: Path) -> dict[str, object]:
+def interrupted(session: SparkSession, engine: Engine, before: Path, folder: Path) -> dict[str, object]:
     """Ctrl-C while a job runs: KeyboardInterrupt comes out, at once, and the job does not go on."""
     began = time.monotonic()
     with at_the_first_job(session, lambda: os.kill(os.getpid(), signal.SIGINT)):
@@ -103,10 +103,10 @@ def main(before: str, folder: str, settings: str) -> None:
     engine = SparkEngine(session)
     found: dict[str, object] = {"slots": jobs.slots(session), "parallelism": engine.workers}
     found["first"] = cleaned(engine, Path(before), Path(folder, "first"))
-    found["by PySpark's handler"] = swap_leftovers(session, engine, Path(before), Path(folder, "second"))
+    found["by PySpark's handler"] = interrupted(session, engine, Path(before), Path(folder, "second"))
     found["same handler"] = signal.getsignal(signal.SIGINT) is pysparks
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    found["by Python's handler"] = swap_leftovers(session, engine, Path(before), Path(folder, "third"))
+    found["by Python's handler"] = interrupted(session, engine, Path(before), Path(folder, "third"))
     java: Any = session.sparkContext._gateway
     with at_the_first_job(session, java.proc.kill):
         found["without Java"] = cleaned(engine, Path(before), Path(folder, "fourth"))

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from siltstone.commands.explain_page import shares
 from siltstone.compaction.engine import Engine, InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.report import CLEANED, UNCLEANABLE, LogResult
-from siltstone.compaction.work import are_cut, place_near
+from siltstone.compaction.work import are_cut, place_near, splits_by_task
 from siltstone.log.segments import list_segments
 from siltstone.spark.clean import SparkEngine
 from tests.cleaner import logs
@@ -57,7 +56,7 @@ def test_a_cut_within_a_batch_is_done_again_without(
     ours = write(tmp_path / "ours", forged=True, checkpoint=checkpoint)
     wanted = write(tmp_path / "wanted", forged=False, checkpoint=checkpoint)
     closed = list_segments(ours)[1 if checkpoint else 0 : 2]
-    assert are_cut(shares(closed, 19, 3, may_cut=True))
+    assert are_cut(splits_by_task(closed, 19, 3, may_cut=True))
     limits = logs.one_group_a_wave(tmp_path / "ours", {"segment.bytes": 300}) if how == "in waves" else None
     engine = SparkEngine(session, tasks=3, clean_share=0 if checkpoint else 4, barrier_bytes=way)
     result = clean(tmp_path / "ours", engine, limits)
