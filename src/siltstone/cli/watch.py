@@ -56,7 +56,7 @@ def watch_logs(request: CleanRequest, interval: float | None, *, json: bool) -> 
         clock = ManualClock(resolve_now_ms(request.now_ms, clock))
     try:
         watch = Watch(request.directories, request, clock)
-        _show_all(_looks(watch, seconds), bool(request.topics), json=json)
+        _show_all(_snapshots(watch, seconds), bool(request.topics), json=json)
     except KeyboardInterrupt:
         return interruption.current().status
     return 0
@@ -72,7 +72,7 @@ def _refuse_cleaning(request: CleanRequest) -> None:
             )
 
 
-def _looks(watch: Watch, seconds: float) -> Iterator[WatchSnapshot]:
+def _snapshots(watch: Watch, seconds: float) -> Iterator[WatchSnapshot]:
     while True:
         yield watch.snapshot()
         pause(seconds)
@@ -83,35 +83,35 @@ def pause(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def _show_all(looks: Iterable[WatchSnapshot], with_skipped: bool, *, json: bool) -> None:
+def _show_all(snapshots: Iterable[WatchSnapshot], with_skipped: bool, *, json: bool) -> None:
     console = Console()
     if json:
-        for seen in looks:
-            write_json(seen.to_json(), flush=True)
+        for snapshot in snapshots:
+            write_json(snapshot.to_json(), flush=True)
     elif console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
-            for seen in looks:
-                live.update(render(seen, with_skipped), refresh=True)
+            for snapshot in snapshots:
+                live.update(render(snapshot, with_skipped), refresh=True)
     else:
         console = Console(width=_WIDTH)
-        for seen in looks:
-            console.print(render(seen, with_skipped))
+        for snapshot in snapshots:
+            console.print(render(snapshot, with_skipped))
             console.file.flush()
 
 
-def render(seen: WatchSnapshot, with_skipped: bool = False) -> RenderableType:
+def render(snapshot: WatchSnapshot, with_skipped: bool = False) -> RenderableType:
     """A table, the most urgent logs first; below it reasons, notes and the total.
 
     ``with_skipped``: skipped logs have rows, too.
     """
-    places = ", ".join(f"{path} (in use)" if used else path for path, used in seen.directories.items())
-    title = f"{time_text(seen.at_ms)}  {places}"
-    if seen.error is not None:
-        return Text(f"{title.strip()}: {seen.error}", style="red")
-    rows = [log for log in seen.logs if with_skipped or log.state != "skipped"]
+    places = ", ".join(f"{path} (in use)" if used else path for path, used in snapshot.directories.items())
+    title = f"{time_text(snapshot.at_ms)}  {places}"
+    if snapshot.error is not None:
+        return Text(f"{title.strip()}: {snapshot.error}", style="red")
+    rows = [log for log in snapshot.logs if with_skipped or log.state != "skipped"]
     table = new_table(title, _COLUMNS, map(_cells, sorted(rows, key=_urgency)), (0, 1, 2, len(_COLUMNS) - 1))
-    lines = [Text(line, style="dim") for line in (*reason_lines(_reasons(seen)), *seen.notes)]
-    return Group(table, *lines, Text(_total(seen), style="bold"))
+    lines = [Text(line, style="dim") for line in (*reason_lines(_reasons(snapshot)), *snapshot.notes)]
+    return Group(table, *lines, Text(_total(snapshot), style="bold"))
 
 
 def _urgency(log: WatchedLog) -> tuple[int, float, object]:
@@ -155,16 +155,16 @@ def _cleaning(cleaning: Cleaning) -> str:
     )
 
 
-def _reasons(seen: WatchSnapshot) -> Iterator[tuple[tuple[str, str], object]]:
-    for log in seen.logs:
+def _reasons(snapshot: WatchSnapshot) -> Iterator[tuple[tuple[str, str], object]]:
+    for log in snapshot.logs:
         if log.reason:
             yield (log.state, log.reason), log.where
         if log.last_failure is not None and log.last_failure.result.reason not in ("", log.reason):
             yield ("last failure", log.last_failure.result.reason), log.where
 
 
-def _total(seen: WatchSnapshot) -> str:
-    total = seen.total()
+def _total(snapshot: WatchSnapshot) -> str:
+    total = snapshot.total()
     states = ", ".join(f"{count} {state}" for state, count in total.states.items())
     late = f"; most overdue {total.overdue_ms / 1000:,.0f} s" if total.overdue_ms else ""
     return (

@@ -7,6 +7,8 @@ gained a byte on its way fails its task. Nothing of the cleaner is imported here
 
 from __future__ import annotations
 
+import typing
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -34,7 +36,7 @@ DIRTY, CLEAN, RETAINED, SUPERSEDED = "dirty", "clean", "retained", "superseded"
 SUMMARY, CARRIED = "summary", "carried"
 HEADS = "heads"
 """A row that makes a task of the next stage do its work even without other rows."""
-FOUND, MERGED, REWRITTEN, LOOKED_UP, REPORT = "found", "merged", "rewritten", "looked up", "report"
+FOUND, MERGED, LOOKED_UP, REPORT = "found", "merged", "looked up", "report"
 ALL = -1
 """The target of a row for every task of the next stage."""
 FAILED = "failed"
@@ -101,4 +103,11 @@ def report_row(kind: str, report: Any, target: int = 0, *, log: int = 0) -> Row:
 
 def report_of(row: Row, kind: type[Report]) -> Report:
     """The row's report. Raises msgspec.ValidationError if it is of another type."""
-    return msgspec.json.decode(row.report, type=kind)
+    return msgspec.json.decode(row.report, type=kind, dec_hook=_counter)
+
+
+def _counter(kind: type, counts: Any) -> Any:
+    """A ``Counter``, which JSON has as an object. Raises NotImplementedError for another type."""
+    if typing.get_origin(kind) is not Counter:
+        raise NotImplementedError(kind)
+    return Counter(counts)

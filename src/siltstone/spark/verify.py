@@ -11,11 +11,9 @@ of the cleaner is imported here either.
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
 
-import msgspec
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
@@ -35,9 +33,16 @@ from siltstone.verify.findings import Findings
 from siltstone.verify.keys import check_bucket
 from siltstone.verify.pairs import LogPair, Span, spans_of
 
-Report = TypeVar("Report")
 _SPANS_PER_TASK = 4
 _BUCKETS_LEAST = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """A task's report: of a span, or of the keys of a bucket."""
+
+    span: SpanReport | None = None
+    keys: Findings | None = None
 
 
 def span_task(
@@ -49,7 +54,7 @@ def span_task(
         report = SpanReport(number=span.number)
         for bucket, entries in check_span(pairs[log], span, bucket_count(pairs[log], least), report):
             yield entries_row(log, bucket, entries)
-        yield report_row(log, span.number, {"span": report})
+        yield report_row(log, span.number, CheckReport(span=report))
 
 
 def bucket_task(pairs: Sequence[LogPair], batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -58,9 +63,9 @@ def bucket_task(pairs: Sequence[LogPair], batches: Batches) -> Iterator[pa.Recor
     Raises ValueError when a blob lost or gained a byte on its way.
     """
 
-    def check(log: int, bucket: int, parts: list[Words]) -> dict[str, object]:
+    def check(log: int, bucket: int, parts: list[Words]) -> CheckReport:
         pair = pairs[log]
-        return {"keys": check_bucket(parts, first_dirty=pair.first_dirty, must=pair.was_cleaned)}
+        return CheckReport(keys=check_bucket(parts, first_dirty=pair.first_dirty, must=pair.was_cleaned))
 
     return by_bucket(batches, 3, check)
 
@@ -94,14 +99,14 @@ class SparkChecker:
         least = max(self._workers, _BUCKETS_LEAST) if large else 1
         first = functools.partial(span_task, list(pairs), spans, least)
         second = functools.partial(bucket_task, list(pairs))
-        for log, raw in run_bucketed(
-            self._session, "verify", len(spans), tasks, self._workers, first, second, dict
+        for log, report in run_bucketed(
+            self._session, "verify", len(spans), tasks, self._workers, first, second, CheckReport
         ):
             reports, key_findings = checked[pairs[log].name]
-            if "keys" in raw:
-                key_findings.merge(_decoded(raw["keys"], Findings))
-            else:
-                reports.append(_decoded(raw["span"], SpanReport))
+            if report.keys is not None:
+                key_findings.merge(report.keys)
+            if report.span is not None:
+                reports.append(report.span)
         return checked
 
 
@@ -109,8 +114,3 @@ def _unchecked(error: EngineError) -> SpanReport:
     findings = Findings(whole=False)
     findings.add("unchecked", str(error))
     return SpanReport(number=0, findings=findings)
-
-
-def _decoded(raw: Any, kind: type[Report]) -> Report:
-    """A report again; a ``Counter`` is a dictionary on its way."""
-    return msgspec.convert(raw, kind, dec_hook=lambda _, counts: Counter(counts))

@@ -3,7 +3,7 @@
 A log that was upgraded holds message sets (magic 0 and 1) first and record batches (magic 2) after them. One
 kernel here decodes record batches (Kafka's ``DefaultRecord``, ``DefaultRecordBatch``): all records with all
 columns, with their keys or times only, or chosen records. ``legacy`` has the kernel for message sets. A
-window that holds both is decoded stretch by stretch into the same columns.
+window that holds both is decoded run by run into the same columns.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def decode_records(
     if modern.all():
         source.decode(columns)
         return columns
-    # Message sets, and at a log's upgrade both kinds: stretches of one kind, each into its rows.
+    # Message sets, and at a log's upgrade both kinds: runs of one kind, each into its rows.
     edges, behind = np.flatnonzero(np.diff(modern)) + 1, np.append(0, np.cumsum(source.counts))
     for start, end in itertools.pairwise([0, *edges.tolist(), len(batches)]):
         part, its_columns = source.part(start, end), select(columns, slice(behind[start], behind[end]))
