@@ -311,7 +311,7 @@ class ProduceFlags(TopicFlags):
     header
         name=value, a header of all records; may be given several times.
     codec
-        none, gzip, snappy, lz4 or zstd; default: what the topic's compression.type says.
+        The codec that compresses the batches; default: what the topic's compression.type says.
     null
         An empty value or key is null: a tombstone.
     lines
